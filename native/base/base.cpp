@@ -1,0 +1,41 @@
+// Errors, clock and owners of handles.
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/owned.hpp"
+
+namespace ringcore {
+
+std::string with_errno(const std::string& message, int error_number) {
+  return message + ": " + std::strerror(error_number) + " (errno " + std::to_string(error_number) + ")";
+}
+
+Nanoseconds SteadyClock::now() const {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<Nanoseconds>(time.tv_sec) * kSecond + time.tv_nsec;
+}
+
+Fd::~Fd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Mapping::Mapping(const Fd& fd, std::size_t bytes) : size_(bytes) {
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (address == MAP_FAILED) {
+    throw Error(ErrorKind::kResource, with_errno("cannot map " + std::to_string(bytes) + " bytes", errno));
+  }
+  data_ = static_cast<std::byte*>(address);
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+}  // namespace ringcore

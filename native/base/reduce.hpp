@@ -1,0 +1,34 @@
+// Reduction kernels: element-wise arithmetic on memory, vectorised for the processor found at run time.
+//
+// NaN always propagates, also through minimum and maximum. float16 and bfloat16 are computed in float32 and rounded
+// (to nearest, ties to even) once per call. bool: sum and max are OR, product and min are AND. Integers wrap.
+// Buffers need only the alignment of their dtype. No kernel allocates.
+#pragma once
+
+#include <span>
+
+#include "base/types.hpp"
+
+namespace ringcore {
+
+// dst[i] = (dst[i] op src[i]) * scale. With `src_first` the operands are swapped, so that two ranks that exchange
+// their values compute the same bits even for NaN payloads. `scale` is applied only when it is not 1.
+void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count,
+                 double scale = 1.0, bool src_first = false);
+
+// For every i: r = srcs[0][i] op srcs[1][i] op ... (in this order; halves accumulate in float32), times `scale`,
+// and then every dsts[k][i] = r. A destination may be one of the sources. One pass over memory.
+void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs,
+                 std::span<std::byte* const> dsts, std::size_t count, double scale = 1.0);
+
+// data[i] = data[i] * factor, computed in float64 for float64 and integers (rounded to nearest, ties to even),
+// in float32 for the other floats.
+void scale_in_place(DType dtype, std::byte* data, std::size_t count, double factor);
+
+// Sets elements to the identity of `op`: 0, 1, or the dtype's largest / smallest value (infinities for floats).
+void fill_identity(DType dtype, ReduceOp op, std::byte* data, std::size_t count);
+
+// The instruction set in use: "avx512", "avx2", "sse2", "neon" ... for `doctor`.
+const char* kernel_instruction_set();
+
+}  // namespace ringcore

@@ -1,0 +1,53 @@
+// The words every layer shares: ranks, dtypes, reductions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace ringcore {
+
+using Rank = std::int32_t;
+
+// The numeric values are part of the wire format and of the Python binding: append only.
+enum class DType : std::uint8_t {
+  kUInt8,
+  kInt8,
+  kUInt16,
+  kInt16,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kBool,
+};
+inline constexpr int kDTypeCount = 11;
+
+// `kAverage` exists only in requests: the engine runs it as `kSum` with a scale of 1 / ranks.
+enum class ReduceOp : std::uint8_t { kSum, kAverage, kMin, kMax, kProduct };
+inline constexpr int kReduceOpCount = 5;
+
+enum class Collective : std::uint8_t {
+  kAllreduce,
+  kAllgather,
+  kBroadcast,
+  kReduceScatter,
+  kAlltoall,
+  kBarrier,
+};
+inline constexpr int kCollectiveCount = 6;
+
+// Bytes of one element.
+std::size_t size_of(DType dtype);
+bool is_float(DType dtype);
+// float16 and bfloat16: summed in float32 and rounded once.
+bool is_half(DType dtype);
+
+// Lower-case names as in numpy and in the Python API: "float32", "sum", "allreduce".
+std::string_view name_of(DType dtype);
+std::string_view name_of(ReduceOp op);
+std::string_view name_of(Collective collective);
+
+}  // namespace ringcore

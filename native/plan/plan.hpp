@@ -1,0 +1,92 @@
+// Collectives as data. A plan says, for each rank and channel, which steps run in which order.
+//
+// Chunks are fractions of the buffer: a plan knows their number, not their size, so that one plan serves every message
+// size and can be cached. Where chunk c lies is said at run time by a Layout.
+//
+// Buffers and what they hold before (->) and after a plan, per rank r, for R ranks and P parts
+// (P sub-chunks per rank block, for pipelining; block b is the chunks b*P .. b*P+P-1):
+//
+//   kAllreduce       R*P chunks of kData (a generator may use another number): own values -> the sum over all ranks
+//   kReduceScatter   R*P chunks of kData: own values -> block r holds the sum; the other blocks are unspecified
+//   kAllgather       R*P chunks of kData: block r is own -> block b holds rank b's
+//   kBroadcast       P chunks of kData: root's hold the values -> all hold root's
+//   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s
+//
+// kScratch is private memory of the rank; its chunks are as large as the largest chunk of kData.
+// `inputs_ready`: before the plan starts, every rank knows that every rank's kData is complete. Only then may a step
+// touch another rank's memory before a signal from that rank was waited for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace ringcore::plan {
+
+enum class Buffer : std::uint8_t { kData, kInput, kScratch };
+
+// One chunk of one rank's buffer. Another rank's chunk may be named only where ranks see each other's kData memory.
+struct ChunkRef {
+  Rank rank = 0;
+  Buffer buffer = Buffer::kData;
+  std::uint32_t chunk = 0;
+  bool operator==(const ChunkRef&) const = default;
+};
+
+enum class StepKind : std::uint8_t {
+  kSend,        // sources[0] (own) to `peer`. Returns at once; the chunk is not overwritten before it is sent.
+  kRecv,        // targets[0] (own) = what `peer` sent
+  kRecvReduce,  // targets[0] (own) = targets[0] op what `peer` sent
+  kReduce,      // every target = sources[0] op sources[1] op ..., in this order. One source: a copy.
+  kSignal,      // tells `peer` that all of this channel's earlier steps have taken effect in memory
+  kWait,        // waits for the next kSignal of `peer`
+};
+
+struct Step {
+  StepKind kind{};
+  Rank peer = -1;  // kSend, kRecv, kRecvReduce, kSignal, kWait
+  std::vector<ChunkRef> sources;
+  std::vector<ChunkRef> targets;
+  // kRecvReduce: the received value is the first operand (fixes the order where both sides compute the same sum).
+  bool received_first = false;
+  // kRecvReduce, kReduce: the result is the complete sum of all ranks; the average's 1/R is applied here, and only here.
+  bool final = false;
+  // Runs only after step `after_step` of channel `after_channel` of the same rank has taken effect; -1: no condition.
+  int after_channel = -1;
+  int after_step = -1;
+};
+
+using Channel = std::vector<Step>;
+
+// What one rank does: its channels run side by side, the steps of a channel one after the other.
+struct Program {
+  std::vector<Channel> channels;
+};
+
+// For each ordered pair of ranks, all sends and signals of the pair belong to one channel of the sender and to one
+// channel of the receiver: the pair's stream carries them in that order. The verifier checks it.
+struct Plan {
+  std::string generator;  // "ring", "flat", ...
+  Collective collective{};
+  int ranks = 0;
+  Rank root = 0;  // kBroadcast
+  std::uint32_t chunks = 0;
+  std::uint32_t scratch_chunks = 0;
+  bool inputs_ready = false;   // see above
+  bool one_sided = false;      // some step names another rank's memory
+  bool accumulates_once = false;  // every sum is made by one kReduce in rank order: halves round once, and the bits do
+                                  // not depend on chunk borders
+  std::vector<Program> programs;  // one a rank
+};
+
+// Which ranks share a host: plans use it to keep traffic inside, the cost model to know each link.
+struct Topology {
+  std::vector<int> host_of;         // index: rank; value: small number naming the host
+  bool memory_shared_in_host = true;  // ranks of a host see each other's registered memory
+  int ranks() const { return static_cast<int>(host_of.size()); }
+  bool single_host() const;
+};
+
+}  // namespace ringcore::plan

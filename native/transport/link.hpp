@@ -1,0 +1,65 @@
+// A link carries bytes between this rank and one peer.
+//
+// It has a fixed number of lanes; each lane is an ordered, lossless stream of bytes in each direction. Lane 0 carries
+// control records, the others carry the data of plans. A link never blocks and never starts a thread; whoever drives
+// the engine decides how to wait. All calls come from one thread at a time.
+//
+// To add a transport, implement this class in one file.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.hpp"
+
+struct pollfd;
+
+namespace ringcore::transport {
+
+inline constexpr int kControlLane = 0;
+inline constexpr int kFirstDataLane = 1;
+inline constexpr int kLaneCount = 4;  // control, two for bulk data, one for urgent data
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Starts sending from the front of `bytes` and returns how many bytes were taken: 0 when the lane is full.
+  virtual std::size_t write(int lane, std::span<const std::byte> bytes) = 0;
+
+  // Bytes that have arrived, contiguous, without copying them; empty when there are none. Not necessarily all of them:
+  // consume some and call again. On lane 0 the view holds a whole record once that has arrived, if it is at most
+  // kMaxContiguous bytes long. The view is valid until the next call on this lane.
+  static constexpr std::size_t kMaxContiguous = 64 * 1024;
+  virtual std::span<const std::byte> peek(int lane) = 0;
+  virtual void consume(int lane, std::size_t bytes) = 0;
+
+  // Moves arrived bytes to `out` and returns how many: 0 when nothing has arrived. May skip the copy that `peek` needs.
+  virtual std::size_t read(int lane, std::span<std::byte> out) = 0;
+
+  // Why the link can no longer be used, once that is known ("closed the connection", "reset the connection", ...).
+  // A failed link takes and gives no more new bytes, but bytes that arrived before the failure can still be read.
+  virtual std::optional<std::string> failure() const = 0;
+
+  // Looks, with a system call, whether the peer is still connected. Called about once a millisecond while waiting.
+  virtual void check() = 0;
+
+  // Before the caller sleeps: asks the peer to ring when it writes. Returns true when something has arrived already
+  // (then do not sleep). `disarm` takes the wish back and drains the bell.
+  virtual bool arm() = 0;
+  virtual void disarm() = 0;
+  // Adds the descriptors to sleep on: readable when something arrived, writable when a full lane has room again.
+  virtual void add_wait_fds(std::vector<pollfd>& fds) const = 0;
+
+  // The peer's registered memory as this rank sees it; empty where memory is not shared.
+  virtual std::span<std::byte> peer_memory() const { return {}; }
+
+  // "shm", "tcp", "mpi", "sim".
+  virtual std::string_view transport() const = 0;
+};
+
+}  // namespace ringcore::transport
