@@ -1,0 +1,94 @@
+// What a rank submits, and the part of it that all ranks must agree on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/types.hpp"
+
+namespace ringcore::engine {
+
+using ProcessSetId = std::uint16_t;
+inline constexpr ProcessSetId kWorld = 0;
+
+// Extents of a tensor, outermost first. Tensors of more dimensions are described with their last ones multiplied.
+struct Shape {
+  static constexpr int kMaxDims = 8;
+  std::uint8_t dims = 0;
+  std::array<std::uint64_t, kMaxDims> extent{};
+
+  static Shape of(std::span<const std::uint64_t> extents);
+  std::uint64_t elements() const;
+  std::uint64_t rows() const { return dims == 0 ? 1 : extent[0]; }
+  // Elements of one row: of everything behind the first dimension.
+  std::uint64_t row_elements() const;
+  std::string to_string() const;
+  bool operator==(const Shape&) const = default;
+};
+
+// The part of an operation that must be the same on every rank. Ranks announce it once in full, afterwards by its hash.
+// Allgather and alltoall may differ in the first dimension, which is therefore not part of the hash.
+struct Descriptor {
+  std::string name;
+  Collective collective{};
+  DType dtype{};
+  ReduceOp op{};
+  Rank root = 0;  // index in the process set
+  Shape shape;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  // Operations that carry the same group (a hash of its name; 0: none) are released together, all or nothing.
+  std::uint64_t group = 0;
+  std::uint32_t group_size = 0;
+
+  std::uint64_t signature() const;
+  std::uint64_t name_hash() const;
+  // "allreduce sum of float32 [3, 4]" ...
+  std::string to_string() const;
+};
+
+std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
+
+// Memory that the engine allocates because only the negotiation tells its size (allgather, alltoall).
+struct Allocation {
+  std::vector<std::byte> bytes;
+};
+
+enum class OperationState : std::uint8_t { kSubmitted, kReleased, kDone };
+
+// One submitted operation on this rank. The submitter keeps input and output alive until it is done.
+struct Operation {
+  Descriptor descriptor;
+  ProcessSetId process_set = kWorld;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;         // may equal input; null where the engine allocates `result`
+  std::vector<std::uint64_t> splits;   // alltoall: rows for each rank
+  std::int32_t priority = 0;           // larger is more urgent; above 0 takes the urgent lane
+  bool blocking = false;               // the submitting thread waits, and no other thread of this rank uses the engine
+
+  // Written by the engine.
+  OperationState state = OperationState::kSubmitted;
+  std::shared_ptr<const Error> error;      // why it failed, once done
+  std::vector<std::byte> result;           // allgather, alltoall
+  std::vector<std::uint64_t> result_rows;  // rows that came from each rank
+  Rank last_joined = -1;                   // join
+  std::uint64_t signature = 0;
+  std::uint64_t name_hash = 0;
+  Nanoseconds submitted_at = 0;
+  Nanoseconds stall_reported_at = 0;
+  bool cancel_sent = false;
+  bool flush_sent = false;
+
+  std::uint64_t count() const { return descriptor.shape.elements(); }
+  std::size_t bytes() const { return count() * size_of(descriptor.dtype); }
+  bool done() const { return state == OperationState::kDone; }
+};
+
+}  // namespace ringcore::engine
