@@ -24,10 +24,11 @@ enum class RecordType : std::uint8_t {
   kHeartbeat,
   kAbort,      // the sender's engine failed; the payload is the error message
   kBye,        // the sender leaves; the payload says why, if there is a reason
+  kByeSeen,    // answers kBye: the sender has read everything up to it
   kStackRequest,
   kStackReply,  // the payload: where the sender's Python threads stand
 };
-inline constexpr int kRecordTypeCount = 10;
+inline constexpr int kRecordTypeCount = 11;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -56,9 +57,17 @@ struct Descriptor {
 
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
 
-// Memory that the engine allocates because only the negotiation tells its size (allgather, alltoall).
-struct Allocation {
-  std::vector<std::byte> bytes;
+// Uninitialised memory that the engine allocates because only the negotiation tells its size.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::size_t bytes) : data_(new std::byte[bytes]), size_(bytes) {}
+  std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
 };
 
 enum class OperationState : std::uint8_t { kSubmitted, kReleased, kDone };
@@ -68,27 +77,33 @@ struct Operation {
   Descriptor descriptor;
   ProcessSetId process_set = kWorld;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;         // may equal input; null where the engine allocates `result`
-  std::vector<std::uint64_t> splits;   // alltoall: rows for each rank
-  std::int32_t priority = 0;           // larger is more urgent; above 0 takes the urgent lane
-  bool blocking = false;               // the submitting thread waits, and no other thread of this rank uses the engine
+  std::byte* output = nullptr;        // allreduce, broadcast; may equal input
+  std::vector<std::uint64_t> splits;  // alltoall: rows for each rank
+  std::int32_t priority = 0;          // larger is more urgent; above 0 takes the urgent lane
+  bool blocking = false;     // the submitting thread waits for it
+  bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
+  bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
 
-  // Written by the engine.
-  OperationState state = OperationState::kSubmitted;
-  std::shared_ptr<const Error> error;      // why it failed, once done
-  std::vector<std::byte> result;           // allgather, alltoall
-  std::vector<std::uint64_t> result_rows;  // rows that came from each rank
-  Rank last_joined = -1;                   // join
+  // Written by the engine. `state` is stored last: once it is kDone, the rest may be read without a lock.
+  std::atomic<OperationState> state = OperationState::kSubmitted;
+  std::shared_ptr<const Error> error;      // why it failed
+  Memory result;                           // allgather, alltoall, reducescatter
+  std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
+  Rank last_joined = -1;
+
+  // The engine's own.
   std::uint64_t signature = 0;
   std::uint64_t name_hash = 0;
   Nanoseconds submitted_at = 0;
-  Nanoseconds stall_reported_at = 0;
+  Nanoseconds released_at = 0;
+  Nanoseconds started_at = 0;
+  bool stall_reported = false;
   bool cancel_sent = false;
   bool flush_sent = false;
 
   std::uint64_t count() const { return descriptor.shape.elements(); }
   std::size_t bytes() const { return count() * size_of(descriptor.dtype); }
-  bool done() const { return state == OperationState::kDone; }
+  bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }
 };
 
 }  // namespace ringcore::engine
