@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "base/error.hpp"
+#include "transport/copy.hpp"
 
 namespace ringcore::transport {
 namespace {
@@ -64,7 +65,7 @@ std::size_t RingProducer::write(std::span<const std::byte> bytes) {
     const std::size_t free = known_room() >= rest ? rest : room();
     const std::size_t piece = std::min({free, rest, kPieceBytes});
     if (piece == 0) break;
-    std::memcpy(data_ + (tail_ & (capacity_ - 1)), bytes.data() + taken, piece);
+    copy_to_peer(data_ + (tail_ & (capacity_ - 1)), bytes.data() + taken, piece);
     tail_ += piece;
     taken += piece;
     Index(shared_->tail).store(tail_);
