@@ -3,38 +3,123 @@
 // It has no name, so nothing is left behind whatever dies. Ranks pass the descriptor to each other over their Unix
 // socket: who holds it shares memory with us, whatever the host names say. Layout: a header, one inbox for each
 // possible sender (the lanes of that link), then the arena: the heap of registered memory.
-// The file is sparse: pages cost memory once they are touched.
+// The file is sparse: pages cost memory once they are touched. It is sealed, so that nobody who holds the descriptor
+// can shrink it under us.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "base/owned.hpp"
 #include "base/types.hpp"
+#include "transport/link.hpp"
 
 namespace ringcore::transport {
 
+inline constexpr std::size_t kPageBytes = 4096;
+
+// Where the rings of one inbox lie: a page of shared indices, then one ring a lane. All ranks of a job compute the same
+// layout from the job's size: with many ranks the rings are smaller, because each pair of ranks has them.
+class InboxLayout {
+ public:
+  explicit InboxLayout(int size);
+  std::size_t bytes() const { return bytes_; }
+  // Relative to the start of the inbox. Multiples of kPageBytes; the lengths are powers of two.
+  std::size_t lane_offset(int lane) const {
+    if (lane == kControlLane) return kPageBytes;
+    return kPageBytes + control_bytes_ + static_cast<std::size_t>(lane - kFirstDataLane) * data_bytes_;
+  }
+  std::size_t lane_bytes(int lane) const { return lane == kControlLane ? control_bytes_ : data_bytes_; }
+
+ private:
+  std::size_t control_bytes_;
+  std::size_t data_bytes_;
+  std::size_t bytes_;
+};
+
 class Segment {
  public:
-  // Creates the segment of `rank` for a job of `size` ranks. Throws Error{kResource}.
-  static Segment create(Rank rank, int size, std::uint64_t arena_bytes);
+  // As much virtual memory as the machine has physical memory: the arena can then never be what runs out first.
+  static std::uint64_t default_arena_bytes();
+
+  // Creates the segment of `rank` for a job of `size` ranks. The arena gets smaller than asked for where the process
+  // may not have that much address space. Throws Error{kResource}.
+  static Segment create(Rank rank, int size, std::uint64_t arena_bytes = default_arena_bytes());
   // Maps a peer's segment from the descriptor that it sent. Throws Error{kProtocol} when it is not one of `rank`.
   static Segment attach(Fd fd, Rank rank, int size);
 
   int fd() const { return fd_.get(); }
+  Rank rank() const { return rank_; }
+  int size() const { return size_; }
   // The region that `sender` writes and the owner reads.
   std::span<std::byte> inbox(Rank sender) const;
+  // Where that region begins in the file.
+  std::size_t inbox_offset(Rank sender) const;
+  // Makes the inbox's pages exist, so that a full machine is an error here and not a SIGBUS later. Sender and owner both
+  // call it before they use the inbox; the second call finds the work done. Throws Error{kResource}.
+  void reserve_inbox(Rank sender) const;
   std::span<std::byte> arena() const;
+  std::size_t arena_offset() const { return arena_offset_; }
 
  private:
-  Segment() = default;
+  Segment(Fd fd, Mapping mapping, Rank rank, int size, std::size_t arena_offset)
+      : fd_(std::move(fd)), mapping_(std::move(mapping)), rank_(rank), size_(size), arena_offset_(arena_offset) {}
+
   Fd fd_;
   Mapping mapping_;
+  Rank rank_;
+  int size_;
+  std::size_t arena_offset_;
 };
 
-// Hands out pieces of an arena, aligned to 4096 bytes. A piece's pages exist before it is handed out
-// (posix_fallocate), so that a full machine is an error here and not a SIGBUS later. Thread-safe.
-class Arena;
+// Makes the pages of a range of a memory file exist. Throws Error{kResource} naming `purpose`.
+void reserve_pages(int fd, std::size_t offset, std::size_t bytes, const char* purpose);
+
+// Hands out pieces of a segment's arena, aligned to kPageBytes. A piece's pages exist before it is handed
+// out, so that a full machine is an error here and not a SIGBUS later. Best fit; neighbouring free pieces are joined.
+// The segment must outlive the arena. Thread-safe.
+class Arena {
+ public:
+  explicit Arena(const Segment& segment);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Throws Error{kResource}. Zero bytes give a piece of one page.
+  std::byte* allocate(std::size_t bytes);
+  // Gives the pages back to the system. Null is allowed. Throws Error{kInvalidArgument} for what is not a piece.
+  void release(std::byte* piece);
+
+  // Where [data, data + bytes) lies in the arena: the same offset leads into `Link::peer_memory()` of the peers.
+  // Nothing when it is not registered memory. Asked for each tensor: two comparisons, no lock.
+  std::optional<std::uint64_t> offset_of(const void* data, std::size_t bytes) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data());
+    if (address < begin || address - begin > memory_.size() || memory_.size() - (address - begin) < bytes) {
+      return std::nullopt;
+    }
+    return address - begin;
+  }
+
+  std::size_t allocated_bytes() const;
+
+ private:
+  std::optional<std::size_t> take(std::size_t bytes);
+  void give_back(std::size_t offset, std::size_t bytes);
+
+  int fd_;
+  std::size_t file_offset_;
+  std::span<std::byte> memory_;
+  mutable std::mutex mutex_;  // Guards: free_by_offset_, free_by_size_, pieces_, allocated_bytes_.
+  std::map<std::size_t, std::size_t> free_by_offset_;             // offset -> bytes
+  std::set<std::pair<std::size_t, std::size_t>> free_by_size_;    // (bytes, offset) of the same
+  std::map<std::size_t, std::size_t> pieces_;                     // offset -> bytes, handed out
+  std::size_t allocated_bytes_ = 0;
+};
 
 }  // namespace ringcore::transport

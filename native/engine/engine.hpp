@@ -1,0 +1,169 @@
+// The engine of one rank: a state machine that an operation enters with `submit` and leaves when it is done.
+//
+// It has no thread, opens no socket and reads no clock of its own: links and clock are handed in, and somebody calls
+// `progress` (when bytes may have arrived) and `tend` (when time has passed). In production that is the Runtime, in
+// tests the simulated network. All calls come from one thread at a time.
+//
+// The way of an operation: submit -> a record to every member (announce) -> Negotiation decides the round ->
+// Execution fuses, plans and runs it -> done. A small blocking operation takes its data along in the record.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "engine/execution.hpp"
+#include "engine/negotiation.hpp"
+#include "engine/record.hpp"
+#include "engine/request.hpp"
+#include "engine/timeline.hpp"
+#include "transport/link.hpp"
+#include "transport/segment.hpp"
+
+namespace ringcore::engine {
+
+struct EngineSettings {
+  ExecutionSettings execution;
+  // Blocking operations up to this size carry their data in the announcement.
+  std::size_t eager_limit_bytes = 16 * 1024;
+  // An operation that some rank has not submitted fails after this time.
+  Nanoseconds timeout = 300 * kSecond;
+  // ... and is reported after this one (0: never).
+  Nanoseconds stall_warning = 5 * kSecond;
+  // A peer that has sent nothing for this long is lost.
+  Nanoseconds heartbeat = 2 * kSecond;
+};
+
+// Where this rank stands in the job, and what it is connected with.
+struct EngineConfig {
+  Rank rank = 0;
+  std::uint32_t epoch = 0;
+  std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
+  std::vector<int> host_of;                             // by rank; ranks of one host share memory
+  transport::Arena* arena = nullptr;                    // null: no registered memory
+  std::byte* fusion_arena = nullptr;                    // see FusionBuffers
+};
+
+class Engine {
+ public:
+  Engine(EngineConfig config, EngineSettings settings, const Clock& clock);
+  ~Engine();
+
+  Rank rank() const { return rank_; }
+  int size() const { return static_cast<int>(links_.size()); }
+
+  // Throws Error{kInvalidArgument, kDuplicateName} or why the engine has failed. Anything that concerns other ranks too
+  // ends up in the operation's `error` instead, on all of them.
+  void submit(const std::shared_ptr<Operation>& operation);
+  // A thread is about to wait for the operation: closes open buckets, so that it can run.
+  // `only_thread`: no other thread of this rank uses the engine, so that this rank announces nothing more until then.
+  void wanted(Operation& operation, bool only_thread);
+
+  // Moves what can be moved; true if anything did. Never blocks, never throws: errors end up in the operations.
+  bool progress();
+  // Timers: heartbeats, stalled operations, lost peers. `idle`: nothing has moved for a moment.
+  void tend(bool idle);
+  Nanoseconds tend_interval() const;
+
+  // Members in ascending order; must contain this rank. Every member must add its sets in the same order.
+  ProcessSetId add_process_set(std::vector<Rank> members);
+  void remove_process_set(ProcessSetId id);
+
+  // Tells the others that this rank leaves; operations that need it fail there with this reason. Call progress() until
+  // `farewell_seen`: then no peer needs this rank's links any more.
+  void leave(const std::string& reason);
+  bool farewell_seen() const;
+  // Fails everything that is pending here, and whatever is submitted later.
+  void fail(std::shared_ptr<const Error> error);
+  std::shared_ptr<const Error> failure() const { return failure_; }
+
+  const std::vector<std::unique_ptr<transport::Link>>& links() const { return links_; }
+  bool busy() const;  // operations are pending, or bytes wait to be written
+  Timeline& timeline() { return timeline_; }
+
+  bool wants_attention() const { return stack_requested_ || !warnings_.empty(); }
+  // Messages for the log, oldest first.
+  std::vector<std::string> take_warnings() { return std::move(warnings_); }
+  // A peer wants to know where this rank's threads stand: answer with `reply_stacks`.
+  bool take_stack_request();
+  void reply_stacks(const std::string& text);
+
+ private:
+  struct ProcessSet;
+  struct Peer;
+
+  void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
+  void append_noop(ProcessSet& set, RecordHeader header);
+  void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
+  void send(Peer& peer, std::span<const std::byte> record);
+  void send(Peer& peer, RecordHeader header, std::span<const std::byte> rest);
+  bool flush_backlog(Peer& peer);
+
+  bool start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+  bool progress_eager();
+  void leave_eager();
+  void fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in);
+
+  bool read_control(Peer& peer);
+  void receive(Peer& peer, const RecordView& record);
+  void receive_entry(Peer& peer, const RecordView& record);
+  void receive_hello(Peer& peer, const RecordView& record);
+  void decide(ProcessSet& set);
+  void apply(ProcessSet& set, Decision& decision);
+  void collect_done(ProcessSet& set);
+  static void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
+
+  void tend_links(Nanoseconds now);
+  void tend_alignment(ProcessSet& set);
+  void tend_stalls(ProcessSet& set, Nanoseconds now);
+  void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
+  void lose(Peer& peer, const std::string& why);
+  void fail_operations_needing(const Peer& peer);
+  std::string pending_summary() const;
+
+  Rank rank_;
+  std::uint32_t epoch_;
+  std::vector<std::unique_ptr<transport::Link>> links_;
+  std::vector<int> host_of_;
+  transport::Arena* arena_;
+  std::byte* fusion_arena_;
+  EngineSettings settings_;
+  const Clock& clock_;
+  Timeline timeline_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank, null at self
+  std::map<ProcessSetId, std::unique_ptr<ProcessSet>> sets_;
+  ProcessSetId next_set_ = kWorld;
+  std::shared_ptr<const Error> failure_;
+  std::vector<std::string> warnings_;
+  bool stack_requested_ = false;
+  bool left_ = false;
+  Nanoseconds last_tend_ = 0;
+  std::vector<Decision> decisions_;
+
+  // The eager operation that this rank waits for, while nothing else goes on in its process set: its peers' records are
+  // looked for at the front of their lanes, and used where they lie.
+  struct Eager {
+    std::shared_ptr<Operation> operation;
+    ProcessSet* set = nullptr;
+  } eager_;
+  std::vector<const std::byte*> eager_sources_;  // by member
+  std::vector<std::size_t> eager_record_bytes_;  // by member
+  std::vector<std::byte> eager_padded_;
+
+  // Records for a process set that this rank has not added yet.
+  struct EarlyRecord {
+    Rank rank;
+    ProcessSetId process_set;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<EarlyRecord> early_records_;
+};
+
+}  // namespace ringcore::engine

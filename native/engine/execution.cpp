@@ -1,0 +1,412 @@
+#include "engine/execution.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/reduce.hpp"
+
+namespace ringcore::engine {
+namespace {
+
+// Tensors of at least this size that all ranks registered run where they lie; smaller ones are cheaper in a bucket.
+constexpr std::size_t kMinDirectBytes = 32 * 1024;
+
+// A tensor that is alone in its bucket is packed only if it is small: then the one-sided plan on the shared buffer wins
+// over sending private memory, although packing copies twice.
+constexpr std::size_t kMaxPackedAlone = 128 * 1024;
+
+ReduceOp summing(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+
+// Applied to each complete sum.
+double final_scale(const Descriptor& descriptor, int ranks) {
+  return descriptor.op == ReduceOp::kAverage ? descriptor.postscale / ranks : descriptor.postscale;
+}
+
+// A range of a peer's arena. Throws Error{kProtocol} when it does not lie in it.
+std::byte* visible(const transport::Link& link, std::uint64_t offset, std::size_t bytes) {
+  const std::span<std::byte> memory = link.peer_memory();
+  if (offset > memory.size() || bytes > memory.size() - offset) {
+    throw Error(ErrorKind::kProtocol, "a peer announced memory outside of its arena");
+  }
+  return memory.data() + offset;
+}
+
+bool same_bucket(const Descriptor& a, const Descriptor& b) {
+  return a.dtype == b.dtype && a.op == b.op && a.postscale == b.postscale;
+}
+
+int lane_of(std::int32_t priority, std::uint64_t run) {
+  if (priority > 0) return transport::kLaneCount - 1;
+  constexpr int kBulkLanes = transport::kLaneCount - 1 - transport::kFirstDataLane;
+  return transport::kFirstDataLane + static_cast<int>(run % kBulkLanes);
+}
+
+void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
+  if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
+  if (descriptor.prescale != 1.0) scale_in_place(descriptor.dtype, to, count, descriptor.prescale);
+}
+
+// Elements of each member's block when `rows` rows are dealt out: the first ones get one more.
+std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks) {
+  std::vector<std::uint64_t> blocks(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    blocks[r] = (rows / ranks + (static_cast<std::uint64_t>(r) < rows % ranks ? 1 : 0)) * row_elements;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+// One execution of one plan: for one operation, or for the allreduces of a bucket.
+struct Execution::Task {
+  std::vector<std::shared_ptr<const Descriptor>> descriptors;  // one, or those of the bucket; also when joined
+  std::vector<std::shared_ptr<Operation>> operations;          // the same order; empty when this rank has joined
+  std::vector<Contribution> contributions;                     // of a task that is no bucket
+  bool bucket = false;
+  bool registered = false;  // every rank's data lies ready in its arena
+  int lane = 0;
+  std::uint64_t id = 0;
+  std::size_t bytes = 0;
+  Memory work;  // for data that cannot lie in an operation's own memory
+  Memory scratch;
+  std::byte* packed = nullptr;  // where the tensors were packed
+  const plan::Plan* plan = nullptr;
+  std::unique_ptr<plan::Run> run;
+  Nanoseconds started_at = 0;
+  Nanoseconds ready_at = 0;
+
+  const Descriptor& descriptor() const { return *descriptors.front(); }
+  Operation& operation() const { return *operations.front(); }
+};
+
+Execution::Execution(ProcessSetId id, int self, std::vector<transport::Link*> links, plan::Topology topology,
+                     FusionBuffers fusion, ExecutionSettings settings, const Clock& clock, Timeline& timeline)
+    : id_(id),
+      self_(self),
+      links_(std::move(links)),
+      topology_(std::move(topology)),
+      fusion_(fusion),
+      settings_(settings),
+      clock_(clock),
+      timeline_(timeline),
+      planner_(topology_, plan::CostModel{}, topology_.memory_shared_in_host) {}
+
+Execution::~Execution() = default;
+
+void Execution::release(Release release, std::shared_ptr<Operation> own) {
+  const Descriptor& descriptor = *release.descriptor;
+  if (own != nullptr) {
+    own->released_at = clock_.now();
+    own->state.store(OperationState::kReleased, std::memory_order_relaxed);
+    if (descriptor.collective == Collective::kBarrier) return done_.push_back(std::move(own));
+    if (release.all_have(kEager)) {
+      std::vector<const std::byte*> sources(size());
+      for (int m = 0; m < size(); ++m) {
+        sources[m] = m == self_ ? own->input : release.contributions[m].payload.data();
+      }
+      finish_eager(*release.descriptor, sources, *own);
+      return done_.push_back(std::move(own));
+    }
+  }
+  auto task = std::make_unique<Task>();
+  task->descriptors.push_back(release.descriptor);
+  if (own != nullptr) task->operations.push_back(std::move(own));
+  task->bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
+  task->registered = release.all_registered() && release.all_have(kInPlace) && descriptor.prescale == 1.0;
+  const bool large_and_in_place = task->registered && task->bytes >= kMinDirectBytes;
+  if (descriptor.collective != Collective::kAllreduce || task->bytes > settings_.fusion_threshold_bytes ||
+      large_and_in_place || release.priority > 0) {
+    task->contributions = std::move(release.contributions);
+    task->lane = lane_of(release.priority, next_run_);
+    return schedule(std::move(task));
+  }
+  task->bucket = true;
+  auto open = std::find_if(buckets_.begin(), buckets_.end(), [&](const auto& bucket) {
+    return same_bucket(bucket->descriptor(), descriptor);
+  });
+  if (open != buckets_.end() && (*open)->bytes + task->bytes > settings_.fusion_threshold_bytes) {
+    std::unique_ptr<Task> full = std::move(*open);
+    buckets_.erase(open);
+    schedule(std::move(full));
+    open = buckets_.end();
+  }
+  if (open == buckets_.end()) {
+    buckets_.push_back(std::move(task));
+    return;
+  }
+  Task& bucket = **open;
+  bucket.bytes += task->bytes;
+  bucket.descriptors.push_back(std::move(task->descriptors.front()));
+  if (!task->operations.empty()) bucket.operations.push_back(std::move(task->operations.front()));
+}
+
+void Execution::flush() {
+  std::vector<std::unique_ptr<Task>> closed = std::move(buckets_);
+  buckets_.clear();
+  for (auto& bucket : closed) schedule(std::move(bucket));
+}
+
+void Execution::schedule(std::unique_ptr<Task> task) {
+  if (task->bucket) task->lane = lane_of(0, next_run_);
+  task->id = (static_cast<std::uint64_t>(id_) << 20 ^ next_run_++);
+  lanes_[task->lane].push_back(std::move(task));
+}
+
+void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::byte* const> sources,
+                             Operation& own) const {
+  if (descriptor.collective == Collective::kBarrier || own.bytes() == 0) return;
+  if (descriptor.collective == Collective::kBroadcast) {
+    if (own.output != sources[descriptor.root]) std::memcpy(own.output, sources[descriptor.root], own.bytes());
+    return;
+  }
+  std::byte* const targets[] = {own.output};
+  reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own.count(),
+              final_scale(descriptor, size()));
+}
+
+bool Execution::progress() {
+  bool moved = false;
+  // The urgent lane first.
+  for (int lane = transport::kLaneCount - 1; lane >= transport::kFirstDataLane; --lane) {
+    auto& queue = lanes_[lane];
+    while (!queue.empty()) {
+      Task& task = *queue.front();
+      if (task.run == nullptr) {
+        start(task);
+        moved = true;
+      }
+      moved = task.run->progress() || moved;
+      if (!task.run->done()) break;
+      finish(task);
+      queue.pop_front();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool Execution::idle() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& queue) { return queue.empty(); });
+}
+
+void Execution::start(Task& task) {
+  task.started_at = clock_.now();
+  for (const auto& operation : task.operations) operation->started_at = task.started_at;
+  switch (task.descriptor().collective) {
+    case Collective::kAllreduce: return start_allreduce(task);
+    case Collective::kAllgather: return start_allgather(task);
+    case Collective::kBroadcast: return start_broadcast(task);
+    case Collective::kReduceScatter: return start_reducescatter(task);
+    case Collective::kAlltoall: return start_alltoall(task);
+    case Collective::kBarrier: break;  // completes when it is released
+  }
+}
+
+void Execution::start_allreduce(Task& task) {
+  plan::Operands operands;
+  plan::Query query;
+  const bool alone = !task.bucket || (task.descriptors.size() == 1 && task.bytes > kMaxPackedAlone);
+  if (alone) {
+    place_alone(task, operands);
+    query.registered = query.inputs_ready = task.registered;
+  } else {
+    place_in_fusion_buffer(task, operands);
+    query.registered = !operands.peer_data.empty();
+  }
+  query.collective = Collective::kAllreduce;
+  query.bytes = task.bytes;
+  run_plan(task, query, std::move(operands));
+}
+
+// Works on the operation's own memory.
+void Execution::place_alone(Task& task, plan::Operands& operands) {
+  const Descriptor& descriptor = task.descriptor();
+  const std::size_t count = descriptor.shape.elements();
+  if (task.operations.empty()) {
+    task.work = Memory(task.bytes);
+    fill_identity(descriptor.dtype, summing(descriptor.op), task.work.data(), count);
+    operands.data = task.work.data();
+  } else {
+    copy_scaled(descriptor, task.operation().output, task.operation().input, count);
+    operands.data = task.operation().output;
+  }
+  if (!task.registered) return;
+  operands.peer_data.resize(size(), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self_ || links_[m]->peer_memory().empty()) continue;
+    operands.peer_data[m] = visible(*links_[m], task.contributions[m].location - 1, task.bytes);
+  }
+}
+
+void Execution::place_in_fusion_buffer(Task& task, plan::Operands& operands) {
+  if (fusion_.arena != nullptr && task.bytes <= fusion_.bytes_per_lane) {
+    task.packed = fusion_.arena + fusion_.offset(task.lane);
+    operands.peer_data.resize(size(), nullptr);
+    for (int m = 0; m < size(); ++m) {
+      if (m == self_ || links_[m]->peer_memory().empty()) continue;
+      operands.peer_data[m] = visible(*links_[m], fusion_.offset(task.lane), task.bytes);
+    }
+  } else {
+    Memory& buffer = private_fusion_[task.lane];
+    if (buffer.size() < task.bytes) buffer = Memory(task.bytes);
+    task.packed = buffer.data();
+  }
+  operands.data = task.packed;
+  std::byte* at = task.packed;
+  for (std::size_t i = 0; i < task.descriptors.size(); ++i) {
+    const Descriptor& descriptor = *task.descriptors[i];
+    const std::size_t count = descriptor.shape.elements();
+    if (task.operations.empty()) {
+      fill_identity(descriptor.dtype, summing(descriptor.op), at, count);
+    } else {
+      copy_scaled(descriptor, at, task.operations[i]->input, count);
+    }
+    at += count * size_of(descriptor.dtype);
+  }
+}
+
+void Execution::start_allgather(Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  Operation& operation = task.operation();
+  std::vector<std::uint64_t> blocks(size());
+  std::uint64_t before = 0;
+  std::uint64_t total = 0;
+  operation.result_rows.resize(size());
+  for (int m = 0; m < size(); ++m) {
+    operation.result_rows[m] = task.contributions[m].rows;
+    blocks[m] = task.contributions[m].rows * descriptor.shape.row_elements();
+    if (m < self_) before += blocks[m];
+    total += blocks[m];
+  }
+  const std::size_t element = size_of(descriptor.dtype);
+  operation.result = Memory(total * element);
+  if (operation.bytes() > 0) std::memcpy(operation.result.data() + before * element, operation.input, operation.bytes());
+  plan::Operands operands;
+  operands.data = operation.result.data();
+  run_plan(task, {.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
+}
+
+void Execution::start_broadcast(Task& task) {
+  Operation& operation = task.operation();
+  if (self_ == task.descriptor().root && operation.output != operation.input && operation.bytes() > 0) {
+    std::memcpy(operation.output, operation.input, operation.bytes());
+  }
+  plan::Operands operands;
+  operands.data = operation.output;
+  run_plan(task, {.collective = Collective::kBroadcast, .bytes = task.bytes, .root = task.descriptor().root},
+           std::move(operands));
+}
+
+void Execution::start_reducescatter(Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  Operation& operation = task.operation();
+  task.work = Memory(task.bytes);
+  copy_scaled(descriptor, task.work.data(), operation.input, operation.count());
+  plan::Operands operands;
+  operands.data = task.work.data();
+  run_plan(task, {.collective = Collective::kReduceScatter, .bytes = task.bytes}, std::move(operands),
+           dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
+}
+
+void Execution::start_alltoall(Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  Operation& operation = task.operation();
+  const std::uint64_t row = descriptor.shape.row_elements();
+  std::vector<std::uint64_t> outgoing(size());
+  std::vector<std::uint64_t> incoming(size());
+  operation.result_rows.resize(size());
+  for (int m = 0; m < size(); ++m) {
+    outgoing[m] = operation.splits[m] * row;
+    operation.result_rows[m] = task.contributions[m].splits[self_];
+    incoming[m] = operation.result_rows[m] * row;
+  }
+  const std::uint64_t total = std::accumulate(incoming.begin(), incoming.end(), std::uint64_t{0});
+  operation.result = Memory(total * size_of(descriptor.dtype));
+  plan::Operands operands;
+  operands.data = operation.result.data();
+  operands.input = const_cast<std::byte*>(operation.input);
+  operands.input_blocks = outgoing;
+  // Ranks know different sizes here; the choice of the plan must not depend on them.
+  run_plan(task, {.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming);
+}
+
+// `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
+void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
+                         const std::vector<std::uint64_t>& blocks) {
+  const Descriptor& descriptor = task.descriptor();
+  query.dtype = descriptor.dtype;
+  query.op = summing(descriptor.op);
+  query.deterministic = settings_.deterministic;
+  task.plan = &planner_.choose(query);
+  const std::size_t element = size_of(descriptor.dtype);
+  operands.dtype = descriptor.dtype;
+  operands.op = summing(descriptor.op);
+  operands.final_scale = final_scale(descriptor, size());
+  const int parts = static_cast<int>(task.plan->chunks) / size();
+  operands.data_layout = blocks.empty() ? plan::Layout::even(task.bytes / element, task.plan->chunks)
+                                        : plan::Layout::blocks(blocks, parts);
+  if (!operands.input_blocks.empty()) operands.input_layout = plan::Layout::blocks(operands.input_blocks, parts);
+  task.scratch = Memory(task.plan->scratch_chunks * operands.data_layout.largest() * element);
+  operands.scratch = task.scratch.data();
+  task.run = std::make_unique<plan::Run>(*task.plan, self_, std::move(operands), links_, task.lane, task.id);
+  task.ready_at = clock_.now();
+}
+
+void Execution::finish(Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  const Nanoseconds ran_at = clock_.now();
+  if (task.packed != nullptr) {
+    const std::byte* at = task.packed;
+    for (const auto& operation : task.operations) {
+      if (operation->bytes() > 0) std::memcpy(operation->output, at, operation->bytes());
+      at += operation->bytes();
+    }
+  }
+  if (descriptor.collective == Collective::kReduceScatter) {
+    const std::vector<std::uint64_t> blocks =
+        dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
+    const std::size_t element = size_of(descriptor.dtype);
+    const std::uint64_t before = std::accumulate(blocks.begin(), blocks.begin() + self_, std::uint64_t{0});
+    Operation& operation = task.operation();
+    operation.result = Memory(blocks[self_] * element);
+    if (operation.result.size() > 0) {
+      std::memcpy(operation.result.data(), task.work.data() + before * element, operation.result.size());
+    }
+  }
+  if (timeline_.enabled()) record_spans(task, ran_at);
+  for (auto& operation : task.operations) done_.push_back(std::move(operation));
+}
+
+void Execution::record_spans(const Task& task, Nanoseconds ran_at) {
+  const Nanoseconds now = clock_.now();
+  for (const auto& operation : task.operations) {
+    const std::string& name = operation->descriptor.name;
+    const auto span = [&](const std::string& activity, Nanoseconds begin, Nanoseconds end) {
+      timeline_.record({name, activity, task.lane, begin, end, operation->bytes()});
+    };
+    span("negotiate", operation->submitted_at, operation->released_at);
+    span("queue", operation->released_at, task.started_at);
+    if (task.ready_at > task.started_at) span(task.packed != nullptr ? "pack" : "copy", task.started_at, task.ready_at);
+    span(task.plan->generator, task.ready_at, ran_at);
+    if (task.packed != nullptr) span("unpack", ran_at, now);
+  }
+}
+
+void Execution::fail() {
+  buckets_.clear();
+  for (auto& queue : lanes_) queue.clear();
+  done_.clear();
+}
+
+std::string Execution::describe_running() const {
+  for (const auto& queue : lanes_) {
+    if (queue.empty() || queue.front()->run == nullptr) continue;
+    const Task& task = *queue.front();
+    return std::string(name_of(task.descriptor().collective)) + " '" + task.descriptor().name + "' waits for " +
+           task.run->waiting_for();
+  }
+  return "";
+}
+
+}  // namespace ringcore::engine

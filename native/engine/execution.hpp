@@ -1,0 +1,94 @@
+// What happens to released operations of one process set: fuse, plan, run, complete.
+//
+// Releases come in the same order on every rank, and so do the decisions taken here: which tensors share a bucket,
+// which lane a task takes, which plan it runs. Tasks of one lane run one after the other, lanes side by side.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/negotiation.hpp"
+#include "engine/request.hpp"
+#include "engine/timeline.hpp"
+#include "plan/executor.hpp"
+#include "plan/plan.hpp"
+#include "plan/planner.hpp"
+#include "transport/link.hpp"
+
+namespace ringcore::engine {
+
+struct ExecutionSettings {
+  std::size_t fusion_threshold_bytes = 64 << 20;
+  bool deterministic = false;
+};
+
+// The buffers that tensors are packed into, one a data lane. They lie at the front of the arena, at the same offset on
+// every rank, and so are visible to the other ranks of the host.
+struct FusionBuffers {
+  std::byte* arena = nullptr;      // null: no shared memory, private buffers are used
+  std::size_t bytes_per_lane = 0;  // the buffer of lane l starts at (l - kFirstDataLane) * bytes_per_lane
+
+  std::size_t offset(int lane) const { return (lane - transport::kFirstDataLane) * bytes_per_lane; }
+};
+
+class Execution {
+ public:
+  // `links`: by member, null at self.
+  Execution(ProcessSetId id, int self, std::vector<transport::Link*> links, plan::Topology topology,
+            FusionBuffers fusion, ExecutionSettings settings, const Clock& clock, Timeline& timeline);
+  ~Execution();
+
+  // `own` is this rank's operation, null when this rank has joined. Operations that complete are moved to `done`.
+  void release(Release release, std::shared_ptr<Operation> own);
+  // Closes the open buckets.
+  void flush();
+  // Completes an operation from every member's data; `sources` by member.
+  void finish_eager(const Descriptor& descriptor, std::span<const std::byte* const> sources, Operation& own) const;
+  // Moves what can be moved. Throws Error{kProtocol}.
+  bool progress();
+  bool idle() const;
+
+  std::vector<std::shared_ptr<Operation>>& done() { return done_; }
+  // Drops everything; the operations are failed by the engine.
+  void fail();
+  // What a running operation waits for, for error messages; empty when none runs.
+  std::string describe_running() const;
+
+ private:
+  struct Task;
+
+  int size() const { return topology_.ranks(); }
+  void schedule(std::unique_ptr<Task> task);
+  void start(Task& task);
+  void start_allreduce(Task& task);
+  void start_allgather(Task& task);
+  void start_broadcast(Task& task);
+  void start_reducescatter(Task& task);
+  void start_alltoall(Task& task);
+  void run_plan(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {});
+  void place_in_fusion_buffer(Task& task, plan::Operands& operands);
+  void place_alone(Task& task, plan::Operands& operands);
+  void finish(Task& task);
+  void record_spans(const Task& task, Nanoseconds ran_at);
+
+  ProcessSetId id_;
+  int self_;
+  std::vector<transport::Link*> links_;
+  plan::Topology topology_;
+  FusionBuffers fusion_;
+  ExecutionSettings settings_;
+  const Clock& clock_;
+  Timeline& timeline_;
+  plan::Planner planner_;
+  std::vector<std::unique_ptr<Task>> buckets_;  // open: more tensors may join them
+  std::array<std::deque<std::unique_ptr<Task>>, transport::kLaneCount> lanes_;
+  std::array<Memory, transport::kLaneCount> private_fusion_;
+  std::uint64_t next_run_ = 0;
+  std::vector<std::shared_ptr<Operation>> done_;
+};
+
+}  // namespace ringcore::engine

@@ -1,0 +1,434 @@
+#include "engine/negotiation.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace ringcore::engine {
+namespace {
+
+std::shared_ptr<const Error> make_error(ErrorKind kind, const std::string& message) {
+  return std::make_shared<const Error>(kind, message);
+}
+
+std::string title(const Descriptor& descriptor) {
+  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
+}
+
+// What two descriptors of one name differ in, and what to do about it.
+std::string difference(const Descriptor& a, const Descriptor& b) {
+  if (a.collective != b.collective) {
+    return "the kind of collective differs; give different operations different names, and call them in the same order";
+  }
+  if (a.dtype != b.dtype) return "the dtype differs; convert the tensor to one dtype on all ranks";
+  if (a.op != b.op) return "the reduce operation differs; pass the same op on all ranks";
+  if (a.root != b.root) return "the root rank differs; pass the same root_rank on all ranks";
+  if (!(a.shape == b.shape)) {
+    return "the shape differs; give the tensor the same shape on all ranks (allgather and alltoall allow another "
+           "first dimension)";
+  }
+  if (a.group != b.group || a.group_size != b.group_size) {
+    return "the group differs; submit the same tensors together on all ranks";
+  }
+  return "the prescale or postscale factor differs; pass the same factors on all ranks";
+}
+
+}  // namespace
+
+bool Release::all_have(std::uint8_t flag) const {
+  return std::all_of(contributions.begin(), contributions.end(),
+                     [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });
+}
+
+bool Release::all_registered() const {
+  return std::all_of(contributions.begin(), contributions.end(),
+                     [](const Contribution& c) { return c.present && c.location != 0; });
+}
+
+Negotiation::Negotiation(std::vector<Rank> members, int self)
+    : members_(std::move(members)),
+      self_(self),
+      logs_(members_.size()),
+      joined_(members_.size(), false),
+      blocked_on_(members_.size(), 0) {}
+
+void Negotiation::append(int member, Entry entry) {
+  Log& log = logs_[member];
+  if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, log.end() + 1);
+  log.entries.push_back(std::move(entry));
+}
+
+void Negotiation::learn(std::shared_ptr<const Descriptor> descriptor, std::uint64_t signature) {
+  known_.try_emplace(signature, std::move(descriptor));
+}
+
+std::shared_ptr<const Descriptor> Negotiation::find(std::uint64_t signature) const {
+  const auto found = known_.find(signature);
+  return found == known_.end() ? nullptr : found->second;
+}
+
+bool Negotiation::quiet() const {
+  if (!pending_.empty() || !groups_.empty() || joined_count_ > 0) return false;
+  return std::all_of(logs_.begin(), logs_.end(),
+                     [this](const Log& log) { return log.entries.empty() && log.first == round_; });
+}
+
+void Negotiation::skip_round() {
+  ++round_;
+  for (Log& log : logs_) log.first = round_;
+}
+
+std::uint64_t Negotiation::longest() const {
+  std::uint64_t longest = 0;
+  for (const Log& log : logs_) longest = std::max(longest, log.end());
+  return longest;
+}
+
+bool Negotiation::announced_by_all(std::uint64_t name_hash) const { return missing(name_hash).empty(); }
+
+std::vector<Rank> Negotiation::present(std::uint64_t name_hash) const {
+  std::vector<Rank> ranks;
+  const std::vector<Rank> absent = missing(name_hash);
+  std::set_difference(members_.begin(), members_.end(), absent.begin(), absent.end(), std::back_inserter(ranks));
+  return ranks;
+}
+
+std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
+  std::vector<Rank> ranks;
+  const auto found = pending_.find(name_hash);
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (joined_[m]) continue;
+    if (found != pending_.end() && found->second.front().contributions[m].present) continue;
+    const auto& entries = logs_[m].entries;
+    const bool waits_undecided = std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+      return entry.type == RecordType::kJoin ||
+             (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
+    });
+    if (!waits_undecided) ranks.push_back(members_[m]);
+  }
+  return ranks;
+}
+
+bool Negotiation::round_complete() const {
+  for (std::size_t m = 0; m < logs_.size(); ++m) {
+    if (!joined_[m] && logs_[m].entries.empty()) return false;
+  }
+  return joined_count_ < static_cast<int>(logs_.size());
+}
+
+void Negotiation::decide(std::vector<Decision>& decisions) {
+  while (round_complete()) {
+    // What a member that has joined announces already belongs to the time after the join.
+    const std::vector<bool> sits_out = joined_;
+    if (!decide_uniform_round(decisions)) decide_round(decisions);
+    ++round_;
+    for (std::size_t m = 0; m < logs_.size(); ++m) {
+      if (!sits_out[m]) logs_[m].entries.pop_front();
+      logs_[m].first = round_;
+    }
+    if (joined_count_ == static_cast<int>(logs_.size())) {
+      Decision decision;
+      decision.kind = Decision::Kind::kJoined;
+      decision.last_joined = last_joined_;
+      decisions.push_back(std::move(decision));
+      std::fill(joined_.begin(), joined_.end(), false);
+      joined_count_ = 0;
+    }
+  }
+}
+
+// The steady state: every rank announced the same operation at this position, and it is not known from earlier.
+bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
+  if (joined_count_ > 0 || !groups_.empty()) return false;
+  const Entry& first = logs_[0].entries.front();
+  if (first.type != RecordType::kOperation || first.descriptor->group != 0 ||
+      (!pending_.empty() && pending_.count(first.name_hash) > 0)) {
+    return false;
+  }
+  for (const Log& log : logs_) {
+    const Entry& entry = log.entries.front();
+    if (entry.type != RecordType::kOperation || entry.signature != first.signature) return false;
+  }
+  if (first.descriptor->collective == Collective::kAlltoall || first.descriptor->collective == Collective::kBroadcast) {
+    return false;  // more to check
+  }
+  Decision decision;
+  decision.kind = Decision::Kind::kRelease;
+  Release& release = decision.release;
+  release.descriptor = first.descriptor;
+  release.name_hash = first.name_hash;
+  release.priority = first.priority;
+  release.contributions.resize(logs_.size());
+  bool flush = false;
+  for (std::size_t m = 0; m < logs_.size(); ++m) {
+    Entry& entry = logs_[m].entries.front();
+    Contribution& contribution = release.contributions[m];
+    contribution.present = true;
+    contribution.flags = entry.flags;
+    contribution.signature = entry.signature;
+    contribution.rows = entry.rows;
+    contribution.location = entry.location;
+    contribution.payload = std::move(entry.payload);
+    flush = flush || (entry.flags & kFlush) != 0;
+    blocked_on_[m] = 0;
+  }
+  decisions.push_back(std::move(decision));
+  if (flush) {
+    Decision close;
+    close.kind = Decision::Kind::kFlush;
+    decisions.push_back(std::move(close));
+  }
+  return true;
+}
+
+void Negotiation::decide_round(std::vector<Decision>& decisions) {
+  bool flush = false;
+  bool join = false;
+  touched_.clear();
+  for (std::size_t m = 0; m < logs_.size(); ++m) {
+    if (joined_[m]) continue;
+    Entry& entry = logs_[m].entries.front();
+    flush = flush || (entry.flags & kFlush) != 0;
+    if (entry.type == RecordType::kOperation) announce(static_cast<int>(m), entry);
+    if (entry.type == RecordType::kJoin) {
+      join = true;
+      joined_[m] = true;
+      ++joined_count_;
+      last_joined_ = static_cast<int>(m);
+    }
+    if (entry.type == RecordType::kCancel) cancel(entry, decisions);
+    blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
+  }
+  if (join) {  // may complete anything
+    for (const auto& [name_hash, instances] : pending_) touched_.emplace_back(instances.front().order, name_hash);
+  }
+  std::sort(touched_.begin(), touched_.end());
+  touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+  for (const auto& [order, name_hash] : touched_) settle(name_hash, decisions);
+  detect_deadlock(decisions);
+  if (flush) {
+    Decision close;
+    close.kind = Decision::Kind::kFlush;
+    decisions.push_back(std::move(close));
+  }
+}
+
+void Negotiation::announce(int member, Entry& entry) {
+  std::deque<Pending>& instances = pending_[entry.name_hash];
+  auto instance = std::find_if(instances.begin(), instances.end(),
+                               [member](const Pending& p) { return !p.contributions[member].present; });
+  if (instance == instances.end()) {
+    instances.emplace_back();
+    instance = std::prev(instances.end());
+    instance->order = next_order_++;
+    instance->priority = entry.priority;
+    instance->contributions.resize(members_.size());
+    instance->descriptor = entry.descriptor;
+  }
+  Contribution& contribution = instance->contributions[member];
+  contribution.present = true;
+  contribution.flags = entry.flags;
+  contribution.signature = entry.signature;
+  contribution.rows = entry.rows;
+  contribution.location = entry.location;
+  contribution.splits = std::move(entry.splits);
+  contribution.payload = std::move(entry.payload);
+  contribution.descriptor = entry.descriptor;
+  touched_.emplace_back(instances.front().order, entry.name_hash);
+}
+
+void Negotiation::cancel(const Entry& entry, std::vector<Decision>& decisions) {
+  const auto found = pending_.find(entry.name_hash);
+  if (found == pending_.end() || found->second.front().error) return;  // it was decided in the meantime
+  const std::string text(reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size());
+  fail(found->second.front(), entry.name_hash, make_error(ErrorKind::kTimeout, text), decisions);
+}
+
+// What has become of the operation in this round: impossible, complete, or neither?
+void Negotiation::settle(std::uint64_t name_hash, std::vector<Decision>& decisions) {
+  for (auto found = pending_.find(name_hash); found != pending_.end(); found = pending_.find(name_hash)) {
+    Pending& pending = found->second.front();
+    if (!pending.error) pending.error = find_mismatch(pending);
+    // A failed instance tells each rank once, in the round in which that rank announces it.
+    if (pending.error) fail(pending, name_hash, pending.error, decisions);
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      if (!pending.contributions[m].present && !joined_[m]) return;
+    }
+    Pending complete = std::move(pending);
+    found->second.pop_front();
+    if (found->second.empty()) pending_.erase(found);
+    finish(name_hash, std::move(complete), decisions);
+  }
+}
+
+void Negotiation::finish(std::uint64_t name_hash, Pending pending, std::vector<Decision>& decisions) {
+  if (!pending.error) {
+    if (auto error = check_complete(pending)) fail(pending, name_hash, std::move(error), decisions);
+  }
+  const std::uint64_t group = pending.descriptor->group;
+  if (pending.error) {
+    if (group != 0) fail_group(group, pending.error, decisions);
+    return;
+  }
+  Decision decision;
+  decision.kind = Decision::Kind::kRelease;
+  decision.release.descriptor = pending.descriptor;
+  decision.release.name_hash = name_hash;
+  decision.release.priority = pending.priority;
+  decision.release.contributions = std::move(pending.contributions);
+  if (group == 0) {
+    decisions.push_back(std::move(decision));
+    return;
+  }
+  const std::size_t group_size = pending.descriptor->group_size;
+  std::vector<Release>& ready = groups_[group];
+  ready.push_back(std::move(decision.release));
+  if (ready.size() < group_size) return;
+  for (Release& release : ready) {
+    Decision member;
+    member.kind = Decision::Kind::kRelease;
+    member.release = std::move(release);
+    decisions.push_back(std::move(member));
+  }
+  groups_.erase(group);
+}
+
+// All or nothing: when one operation of a group fails, all of it fails.
+void Negotiation::fail_group(std::uint64_t group, const std::shared_ptr<const Error>& error,
+                             std::vector<Decision>& decisions) {
+  if (const auto found = groups_.find(group); found != groups_.end()) {
+    for (const Release& ready : found->second) {
+      Decision decision;
+      decision.kind = Decision::Kind::kFail;
+      decision.name_hash = ready.name_hash;
+      decision.error = error;
+      decisions.push_back(std::move(decision));
+    }
+    groups_.erase(found);
+  }
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    Pending& pending = it->second.front();
+    if (pending.descriptor->group == group) {
+      fail(pending, it->first, error, decisions);
+      it = pending_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void Negotiation::fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
+                       std::vector<Decision>& decisions) {
+  pending.error = error;
+  if (!pending.contributions[self_].present || pending.told_self) return;
+  pending.told_self = true;
+  Decision decision;
+  decision.kind = Decision::Kind::kFail;
+  decision.name_hash = name_hash;
+  decision.error = std::move(error);
+  decisions.push_back(std::move(decision));
+}
+
+std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) const {
+  const Contribution* first = nullptr;
+  const Contribution* other = nullptr;
+  for (const Contribution& contribution : pending.contributions) {
+    if (!contribution.present) continue;
+    if (first == nullptr) first = &contribution;
+    if (contribution.signature != first->signature) other = &contribution;
+  }
+  if (other == nullptr) return nullptr;
+  std::map<std::string, std::vector<int>> ranks_by_text;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    const Contribution& contribution = pending.contributions[m];
+    if (contribution.present) ranks_by_text[contribution.descriptor->to_string()].push_back(static_cast<int>(m));
+  }
+  std::map<int, std::string> lines;
+  for (const auto& [text, ranks] : ranks_by_text) lines[ranks.front()] = ranks_text(ranks) + ": " + text;
+  std::string message = "'" + pending.descriptor->name + "' was submitted differently:";
+  for (const auto& [rank, line] : lines) message += " " + line + ";";
+  message.back() = '.';
+  return make_error(ErrorKind::kMismatch,
+                    message + " Remedy: " + difference(*first->descriptor, *other->descriptor) + ".");
+}
+
+// What can be wrong although all descriptors agree.
+std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending) const {
+  const Descriptor& descriptor = *pending.descriptor;
+  std::vector<int> absent;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    const Contribution& contribution = pending.contributions[m];
+    if (!contribution.present) {
+      absent.push_back(static_cast<int>(m));
+      continue;
+    }
+    if (descriptor.collective != Collective::kAlltoall) continue;
+    const std::uint64_t sum = std::accumulate(contribution.splits.begin(), contribution.splits.end(), std::uint64_t{0});
+    if (contribution.splits.size() != members_.size() || sum != contribution.rows) {
+      return make_error(ErrorKind::kMismatch,
+                        title(descriptor) + ": rank " + std::to_string(members_[m]) + " gave " +
+                            std::to_string(contribution.splits.size()) + " splits that add up to " +
+                            std::to_string(sum) + " for " + std::to_string(contribution.rows) + " rows and " +
+                            std::to_string(members_.size()) +
+                            " ranks. Remedy: give one split for each rank, adding up to the first dimension.");
+    }
+  }
+  if (descriptor.collective == Collective::kBroadcast &&
+      (descriptor.root < 0 || descriptor.root >= static_cast<int>(members_.size()))) {
+    return make_error(ErrorKind::kMismatch, title(descriptor) + ": root rank " + std::to_string(descriptor.root) +
+                                                " is not one of the " + std::to_string(members_.size()) +
+                                                " ranks. Remedy: pass a root_rank of the process set.");
+  }
+  if (!absent.empty() && descriptor.collective != Collective::kAllreduce) {
+    return make_error(ErrorKind::kMismatch,
+                      title(descriptor) + ": " + ranks_text(absent) +
+                          " joined, and only allreduce works with joined ranks. Remedy: call join() on all ranks "
+                          "after the last " + std::string(name_of(descriptor.collective)) + ".");
+  }
+  return nullptr;
+}
+
+void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
+  bool anyone = false;
+  std::string cycle;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (joined_[m]) continue;
+    const auto found = blocked_on_[m] == 0 ? pending_.end() : pending_.find(blocked_on_[m]);
+    if (found == pending_.end() || found->second.front().error ||
+        !found->second.front().contributions[m].present) {
+      return;
+    }
+    anyone = true;
+    cycle += (cycle.empty() ? "rank " : ", rank ") + std::to_string(members_[m]) + " in " +
+             title(*found->second.front().contributions[m].descriptor);
+  }
+  if (!anyone) return;
+  const auto error = make_error(
+      ErrorKind::kDeadlock, "every rank waits for another one: " + cycle +
+                                ". Remedy: call blocking operations in the same order on all ranks, or submit them "
+                                "with the _async forms and synchronize afterwards.");
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> stuck;
+  for (const std::uint64_t name_hash : blocked_on_) {
+    if (name_hash == 0) continue;
+    const auto found = pending_.find(name_hash);
+    if (found != pending_.end()) stuck.emplace_back(found->second.front().order, name_hash);
+  }
+  std::sort(stuck.begin(), stuck.end());
+  stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
+  for (const auto& [order, name_hash] : stuck) {
+    fail(pending_.find(name_hash)->second.front(), name_hash, error, decisions);
+    // Nobody else will announce it in this instance: every rank was blocked, and is told now.
+    pending_.erase(name_hash);
+  }
+  std::fill(blocked_on_.begin(), blocked_on_.end(), 0);
+}
+
+std::string Negotiation::ranks_text(const std::vector<int>& member_indices) const {
+  std::string text = member_indices.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < member_indices.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(members_[member_indices[i]]);
+  }
+  return text;
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,150 @@
+// How the ranks of one process set agree on what runs next, without a coordinator.
+//
+// Every rank has a log. Whatever it wants the others to know (an operation was submitted, it has joined, ...) it
+// appends there, and every entry goes to every member. Position k of all logs together is round k. A round is decided
+// when all of its entries have arrived: then every rank knows the same, and the same code draws the same conclusions:
+// which operations are complete and run now, which do not fit together, who is deadlocked. Nobody asks anybody.
+//
+// In a training loop all ranks submit the same operations in the same order, so a round is one operation and is decided
+// as soon as the slowest rank has announced it. Where orders differ, logs can have different lengths although an
+// operation stands in all of them; then a rank that waits asks for the missing positions to be filled with no-ops
+// (`kFill`), and a rank that is blocked anyway fills them unasked.
+//
+// This class is a function of the logs: it knows no links, no clock and no thread.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/record.hpp"
+#include "engine/request.hpp"
+
+namespace ringcore::engine {
+
+// One position of a log.
+struct Entry {
+  RecordType type = RecordType::kNoop;
+  std::uint8_t flags = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t name_hash = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t location = 0;
+  std::int32_t priority = 0;
+  std::shared_ptr<const Descriptor> descriptor;  // kOperation, kCancel
+  std::vector<std::uint64_t> splits;
+  std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel
+};
+
+// What one member said about an operation.
+struct Contribution {
+  bool present = false;
+  std::uint8_t flags = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t location = 0;
+  std::vector<std::uint64_t> splits;
+  std::vector<std::byte> payload;
+  std::shared_ptr<const Descriptor> descriptor;
+};
+
+// An operation that every member has announced (or has joined instead): it runs now, on every rank.
+struct Release {
+  std::shared_ptr<const Descriptor> descriptor;
+  std::uint64_t name_hash = 0;
+  std::int32_t priority = 0;
+  std::vector<Contribution> contributions;  // by member
+
+  bool all_have(std::uint8_t flag) const;   // every present contribution has it, and nobody is missing
+  bool all_registered() const;
+};
+
+struct Decision {
+  enum class Kind { kRelease, kFail, kFlush, kJoined };
+  Kind kind{};
+  Release release;                     // kRelease
+  std::uint64_t name_hash = 0;         // kFail
+  std::shared_ptr<const Error> error;  // kFail
+  int last_joined = -1;                // kJoined: member
+};
+
+class Negotiation {
+ public:
+  // `members`: the ranks of the process set in ascending order; `self`: this rank's index among them.
+  Negotiation(std::vector<Rank> members, int self);
+
+  // Appends to a member's log. Throws Error{kProtocol} for an entry that no correct member appends.
+  void append(int member, Entry entry);
+
+  // Decides every round that is complete, in order.
+  void decide(std::vector<Decision>& decisions);
+
+  // Descriptors by signature: what a member announced once it may name by its hash from then on.
+  void learn(std::shared_ptr<const Descriptor> descriptor, std::uint64_t signature);
+  std::shared_ptr<const Descriptor> find(std::uint64_t signature) const;
+
+  // True when all logs have the same length and nothing is pending: the next entries may take the short cut of
+  // `skip_round`, which stands for a round that consists of the same operation on every rank.
+  bool quiet() const;
+  void skip_round();
+
+  std::uint64_t length(int member) const { return logs_[member].end(); }
+  std::uint64_t longest() const;
+  // Positions up to here have been asked to be filled.
+  std::uint64_t fill_until() const { return fill_until_; }
+  bool joined(int member) const { return joined_[member]; }
+  // Whether the operation stands in every log, decided or not; and the ranks whose logs it does not stand in.
+  bool announced_by_all(std::uint64_t name_hash) const;
+  std::vector<Rank> missing(std::uint64_t name_hash) const;
+  std::vector<Rank> present(std::uint64_t name_hash) const;
+  const std::vector<Rank>& members() const { return members_; }
+
+ private:
+  struct Log {
+    std::uint64_t first = 0;  // position of entries.front()
+    std::deque<Entry> entries;
+    std::uint64_t end() const { return first + entries.size(); }
+  };
+  struct Pending {
+    std::uint64_t order = 0;  // of creation: the order of release
+    std::int32_t priority = 0;
+    std::vector<Contribution> contributions;
+    std::shared_ptr<const Descriptor> descriptor;  // the first one announced
+    std::shared_ptr<const Error> error;            // failed: the members that have not announced it yet get it as well
+    bool told_self = false;                        // this rank's operation has failed already
+  };
+
+  bool round_complete() const;
+  bool decide_uniform_round(std::vector<Decision>& decisions);
+  void decide_round(std::vector<Decision>& decisions);
+  void announce(int member, Entry& entry);
+  void cancel(const Entry& entry, std::vector<Decision>& decisions);
+  void settle(std::uint64_t name_hash, std::vector<Decision>& decisions);
+  void finish(std::uint64_t name_hash, Pending pending, std::vector<Decision>& decisions);
+  void fail_group(std::uint64_t group, const std::shared_ptr<const Error>& error, std::vector<Decision>& decisions);
+  void fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
+            std::vector<Decision>& decisions);
+  void detect_deadlock(std::vector<Decision>& decisions);
+  std::shared_ptr<const Error> find_mismatch(const Pending& pending) const;
+  std::shared_ptr<const Error> check_complete(const Pending& pending) const;
+  std::string ranks_text(const std::vector<int>& member_indices) const;
+
+  std::vector<Rank> members_;
+  int self_;
+  std::vector<Log> logs_;
+  std::uint64_t round_ = 0;
+  std::uint64_t next_order_ = 0;
+  std::uint64_t fill_until_ = 0;
+  std::vector<bool> joined_;
+  int joined_count_ = 0;
+  int last_joined_ = -1;
+  std::vector<std::uint64_t> blocked_on_;  // name hash; 0: not known to be blocked
+  // More than one instance of a name exists only after a failure that not all members have met yet.
+  std::unordered_map<std::uint64_t, std::deque<Pending>> pending_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> touched_;  // (order, name hash) announced in this round
+  std::unordered_map<std::uint64_t, std::vector<Release>> groups_;  // complete operations of incomplete groups
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Descriptor>> known_;
+};
+
+}  // namespace ringcore::engine

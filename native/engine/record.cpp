@@ -1,0 +1,116 @@
+#include "engine/record.hpp"
+
+#include <cstring>
+
+namespace ringcore::engine {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorKind::kProtocol, "a control record is malformed: " + what);
+}
+
+// The fixed part of an encoded descriptor; the name follows.
+struct PackedDescriptor {
+  std::uint8_t collective;
+  std::uint8_t dtype;
+  std::uint8_t op;
+  std::uint8_t dims;
+  std::int32_t root;
+  std::uint64_t extent[Shape::kMaxDims];
+  double prescale;
+  double postscale;
+  std::uint64_t group;
+  std::uint32_t group_size;
+  std::uint32_t name_bytes;
+};
+static_assert(sizeof(PackedDescriptor) == 104);
+
+}  // namespace
+
+std::optional<RecordView> parse_record(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(RecordHeader)) return std::nullopt;
+  RecordView view;
+  std::memcpy(&view.header, bytes.data(), sizeof(RecordHeader));
+  const RecordHeader& header = view.header;
+  if (header.bytes < sizeof(RecordHeader) || header.bytes > kMaxRecordBytes || header.bytes % 8 != 0) {
+    refuse("length " + std::to_string(header.bytes));
+  }
+  if (static_cast<int>(header.type) >= kRecordTypeCount) refuse("type " + std::to_string(int(header.type)));
+  const std::uint64_t content = sizeof(RecordHeader) + std::uint64_t{header.descriptor_bytes} +
+                                std::uint64_t{header.splits_count} * 8 + header.payload_bytes;
+  if (content > header.bytes || header.bytes - content >= 8) {
+    refuse("parts of " + std::to_string(content) + " bytes in " + std::to_string(header.bytes));
+  }
+  if (bytes.size() < header.bytes) return std::nullopt;
+  std::span<const std::byte> rest = bytes.subspan(sizeof(RecordHeader));
+  view.splits = rest.first(std::size_t{header.splits_count} * 8);
+  rest = rest.subspan(view.splits.size());
+  view.payload = rest.first(header.payload_bytes);
+  view.descriptor = rest.subspan(header.payload_bytes, header.descriptor_bytes);
+  return view;
+}
+
+std::vector<std::byte> build_record(RecordHeader header, std::span<const std::byte> descriptor,
+                                    std::span<const std::uint64_t> splits, std::span<const std::byte> payload) {
+  header.descriptor_bytes = static_cast<std::uint32_t>(descriptor.size());
+  header.splits_count = static_cast<std::uint32_t>(splits.size());
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  const std::size_t content = sizeof(header) + descriptor.size() + splits.size_bytes() + payload.size();
+  header.bytes = static_cast<std::uint32_t>((content + 7) / 8 * 8);
+  std::vector<std::byte> record(header.bytes);
+  std::byte* at = record.data();
+  const auto append = [&at](const void* data, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(at, data, bytes);
+    at += bytes;
+  };
+  append(&header, sizeof(header));
+  append(splits.data(), splits.size_bytes());  // first: they and the payload stay aligned to 8 bytes
+  append(payload.data(), payload.size());
+  append(descriptor.data(), descriptor.size());
+  return record;
+}
+
+std::vector<std::byte> encode(const Descriptor& descriptor) {
+  PackedDescriptor packed{};
+  packed.collective = static_cast<std::uint8_t>(descriptor.collective);
+  packed.dtype = static_cast<std::uint8_t>(descriptor.dtype);
+  packed.op = static_cast<std::uint8_t>(descriptor.op);
+  packed.dims = descriptor.shape.dims;
+  packed.root = descriptor.root;
+  std::memcpy(packed.extent, descriptor.shape.extent.data(), sizeof(packed.extent));
+  packed.prescale = descriptor.prescale;
+  packed.postscale = descriptor.postscale;
+  packed.group = descriptor.group;
+  packed.group_size = descriptor.group_size;
+  packed.name_bytes = static_cast<std::uint32_t>(descriptor.name.size());
+  std::vector<std::byte> bytes(sizeof(packed) + descriptor.name.size());
+  std::memcpy(bytes.data(), &packed, sizeof(packed));
+  std::memcpy(bytes.data() + sizeof(packed), descriptor.name.data(), descriptor.name.size());
+  return bytes;
+}
+
+Descriptor decode_descriptor(std::span<const std::byte> bytes) {
+  PackedDescriptor packed;
+  if (bytes.size() < sizeof(packed)) refuse("descriptor of " + std::to_string(bytes.size()) + " bytes");
+  std::memcpy(&packed, bytes.data(), sizeof(packed));
+  if (packed.collective >= kCollectiveCount || packed.dtype >= kDTypeCount || packed.op >= kReduceOpCount ||
+      packed.dims > Shape::kMaxDims || packed.name_bytes != bytes.size() - sizeof(packed) ||
+      packed.name_bytes > kMaxNameBytes) {
+    refuse("descriptor fields out of range");
+  }
+  Descriptor descriptor;
+  descriptor.collective = static_cast<Collective>(packed.collective);
+  descriptor.dtype = static_cast<DType>(packed.dtype);
+  descriptor.op = static_cast<ReduceOp>(packed.op);
+  descriptor.root = packed.root;
+  descriptor.shape.dims = packed.dims;
+  std::memcpy(descriptor.shape.extent.data(), packed.extent, sizeof(packed.extent));
+  descriptor.prescale = packed.prescale;
+  descriptor.postscale = packed.postscale;
+  descriptor.group = packed.group;
+  descriptor.group_size = packed.group_size;
+  descriptor.name.assign(reinterpret_cast<const char*>(bytes.data()) + sizeof(packed), packed.name_bytes);
+  return descriptor;
+}
+
+}  // namespace ringcore::engine

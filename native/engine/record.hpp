@@ -1,0 +1,87 @@
+// The control records that ranks exchange on lane 0, and their parser, which trusts nothing.
+//
+// A record is a 72-byte header, then by its flags: the descriptor, the splits, and a payload. Little-endian.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request.hpp"
+
+namespace ringcore::engine {
+
+enum class RecordType : std::uint8_t {
+  // Entries of the sender's log in one process set; they have a position.
+  kOperation,  // an operation was submitted
+  kNoop,       // fills a position (see negotiation.hpp); may carry kFlush, kFill, kBlocked
+  kJoin,       // the sender contributes nothing more until every rank has joined
+  kCancel,     // an operation waited longer than the limit; the payload says what for
+  // Not in any log.
+  kHello,      // the first record of a link: rank, size, protocol, settings that must agree
+  kHeartbeat,
+  kAbort,      // the sender's engine failed; the payload is the error message
+  kBye,        // the sender leaves; the payload says why, if there is a reason
+  kByeSeen,    // answers kBye: the sender has read everything up to it
+  kStackRequest,
+  kStackReply,  // the payload: where the sender's Python threads stand
+};
+inline constexpr int kRecordTypeCount = 11;
+
+enum RecordFlag : std::uint8_t {
+  kHasDescriptor = 1,
+  kHasSplits = 2,
+  kEager = 4,    // the payload is the sender's contribution
+  kFlush = 8,    // closes the open fusion buckets
+  kFill = 16,    // asks all ranks to fill their logs up to this position
+  kBlocked = 32, // the sender's only thread waits for `name_hash`
+  kInPlace = 64, // the data lies ready where the result goes
+};
+
+struct RecordHeader {
+  std::uint32_t bytes = 0;  // of the whole record, padding to a multiple of 8 included
+  RecordType type{};
+  std::uint8_t flags = 0;
+  ProcessSetId process_set = kWorld;
+  std::uint32_t epoch = 0;
+  std::uint32_t sequence = 0;  // counts the records of this link and direction: a lost or doubled one is noticed
+  std::uint64_t position = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t name_hash = 0;
+  std::uint64_t rows = 0;      // first dimension
+  std::uint64_t location = 0;  // of the data in the sender's arena, plus 1; 0: not registered
+  std::int32_t priority = 0;
+  std::uint32_t descriptor_bytes = 0;
+  std::uint32_t splits_count = 0;
+  std::uint32_t payload_bytes = 0;
+};
+static_assert(sizeof(RecordHeader) == 72);
+
+inline constexpr std::size_t kMaxRecordBytes = 64 * 1024;
+inline constexpr std::size_t kMaxNameBytes = 4096;
+
+// A record as it lies in received memory.
+struct RecordView {
+  RecordHeader header;
+  std::span<const std::byte> descriptor;
+  std::span<const std::byte> splits;
+  std::span<const std::byte> payload;
+
+  std::string text() const { return {reinterpret_cast<const char*>(payload.data()), payload.size()}; }
+};
+
+// The record at the front of `bytes`; nullopt when it has not arrived whole. Throws Error{kProtocol} on anything that
+// no correct peer sends: sizes out of bounds, unknown types.
+std::optional<RecordView> parse_record(std::span<const std::byte> bytes);
+
+// A record with its variable parts, ready to be written.
+std::vector<std::byte> build_record(RecordHeader header, std::span<const std::byte> descriptor,
+                                    std::span<const std::uint64_t> splits, std::span<const std::byte> payload);
+
+std::vector<std::byte> encode(const Descriptor& descriptor);
+// Throws Error{kProtocol}.
+Descriptor decode_descriptor(std::span<const std::byte> bytes);
+
+}  // namespace ringcore::engine

@@ -1,0 +1,92 @@
+#include "engine/request.hpp"
+
+#include <bit>
+#include <cstring>
+
+namespace ringcore::engine {
+namespace {
+
+// Multiply-and-fold mixing of 64-bit words (the construction of wyhash and its kin).
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a ^ 0x9e3779b97f4a7c15ULL) * (b ^ 0xd6e8feb86659fd93ULL);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+bool first_dimension_is_free(Collective collective) {
+  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
+}
+
+}  // namespace
+
+std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
+  std::uint64_t hash = mix(seed, bytes.size());
+  while (bytes.size() >= 8) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes.data(), 8);
+    hash = mix(hash, word);
+    bytes.remove_prefix(8);
+  }
+  std::uint64_t tail = 0;
+  std::memcpy(&tail, bytes.data(), bytes.size());
+  return mix(hash, tail);
+}
+
+Shape Shape::of(std::span<const std::uint64_t> extents) {
+  Shape shape;
+  for (const std::uint64_t extent : extents) {
+    if (shape.dims < kMaxDims) {
+      shape.extent[shape.dims++] = extent;
+    } else {
+      shape.extent[kMaxDims - 1] *= extent;
+    }
+  }
+  return shape;
+}
+
+std::uint64_t Shape::elements() const {
+  std::uint64_t product = 1;
+  for (int i = 0; i < dims; ++i) product *= extent[i];
+  return product;
+}
+
+std::uint64_t Shape::row_elements() const {
+  std::uint64_t product = 1;
+  for (int i = 1; i < dims; ++i) product *= extent[i];
+  return product;
+}
+
+std::string Shape::to_string() const {
+  std::string text = "[";
+  for (int i = 0; i < dims; ++i) text += (i > 0 ? ", " : "") + std::to_string(extent[i]);
+  return text + "]";
+}
+
+std::uint64_t Descriptor::name_hash() const { return hash_bytes(name); }
+
+std::uint64_t Descriptor::signature() const {
+  std::uint64_t hash = name_hash();
+  hash = mix(hash, static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(dtype) << 8 |
+                       static_cast<std::uint64_t>(op) << 16 | static_cast<std::uint64_t>(shape.dims) << 24 |
+                       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32);
+  for (int i = first_dimension_is_free(collective) ? 1 : 0; i < shape.dims; ++i) hash = mix(hash, shape.extent[i]);
+  hash = mix(hash, std::bit_cast<std::uint64_t>(prescale));
+  hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));
+  return mix(hash, group ^ group_size);
+}
+
+std::string Descriptor::to_string() const {
+  std::string text(name_of(collective));
+  if (collective == Collective::kBarrier) return text;
+  if (collective == Collective::kAllreduce || collective == Collective::kReduceScatter) {
+    text += " " + std::string(name_of(op));
+  }
+  text += " of " + std::string(name_of(dtype)) + " " + shape.to_string();
+  if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
+  if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
+  if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
+  if (group != 0) text += ", in a group of " + std::to_string(group_size);
+  return text;
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,109 @@
+// What a rank submits, and the part of it that all ranks must agree on.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/types.hpp"
+
+namespace ringcore::engine {
+
+using ProcessSetId = std::uint16_t;
+inline constexpr ProcessSetId kWorld = 0;
+
+// Extents of a tensor, outermost first. Tensors of more dimensions are described with their last ones multiplied.
+struct Shape {
+  static constexpr int kMaxDims = 8;
+  std::uint8_t dims = 0;
+  std::array<std::uint64_t, kMaxDims> extent{};
+
+  static Shape of(std::span<const std::uint64_t> extents);
+  std::uint64_t elements() const;
+  std::uint64_t rows() const { return dims == 0 ? 1 : extent[0]; }
+  // Elements of one row: of everything behind the first dimension.
+  std::uint64_t row_elements() const;
+  std::string to_string() const;
+  bool operator==(const Shape&) const = default;
+};
+
+// The part of an operation that must be the same on every rank. Ranks announce it once in full, afterwards by its hash.
+// Allgather and alltoall may differ in the first dimension, which is therefore not part of the hash.
+struct Descriptor {
+  std::string name;
+  Collective collective{};
+  DType dtype{};
+  ReduceOp op{};
+  Rank root = 0;  // index in the process set
+  Shape shape;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  // Operations that carry the same group (a hash of its name; 0: none) are released together, all or nothing.
+  std::uint64_t group = 0;
+  std::uint32_t group_size = 0;
+
+  std::uint64_t signature() const;
+  std::uint64_t name_hash() const;
+  // "allreduce sum of float32 [3, 4]" ...
+  std::string to_string() const;
+};
+
+std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
+
+// Uninitialised memory that the engine allocates because only the negotiation tells its size.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::size_t bytes) : data_(new std::byte[bytes]), size_(bytes) {}
+  std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+enum class OperationState : std::uint8_t { kSubmitted, kReleased, kDone };
+
+// One submitted operation on this rank. The submitter keeps input and output alive until it is done.
+struct Operation {
+  Descriptor descriptor;
+  ProcessSetId process_set = kWorld;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;        // allreduce, broadcast; may equal input
+  std::vector<std::uint64_t> splits;  // alltoall: rows for each rank
+  std::int32_t priority = 0;          // larger is more urgent; above 0 takes the urgent lane
+  bool blocking = false;     // the submitting thread waits for it
+  bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
+  bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
+
+  // Written by the engine. `state` is stored last: once it is kDone, the rest may be read without a lock.
+  std::atomic<OperationState> state = OperationState::kSubmitted;
+  std::shared_ptr<const Error> error;      // why it failed
+  Memory result;                           // allgather, alltoall, reducescatter
+  std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
+  Rank last_joined = -1;
+
+  // The engine's own.
+  std::uint64_t signature = 0;
+  std::uint64_t name_hash = 0;
+  Nanoseconds submitted_at = 0;
+  Nanoseconds released_at = 0;
+  Nanoseconds started_at = 0;
+  bool stall_reported = false;
+  bool cancel_sent = false;
+  bool flush_sent = false;
+
+  std::uint64_t count() const { return descriptor.shape.elements(); }
+  std::size_t bytes() const { return count() * size_of(descriptor.dtype); }
+  bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }
+};
+
+}  // namespace ringcore::engine

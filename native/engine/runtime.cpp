@@ -1,0 +1,255 @@
+#include "engine/runtime.hpp"
+
+#include <algorithm>
+
+namespace ringcore::engine {
+namespace {
+
+// How long a leaving rank waits until its peers have read what it sent.
+constexpr Nanoseconds kFarewellLimit = 2 * kSecond;
+// While blocking calls come one after the other, the progress thread looks only this often whether they have ended.
+constexpr Nanoseconds kQuietTick = 10 * kMillisecond;
+// A waiting thread looks after timers this often, and after signals so often.
+constexpr Nanoseconds kTendInterval = kMillisecond;
+constexpr Nanoseconds kInterruptInterval = 50 * kMillisecond;
+// Logs of different length are looked at after nothing has moved for this long.
+constexpr Nanoseconds kIdle = 100'000;
+
+std::vector<transport::Link*> present_links(const Engine& engine) {
+  std::vector<transport::Link*> links;
+  for (const auto& link : engine.links()) {
+    if (link != nullptr) links.push_back(link.get());
+  }
+  return links;
+}
+
+}  // namespace
+
+Runtime::Runtime(RuntimeConfig config)
+    : engine_(std::move(config.engine), config.settings, clock_),
+      links_(present_links(engine_)),
+      driver_waiter_(config.spin, config.local_ranks > transport::usable_cores()),
+      thread_waiter_(0, false) {
+  if (engine_.size() > 1) thread_ = std::thread([this] { progress_loop(); });
+}
+
+Runtime::~Runtime() { leave(""); }
+
+std::unique_lock<std::mutex> Runtime::lock_engine() {
+  ++contenders_;
+  std::unique_lock lock(mutex_);
+  --contenders_;
+  return lock;
+}
+
+void Runtime::check_running() const {
+  if (stopped_) throw Error(ErrorKind::kShutdown, "ringcore was shut down on this rank. Remedy: call init() again.");
+}
+
+// Whether this is the only thread that has ever used the engine.
+bool Runtime::note_thread() {
+  const std::thread::id self = std::this_thread::get_id();
+  std::thread::id nobody{};
+  if (!only_thread_.compare_exchange_strong(nobody, self) && nobody != self) several_threads_ = true;
+  return !several_threads_;
+}
+
+void Runtime::submit(const std::shared_ptr<Operation>& operation) {
+  note_thread();
+  const auto lock = lock_engine();
+  check_running();
+  engine_.submit(operation);
+  while (engine_.progress()) {
+  }
+  if (!armed_ && engine_.busy()) thread_waiter_.wake();
+}
+
+void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted) {
+  operation->blocking = true;
+  operation->only_thread = note_thread();
+  auto lock = lock_engine();
+  check_running();
+  engine_.submit(operation);
+  drive(*operation, INT64_MAX, interrupted, lock);
+}
+
+bool Runtime::wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted) {
+  if (operation.done()) return true;
+  const bool only_thread = note_thread();
+  auto lock = lock_engine();
+  if (operation.done()) return true;
+  check_running();
+  engine_.wanted(operation, only_thread);
+  drive(operation, limit, interrupted, lock);
+  return operation.done();
+}
+
+void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& interrupted,
+                    std::unique_lock<std::mutex>& lock) {
+  ++waiters_;
+  ++drives_;
+  if (armed_) disarm();
+  transport::Waiter& waiter = driver_waiter_;
+  waiter.active();
+  const Nanoseconds begin = clock_.now();
+  Nanoseconds tended = begin;
+  Nanoseconds asked = begin;
+  while (!operation.done()) {
+    if (engine_.progress()) {
+      waiter.active();
+      continue;
+    }
+    const Nanoseconds now = clock_.now();
+    if (now - tended >= (waiter.idle_for(now) >= kIdle ? kTendInterval / 8 : kTendInterval)) {
+      tended = now;
+      engine_.tend(waiter.idle_for(now) >= kIdle);
+      collect_attention();
+      continue;
+    }
+    if (now - begin >= limit || stopped_) break;
+    if (now - asked >= kInterruptInterval && interrupted) {
+      asked = now;
+      lock.unlock();
+      const bool stop = interrupted();
+      lock = lock_engine();
+      if (stop) break;
+    }
+    if (contenders_ > 0) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock = lock_engine();
+    }
+    if (waiter.stay_awake(now)) continue;
+    if (arm()) continue;
+    lock.unlock();
+    waiter.sleep(links_, std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()}));
+    lock = lock_engine();
+    disarm();
+  }
+  --waiters_;
+  // Another waiter's operation may have ended as well, or the progress thread is needed again.
+  if (waiters_ > 0) driver_waiter_.wake();
+  if (engine_.busy()) thread_waiter_.wake();
+}
+
+bool Runtime::arm() {
+  armed_ = true;
+  bool arrived = false;
+  for (transport::Link* link : links_) arrived = link->arm() || arrived;
+  if (arrived) disarm();
+  return arrived;
+}
+
+void Runtime::disarm() {
+  if (!armed_) return;
+  armed_ = false;
+  for (transport::Link* link : links_) link->disarm();
+}
+
+void Runtime::progress_loop() {
+  std::uint64_t seen_drives = 0;
+  while (!stopped_) {
+    bool listen = false;
+    Nanoseconds limit = kQuietTick;
+    {
+      const auto lock = lock_engine();
+      if (waiters_ == 0 && drives_ == seen_drives) {
+        disarm();
+        while (engine_.progress()) {
+        }
+        engine_.tend(true);
+        collect_attention();
+        if (arm()) continue;
+        listen = true;
+        limit = engine_.busy() ? std::min(engine_.tend_interval(), kQuietTick) : engine_.tend_interval();
+      } else if (waiters_ == 0 && engine_.busy()) {
+        seen_drives = drives_;
+        continue;
+      }
+      seen_drives = drives_;
+    }
+    thread_waiter_.sleep(listen ? std::span<transport::Link* const>(links_) : std::span<transport::Link* const>(),
+                         limit);
+  }
+}
+
+void Runtime::leave(const std::string& reason) {
+  {
+    auto lock = lock_engine();
+    if (stopped_) return;
+    disarm();
+    engine_.leave(reason);
+    const Nanoseconds begin = clock_.now();
+    while (!engine_.farewell_seen() && clock_.now() - begin < kFarewellLimit) {
+      if (engine_.progress()) continue;
+      engine_.tend(false);
+      if (arm()) continue;
+      lock.unlock();
+      driver_waiter_.sleep(links_, kTendInterval);
+      lock = lock_engine();
+      disarm();
+    }
+    engine_.fail(std::make_shared<const Error>(ErrorKind::kShutdown,
+                                               "ringcore was shut down on this rank while the operation waited"));
+    stopped_ = true;
+  }
+  thread_waiter_.wake();
+  driver_waiter_.wake();
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard guard(attention_mutex_);
+  attention_ = true;
+  attention_changed_.notify_all();
+}
+
+void Runtime::collect_attention() {
+  if (!engine_.wants_attention()) return;
+  const std::lock_guard guard(attention_mutex_);
+  attention_ = true;
+  attention_changed_.notify_all();
+}
+
+bool Runtime::wait_for_attention(Nanoseconds limit) {
+  std::unique_lock guard(attention_mutex_);
+  attention_changed_.wait_for(guard, std::chrono::nanoseconds(limit), [this] { return attention_; });
+  attention_ = false;
+  return !stopped_;
+}
+
+Runtime::Attention Runtime::take_attention() {
+  const auto lock = lock_engine();
+  return {engine_.take_warnings(), engine_.take_stack_request()};
+}
+
+void Runtime::reply_stacks(const std::string& text) {
+  const auto lock = lock_engine();
+  if (!stopped_) engine_.reply_stacks(text);
+}
+
+ProcessSetId Runtime::add_process_set(std::vector<Rank> members) {
+  const auto lock = lock_engine();
+  check_running();
+  return engine_.add_process_set(std::move(members));
+}
+
+void Runtime::remove_process_set(ProcessSetId id) {
+  const auto lock = lock_engine();
+  check_running();
+  engine_.remove_process_set(id);
+}
+
+void Runtime::start_timeline() {
+  const auto lock = lock_engine();
+  engine_.timeline().start();
+}
+
+std::vector<Span> Runtime::stop_timeline() {
+  const auto lock = lock_engine();
+  return engine_.timeline().stop();
+}
+
+std::shared_ptr<const Error> Runtime::failure() {
+  const auto lock = lock_engine();
+  return engine_.failure();
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,95 @@
+// Drives an engine in a real process: locks, waits, and keeps a progress thread for what nobody waits for.
+//
+// Whoever waits drives: a blocking call runs the engine on its own thread, so that a small collective costs no thread
+// hop. The progress thread sleeps until a peer rings or a timer is due; it also beats the heart, natively, so that a
+// rank that computes under Python's lock is not taken for dead.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "transport/segment.hpp"
+#include "transport/waiter.hpp"
+
+namespace ringcore::engine {
+
+struct RuntimeConfig {
+  EngineConfig engine;
+  EngineSettings settings;
+  Nanoseconds spin = 100'000;  // how long a waiting thread stays awake before it sleeps
+  int local_ranks = 1;         // ranks on this host: with more of them than cores nobody spins
+};
+
+class Runtime {
+ public:
+  // Asked now and then, without locks held, by a thread that waits: true ends the wait (a signal has arrived).
+  using Interrupted = std::function<bool()>;
+
+  explicit Runtime(RuntimeConfig config);
+  // Leaves, if `leave` was not called.
+  ~Runtime();
+
+  // Throws what Engine::submit throws, and Error{kShutdown} after `leave`.
+  void submit(const std::shared_ptr<Operation>& operation);
+  // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
+  void run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted);
+  // Waits until it is done or `limit` has passed; true when it is done.
+  bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted);
+
+  // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent.
+  void leave(const std::string& reason);
+
+  ProcessSetId add_process_set(std::vector<Rank> members);
+  void remove_process_set(ProcessSetId id);
+  void start_timeline();
+  std::vector<Span> stop_timeline();
+  std::shared_ptr<const Error> failure();
+
+  // What the Python side has to do: log warnings, and tell the peers where its threads stand.
+  struct Attention {
+    std::vector<std::string> warnings;
+    bool stacks_wanted = false;
+  };
+  // Blocks until there is something to do or `limit` has passed; false once the runtime has stopped.
+  bool wait_for_attention(Nanoseconds limit);
+  Attention take_attention();
+  void reply_stacks(const std::string& text);
+
+ private:
+  std::unique_lock<std::mutex> lock_engine();
+  void check_running() const;
+  bool note_thread();
+  void drive(Operation& operation, Nanoseconds limit, const Interrupted& interrupted,
+             std::unique_lock<std::mutex>& lock);
+  bool arm();
+  void disarm();
+  void progress_loop();
+  void collect_attention();
+
+  SteadyClock clock_;
+  std::mutex mutex_;                 // Guards: engine_, links_, armed_, waiters_, drives_. Before attention_mutex_.
+  std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
+  Engine engine_;
+  std::vector<transport::Link*> links_;
+  bool armed_ = false;         // peers ring when they write
+  int waiters_ = 0;            // threads in `drive`
+  std::uint64_t drives_ = 0;   // calls of `drive` so far
+  transport::Waiter driver_waiter_;
+  transport::Waiter thread_waiter_;
+  std::atomic<std::thread::id> only_thread_{};
+  std::atomic<bool> several_threads_ = false;
+  std::atomic<bool> stopped_ = false;
+  std::mutex attention_mutex_;  // Guards: attention_.
+  std::condition_variable attention_changed_;
+  bool attention_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringcore::engine

@@ -1,0 +1,40 @@
+// What an operation did, and when: recorded while it is switched on, written out by the Python package.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+
+namespace ringcore::engine {
+
+struct Span {
+  std::string name;      // of the tensor
+  std::string activity;  // "negotiate", "queue", "copy in", "ring", "copy out", ...
+  int lane = 0;
+  Nanoseconds begin = 0;
+  Nanoseconds end = 0;
+  std::uint64_t bytes = 0;
+};
+
+class Timeline {
+ public:
+  bool enabled() const { return enabled_; }
+  void start() { enabled_ = true; }
+  // Stops and hands over everything recorded since `start`.
+  std::vector<Span> stop() {
+    enabled_ = false;
+    return std::move(spans_);
+  }
+  void record(Span span) {
+    if (enabled_) spans_.push_back(std::move(span));
+  }
+
+ private:
+  bool enabled_ = false;
+  std::vector<Span> spans_;
+};
+
+}  // namespace ringcore::engine

@@ -1,0 +1,47 @@
+// How a thread waits for links: first awake, for a bounded time, then asleep in the kernel.
+//
+// Waking a sleeping thread takes tens of microseconds, a cache line a tenth of one; so it pays to stay awake for about
+// as long as a wake-up takes. With more ranks than cores the one that is waited for may need this very core: then the
+// thread gives it away at every turn instead of spinning.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <poll.h>
+
+#include "base/clock.hpp"
+#include "base/owned.hpp"
+#include "transport/link.hpp"
+
+namespace ringcore::transport {
+
+// Cores that this process may run on.
+int usable_cores();
+
+class Waiter {
+ public:
+  // `awake`: how long `stay_awake` answers true. `share_cores`: there are more ranks than cores.
+  Waiter(Nanoseconds awake, bool share_cores);
+
+  // Something moved: start over.
+  void active() { awake_since_ = 0; }
+  // Spends a moment awake; false when it is time to sleep.
+  bool stay_awake(Nanoseconds now);
+  Nanoseconds idle_for(Nanoseconds now) const { return awake_since_ == 0 ? 0 : now - awake_since_; }
+
+  // Sleeps until a descriptor is ready, `wake` is called, or `limit` has passed. The caller armed the links before.
+  void sleep(std::span<Link* const> links, Nanoseconds limit);
+  // Wakes a sleeper, now or when it next sleeps. From any thread.
+  void wake();
+
+ private:
+  Nanoseconds awake_;
+  bool share_cores_;
+  Nanoseconds awake_since_ = 0;
+  Fd bell_;
+  std::vector<pollfd> fds_;
+};
+
+}  // namespace ringcore::transport

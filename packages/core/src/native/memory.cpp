@@ -1,0 +1,63 @@
+// Segments, and tensors in registered memory.
+#include "memory.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "register.hpp"
+
+namespace nb = nanobind;
+
+namespace ringcore::python {
+
+HostMemory::HostMemory(transport::Segment created, std::size_t reserved_bytes)
+    : segment(std::move(created)), arena(segment, reserved_bytes), fusion(segment.arena().data()) {}
+
+namespace {
+
+class RegisteredMemory {
+ public:
+  RegisteredMemory(std::shared_ptr<HostMemory> memory, std::size_t bytes)
+      : memory_(std::move(memory)), data_(memory_->arena.allocate(bytes)), bytes_(bytes) {}
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+  ~RegisteredMemory() { memory_->arena.release(data_); }
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<HostMemory> memory_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace
+
+void register_memory(nb::module_& module) {
+  nb::class_<HostMemory>(module, "HostMemory", "The memory that this rank shares with the other ranks of its host.")
+      .def_static(
+          "create",
+          [](Rank rank, int size, std::uint64_t arena_bytes, std::size_t reserved_bytes) {
+            auto segment = arena_bytes == 0 ? transport::Segment::create(rank, size)
+                                            : transport::Segment::create(rank, size, arena_bytes);
+            return std::make_shared<HostMemory>(std::move(segment), reserved_bytes);
+          },
+          nb::arg("rank"), nb::arg("size"), nb::arg("arena_bytes"), nb::arg("reserved_bytes"))
+      .def_prop_ro("fd", [](const HostMemory& memory) { return memory.segment.fd(); })
+      .def(
+          "allocate",
+          [](const std::shared_ptr<HostMemory>& memory, std::size_t bytes) {
+            return new RegisteredMemory(memory, bytes);
+          },
+          nb::arg("bytes"), "Registered memory: the other ranks of the host reduce from and into it without a copy.");
+  nb::class_<RegisteredMemory>(module, "RegisteredMemory")
+      .def_prop_ro("address", [](const RegisteredMemory& m) { return reinterpret_cast<std::uintptr_t>(m.data()); })
+      .def_prop_ro("nbytes", &RegisteredMemory::bytes)
+      .def("view", [](nb::handle_t<RegisteredMemory> self) {
+        const auto& memory = nb::cast<const RegisteredMemory&>(self);
+        return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.bytes()}, self);
+      }, "A writable memoryview that keeps the memory alive.");
+}
+
+}  // namespace ringcore::python

@@ -1,0 +1,13 @@
+// The Python module ringcore._native: one file a concept, each with a register function.
+#include <nanobind/nanobind.h>
+
+#include "register.hpp"
+
+NB_MODULE(_native, module) {
+  module.doc() = "The compiled engine of ringcore. Use the package `ringcore`; this module is its private part.";
+  ringcore::python::register_types(module);
+  ringcore::python::register_errors(module);
+  ringcore::python::register_buffer(module);
+  ringcore::python::register_memory(module);
+  ringcore::python::register_runtime(module);
+}

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace ringcore::python {
+
+void register_types(nanobind::module_& module);
+void register_errors(nanobind::module_& module);
+void register_buffer(nanobind::module_& module);
+void register_memory(nanobind::module_& module);
+void register_runtime(nanobind::module_& module);
+
+}  // namespace ringcore::python

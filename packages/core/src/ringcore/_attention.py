@@ -1,0 +1,39 @@
+"""A thread that does what the engine cannot: log its warnings, and tell the peers where Python stands."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+
+from ringcore._context import Context
+
+_log = logging.getLogger("ringcore")
+_NAME = "ringcore-attention"
+
+
+def start_attention_thread(context: Context) -> None:
+    """Start it for one runtime; it ends with the runtime."""
+    if context.size > 1:
+        threading.Thread(target=_attend, args=(context,), name=_NAME, daemon=True).start()
+
+
+def _attend(context: Context) -> None:
+    while context.runtime.wait_for_attention(3600.0):
+        warnings, stacks_wanted = context.runtime.take_attention()
+        if stacks_wanted:
+            context.runtime.reply_stacks(format_stacks())
+        for warning in warnings:
+            _log.warning("rank %d: %s", context.rank, warning)
+
+
+def format_stacks() -> str:
+    """Where each Python thread of this process stands, innermost call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        name = names.get(ident, "?")
+        if name != _NAME:
+            parts.append(f"thread {name}:\n" + "".join(traceback.format_stack(frame, limit=20)))
+    return "\n".join(parts)

@@ -1,0 +1,123 @@
+"""Any array as (address, shape, dtype): what the engine works on. The only place that looks at foreign objects."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from ringcore import _native
+from ringcore._errors import InvalidArgument
+
+DTYPE_NAMES: dict[int, str] = {code: name for name, code in _native.DTYPES.items()}
+_BFLOAT16: int = _native.DTYPES["bfloat16"]
+
+
+class Buffer(NamedTuple):
+    """A contiguous piece of host memory.
+
+    Attributes:
+        address: Of the first element.
+        shape: Extents, outermost first; () for a scalar.
+        dtype: The engine's code, see `DTYPE_NAMES`.
+        owner: Keeps the memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: int
+    owner: object
+
+
+def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
+    """Describe an array without copying it.
+
+    Args:
+        array: Anything that speaks the buffer protocol or DLPack and lies in host memory.
+        writable: Refuse memory that may not be written.
+
+    Raises:
+        InvalidArgument: Not an array, not contiguous, read-only, or of a dtype that the engine does not know.
+    """
+    describe = _native.describe_writable if writable else _native.describe
+    try:
+        address, shape, dtype, contiguous = describe(array)
+    except TypeError:
+        # numpy arrays of ml_dtypes.bfloat16 speak neither protocol; their bits do.
+        if str(getattr(array, "dtype", "")) != "bfloat16":
+            raise InvalidArgument(_refusal(array, writable)) from None
+        try:
+            address, shape, dtype, contiguous = describe(array.view("uint16"))
+        except TypeError:
+            raise InvalidArgument(_refusal(array, writable)) from None
+        dtype = _BFLOAT16
+    if dtype < 0:
+        raise InvalidArgument(
+            f"{_kind(array)} has a dtype that cannot be reduced; convert it to one of {', '.join(_native.DTYPES)}"
+        )
+    if not contiguous:
+        raise InvalidArgument(
+            f"{_kind(array)} of shape {list(shape)} is not contiguous; pass numpy.ascontiguousarray(x) and use the result"
+        )
+    return Buffer(address, shape, dtype, array)
+
+
+def empty(shape: tuple[int, ...], dtype: int) -> Any:
+    """A new uninitialised array: numpy's where numpy is installed (bfloat16 needs ml_dtypes), else a memoryview."""
+    name = DTYPE_NAMES[dtype]
+    try:
+        import numpy as np
+    except ImportError:
+        return memoryview(bytearray(_elements(shape) * _ITEM_BYTES[name])).cast("B").cast(_FORMATS[name], shape)
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.empty(shape, dtype=ml_dtypes.bfloat16)
+    return np.empty(shape, dtype=name)
+
+
+def from_bytes(view: memoryview, shape: tuple[int, ...], dtype: int) -> Any:
+    """An array over memory that the engine allocated; the memory lives as long as the array."""
+    name = DTYPE_NAMES[dtype]
+    try:
+        import numpy as np
+    except ImportError:
+        return view.cast("B").cast(_FORMATS[name], shape)
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.frombuffer(view, dtype=ml_dtypes.bfloat16).reshape(shape)
+    return np.frombuffer(view, dtype=name).reshape(shape)
+
+
+_FORMATS = {
+    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i", "int64": "q",
+    "float16": "e", "bfloat16": "H", "float32": "f", "float64": "d", "bool": "?",
+}  # fmt: skip
+_ITEM_BYTES = {name: memoryview(bytearray(8)).cast(code).itemsize for name, code in _FORMATS.items()}
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    product = 1
+    for extent in shape:
+        product *= extent
+    return product
+
+
+def _kind(array: object) -> str:
+    kind = type(array)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _refusal(array: Any, writable: bool) -> str:
+    flags = getattr(array, "flags", None)
+    if writable and flags is not None and getattr(flags, "writeable", True) is False:
+        return f"{_kind(array)} is read-only and cannot be changed in place; pass a writable copy"
+    if isinstance(array, memoryview | bytes) and writable:
+        return f"{_kind(array)} is read-only and cannot be changed in place; pass a bytearray or an array"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(array, numpy.generic):
+        return f"{_kind(array)} is a scalar; pass numpy.asarray(x)"
+    return (
+        f"{_kind(array)} is not an array in host memory: it speaks neither the buffer protocol nor DLPack "
+        "for a dtype that ringcore knows"
+    )

@@ -1,0 +1,278 @@
+"""The state of this process: whether it is initialised, its place in the job, its engine."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ringcore._errors import InvalidArgument, NotInitializedError, RingcoreError
+
+if TYPE_CHECKING:
+    from ringcore import _native
+    from ringcore._settings import Settings
+
+
+@dataclass
+class Context:
+    """An initialised job as this rank sees it."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host_of: list[int]
+    settings: Settings
+    runtime: _native.Runtime
+    memory: _native.HostMemory | None
+    pid: int = field(default_factory=os.getpid)
+    counters: dict[str, int] = field(default_factory=dict)
+    # Buffers of calls that were interrupted: the engine may still use them.
+    abandoned: list[object] = field(default_factory=list)
+
+    def next_name(self, kind: str) -> str:
+        """The name of an operation that the caller did not name: equal on all ranks that call in the same order."""
+        number = self.counters.get(kind, 0)
+        self.counters[kind] = number + 1
+        return f"{kind}.noname.{number}"
+
+
+_context: Context | None = None
+_lock = threading.Lock()
+_farewell = ""
+
+
+def context() -> Context:
+    """The current context.
+
+    Raises:
+        NotInitializedError: Before `init()`, after `shutdown()`, and in a forked child.
+    """
+    if _context is None:
+        raise NotInitializedError("ringcore has not been initialized; call ringcore.init() first")
+    if _context.pid != os.getpid():
+        raise NotInitializedError(
+            "ringcore was initialized in the parent of this forked process, and its engine did not come along; "
+            "start workers with the 'spawn' method, or call ringcore.init() after the fork"
+        )
+    return _context
+
+
+def init(*, settings: Settings | None = None) -> None:
+    """Find this process's place in the job, connect to the other ranks and start the engine.
+
+    The place comes from the environment: ringrun, torchrun, mpirun, srun; without a launcher the job is this process
+    alone. Calling it again while initialised does nothing. After `shutdown()` it connects anew.
+
+    Args:
+        settings: Overrides what the `RINGCORE_*` variables say.
+
+    Raises:
+        BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
+        InvalidArgument: The environment contradicts itself.
+    """
+    global _context
+    with _lock:
+        if _context is not None and _context.pid == os.getpid():
+            return
+        from ringcore._connect import connect_context
+
+        _context = connect_context(settings)
+        atexit.unregister(shutdown)
+        atexit.register(shutdown)
+        _install_excepthook()
+    from ringcore._attention import start_attention_thread
+
+    start_attention_thread(_context)
+    if _context.settings.timeline:
+        from ringcore._timeline import start_timeline
+
+        start_timeline(_context.settings.timeline)
+
+
+def shutdown() -> None:
+    """Leave the job: tell the other ranks, stop the engine. Does nothing when not initialised."""
+    global _context
+    with _lock:
+        current = _context
+        if current is None:
+            return
+        if current.pid == os.getpid():
+            from ringcore import _timeline
+
+            _timeline.write_pending(current)
+            current.runtime.leave(_farewell)
+        _context = None
+
+
+def is_initialized() -> bool:
+    """Whether `init()` was called and `shutdown()` was not."""
+    return _context is not None and _context.pid == os.getpid()
+
+
+def rank() -> int:
+    """This process's number in the job, from 0."""
+    return context().rank
+
+
+def size() -> int:
+    """The number of processes of the job."""
+    return context().size
+
+
+def local_rank() -> int:
+    """This process's number among those of its host, from 0: the index of its device."""
+    return context().local_rank
+
+
+def local_size() -> int:
+    """The number of the job's processes on this host."""
+    return context().local_size
+
+
+def cross_rank() -> int:
+    """The number of this process's host among those that have a process of this local rank."""
+    return context().cross_rank
+
+
+def cross_size() -> int:
+    """The number of hosts that have a process of this local rank."""
+    return context().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of processes."""
+    hosts = context().host_of
+    return len({hosts.count(host) for host in hosts}) == 1
+
+
+class ProcessSet:
+    """A subset of the ranks that runs collectives of its own.
+
+    Args:
+        ranks: Ranks of the job, in any order, each once.
+    """
+
+    process_set_id: int | None = None
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        if len(set(ranks)) != len(ranks):
+            raise InvalidArgument(f"a process set names each rank once, not {list(ranks)}")
+        self._ranks = sorted(ranks)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The member ranks, ascending."""
+        return list(self._ranks)
+
+    def included(self) -> bool:
+        """Whether this process is a member."""
+        return rank() in self.ranks
+
+    def rank(self) -> int:
+        """This process's index among the members.
+
+        Raises:
+            InvalidArgument: It is not a member.
+        """
+        if not self.included():
+            raise InvalidArgument(f"rank {rank()} is not a member of the process set {self.ranks}")
+        return self.ranks.index(rank())
+
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.ranks)
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(ranks={self.ranks}, process_set_id={self.process_set_id})"
+
+
+class _World(ProcessSet):
+    """All ranks."""
+
+    process_set_id = 0
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(size()))
+
+
+global_process_set: ProcessSet = _World()
+
+
+def add_process_set(ranks: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a process set. Collective: every rank of the job calls it with the same ranks, members or not.
+
+    Raises:
+        MismatchError: Ranks named different members.
+        InvalidArgument: A rank does not exist.
+    """
+    process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
+    current = context()
+    if process_set.process_set_id is not None:
+        raise InvalidArgument(f"{process_set} is registered already")
+    wrong = [r for r in process_set.ranks if not 0 <= r < current.size]
+    if wrong or not process_set.ranks:
+        raise InvalidArgument(f"a process set has members among ranks 0 to {current.size - 1}, not {process_set.ranks}")
+    from ringcore._objects import agree
+
+    agree("add_process_set", process_set.ranks)
+    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> None:
+    """Forget a process set. Collective: every rank of the job calls it.
+
+    Raises:
+        InvalidArgument: It is not registered, is the world, or has operations that are not done.
+    """
+    current = context()
+    if process_set.process_set_id is None or process_set is global_process_set:
+        raise InvalidArgument(f"{process_set} cannot be removed")
+    from ringcore._objects import agree
+
+    agree("remove_process_set", process_set.process_set_id)
+    current.runtime.remove_process_set(process_set.process_set_id)
+    process_set.process_set_id = None
+
+
+def process_set_id_of(process_set: ProcessSet) -> int:
+    """The engine's number of a registered process set that this rank is a member of.
+
+    Raises:
+        InvalidArgument: It is not registered, or this rank is not a member.
+    """
+    if process_set is global_process_set:
+        return 0
+    if process_set.process_set_id is None:
+        raise InvalidArgument(f"{process_set} is not registered; call add_process_set on every rank first")
+    if not process_set.included():
+        raise InvalidArgument(f"rank {rank()} is not a member of the process set {process_set.ranks}")
+    return process_set.process_set_id
+
+
+def _install_excepthook() -> None:
+    """Let the other ranks know which exception ended this one."""
+    previous = sys.excepthook
+    if getattr(previous, "_is_ringcore", False):
+        return
+
+    def hook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> Any:
+        global _farewell
+        if not isinstance(value, RingcoreError):
+            _farewell = f"it raised {kind.__name__}: {value}"[:2000]
+        return previous(kind, value, traceback)
+
+    hook._is_ringcore = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

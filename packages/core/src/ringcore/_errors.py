@@ -1,0 +1,53 @@
+"""The exceptions of ringcore: the same tree, with the same names, as in the native engine."""
+
+from __future__ import annotations
+
+import builtins
+
+
+class RingcoreError(RuntimeError):
+    """Base of everything that ringcore raises."""
+
+
+class NotInitializedError(RingcoreError, ValueError):
+    """A function was called before `init()` or after `shutdown()`."""
+
+
+class InvalidArgument(RingcoreError, ValueError):
+    """An argument is wrong; found before anything was sent, so only this rank is affected."""
+
+
+class MismatchError(RingcoreError, ValueError):
+    """Ranks submitted things that do not fit together. Raised on every rank; the engine stays usable."""
+
+
+class DuplicateNameError(RingcoreError, ValueError):
+    """A name was submitted again before its first use was done."""
+
+
+class DeadlockError(RingcoreError):
+    """Every rank waits in an operation that another rank has not submitted. Raised on every rank."""
+
+
+class TimeoutError(RingcoreError, builtins.TimeoutError):  # noqa: A001 - the field's name for it
+    """A rank did not submit an operation, or did not answer, within the limit."""
+
+
+class PeerLostError(RingcoreError, ConnectionError):
+    """A rank died, left, stopped answering or could not be reached."""
+
+
+class ProtocolError(RingcoreError):
+    """A peer sent something that no correct peer sends: different versions, or corrupt memory."""
+
+
+class ResourceError(RingcoreError, OSError):
+    """The operating system refused memory, descriptors or sockets."""
+
+
+class ShutdownError(RingcoreError):
+    """ringcore was shut down while an operation waited."""
+
+
+class BootstrapError(RingcoreError, ConnectionError):
+    """The ranks could not find or connect to each other."""

@@ -1,0 +1,91 @@
+"""Python objects between the authenticated ranks of one job."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from ringcore._buffer import Buffer, as_buffer
+from ringcore._context import ProcessSet, context, global_process_set
+from ringcore._errors import InvalidArgument, MismatchError
+
+_LENGTH_BYTES = 8
+
+
+def _dumps(value: object) -> bytes:
+    if not context().settings.allow_pickle:
+        raise InvalidArgument("objects cannot be sent: RINGCORE_ALLOW_PICKLE is off")
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(value)
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def broadcast_object(
+    value: Any = None, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Give every rank the root's object, by pickle (cloudpickle where it is installed).
+
+    Args:
+        value: The object; looked at on the root only.
+        root_rank: Rank of the job whose object it is.
+        name: Identifies the call on all ranks.
+        process_set: The ranks that take part.
+
+    Raises:
+        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off.
+        MismatchError: Ranks named different roots. On every rank.
+    """
+    from ringcore._operations import broadcast_
+
+    current = context()
+    name = name if name is not None else current.next_name("broadcast_object")
+    data = bytearray(_dumps(value)) if current.rank == root_rank else bytearray()
+    length = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little"))
+    broadcast_(length, root_rank, name=f"{name}.length", process_set=process_set)
+    if current.rank != root_rank:
+        data = bytearray(int.from_bytes(length, "little"))
+    broadcast_(data, root_rank, name=f"{name}.data", process_set=process_set)
+    return value if current.rank == root_rank else pickle.loads(bytes(data))
+
+
+def allgather_object(value: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Every rank's object, in the order of the ranks.
+
+    Raises:
+        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off.
+    """
+    current = context()
+    name = name if name is not None else current.next_name("allgather_object")
+    return [pickle.loads(part) for part in gather_bytes(_dumps(value), name, process_set)]
+
+
+def gather_bytes(data: bytes, name: str, process_set: ProcessSet = global_process_set) -> list[bytes]:
+    """Every rank's bytes, in the order of the ranks. Nothing is pickled."""
+    from ringcore import adapter
+
+    source: Buffer = as_buffer(bytearray(data))
+    handle = adapter.allgather(source, name, process_set=process_set)
+    handle.wait()
+    operation = handle.operations[0]
+    view = memoryview(operation.result)
+    parts, begin = [], 0
+    for rows in operation.result_rows:
+        parts.append(bytes(view[begin : begin + rows]))
+        begin += rows
+    return parts
+
+
+def agree(what: str, value: object) -> None:
+    """Check that all ranks of the job passed the same value.
+
+    Raises:
+        MismatchError: They did not. On every rank.
+    """
+    current = context()
+    values = [part.decode() for part in gather_bytes(repr(value).encode(), current.next_name(f"agree.{what}"))]
+    if len(set(values)) > 1:
+        listed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(values))
+        raise MismatchError(f"{what} was called differently: {listed}. Remedy: pass the same arguments on all ranks.")

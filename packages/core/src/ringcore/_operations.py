@@ -1,0 +1,299 @@
+"""The collectives of `ringcore` on numpy arrays and whatever else speaks the buffer protocol or DLPack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ringcore import adapter
+from ringcore._buffer import Buffer, as_buffer, empty, from_bytes
+from ringcore._context import ProcessSet, context, global_process_set
+from ringcore.adapter import ReduceOp
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+
+class Handle:
+    """A running operation; pass it to `synchronize` or `poll`."""
+
+    __slots__ = ("_finish", "_handle")
+
+    def __init__(self, handle: adapter.Handle, finish: Callable[[adapter.Handle], Any]) -> None:
+        self._handle = handle
+        self._finish = finish
+
+    def done(self) -> bool:
+        """Whether the operation has ended."""
+        return self._handle.done()
+
+    def wait(self) -> Any:
+        """Wait for the result. Raises what made the operation fail."""
+        self._handle.wait()
+        return self._finish(self._handle)
+
+
+def poll(handle: Handle) -> bool:
+    """Whether the operation has ended, so that `synchronize` will not block."""
+    return handle.done()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Wait for an operation and return its result.
+
+    Raises:
+        RingcoreError: Why it failed, the same on every rank.
+    """
+    return handle.wait()
+
+
+def _name(name: str | None, kind: str) -> str:
+    return name if name is not None else context().next_name(kind)
+
+
+def _allreduce(
+    sources: Sequence[Any], targets: Sequence[Any], names: Sequence[str], blocking: bool, **options: Any
+) -> adapter.Handle:
+    pairs = []
+    for source, target in zip(sources, targets, strict=True):
+        out = as_buffer(target, writable=True)
+        pairs.append((out if target is source else as_buffer(source), out))
+    return adapter.allreduce(pairs, names, blocking=blocking, **options)
+
+
+def allreduce(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce a tensor over all ranks; every rank gets the same bits.
+
+    Every rank calls this with the same `name`, dtype and shape. Without a name the call order identifies the tensor.
+
+    Args:
+        tensor: Contiguous host array of any shape: uint8, int8, uint16, int16, int32, int64, float16, bfloat16,
+            float32, float64, bool. 16-bit floats are summed in float32 and rounded once.
+        op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`.
+        name: Identifies the tensor on all ranks; at most 4096 bytes of UTF-8.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new array of the same shape and dtype.
+
+    Raises:
+        InvalidArgument: Not contiguous, an unknown dtype, an average of integers.
+        MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
+        TimeoutError: A rank did not submit it within `RINGCORE_TIMEOUT_S`. On every rank.
+        PeerLostError: A rank died or left. On every rank.
+    """
+    source = as_buffer(tensor)
+    result = empty(source.shape, source.dtype)
+    adapter.allreduce(
+        [(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], op=op,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, blocking=True,
+    )  # fmt: skip
+    return result
+
+
+def allreduce_(tensor: Any, *, name: str | None = None, **options: Any) -> Any:
+    """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
+    _allreduce([tensor], [tensor], [_name(name, "allreduce")], True, **options)
+    return tensor
+
+
+def allreduce_async(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
+    """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then."""
+    source = as_buffer(tensor)
+    result = empty(source.shape, source.dtype)
+    handle = adapter.allreduce(
+        [(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], **options
+    )
+    return Handle(handle, lambda _: result)
+
+
+def allreduce_async_(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
+    """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
+    return Handle(_allreduce([tensor], [tensor], [_name(name, "allreduce")], False, **options), lambda _: tensor)
+
+
+def grouped_allreduce(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> list[Any]:
+    """`allreduce` of several tensors that are released together: all of them run, or none."""
+    result: list[Any] = grouped_allreduce_async(tensors, name=name, **options).wait()
+    return result
+
+
+def grouped_allreduce_(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Sequence[Any]:
+    """`grouped_allreduce` in place."""
+    result: Sequence[Any] = grouped_allreduce_async_(tensors, name=name, **options).wait()
+    return result
+
+
+def grouped_allreduce_async(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Handle:
+    """Start a `grouped_allreduce`."""
+    buffers = [as_buffer(tensor) for tensor in tensors]
+    results = [empty(buffer.shape, buffer.dtype) for buffer in buffers]
+    pairs = [(source, as_buffer(result, writable=True)) for source, result in zip(buffers, results, strict=True)]
+    return Handle(adapter.allreduce(pairs, _group_names(tensors, name), **options), lambda _: results)
+
+
+def grouped_allreduce_async_(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Handle:
+    """Start a `grouped_allreduce_`."""
+    return Handle(_allreduce(tensors, tensors, _group_names(tensors, name), False, **options), lambda _: tensors)
+
+
+def _group_names(tensors: Sequence[Any], name: str | None) -> list[str]:
+    base = _name(name, "grouped_allreduce")
+    return [f"{base}.{i}of{len(tensors)}" for i in range(len(tensors))]
+
+
+def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
+
+    Raises:
+        MismatchError: Dtypes or other dimensions differ. On every rank.
+    """
+    return allgather_async(tensor, name=name, process_set=process_set).wait()
+
+
+def allgather_async(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
+    """Start an `allgather`."""
+    source = as_buffer(tensor)
+    handle = adapter.allgather(source, _name(name, "allgather"), process_set=process_set)
+    return Handle(handle, lambda done: _gathered(done, source))
+
+
+def _gathered(handle: adapter.Handle, source: Buffer) -> Any:
+    operation = handle.operations[0]
+    return from_bytes(operation.result, (sum(operation.result_rows), *source.shape[1:]), source.dtype)
+
+
+def broadcast(
+    tensor: Any, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """A new array with the root's values.
+
+    Args:
+        tensor: Of the same shape and dtype on every rank.
+        root_rank: Rank of the job whose values win.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+
+    Raises:
+        MismatchError: Ranks named different roots, shapes or dtypes, or a root that is no member. On every rank.
+    """
+    source = as_buffer(tensor)
+    result = empty(source.shape, source.dtype)
+    adapter.broadcast(
+        source, as_buffer(result, writable=True), root_rank, _name(name, "broadcast"), process_set=process_set,
+        blocking=True,
+    )  # fmt: skip
+    return result
+
+
+def broadcast_(
+    tensor: Any, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """`broadcast` in place."""
+    buffer = as_buffer(tensor, writable=True)
+    adapter.broadcast(buffer, buffer, root_rank, _name(name, "broadcast"), process_set=process_set, blocking=True)
+    return tensor
+
+
+def broadcast_async(
+    tensor: Any, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start a `broadcast`."""
+    source = as_buffer(tensor)
+    result = empty(source.shape, source.dtype)
+    target = as_buffer(result, writable=True)
+    handle = adapter.broadcast(source, target, root_rank, _name(name, "broadcast"), process_set=process_set)
+    return Handle(handle, lambda _: result)
+
+
+def broadcast_async_(
+    tensor: Any, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Start a `broadcast_`."""
+    buffer = as_buffer(tensor, writable=True)
+    handle = adapter.broadcast(buffer, buffer, root_rank, _name(name, "broadcast"), process_set=process_set)
+    return Handle(handle, lambda _: tensor)
+
+
+def reducescatter(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
+    """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
+    return reducescatter_async(tensor, op=op, name=name, **options).wait()
+
+
+def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Handle:
+    """Start a `reducescatter`."""
+    source = as_buffer(tensor)
+    handle = adapter.reducescatter(source, _name(name, "reducescatter"), op=op, **options)
+    process_set: ProcessSet = options.get("process_set", global_process_set)
+
+    def finish(done: adapter.Handle) -> Any:
+        members, index = process_set.size(), process_set.rank() if process_set is not global_process_set else context().rank
+        rows = source.shape[0] // members + (index < source.shape[0] % members)
+        return from_bytes(done.operations[0].result, (rows, *source.shape[1:]), source.dtype)
+
+    return Handle(handle, finish)
+
+
+def alltoall(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send `splits[r]` rows to each rank r and receive theirs.
+
+    Returns:
+        The received rows in the order of the ranks; with `splits` a pair (rows, how many came from each rank).
+
+    Raises:
+        MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
+    """
+    return alltoall_async(tensor, splits, name=name, process_set=process_set).wait()
+
+
+def alltoall_async(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start an `alltoall`."""
+    source = as_buffer(tensor)
+    handle = adapter.alltoall(source, splits, _name(name, "alltoall"), process_set=process_set)
+
+    def finish(done: adapter.Handle) -> Any:
+        rows = _gathered(done, source)
+        return rows if splits is None else (rows, list(done.operations[0].result_rows))
+
+    return Handle(handle, finish)
+
+
+def barrier(*, process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have called it."""
+    adapter.barrier(_name(None, "barrier"), process_set=process_set)
+
+
+def join(*, process_set: ProcessSet = global_process_set) -> int:
+    """Take part in the others' allreduces with zeros until all ranks have called `join`.
+
+    For loops of different length: call it after the loop. Averages are still divided by the number of all ranks.
+
+    Returns:
+        The rank that joined last.
+    """
+    return adapter.join(process_set=process_set)
