@@ -197,7 +197,7 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON, requires=["wheels"])
-@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+@nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework with our wheels in it, which other sessions share."""
     packages = [built_wheel("core"), built_wheel(framework)]
@@ -292,14 +292,14 @@ def core(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in FRAMEWORKS])
-@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+@nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def adapter(session: nox.Session, framework: str) -> None:
     """The tests of one framework's adapter."""
     run_pytest(session, framework, f"the adapter for {framework}", f"packages/{framework}/tests")
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in FRAMEWORKS])
-@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+@nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def conformance(session: nox.Session, framework: str) -> None:
     """The suite that is written once and run through every adapter and transport."""
     run_pytest(session, framework, f"conformance with {framework}", "tests/conformance")
