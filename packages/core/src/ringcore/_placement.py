@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds this process's place among the ranks from what its launcher left in the environment."""
 
 from __future__ import annotations

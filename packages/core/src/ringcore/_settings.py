@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Every setting of ringcore: one typed, frozen record, read once from `RINGCORE_*` variables."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """The command `ringcore`: a table of sub-commands, each imported only when it is called."""
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 # Name -> (module, one line of help). The module has a function `main(argv) -> exit code`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("ringcore.launcher.ringrun", "start the ranks of a job (also: ringrun)"),
+    "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
 

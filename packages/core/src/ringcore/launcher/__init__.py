@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of a job on one or several hosts and looks after them until all have ended.
 
 Nothing is imported here: the launcher runs on every host, and its start is part of every job's time.
@@ -17,6 +15,6 @@ The modules, from the bottom up:
     _output      what ranks print: lines, prefixes, colours, log files
     _summary     which rank failed first, and why
     _supervisor  the whole job: start, signals, failure, exit code
-    ringrun      the command
+    main         the command
     api          ringcore.run: the same from Python; worker is its other end in each rank
 """

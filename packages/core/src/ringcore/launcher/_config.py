@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads ringrun's options from a file and turns them into the words of a command line.
 
 TOML (Python 3.11 or newer) and JSON hold long options without the dashes: `np = 4`, `log-dir = "logs"`.

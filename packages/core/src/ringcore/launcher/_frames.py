@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Messages between the launcher and its agents: a kind, a rank and bytes, on any byte stream."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """A small process that outlives the launcher by a moment, to end what a killed launcher leaves behind.
 
 The kernel ends the ranks themselves when their parent dies (see `_process`), but not what the ranks started:

@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Host lists: reading them, laying ranks out on them, and finding out early that one does not exist."""
 
 from __future__ import annotations
@@ -134,7 +132,7 @@ def lay_out(hosts: Sequence[Host], size: int) -> list[Slot]:
 
 def slots_of(counts: Sequence[int]) -> list[Slot]:
     """Number the ranks of hosts that have `counts` ranks each."""
-    slots = []
+    slots: list[Slot] = []
     for host, count in enumerate(counts):
         for local_rank in range(count):
             peers = [index for index, other in enumerate(counts) if other > local_rank]

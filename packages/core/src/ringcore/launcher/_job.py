@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """What the agent of one host has to know to start that host's ranks."""
 
 from __future__ import annotations

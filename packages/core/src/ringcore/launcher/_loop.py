@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """One thread that waits for file descriptors, timers and signals."""
 
 from __future__ import annotations

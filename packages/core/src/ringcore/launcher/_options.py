@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """The command line of ringrun: its own words, and those that torchrun's and Horovod's users bring along."""
 
 from __future__ import annotations
@@ -82,6 +80,10 @@ _REFUSED: dict[str, tuple[int, str]] = {
 }
 
 
+class UsageError(ValueError):
+    """The command line, or the configuration file that it names, cannot be used."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Takes torchrun's spelling with underscores too, and says which word was meant."""
 
@@ -98,7 +100,7 @@ class _Parser(argparse.ArgumentParser):
 
             near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1)
             message += f" (did you mean {near[0]}?)" if near else ""
-        self.exit(2, f"ringrun: {message}\nringrun: see ringrun --help\n")
+        raise UsageError(message)
 
 
 class _Note(argparse.Action):
@@ -133,7 +135,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
         about options without effect.
 
     Raises:
-        SystemExit: Wrong usage (code 2), or help was asked for (0).
+        UsageError: An option is wrong.
+        SystemExit: Help or the version was asked for, and printed.
     """
     parser = _build(environ)
     options = parser.parse_args(argv)
@@ -152,8 +155,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     return options
 
 
-def known_options(parser: argparse.ArgumentParser) -> dict[str, bool]:
-    """Long options of a parser, and whether each takes a value."""
+def known_options(parser: argparse.ArgumentParser | None = None) -> dict[str, bool]:
+    """Long options of ringrun, and whether each takes a value."""
+    parser = parser or _build({})
     return {
         word: action.nargs != 0
         for action in parser._actions

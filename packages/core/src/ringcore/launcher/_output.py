@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """What ranks print: whole lines with the rank before them on the console, and raw bytes in log files."""
 
 from __future__ import annotations

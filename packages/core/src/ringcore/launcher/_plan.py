@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Which rank runs where, with which command and which variables."""
 
 from __future__ import annotations

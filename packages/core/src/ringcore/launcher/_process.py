@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """One rank's process: started in a session of its own, and dead at the latest when its parent is."""
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """The launcher's end of the connection to the agent of another host."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -122,10 +121,8 @@ class RemoteHost:
         self._loop.forget(self._stderr_fd)
         for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         self._popen.terminate()
         self._popen.wait()
 

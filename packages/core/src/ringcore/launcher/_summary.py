@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Says which rank failed first, and why, in a dozen lines."""
 
 from __future__ import annotations

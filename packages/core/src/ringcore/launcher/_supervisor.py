@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a job: starts its hosts, passes signals and output on, ends all when one rank fails."""
 
 from __future__ import annotations

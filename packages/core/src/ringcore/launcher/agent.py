@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of one host, passes on what they print, and ends them.
 
 `Agent` is used by the launcher itself for local ranks, and by `python -m ringcore.launcher.agent` at the far end
@@ -35,6 +33,13 @@ class Agent:
     """The ranks of this host."""
 
     def __init__(self, loop: Loop, guard: Guard, events: Events) -> None:
+        """Make an agent without ranks.
+
+        Args:
+            loop: Calls back.
+            guard: Is told what to end if this process is killed.
+            events: Is told what happens.
+        """
         self._loop = loop
         self._guard = guard
         self._events = events
@@ -141,7 +146,10 @@ class Agent:
         if wanted:
             self._loop.on_readable(fd, functools.partial(self._on_output, fd))
 
-    def _on_output(self, fd: int) -> bool:
+    def _on_output(self, fd: int) -> None:
+        self._pass_on(fd)
+
+    def _pass_on(self, fd: int) -> bool:
         """Passes on one piece; false when there is none for now."""
         rank, kind = self._pipes[fd]
         try:
@@ -170,7 +178,7 @@ class Agent:
         os.close(process.pidfd)
         for fd in [fd for fd, (owner, _) in self._pipes.items() if owner == rank]:
             for _ in range(_DRAIN_READS):
-                if not self._on_output(fd):
+                if not self._pass_on(fd):
                     break
         code = process.popen.wait()
         self._events.on_exit(rank, RankExit(code, self._error_text(rank)))
@@ -185,7 +193,7 @@ class Agent:
                 for fd in [fd for fd, (owner, _) in self._pipes.items() if owner == rank]:
                     # The last words of a grandchild. One that left the group keeps the pipe open, and is left alone.
                     for _ in range(_DRAIN_READS):
-                        if not self._on_output(fd):
+                        if not self._pass_on(fd):
                             break
                     if fd in self._pipes:
                         self._close_pipe(fd)

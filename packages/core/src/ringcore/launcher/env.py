@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """The command `ringcore env`: what the environment says about this process, and who said it."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# Copyright 2026 The ringcore authors
-# SPDX-License-Identifier: Apache-2.0
 """The command `ringrun` (also `ringcore run`)."""
 
 from __future__ import annotations
@@ -9,15 +7,19 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ringcore import _settings
-from ringcore.launcher import _hosts, _options, _plan, _process
+from ringcore.launcher import _hosts, _options, _plan
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._loop import Loop
 from ringcore.launcher._output import ConsoleClosed, Output, OutputOptions
 from ringcore.launcher._plan import Plan
 from ringcore.launcher._supervisor import JobInput, Supervisor
+
+if TYPE_CHECKING:
+    from ringcore.bootstrap import RendezvousServer
 
 _KEY_BYTES = 32
 
@@ -35,10 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    options = _options.parse(sys.argv[1:] if argv is None else argv, os.environ)
     try:
-        return start_job(options)
-    except (_hosts.HostError, _settings.SettingError, KeyFileError, _process.StartError) as error:
+        return start_job(_options.parse(sys.argv[1:] if argv is None else argv, os.environ))
+    except _options.UsageError as error:
+        print(f"ringrun: {error}\nringrun: see ringrun --help", file=sys.stderr)
+        return 2
+    except (_hosts.HostError, _settings.SettingError, KeyFileError) as error:
         print(f"ringrun: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -66,7 +70,7 @@ def start_job(
         The exit code.
 
     Raises:
-        HostError, SettingError, KeyFileError, StartError: Found before any rank was started.
+        HostError, SettingError, KeyFileError: Found before any rank was started.
     """
     _settings.Settings.from_environ({**os.environ, **options.settings})
     plan = _plan.make_plan(options)
@@ -97,7 +101,7 @@ def start_job(
         return code
 
 
-def _serve(plan: Plan, key: bytes):  # type: ignore[no-untyped-def]
+def _serve(plan: Plan, key: bytes) -> RendezvousServer:
     from ringcore.bootstrap import RendezvousServer
 
     try:

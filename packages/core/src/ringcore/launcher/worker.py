@@ -1,0 +1,83 @@
+"""The far end of `ringcore.run`: calls the function in a rank and sends back what it returned."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from typing import Any
+
+_READ_BYTES = 1 << 20
+
+
+def main() -> int:
+    """Call the function that RINGCORE_CALL_FD holds, and write its outcome to RINGCORE_RESULT_FD.
+
+    Returns:
+        The rank's exit code: 1 if the function raised.
+    """
+    result_fd = int(os.environ.pop("RINGCORE_RESULT_FD"))
+    os.set_inheritable(result_fd, False)  # What the function starts must not hold the launcher up.
+    try:
+        call = _read_call(int(os.environ.pop("RINGCORE_CALL_FD")))
+        # As multiprocessing does: functions of the caller's own modules are pickled by name.
+        sys.path[:] = [*call["path"], *(entry for entry in sys.path if entry not in call["path"])]
+        function, args, kwargs = pickle.loads(call["function"])
+        outcome = dump(("returned", function(*args, **kwargs)))
+        code = 0
+    except SystemExit as error:
+        if not error.code:
+            outcome, code = dump(("returned", None)), 0
+        else:
+            outcome = _outcome_of(error)
+            code = error.code if isinstance(error.code, int) else 1
+    except BaseException as error:
+        traceback.print_exc()
+        outcome, code = _outcome_of(error), 1
+    sys.stdout.flush()
+    _write(result_fd, outcome)
+    return code
+
+
+def _read_call(fd: int) -> dict[str, Any]:
+    # All ranks of a host share the file and so its position, which pread does not use.
+    pieces = []
+    offset = 0
+    while piece := os.pread(fd, _READ_BYTES, offset):
+        pieces.append(piece)
+        offset += len(piece)
+    os.close(fd)
+    call: dict[str, Any] = pickle.loads(b"".join(pieces))
+    return call
+
+
+def _outcome_of(error: BaseException) -> bytes:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        data = dump(error)
+        pickle.loads(data)  # Many exceptions can be pickled and not read back.
+    except Exception:
+        data = None
+    return pickle.dumps(("raised", (type(error).__name__, str(error), text, data)))
+
+
+def dump(value: object) -> bytes:
+    """Pickle by cloudpickle where it is installed: it takes functions and classes of a notebook by value."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(value)
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
