@@ -355,7 +355,7 @@ def tidy(session: nox.Session) -> None:
     program = Path(session.bin, "clang-tidy")
 
     def check(source: Path) -> subprocess.CompletedProcess[str]:
-        command = [program, "--quiet", "-p", folder, source]
+        command = [str(program), "--quiet", "-p", str(folder), str(source)]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
     failed = []
@@ -384,10 +384,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON, requires=[environment_of("torch")])
 def types(session: nox.Session) -> None:
-    """The strict type checker on the packages, their tests and this file."""
+    """The strict type checker on the packages and on this file."""
     install(session, MYPY, "nox")
     python = environment_binary("torch", "python")
     session.run("mypy", f"--python-executable={python}", *session.posargs)
+    session.run("mypy", "noxfile.py")
 
 
 @nox.session(python=PYTHON, requires=["wheels"])
