@@ -24,6 +24,14 @@ def side_of(diff: str, sign: str) -> str:
     return "".join(line[1:] for line in diff.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
+# What a reader cannot see: whether the ranks took different data, and whether they end with equal weights.
+WITNESS = """
+import hashlib
+for value in (batches[0][0], model.weight):
+    print(hashlib.sha256(value.detach().numpy()).hexdigest())
+"""
+
+
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
@@ -47,10 +55,7 @@ def test_the_script_ran_before_the_change(tmp_path: Path) -> None:
 
 def test_the_changed_script_trains_on_two_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    changed = side_of(block_of("diff"), "+")
-    # The same lines, and what a reader cannot see: whether the ranks took different data and end with equal weights.
-    witness = "import hashlib\nfor value in (batches[0][0], model.weight):\n    print(hashlib.sha256(value.detach().numpy()).hexdigest())\n"
-    script.write_text(changed + witness)
+    script.write_text(side_of(block_of("diff"), "+") + WITNESS)
     (command,) = (line for line in COMMANDS if line.startswith("ringrun"))
     done = run(*shlex.split(command.replace("train.py", str(script))))
     assert done.returncode == 0, done.stderr
