@@ -1,6 +1,7 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace ringcore::engine {
@@ -119,7 +120,8 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
     peers_[r]->last_sent = peers_[r]->last_heard = last_tend_;
   }
   add_process_set(std::move(world));
-  const Agreement agreement{.fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
+  const Agreement agreement{.protocol = kProtocolVersion,
+                            .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
                             .deterministic = settings_.execution.deterministic};
   RecordHeader hello{.type = RecordType::kHello, .rows = static_cast<std::uint64_t>(rank_), .location = links_.size()};
   broadcast(kWorld, hello, std::as_bytes(std::span(&agreement, 1)));

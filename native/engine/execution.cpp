@@ -66,7 +66,7 @@ struct Execution::Task {
   bool bucket = false;
   bool registered = false;  // every rank's data lies ready in its arena
   int lane = 0;
-  std::uint64_t id = 0;
+  std::uint32_t id = 0;
   std::size_t bytes = 0;
   Memory work;  // for data that cannot lie in an operation's own memory
   Memory scratch;
@@ -90,7 +90,9 @@ Execution::Execution(ProcessSetId id, int self, std::vector<transport::Link*> li
       settings_(settings),
       clock_(clock),
       timeline_(timeline),
-      planner_(topology_, plan::CostModel{}, topology_.memory_shared_in_host) {}
+      planner_(topology_, plan::CostModel{}) {}
+
+Execution::Execution(Execution&&) noexcept = default;
 
 Execution::~Execution() = default;
 
@@ -108,6 +110,10 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
       finish_eager(*release.descriptor, sources, *own);
       return done_.push_back(std::move(own));
     }
+  }
+  if (size() == 1) {
+    finish_alone(*own);
+    return done_.push_back(std::move(own));
   }
   auto task = std::make_unique<Task>();
   task->descriptors.push_back(release.descriptor);
@@ -141,6 +147,18 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
   if (!task->operations.empty()) bucket.operations.push_back(std::move(task->operations.front()));
 }
 
+// The only member: the result is the (scaled) input.
+void Execution::finish_alone(Operation& own) const {
+  const Descriptor& descriptor = own.descriptor;
+  if (own.output == nullptr) {
+    own.result = Memory(own.bytes());
+    own.result_rows = {descriptor.shape.rows()};
+  }
+  std::byte* to = own.output != nullptr ? own.output : own.result.data();
+  copy_scaled(descriptor, to, own.input, own.count());
+  if (descriptor.postscale != 1.0) scale_in_place(descriptor.dtype, to, own.count(), descriptor.postscale);
+}
+
 void Execution::flush() {
   std::vector<std::unique_ptr<Task>> closed = std::move(buckets_);
   buckets_.clear();
@@ -149,7 +167,8 @@ void Execution::flush() {
 
 void Execution::schedule(std::unique_ptr<Task> task) {
   if (task->bucket) task->lane = lane_of(0, next_run_);
-  task->id = (static_cast<std::uint64_t>(id_) << 20 ^ next_run_++);
+  // Never 0; different for the runs of different process sets that may be under way at the same time.
+  task->id = static_cast<std::uint32_t>(id_) << 20 | static_cast<std::uint32_t>(next_run_++ % 0xfffff + 1);
   lanes_[task->lane].push_back(std::move(task));
 }
 
@@ -325,15 +344,14 @@ void Execution::start_alltoall(Task& task) {
   operation.result = Memory(total * size_of(descriptor.dtype));
   plan::Operands operands;
   operands.data = operation.result.data();
-  operands.input = const_cast<std::byte*>(operation.input);
-  operands.input_blocks = outgoing;
+  operands.input = operation.input;
   // Ranks know different sizes here; the choice of the plan must not depend on them.
-  run_plan(task, {.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming);
+  run_plan(task, {.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
 }
 
 // `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
 void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
-                         const std::vector<std::uint64_t>& blocks) {
+                         const std::vector<std::uint64_t>& blocks, const std::vector<std::uint64_t>& input_blocks) {
   const Descriptor& descriptor = task.descriptor();
   query.dtype = descriptor.dtype;
   query.op = summing(descriptor.op);
@@ -346,7 +364,7 @@ void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
   const int parts = static_cast<int>(task.plan->chunks) / size();
   operands.data_layout = blocks.empty() ? plan::Layout::even(task.bytes / element, task.plan->chunks)
                                         : plan::Layout::blocks(blocks, parts);
-  if (!operands.input_blocks.empty()) operands.input_layout = plan::Layout::blocks(operands.input_blocks, parts);
+  if (!input_blocks.empty()) operands.input_layout = plan::Layout::blocks(input_blocks, parts);
   task.scratch = Memory(task.plan->scratch_chunks * operands.data_layout.largest() * element);
   operands.scratch = task.scratch.data();
   task.run = std::make_unique<plan::Run>(*task.plan, self_, std::move(operands), links_, task.lane, task.id);

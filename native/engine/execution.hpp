@@ -40,6 +40,7 @@ class Execution {
   // `links`: by member, null at self.
   Execution(ProcessSetId id, int self, std::vector<transport::Link*> links, plan::Topology topology,
             FusionBuffers fusion, ExecutionSettings settings, const Clock& clock, Timeline& timeline);
+  Execution(Execution&&) noexcept;
   ~Execution();
 
   // `own` is this rank's operation, null when this rank has joined. Operations that complete are moved to `done`.
@@ -62,6 +63,7 @@ class Execution {
   struct Task;
 
   int size() const { return topology_.ranks(); }
+  void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);
   void start(Task& task);
   void start_allreduce(Task& task);
@@ -69,7 +71,8 @@ class Execution {
   void start_broadcast(Task& task);
   void start_reducescatter(Task& task);
   void start_alltoall(Task& task);
-  void run_plan(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {});
+  void run_plan(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
+                const std::vector<std::uint64_t>& input_blocks = {});
   void place_in_fusion_buffer(Task& task, plan::Operands& operands);
   void place_alone(Task& task, plan::Operands& operands);
   void finish(Task& task);

@@ -247,6 +247,13 @@ std::vector<Span> Runtime::stop_timeline() {
   return engine_.timeline().stop();
 }
 
+std::vector<std::string> Runtime::transports() {
+  const auto lock = lock_engine();
+  std::vector<std::string> names;
+  for (const auto& link : engine_.links()) names.emplace_back(link == nullptr ? "self" : link->transport());
+  return names;
+}
+
 std::shared_ptr<const Error> Runtime::failure() {
   const auto lock = lock_engine();
   return engine_.failure();

@@ -51,6 +51,8 @@ class Runtime {
   void start_timeline();
   std::vector<Span> stop_timeline();
   std::shared_ptr<const Error> failure();
+  // By rank: "self", "shm", "tcp".
+  std::vector<std::string> transports();
 
   // What the Python side has to do: log warnings, and tell the peers where its threads stand.
   struct Attention {

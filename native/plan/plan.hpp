@@ -37,7 +37,7 @@ struct ChunkRef {
 
 enum class StepKind : std::uint8_t {
   kSend,        // sources[0] (own) to `peer`. Returns at once; the chunk is not overwritten before it is sent.
-  kRecv,        // targets[0] (own) = what `peer` sent
+  kRecv,        // targets[0] (own) = what `peer` sent; into kScratch: sources[0] names the own chunk of that size
   kRecvReduce,  // targets[0] (own) = targets[0] op what `peer` sent
   kReduce,      // every target = sources[0] op sources[1] op ..., in this order. One source: a copy.
   kSignal,      // tells `peer` that all of this channel's earlier steps have taken effect in memory

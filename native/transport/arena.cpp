@@ -10,9 +10,14 @@
 
 namespace ringcore::transport {
 
-Arena::Arena(const Segment& segment)
+Arena::Arena(const Segment& segment, std::size_t reserved_bytes)
     : fd_(segment.fd()), file_offset_(segment.arena_offset()), memory_(segment.arena()) {
-  give_back(0, memory_.size());
+  const std::size_t reserved = (reserved_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (reserved >= memory_.size()) {
+    throw Error(ErrorKind::kResource, "an arena of " + std::to_string(memory_.size()) + " bytes has no room for " +
+                                          std::to_string(reserved_bytes) + " bytes of fusion buffers");
+  }
+  give_back(reserved, memory_.size() - reserved);
 }
 
 std::byte* Arena::allocate(std::size_t bytes) {

@@ -7,7 +7,9 @@
 // To add a transport, implement this class in one file.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,6 +62,19 @@ class Link {
 
   // "shm", "tcp", "mpi", "sim".
   virtual std::string_view transport() const = 0;
+
+  // Runs of several process sets may share a lane; a transfer, once begun, has it until its end. This says whose turn
+  // it is. Kept by plan/executor.cpp.
+  struct LaneUse {
+    std::uint32_t sending_run = 0;       // 0: nobody is in the middle of a transfer
+    bool receiving = false;              // a transfer's header has been read, its payload not wholly
+    std::uint32_t receiving_run = 0;
+    std::uint64_t receiving_bytes = 0;   // of the payload
+  };
+  LaneUse& lane_use(int lane) { return lane_use_[lane]; }
+
+ private:
+  std::array<LaneUse, kLaneCount> lane_use_{};
 };
 
 }  // namespace ringcore::transport

@@ -86,7 +86,8 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes, const char* pu
 // The segment must outlive the arena. Thread-safe.
 class Arena {
  public:
-  explicit Arena(const Segment& segment);
+  // The first `reserved_bytes` are left to the caller; their pages are not made to exist.
+  explicit Arena(const Segment& segment, std::size_t reserved_bytes = 0);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 

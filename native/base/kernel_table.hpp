@@ -1,0 +1,38 @@
+// The border between the kernels, compiled once for each instruction set, and their dispatch. Only raw pointers cross.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.hpp"
+
+namespace ringcore::kernels {
+
+struct Reduction {
+  void (*into)(std::byte* dst, const std::byte* src, std::size_t count, double scale, bool src_first);
+  void (*many)(const std::byte* const* srcs, std::size_t src_count, std::byte* const* dsts, std::size_t dst_count,
+               std::size_t count, double scale);
+};
+
+struct ElementKernels {
+  Reduction reductions[kReduceOpCount];
+  void (*scale)(std::byte* data, std::size_t count, double factor);
+};
+
+struct KernelTable {
+  ElementKernels by_dtype[kDTypeCount];
+};
+
+namespace baseline {
+extern const KernelTable kTable;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const KernelTable kTable;
+}
+namespace avx512 {
+extern const KernelTable kTable;
+}
+#endif
+
+}  // namespace ringcore::kernels

@@ -1,0 +1,292 @@
+#include "plan/executor.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/reduce.hpp"
+
+namespace ringcore::plan {
+namespace {
+
+// A local reduction gives other channels and other tasks a turn after this many bytes.
+constexpr std::size_t kReduceSlice = 512 * 1024;
+// Received bytes that are not aligned to their dtype are reduced through a buffer of this size.
+constexpr std::size_t kAlignBuffer = 4096;
+
+bool aligned(const std::byte* address, std::size_t to) { return reinterpret_cast<std::uintptr_t>(address) % to == 0; }
+
+}  // namespace
+
+Run::Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
+         std::uint32_t id)
+    : plan_(plan),
+      program_(plan.programs[self]),
+      self_(self),
+      operands_(std::move(operands)),
+      links_(links.begin(), links.end()),
+      lane_(lane),
+      id_(id),
+      element_(size_of(operands_.dtype)),
+      channels_(program_.channels.size()),
+      peers_(links.size()),
+      unsent_(3 * static_cast<std::size_t>(std::max(plan.chunks, plan.scratch_chunks)), 0) {
+  std::vector<std::size_t> sends(peers_.size(), 0);
+  std::size_t widest = 0;
+  for (const Channel& channel : program_.channels) {
+    for (const Step& step : channel) {
+      if (step.kind == StepKind::kSend || step.kind == StepKind::kSignal) ++sends[step.peer];
+      widest = std::max({widest, step.sources.size(), step.targets.size()});
+    }
+  }
+  for (std::size_t r = 0; r < peers_.size(); ++r) peers_[r].outgoing.reserve(sends[r]);
+  sources_.resize(widest);
+  targets_.resize(widest);
+}
+
+std::uint32_t& Run::unsent(const ChunkRef& ref) {
+  return unsent_[static_cast<std::size_t>(ref.buffer) * (unsent_.size() / 3) + ref.chunk];
+}
+
+std::byte* Run::address(const ChunkRef& ref) const {
+  switch (ref.buffer) {
+    case Buffer::kData: {
+      std::byte* base = ref.rank == self_ ? operands_.data : operands_.peer_data[ref.rank];
+      return base + operands_.data_layout.offset(ref.chunk) * element_;
+    }
+    case Buffer::kInput:
+      return const_cast<std::byte*>(operands_.input) + operands_.input_layout.offset(ref.chunk) * element_;
+    case Buffer::kScratch: return operands_.scratch + ref.chunk * operands_.data_layout.largest() * element_;
+  }
+  __builtin_unreachable();
+}
+
+// A scratch chunk is as large as the data chunk that is sent through it; the data side of the step says how large.
+std::size_t Run::bytes(const ChunkRef& ref) const {
+  const Layout& layout = ref.buffer == Buffer::kInput ? operands_.input_layout : operands_.data_layout;
+  return layout.size(ref.chunk) * element_;
+}
+
+bool Run::progress() {
+  bool moved = false;
+  for (std::size_t c = 0; c < channels_.size(); ++c) {
+    while (step(c)) moved = true;
+  }
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r].next < peers_[r].outgoing.size()) moved = send(static_cast<Rank>(r)) || moved;
+  }
+  return moved;
+}
+
+bool Run::done() const {
+  for (std::size_t c = 0; c < channels_.size(); ++c) {
+    if (channels_[c].next < program_.channels[c].size()) return false;
+  }
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.next == peer.outgoing.size(); });
+}
+
+bool Run::may_run(const Step& step) const {
+  return step.after_channel < 0 || static_cast<int>(channels_[step.after_channel].next) > step.after_step;
+}
+
+// Runs the channel's next step as far as it goes; true if anything moved.
+bool Run::step(std::size_t channel) {
+  ChannelState& state = channels_[channel];
+  if (state.next == program_.channels[channel].size()) return false;
+  const Step& step = program_.channels[channel][state.next];
+  if (!may_run(step)) return false;
+  for (const ChunkRef& target : step.targets) {
+    if (target.rank == self_ && state.done_bytes == 0 && unsent(target) > 0) return send(step.peer < 0 ? self_ : step.peer);
+  }
+  switch (step.kind) {
+    case StepKind::kSend: {
+      const ChunkRef& source = step.sources.front();
+      post(step.peer, address(source), bytes(source), &unsent(source));
+      ++state.next;
+      return true;
+    }
+    case StepKind::kSignal:
+      std::atomic_thread_fence(std::memory_order_release);
+      post(step.peer, nullptr, 0, nullptr);
+      ++state.next;
+      return true;
+    case StepKind::kWait:
+      if (!accept_header(step.peer, 0)) return false;
+      links_[step.peer]->lane_use(lane_).receiving = false;
+      std::atomic_thread_fence(std::memory_order_acquire);
+      ++state.next;
+      return true;
+    case StepKind::kRecv:
+    case StepKind::kRecvReduce: return receive(step, state);
+    case StepKind::kReduce: return reduce(step, state);
+  }
+  __builtin_unreachable();
+}
+
+void Run::post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy) {
+  if (busy != nullptr) ++*busy;
+  peers_[rank].outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .busy = busy});
+  send(rank);
+}
+
+bool Run::send(Rank rank) {
+  if (rank == self_) {  // whichever peer still has the chunk
+    bool moved = false;
+    for (std::size_t r = 0; r < peers_.size(); ++r) {
+      if (static_cast<Rank>(r) != self_) moved = send(static_cast<Rank>(r)) || moved;
+    }
+    return moved;
+  }
+  Peer& peer = peers_[rank];
+  if (peer.next == peer.outgoing.size()) return false;
+  transport::Link& link = *links_[rank];
+  transport::Link::LaneUse& use = link.lane_use(lane_);
+  if (use.sending_run != 0 && use.sending_run != id_) return false;
+  bool moved = false;
+  while (peer.next < peer.outgoing.size()) {
+    Outgoing& transfer = peer.outgoing[peer.next];
+    if (transfer.header_sent < sizeof(TransferHeader)) {
+      const auto header = std::as_bytes(std::span(&transfer.header, 1)).subspan(transfer.header_sent);
+      const std::size_t written = link.write(lane_, header);
+      if (written == 0) return moved;
+      moved = true;
+      transfer.header_sent += written;
+      use.sending_run = id_;
+      continue;
+    }
+    if (transfer.payload_sent < transfer.header.bytes) {
+      const std::size_t written = link.write(lane_, {transfer.payload + transfer.payload_sent,
+                                                     transfer.header.bytes - transfer.payload_sent});
+      if (written == 0) return moved;
+      moved = true;
+      transfer.payload_sent += written;
+      continue;
+    }
+    use.sending_run = 0;
+    if (transfer.busy != nullptr) --*transfer.busy;
+    ++peer.next;
+    moved = true;
+  }
+  return moved;
+}
+
+// Whether the transfer at the front of the peer's lane is the next one of this run. Reads its header.
+bool Run::accept_header(Rank peer, std::size_t expected) {
+  transport::Link& link = *links_[peer];
+  transport::Link::LaneUse& use = link.lane_use(lane_);
+  if (!use.receiving) {
+    const std::span<const std::byte> arrived = link.peek(lane_);
+    if (arrived.size() < sizeof(TransferHeader)) return false;
+    TransferHeader header;
+    std::memcpy(&header, arrived.data(), sizeof(header));
+    if (header.magic != TransferHeader::kMagic) {
+      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set sent something that is "
+                                            "no transfer on lane " + std::to_string(lane_));
+    }
+    link.consume(lane_, sizeof(header));
+    use = {.sending_run = use.sending_run, .receiving = true, .receiving_run = header.run,
+           .receiving_bytes = header.bytes};
+  }
+  if (use.receiving_run != id_) return false;
+  if (use.receiving_bytes != expected) {
+    throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set sends " +
+                                          std::to_string(use.receiving_bytes) + " bytes where the " + plan_.generator +
+                                          " plan expects " + std::to_string(expected));
+  }
+  return true;
+}
+
+bool Run::receive(const Step& step, ChannelState& state) {
+  const ChunkRef& target = step.targets.front();
+  const std::size_t total =
+      target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
+  const bool reading = links_[step.peer]->lane_use(lane_).receiving;
+  if (!accept_header(step.peer, total)) return false;
+  bool moved = !reading;
+  while (state.done_bytes < total) {
+    if (step.kind == StepKind::kRecvReduce) {
+      if (!reduce_arrived(step, state, total)) return moved;
+    } else {
+      const std::size_t got = links_[step.peer]->read(
+          lane_, {address(target) + state.done_bytes, total - state.done_bytes});
+      if (got == 0) return moved;
+      state.done_bytes += got;
+    }
+    moved = true;
+  }
+  links_[step.peer]->lane_use(lane_).receiving = false;
+  state = {.next = state.next + 1};
+  return true;
+}
+
+// Reduces straight from where the bytes arrived.
+bool Run::reduce_arrived(const Step& step, ChannelState& state, std::size_t total) {
+  transport::Link& link = *links_[step.peer];
+  std::span<const std::byte> arrived = link.peek(lane_);
+  std::size_t usable = std::min(arrived.size(), total - state.done_bytes) / element_ * element_;
+  if (usable == 0) return false;
+  alignas(64) std::byte copy[kAlignBuffer];
+  const std::byte* from = arrived.data();
+  if (!aligned(from, element_)) {
+    usable = std::min(usable, kAlignBuffer);
+    std::memcpy(copy, from, usable);
+    from = copy;
+  }
+  reduce_into(operands_.dtype, operands_.op, address(step.targets.front()) + state.done_bytes, from,
+              usable / element_, step.final ? operands_.final_scale : 1.0, step.received_first);
+  link.consume(lane_, usable);
+  state.done_bytes += usable;
+  return true;
+}
+
+bool Run::reduce(const Step& step, ChannelState& state) {
+  // All chunks of the step are equally large; a data or input chunk tells how large.
+  std::size_t total = 0;
+  for (const auto* refs : {&step.targets, &step.sources}) {
+    for (const ChunkRef& ref : *refs) {
+      if (ref.buffer != Buffer::kScratch) total = bytes(ref);
+    }
+  }
+  const std::size_t slice = std::min(total - state.done_bytes, kReduceSlice);
+  for (std::size_t i = 0; i < step.sources.size(); ++i) sources_[i] = address(step.sources[i]) + state.done_bytes;
+  for (std::size_t i = 0; i < step.targets.size(); ++i) targets_[i] = address(step.targets[i]) + state.done_bytes;
+  if (step.sources.size() == 1 && !(step.final && operands_.final_scale != 1.0)) {
+    for (std::size_t i = 0; i < step.targets.size(); ++i) {
+      if (slice > 0 && targets_[i] != sources_[0]) std::memcpy(targets_[i], sources_[0], slice);
+    }
+  } else {
+    reduce_many(operands_.dtype, operands_.op, std::span(sources_).first(step.sources.size()),
+                std::span(targets_).first(step.targets.size()), slice / element_,
+                step.final ? operands_.final_scale : 1.0);
+  }
+  state.done_bytes += slice;
+  if (state.done_bytes == total) state = {.next = state.next + 1};
+  return true;
+}
+
+std::string Run::waiting_for() const {
+  for (std::size_t c = 0; c < channels_.size(); ++c) {
+    const ChannelState& state = channels_[c];
+    if (state.next == program_.channels[c].size()) continue;
+    const Step& step = program_.channels[c][state.next];
+    const std::string peer = "rank " + std::to_string(step.peer);
+    switch (step.kind) {
+      case StepKind::kWait: return peer + " to signal";
+      case StepKind::kRecv:
+      case StepKind::kRecvReduce:
+        return peer + " to send chunk " + std::to_string(step.targets.front().chunk) + " (" +
+               std::to_string(state.done_bytes) + " bytes of it have come)";
+      case StepKind::kSend:
+      case StepKind::kSignal:
+      case StepKind::kReduce: continue;
+    }
+  }
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r].next < peers_[r].outgoing.size()) return "rank " + std::to_string(r) + " to take what is sent to it";
+  }
+  return "nothing";
+}
+
+}  // namespace ringcore::plan

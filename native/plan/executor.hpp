@@ -1,0 +1,97 @@
+// One rank's execution of one plan over links: a state machine that never blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+#include "plan/layout.hpp"
+#include "plan/plan.hpp"
+#include "transport/link.hpp"
+
+namespace ringcore::plan {
+
+// The memory that a run works on. Layouts and `count`s are in elements of `dtype`.
+struct Operands {
+  DType dtype{};
+  ReduceOp op{};
+  double final_scale = 1.0;  // multiplied into every complete sum
+  Layout data_layout;
+  Layout input_layout;
+  std::byte* data = nullptr;
+  const std::byte* input = nullptr;
+  std::byte* scratch = nullptr;
+  std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
+};
+
+// Every transfer starts with this on its lane.
+struct TransferHeader {
+  std::uint32_t magic = kMagic;
+  std::uint32_t run = 0;
+  std::uint64_t bytes = 0;  // of the payload; 0 also for a signal
+  static constexpr std::uint32_t kMagic = 0x52494e47;
+};
+static_assert(sizeof(TransferHeader) == 16);
+
+class Run {
+ public:
+  // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
+  // process sets); all ranks give it the same one. Plan and links outlive the run.
+  Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
+      std::uint32_t id);
+
+  // Moves what can be moved now; true if anything did. Throws Error{kProtocol} on a transfer that does not fit.
+  bool progress();
+  bool done() const;
+  // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
+  std::string waiting_for() const;
+
+ private:
+  struct ChannelState {
+    std::size_t next = 0;        // step
+    std::size_t done_bytes = 0;  // of that step
+  };
+  // A transfer to one peer that has been started and is not yet written.
+  struct Outgoing {
+    TransferHeader header;
+    const std::byte* payload = nullptr;
+    std::size_t header_sent = 0;
+    std::size_t payload_sent = 0;
+    std::uint32_t* busy = nullptr;  // counts the unsent transfers of the chunk
+  };
+  struct Peer {
+    std::vector<Outgoing> outgoing;
+    std::size_t next = 0;
+  };
+
+  bool send(Rank rank);
+  bool step(std::size_t channel);
+  bool receive(const Step& step, ChannelState& state);
+  bool reduce_arrived(const Step& step, ChannelState& state, std::size_t bytes);
+  bool accept_header(Rank peer, std::size_t bytes);
+  bool reduce(const Step& step, ChannelState& state);
+  void post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy);
+  bool may_run(const Step& step) const;
+  std::byte* address(const ChunkRef& ref) const;
+  std::size_t bytes(const ChunkRef& ref) const;
+  std::uint32_t& unsent(const ChunkRef& ref);
+
+  const Plan& plan_;
+  const Program& program_;
+  Rank self_;
+  Operands operands_;
+  std::vector<transport::Link*> links_;
+  int lane_;
+  std::uint32_t id_;
+  std::size_t element_;
+  std::vector<ChannelState> channels_;
+  std::vector<Peer> peers_;
+  std::vector<std::uint32_t> unsent_;  // by buffer and chunk
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte*> targets_;
+};
+
+}  // namespace ringcore::plan

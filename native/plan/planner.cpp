@@ -1,0 +1,84 @@
+#include "plan/planner.hpp"
+
+#include <bit>
+#include <limits>
+#include <optional>
+
+#include "base/error.hpp"
+#include "plan/generators.hpp"
+#include "plan/verifier.hpp"
+
+namespace ringcore::plan {
+namespace {
+
+constexpr int kParts[] = {1, 2, 4, 8, 16};
+// Smaller pieces than this are not worth a step of their own.
+constexpr std::size_t kMinPartBytes = 32 * 1024;
+
+// Whether the sum must be made at once: 16-bit floats round once, deterministic results do not depend on the plan.
+bool must_accumulate_once(const Query& query, int ranks) {
+  const bool sums = query.op == ReduceOp::kSum || query.op == ReduceOp::kProduct;
+  return query.deterministic || (sums && ranks > 2 && is_half(query.dtype));
+}
+
+std::uint64_t key_of(const Query& query, bool once) {
+  const auto size_class = static_cast<std::uint64_t>(std::bit_width(query.bytes));
+  return size_class | static_cast<std::uint64_t>(query.collective) << 8 | static_cast<std::uint64_t>(once) << 16 |
+         static_cast<std::uint64_t>(query.registered) << 17 | static_cast<std::uint64_t>(query.inputs_ready) << 18 |
+         static_cast<std::uint64_t>(static_cast<std::uint32_t>(query.root)) << 32;
+}
+
+}  // namespace
+
+const Plan& Planner::choose(const Query& query) {
+  const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
+  const auto known = chosen_.find(key);
+  if (known != chosen_.end()) return *known->second;
+  // The middle of the size class stands for all of it.
+  const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
+  return *chosen_.emplace(key, &find(query, bytes)).first->second;
+}
+
+const Plan& Planner::find(const Query& query, std::size_t bytes) {
+  const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
+  const bool once = reduces && must_accumulate_once(query, topology_.ranks());
+  double best_seconds = std::numeric_limits<double>::infinity();
+  std::optional<Plan> best;
+  int best_parts = 0;
+  for (const Generator* generator : generators()) {
+    for (const int parts : kParts) {
+      if (parts > 1 && bytes / topology_.ranks() / parts < kMinPartBytes) break;
+      const PlanRequest request{.collective = query.collective,
+                                .topology = &topology_,
+                                .root = query.root,
+                                .parts = parts,
+                                .memory_visible = query.registered && topology_.memory_shared_in_host &&
+                                                  topology_.single_host(),
+                                .inputs_ready = query.inputs_ready};
+      std::optional<Plan> plan = generator->generate(request);
+      if (!plan || (once && !plan->accumulates_once)) continue;
+      const double seconds = predict_seconds(*plan, topology_, bytes, model_);
+      if (seconds >= best_seconds) continue;
+      best_seconds = seconds;
+      best = std::move(plan);
+      best_parts = parts;
+    }
+  }
+  if (!best) {
+    throw Error(ErrorKind::kInvalidArgument, "no plan generator offers " + std::string(name_of(query.collective)) +
+                                                 " for " + std::to_string(topology_.ranks()) + " ranks");
+  }
+  const std::string key = best->generator + "/" + std::to_string(best_parts) + "/" +
+                          std::to_string(static_cast<int>(query.collective)) + "/" + std::to_string(query.root) + "/" +
+                          std::to_string(best->inputs_ready);
+  auto& slot = plans_[key];
+  if (slot == nullptr) {
+    if (const auto flaw = verify(*best, topology_)) {
+      throw Error(ErrorKind::kInvalidArgument, "the plan is wrong and will not run: " + *flaw);
+    }
+    slot = std::make_unique<const Plan>(std::move(*best));
+  }
+  return *slot;
+}
+
+}  // namespace ringcore::plan

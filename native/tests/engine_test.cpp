@@ -1,0 +1,369 @@
+// The engine as its users see it: every collective, several transports, fusion, groups, joins, process sets, errors.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "base/reduce.hpp"
+#include "cluster.hpp"
+
+using namespace ringcore;
+using engine::Operation;
+using testing::Cluster;
+
+namespace {
+
+std::shared_ptr<Operation> make(Collective collective, const std::string& name, std::vector<std::uint64_t> shape,
+                                DType dtype, const void* input, void* output, ReduceOp op = ReduceOp::kSum) {
+  auto operation = std::make_shared<Operation>();
+  operation->descriptor.name = name;
+  operation->descriptor.collective = collective;
+  operation->descriptor.dtype = dtype;
+  operation->descriptor.op = op;
+  operation->descriptor.shape = engine::Shape::of(shape);
+  operation->input = static_cast<const std::byte*>(input);
+  operation->output = static_cast<std::byte*>(output);
+  return operation;
+}
+
+std::shared_ptr<Operation> allreduce(const std::string& name, std::vector<float>& data, ReduceOp op = ReduceOp::kSum) {
+  return make(Collective::kAllreduce, name, {data.size()}, DType::kFloat32, data.data(), data.data(), op);
+}
+
+void finish(engine::Runtime& runtime, Operation& operation) {
+  REQUIRE(runtime.wait(operation, 30 * kSecond, {}));
+  if (operation.error) throw *operation.error;
+}
+
+void run(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation) {
+  runtime.run(operation, {});
+  REQUIRE(operation->done());
+  if (operation->error) throw *operation->error;
+}
+
+// A different power of two for each rank: a lost or doubled contribution shows whose it was.
+float mark(Rank rank) { return static_cast<float>(1 << rank); }
+
+std::vector<testing::ClusterOptions> all_clusters() {
+  return {{.ranks = 2, .host_of = {}},
+          {.ranks = 4, .host_of = {}},
+          {.ranks = 3, .host_of = {0, 1, 2}},
+          {.ranks = 4, .host_of = {0, 0, 1, 1}},
+          {.ranks = 5, .host_of = {0, 0, 0, 1, 1}}};
+}
+
+template <class Body>
+void on_all_clusters(Body body) {
+  for (const auto& options : all_clusters()) {
+    CAPTURE(options.ranks);
+    CAPTURE(options.host_of.size());
+    Cluster cluster(options);
+    body(cluster);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("allreduce of any size, blocking and not, gives the sum on every rank") {
+  on_all_clusters([](Cluster& cluster) {
+    const float total = static_cast<float>((1 << cluster.ranks()) - 1);
+    cluster.run([&](Rank rank) {
+      for (const std::size_t count : {0, 1, 2, 3, 5, 1000, 5000, 100003, 700000}) {
+        for (const bool blocking : {true, false}) {
+          for (int repeat = 0; repeat < 3; ++repeat) {
+            std::vector<float> data(count, mark(rank));
+            auto operation = allreduce("x" + std::to_string(count), data);
+            if (blocking) {
+              run(cluster.runtime(rank), operation);
+            } else {
+              cluster.runtime(rank).submit(operation);
+              finish(cluster.runtime(rank), *operation);
+            }
+            const auto wrong = std::count_if(data.begin(), data.end(), [&](float x) { return x != total; });
+            REQUIRE(wrong == 0);
+          }
+        }
+      }
+    });
+  });
+}
+
+TEST_CASE("tensors submitted in different orders are matched by name and fused") {
+  on_all_clusters([](Cluster& cluster) {
+    const float total = static_cast<float>((1 << cluster.ranks()) - 1);
+    cluster.run([&](Rank rank) {
+      for (int step = 0; step < 3; ++step) {
+        constexpr int kTensors = 40;
+        std::vector<std::vector<float>> tensors(kTensors);
+        std::vector<std::shared_ptr<Operation>> operations(kTensors);
+        for (int i = 0; i < kTensors; ++i) {
+          const int t = (i * 7 + rank * 13 * step) % kTensors;
+          tensors[t].assign(100 + t * 37, mark(rank) * static_cast<float>(t + 1));
+          operations[t] = allreduce("grad" + std::to_string(t), tensors[t]);
+          cluster.runtime(rank).submit(operations[t]);
+        }
+        for (int t = 0; t < kTensors; ++t) {
+          finish(cluster.runtime(rank), *operations[t]);
+          REQUIRE(tensors[t].front() == total * static_cast<float>(t + 1));
+          REQUIRE(tensors[t].back() == total * static_cast<float>(t + 1));
+        }
+      }
+    });
+  });
+}
+
+TEST_CASE("registered memory is reduced in place") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    constexpr std::size_t kCount = 1 << 20;
+    auto* data = reinterpret_cast<float*>(cluster.arena(rank).allocate(kCount * sizeof(float)));
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      std::fill(data, data + kCount, mark(rank));
+      auto operation = make(Collective::kAllreduce, "bucket", {kCount}, DType::kFloat32, data, data);
+      cluster.runtime(rank).submit(operation);
+      finish(cluster.runtime(rank), *operation);
+      REQUIRE(std::count(data, data + kCount, 3.0F) == kCount);
+    }
+    cluster.arena(rank).release(reinterpret_cast<std::byte*>(data));
+  });
+}
+
+TEST_CASE("allgather, broadcast, reducescatter and alltoall") {
+  on_all_clusters([](Cluster& cluster) {
+    const int ranks = cluster.ranks();
+    cluster.run([&](Rank rank) {
+      engine::Runtime& runtime = cluster.runtime(rank);
+      // Rank r contributes r rows of 3 (rank 0: none).
+      std::vector<std::int64_t> rows(static_cast<std::size_t>(rank) * 3, rank);
+      auto gathered = make(Collective::kAllgather, "g", {static_cast<std::uint64_t>(rank), 3}, DType::kInt64,
+                           rows.data(), nullptr);
+      runtime.submit(gathered);
+      finish(runtime, *gathered);
+      std::vector<std::int64_t> expected;
+      for (int r = 0; r < ranks; ++r) expected.insert(expected.end(), static_cast<std::size_t>(r) * 3, r);
+      REQUIRE(gathered->result.size() == expected.size() * 8);
+      REQUIRE(std::memcmp(gathered->result.data(), expected.data(), gathered->result.size()) == 0);
+
+      for (const std::size_t count : {7, 100000}) {
+        for (int root = 0; root < ranks; ++root) {
+          std::vector<double> values(count, rank == root ? 42.5 + root : 0.0);
+          auto operation = make(Collective::kBroadcast, "b" + std::to_string(root), {count}, DType::kFloat64,
+                                values.data(), values.data());
+          operation->descriptor.root = root;
+          run(runtime, operation);
+          REQUIRE(std::count(values.begin(), values.end(), 42.5 + root) == static_cast<long>(count));
+        }
+      }
+
+      const std::uint64_t all_rows = static_cast<std::uint64_t>(2 * ranks + 1);
+      std::vector<float> scatter(all_rows * 4);
+      for (std::size_t i = 0; i < scatter.size(); ++i) scatter[i] = static_cast<float>(i) * mark(rank);
+      auto scattered = make(Collective::kReduceScatter, "s", {all_rows, 4}, DType::kFloat32, scatter.data(), nullptr);
+      runtime.submit(scattered);
+      finish(runtime, *scattered);
+      const std::size_t first_row = rank == 0 ? 0 : 3 + static_cast<std::size_t>(rank - 1) * 2;
+      REQUIRE(scattered->result.size() == (rank == 0 ? 3 : 2) * 16);
+      const auto* share = reinterpret_cast<const float*>(scattered->result.data());
+      for (std::size_t i = 0; i < scattered->result.size() / 4; ++i) {
+        REQUIRE(share[i] == static_cast<float>(first_row * 4 + i) * static_cast<float>((1 << ranks) - 1));
+      }
+
+      // Rank r sends d + 1 rows to rank d, each row (r, d).
+      std::vector<std::int32_t> outgoing;
+      std::vector<std::uint64_t> splits;
+      for (int d = 0; d < ranks; ++d) {
+        splits.push_back(static_cast<std::uint64_t>(d) + 1);
+        for (int i = 0; i <= d; ++i) outgoing.insert(outgoing.end(), {rank, d});
+      }
+      auto exchanged = make(Collective::kAlltoall, "a", {outgoing.size() / 2, 2}, DType::kInt32, outgoing.data(), nullptr);
+      exchanged->splits = splits;
+      runtime.submit(exchanged);
+      finish(runtime, *exchanged);
+      const auto* received = reinterpret_cast<const std::int32_t*>(exchanged->result.data());
+      REQUIRE(exchanged->result.size() == static_cast<std::size_t>(ranks * (rank + 1) * 8));
+      for (int s = 0; s < ranks; ++s) {
+        for (int i = 0; i <= rank; ++i) {
+          REQUIRE(received[(s * (rank + 1) + i) * 2] == s);
+          REQUIRE(received[(s * (rank + 1) + i) * 2 + 1] == rank);
+        }
+      }
+    });
+  });
+}
+
+TEST_CASE("a mismatch fails on every rank with the same message, and the engine stays usable") {
+  on_all_clusters([](Cluster& cluster) {
+    std::vector<std::string> messages(cluster.ranks());
+    cluster.run([&](Rank rank) {
+      std::vector<float> data(rank == 1 ? 5 : 4, 1.0F);
+      auto wrong = allreduce("tensor", data);
+      try {
+        run(cluster.runtime(rank), wrong);
+        FAIL("no error");
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kMismatch);
+        messages[rank] = error.what();
+      }
+      std::vector<float> right(4, mark(rank));
+      run(cluster.runtime(rank), allreduce("tensor", right));
+      CHECK(right[0] == static_cast<float>((1 << cluster.ranks()) - 1));
+    });
+    for (const std::string& message : messages) CHECK(message == messages[0]);
+    CHECK(messages[0].find("'tensor'") != std::string::npos);
+    CHECK(messages[0].find("rank 1: allreduce sum of float32 [5]") != std::string::npos);
+    CHECK(messages[0].find("shape") != std::string::npos);
+  });
+}
+
+TEST_CASE("blocking calls in opposite order are a deadlock that every rank is told") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    std::vector<float> data(4, 1.0F);
+    try {
+      run(cluster.runtime(rank), allreduce(rank == 0 ? "a" : "b", data));
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::kDeadlock);
+    }
+    run(cluster.runtime(rank), allreduce("c", data));
+    CHECK(data[0] == 2.0F);
+  });
+}
+
+TEST_CASE("joined ranks contribute nothing") {
+  on_all_clusters([](Cluster& cluster) {
+    std::vector<Rank> last(cluster.ranks(), -2);
+    cluster.run([&](Rank rank) {
+      engine::Runtime& runtime = cluster.runtime(rank);
+      for (int round = 0; round < 2; ++round) {
+        for (int step = 0; step <= rank; ++step) {
+          std::vector<float> data(3000, mark(rank));
+          run(runtime, allreduce("step", data));
+          float expected = 0;
+          for (int r = step; r < cluster.ranks(); ++r) expected += mark(r);
+          CHECK(data[2999] == expected);
+        }
+        auto join = std::make_shared<Operation>();
+        join->join = true;
+        runtime.submit(join);
+        finish(runtime, *join);
+        last[rank] = join->last_joined;
+      }
+    });
+    for (const Rank rank : last) CHECK(rank == last[0]);
+  });
+}
+
+TEST_CASE("a group is released as one, and fails as one") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<std::vector<float>> tensors(3, std::vector<float>(10, mark(rank)));
+      std::vector<std::shared_ptr<Operation>> operations;
+      for (int i = 0; i < 3; ++i) {
+        operations.push_back(allreduce("g" + std::to_string(i), tensors[i]));
+        operations.back()->descriptor.group = 77;
+        operations.back()->descriptor.group_size = 3;
+        runtime.submit(operations.back());
+      }
+      for (auto& operation : operations) finish(runtime, *operation);
+      for (const auto& tensor : tensors) CHECK(tensor[9] == 3.0F);
+    }
+  });
+}
+
+TEST_CASE("process sets run side by side with the world") {
+  Cluster cluster({.ranks = 4, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    const auto even = runtime.add_process_set({0, 2});
+    const auto odd = runtime.add_process_set({1, 3});
+    for (int step = 0; step < 20; ++step) {
+      std::vector<float> mine(50000, mark(rank));
+      std::vector<float> world(50000, mark(rank));
+      auto in_set = allreduce("set", mine);
+      in_set->process_set = rank % 2 == 0 ? even : odd;
+      auto in_world = allreduce("world", world);
+      if ((step + rank) % 2 == 0) {
+        runtime.submit(in_set);
+        runtime.submit(in_world);
+      } else {
+        runtime.submit(in_world);
+        runtime.submit(in_set);
+      }
+      finish(runtime, *in_set);
+      finish(runtime, *in_world);
+      CHECK(mine[49999] == (rank % 2 == 0 ? 5.0F : 10.0F));
+      CHECK(world[49999] == 15.0F);
+    }
+  });
+}
+
+TEST_CASE("four threads of each rank at once get right results") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong = 0;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 50; ++i) {
+          std::vector<float> data(t == 3 ? 20000 : 16, mark(rank) * static_cast<float>(t + 1));
+          auto operation = allreduce("thread" + std::to_string(t), data);
+          cluster.runtime(rank).run(operation, {});
+          if (operation->error || data.back() != 3.0F * static_cast<float>(t + 1)) ++wrong;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(wrong == 0);
+  });
+}
+
+TEST_CASE("a rank that leaves fails what needs it, with its reason") {
+  on_all_clusters([](Cluster& cluster) {
+    cluster.run([&](Rank rank) {
+      std::vector<float> data(4, 1.0F);
+      run(cluster.runtime(rank), allreduce("first", data));
+      if (rank == 1) {
+        cluster.runtime(rank).leave("it raised ValueError: no");
+        return;
+      }
+      try {
+        run(cluster.runtime(rank), allreduce("second", data));
+        FAIL("no error");
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kPeerLost);
+        CHECK(std::string(error.what()).find("rank 1 has left (it raised ValueError: no)") != std::string::npos);
+      }
+    });
+  });
+}
+
+TEST_CASE("an operation that one rank never submits ends in a timeout on all that did") {
+  testing::ClusterOptions options{.ranks = 3, .host_of = {}};
+  options.settings.timeout = 300 * kMillisecond;
+  options.settings.stall_warning = 100 * kMillisecond;
+  Cluster cluster(options);
+  std::atomic<int> failed = 0;
+  cluster.run([&](Rank rank) {
+    if (rank != 2) {
+      std::vector<float> data(4, 1.0F);
+      try {
+        run(cluster.runtime(rank), allreduce("lonely", data));
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kTimeout);
+        CHECK(std::string(error.what()).find("rank 2 did not submit it") != std::string::npos);
+        ++failed;
+      }
+    } else {
+      REQUIRE(cluster.runtime(rank).wait_for_attention(10 * kSecond));
+      CHECK(cluster.runtime(rank).take_attention().stacks_wanted);
+      while (failed < 2) std::this_thread::yield();
+    }
+    std::vector<float> data(4, mark(rank));
+    // The late rank's part of the failed operation would fail as well; a new name works everywhere.
+    run(cluster.runtime(rank), allreduce("next", data));
+    CHECK(data[0] == 7.0F);
+  });
+}

@@ -1,0 +1,419 @@
+"""The one entry point: every check, build, demonstration and benchmark of the repository is a session here.
+
+`nox -l` lists them. Environments are kept (.nox/), and so is what they were made from: a second run installs, compiles
+and builds only what has changed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.download_python = "never"
+nox.options.sessions = ["lint", "types", "tests"]
+
+ROOT = Path(__file__).parent
+BUILD = ROOT / "build"
+STAMPS = BUILD / "stamps"
+DIST = ROOT / "dist"
+NATIVE = ROOT / "native"
+
+PYTHON = "3.11"  # of the sessions that need a framework
+PYTHONS = ["3.10", "3.11", "3.12", "3.13"]  # that the core's one wheel serves
+JOBS = "2"  # compilers at a time: each may take a gigabyte
+
+# A framework's environment: its adapter's tests, the demonstration and the conformance suite run in it.
+FRAMEWORKS = {"torch": ["torch==2.13.0", "numpy", "scikit-learn", "matplotlib"]}
+TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4"]
+# .pre-commit-config.yaml has the same two pins.
+RUFF = "ruff==0.17.5"
+CLANG_FORMAT = "clang-format==23.*"
+CLANG_TIDY = "clang-tidy==23.*"
+MYPY = "mypy>=2.4,<3"
+
+# Distribution -> the folders and files that its wheel is made of.
+DISTRIBUTIONS = {
+    "core": ["native", "packages/core"],
+    "torch": ["packages/torch", "packages/core/src/ringcore/_version.py"],
+}
+BUILD_TOOLS = ["build", "scikit-build-core>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27"]
+
+# Program or header -> the Debian package that has it.
+SYSTEM_PACKAGES = {
+    "g++": "g++",
+    "doctest/doctest.h": "doctest-dev",
+    "spin": "spin",
+    "ip": "iproute2",
+    "sshd": "openssh-server",
+}
+
+
+# ---- What sessions are made of ----
+
+
+def require_system(session: nox.Session, *things: str) -> None:
+    """Make sure that programs and headers are there; on Debian, as root, install what is missing.
+
+    Args:
+        session: The session that needs them.
+        things: Keys of `SYSTEM_PACKAGES`.
+    """
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps ip and sshd where users do not look
+    missing = [
+        thing
+        for thing in things
+        if not (Path("/usr/include", thing).exists() if thing.endswith(".h") else shutil.which(thing, path=path))
+    ]
+    if not missing:
+        return
+    packages = [SYSTEM_PACKAGES[thing] for thing in missing]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        session.error(f"missing: {', '.join(missing)}. Install with: sudo apt-get install -y {' '.join(packages)}")
+    session.log(f"installing Debian's {', '.join(packages)} for {', '.join(missing)}")
+    session.run("apt-get", "update", "-q", external=True, silent=True)
+    session.run(
+        "apt-get", "install", "-y", "-q", "--no-install-recommends", *packages,
+        external=True, silent=True, env={"DEBIAN_FRONTEND": "noninteractive"},
+    )  # fmt: skip
+
+
+def fingerprint(*parts: str | Path) -> str:
+    """Hash of strings and of everything in files and folders, but for tests and what tools leave there."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(part.encode() + b"\0")
+            continue
+        for path in sorted(part.rglob("*")) if part.is_dir() else [part]:
+            inside = path.relative_to(ROOT).parts
+            if path.is_file() and "__pycache__" not in inside and "tests" not in inside:
+                digest.update("/".join(inside).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def is_current(stamp: Path, key: str) -> bool:
+    """Whether the stamp was left by the same inputs."""
+    return stamp.exists() and stamp.read_text() == key
+
+
+def install(session: nox.Session, *requirements: str, wheels: Iterable[Path] = ()) -> None:
+    """Install into the session's environment, unless exactly this was installed there before."""
+    wheels = list(wheels)
+    key = fingerprint(*requirements, *wheels)
+    stamp = Path(session.virtualenv.location, "installed")
+    if is_current(stamp, key):
+        session.log("the environment is up to date")
+        return
+    names = ", ".join([*requirements, *(wheel.name for wheel in wheels)])
+    session.log(f"installing {names}")
+    session.install(*requirements, *map(str, wheels))
+    if wheels:  # pip takes a wheel of the same version for the same wheel
+        session.install("--force-reinstall", "--no-deps", *map(str, wheels))
+    stamp.write_text(key)
+
+
+def built_wheel(package: str) -> Path:
+    """The wheel of a distribution, as session `wheels` left it."""
+    name = "ringcore" if package == "core" else f"ringcore_{package}"
+    (wheel,) = DIST.glob(f"{name}-*.whl")
+    return wheel
+
+
+def environment_of(framework: str) -> str:
+    """The session that makes a framework's environment."""
+    return f"environment({framework})"
+
+
+def environment_binary(framework: str, program: str) -> Path:
+    """A program in a framework's environment."""
+    return Path((STAMPS / f"environment-{framework}").read_text(), "bin", program)
+
+
+def in_environment(session: nox.Session, framework: str, *command: str, env: dict[str, str] | None = None) -> None:
+    """Run a command of a framework's environment."""
+    program = environment_binary(framework, command[0])
+    path = f"{program.parent}:{os.environ['PATH']}"
+    session.run(str(program), *command[1:], external=True, env={"PATH": path, **(env or {})})
+
+
+def build_native(session: nox.Session, variant: str, *options: str) -> Path:
+    """Compile the engine with its tests; returns the build folder."""
+    require_system(session, "g++", "doctest/doctest.h")
+    install(session, "cmake>=3.25", "ninja>=1.11")
+    folder = BUILD / "native" / variant
+    session.log(f"compiling the engine ({variant}) in {folder.relative_to(ROOT)}")
+    session.run(
+        "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options,
+        silent=True,
+    )  # fmt: skip
+    session.run("cmake", "--build", str(folder), "-j", JOBS)
+    return folder
+
+
+def run_native_tests(session: nox.Session, variant: str, *options: str, env: dict[str, str] | None = None) -> None:
+    """Compile the engine's tests and run them."""
+    folder = build_native(session, variant, "-DRINGCORE_BUILD_TESTS=ON", *options)
+    session.log(f"running the engine's tests ({variant})")
+    session.run(str(folder / "ringcore_tests"), *session.posargs, external=True, env=env)
+
+
+# ---- Building ----
+
+
+@nox.session(python=PYTHON)
+def wheels(session: nox.Session) -> None:
+    """Build the wheel and the source distribution of every package into dist/."""
+    for package, sources in DISTRIBUTIONS.items():
+        key = fingerprint(*BUILD_TOOLS, *(ROOT / source for source in sources))
+        stamp = STAMPS / package
+        if is_current(stamp, key) and DIST.exists():
+            session.log(f"packages/{package}: the wheel in dist/ is up to date")
+            continue
+        require_system(session, "g++")
+        install(session, *BUILD_TOOLS)
+        session.log(f"packages/{package}: building the wheel and the source distribution")
+        for old in DIST.glob("ringcore-*" if package == "core" else f"ringcore_{package}-*"):
+            old.unlink()
+        kept = [f"-Cbuild-dir={BUILD / 'core' / '{wheel_tag}'}"] if package == "core" else []
+        session.run(
+            "pyproject-build", "--no-isolation", "--sdist", "--wheel", f"--outdir={DIST}", *kept,
+            str(ROOT / "packages" / package), silent=True, env={"CMAKE_BUILD_PARALLEL_LEVEL": JOBS},
+        )  # fmt: skip
+        STAMPS.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(key)
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+def environment(session: nox.Session, framework: str) -> None:
+    """The environment of a framework with our wheels in it, which other sessions share."""
+    packages = [built_wheel("core"), built_wheel(framework)]
+    install(session, *FRAMEWORKS[framework], *TEST_TOOLS, wheels=packages)
+    STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
+
+
+# ---- Seeing it work ----
+
+
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
+def demo(session: nox.Session) -> None:
+    """Train a convolutional net on scanned digits with one and with two ranks."""
+    results = {}
+    for ranks in (1, 2):
+        folder = ROOT / "demo-output" / f"{ranks}-rank{'s' if ranks > 1 else ''}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        timeline = folder / "timeline.json"
+        session.log(f"training with {ranks} rank{'s' if ranks > 1 else ''}")
+        in_environment(
+            session, "torch", "ringrun", "-np", str(ranks), f"--timeline-filename={timeline}",
+            "python", "examples/torch/digits.py", f"--output={folder}",
+            env={"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        results[ranks] = json.loads((folder / "result.json").read_text())
+        if not timeline.exists():
+            session.error(f"the run wrote no timeline to {timeline}")
+    session.log("what came out:")
+    for ranks, result in results.items():
+        session.log(
+            f"  {ranks} rank{'s' if ranks > 1 else ' '}  accuracy {result['accuracy']:.2%}  "
+            f"{result['images_per_second']:.0f} images/s"
+        )
+    session.log("  all ranks hold bitwise the same weights (SHA-256 of all parameters, compared on every rank)")
+    session.log("  timeline:   demo-output/2-ranks/timeline.json   (open it at https://ui.perfetto.dev)")
+    session.log("  loss curve: demo-output/2-ranks/loss.png")
+    worst = min(result["accuracy"] for result in results.values())
+    if worst < 0.97 or not all(result["same_weights"] for result in results.values()):
+        session.error(f"expected at least 97 % of the test images and equal weights on all ranks; got {worst:.2%}")
+
+
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
+def bench(session: nox.Session) -> None:
+    """Measure the collectives beside their peers; makes docs/images/allreduce.png."""
+    in_environment(session, "torch", "python", "benchmarks/run.py", *session.posargs)
+
+
+# ---- Testing ----
+
+
+def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> None:
+    """Run tests in a framework's environment."""
+    session.log(f"testing {what}")
+    in_environment(session, framework, "python", "-m", "pytest", *paths, *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["native", environment_of("torch")])
+def tests(session: nox.Session) -> None:
+    """Everything: the engine, the packages, what crosses them, and the README."""
+    require_system(session, "ip", "sshd")
+    run_pytest(session, "torch", "the core package", "packages/core/tests")
+    run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
+    run_pytest(session, "torch", "what crosses the packages: conformance, packaging, README", "tests")
+
+
+@nox.session(python=PYTHON)
+def native(session: nox.Session) -> None:
+    """The engine's C++ tests. Arguments go to doctest: nox -s native -- -tc='ring*'."""
+    run_native_tests(session, "release")
+
+
+@nox.session(python=PYTHON)
+def native_asan(session: nox.Session) -> None:
+    """The engine's C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    limits = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
+    run_native_tests(session, "asan", "-DRINGCORE_SANITIZE=address,undefined", env=limits)
+
+
+@nox.session(python=PYTHON)
+def native_tsan(session: nox.Session) -> None:
+    """The engine's C++ tests under ThreadSanitizer."""
+    run_native_tests(session, "tsan", "-DRINGCORE_SANITIZE=thread", env={"TSAN_OPTIONS": "halt_on_error=1"})
+
+
+@nox.session(python=PYTHONS, requires=["wheels"])
+def core(session: nox.Session) -> None:
+    """The core package's tests on one version of Python, without any framework."""
+    require_system(session, "ip", "sshd")
+    install(session, "numpy", *TEST_TOOLS, wheels=[built_wheel("core")])
+    session.run("python", "-m", "pytest", "packages/core/tests", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in FRAMEWORKS])
+@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+def adapter(session: nox.Session, framework: str) -> None:
+    """The tests of one framework's adapter."""
+    run_pytest(session, framework, f"the adapter for {framework}", f"packages/{framework}/tests")
+
+
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in FRAMEWORKS])
+@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+def conformance(session: nox.Session, framework: str) -> None:
+    """The suite that is written once and run through every adapter and transport."""
+    run_pytest(session, framework, f"conformance with {framework}", "tests/conformance")
+
+
+@nox.session(venv_backend="none")
+def spin(session: nox.Session) -> None:
+    """Check the models in native/spec exhaustively: no reachable error, and every claim holds."""
+    require_system(session, "spin", "g++")
+    for model in sorted((NATIVE / "spec").glob("*.pml")):
+        folder = BUILD / "spin" / model.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        claims = re.findall(r"^\s*ltl\s+(\w+)", model.read_text(), re.MULTILINE)
+        with session.chdir(folder):
+            session.run("spin", "-a", str(model))
+            session.run("gcc", "-w", "-O2", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-o", "safety", "pan.c")
+            check_model(session, model, "./safety")
+            if claims:
+                session.run("gcc", "-w", "-O2", "-DCOLLAPSE", "-o", "liveness", "pan.c")
+            for claim in claims:
+                check_model(session, model, "./liveness", "-a", "-N", claim)
+
+
+def check_model(session: nox.Session, model: Path, *command: str) -> None:
+    """Run a verifier that spin generated, and read its report: its exit code says nothing."""
+    session.log(f"{model.name}: {' '.join(command)}")
+    report = session.run(*command, "-m1000000", silent=True) or ""
+    print(report)
+    if "errors: 0" not in report or "max search depth too small" in report:
+        session.error(f"{model.name}: {' '.join(command)} found an error, or did not see every state")
+
+
+# ---- Reading ----
+
+
+def tidy(session: nox.Session) -> None:
+    """Run clang-tidy on the engine's sources that have changed, or whose headers have, since they were last clean."""
+    require_system(session, "g++", "doctest/doctest.h")
+    folder = BUILD / "native" / "tidy"
+    session.run(
+        "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DRINGCORE_BUILD_TESTS=ON",
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", silent=True,
+    )  # fmt: skip
+    headers = sorted(NATIVE.rglob("*.hpp"))
+    common = fingerprint(CLANG_TIDY, ROOT / ".clang-tidy", *headers)
+    stamps = {
+        source: (folder / f"{source.parent.name}-{source.stem}.clean", fingerprint(common, source))
+        for source in sorted(NATIVE.glob("*/*.cpp"))
+        if source.parent.name != "tests"
+    }
+    changed = [source for source, (stamp, key) in stamps.items() if not is_current(stamp, key)]
+    session.log(f"clang-tidy: {len(changed)} of {len(stamps)} files to check")
+    program = Path(session.bin, "clang-tidy")
+
+    def check(source: Path) -> subprocess.CompletedProcess[str]:
+        command = [program, "--quiet", "-p", folder, source]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+
+    failed = []
+    with ThreadPoolExecutor(int(JOBS)) as pool:
+        for source, report in zip(changed, pool.map(check, changed), strict=True):
+            if report.returncode == 0:
+                stamp, key = stamps[source]
+                stamp.write_text(key)
+            else:
+                failed.append(source.name)
+                print(report.stdout, report.stderr, sep="")
+    if failed:
+        session.error(f"clang-tidy has something to say about {', '.join(failed)}")
+
+
+@nox.session(python=PYTHON)
+def lint(session: nox.Session) -> None:
+    """Formatting and common mistakes, in Python and in C++."""
+    install(session, RUFF, CLANG_FORMAT, CLANG_TIDY, "cmake>=3.25", "ninja>=1.11")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    sources = [path for folder in ("native", "packages", "benchmarks") for path in (ROOT / folder).rglob("*.[ch]pp")]
+    session.run("clang-format", "--dry-run", "-Werror", *map(str, sorted(sources)))
+    tidy(session)
+
+
+@nox.session(python=PYTHON, requires=[environment_of("torch")])
+def types(session: nox.Session) -> None:
+    """The strict type checker on the packages, their tests and this file."""
+    install(session, MYPY, "nox")
+    python = environment_binary("torch", "python")
+    session.run("mypy", f"--python-executable={python}", *session.posargs)
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def stubs(session: nox.Session) -> None:
+    """Compare the binding's checked-in stub with the compiled module; `nox -s stubs -- --write` updates it."""
+    install(session, "nanobind>=3.1", wheels=[built_wheel("core")])
+    checked_in = ROOT / "packages" / "core" / "src" / "ringcore" / "_native.pyi"
+    generated = Path(session.create_tmp(), "_native.pyi")
+    session.run("python", "-m", "nanobind.stubgen", "-q", "-m", "ringcore._native", "-o", str(generated))
+    if "--write" in session.posargs:
+        shutil.copyfile(generated, checked_in)
+        session.log(f"wrote {checked_in.relative_to(ROOT)}")
+        return
+    before = checked_in.read_text().splitlines() if checked_in.exists() else []
+    difference = list(
+        difflib.unified_diff(before, generated.read_text().splitlines(), "checked in", "compiled", lineterm="")
+    )
+    if difference:
+        print("\n".join(difference))
+        session.error("packages/core/src/ringcore/_native.pyi is out of date; update it with: nox -s stubs -- --write")
+    session.log("the checked-in stub is what the module has")
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def docs(session: nox.Session) -> None:
+    """Build the site into site/; every warning is an error."""
+    install(session, "sphinx>=8", "myst-parser>=4", "furo", wheels=[built_wheel("core")])
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-b", "html", "docs", "site")
+    session.log("open site/index.html")

@@ -1,0 +1,335 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds this process's place among the ranks from what its launcher left in the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+Environ = Mapping[str, str]
+
+
+class PlacementError(ValueError):
+    """The environment says something about this process's place that cannot be used."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where this process stands among the ranks of its job.
+
+    What the launcher does not tell is `None`; the ranks find it out when they meet.
+    """
+
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    cross_rank: int | None
+    cross_size: int | None
+    source: str
+    job_id: str | None = None
+    rendezvous: str | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, index, count in (
+            ("rank", self.rank, self.size),
+            ("local rank", self.local_rank, self.local_size),
+            ("cross rank", self.cross_rank, self.cross_size),
+        ):
+            if count is not None and count < 1:
+                raise PlacementError(f"{self.source}: {count} ranks is less than one ({name})")
+            if index is not None and (index < 0 or (count is not None and index >= count)):
+                raise PlacementError(
+                    f"{self.source}: {name} {index} is not one of {count}: check the launcher's variables"
+                )
+
+
+def find_placement(environ: Environ) -> Placement:
+    """Find this process's rank, size and neighbours.
+
+    Launchers are asked in a fixed order, so that the innermost wins: ringrun, torchrun, Open MPI, MPICH and
+    Intel MPI, srun, Horovod's launcher, a Kubernetes Indexed Job. Without any of them this is a world of one.
+
+    Args:
+        environ: Usually `os.environ`.
+
+    Returns:
+        The placement; `source` names the launcher.
+
+    Raises:
+        PlacementError: Variables of a launcher are contradictory or no numbers, or RANK and WORLD_SIZE
+            are set without LOCAL_RANK, which may count hosts rather than processes.
+    """
+    for _, detect in SOURCES:
+        found = detect(environ)
+        if isinstance(found, Placement):
+            return found
+    raise AssertionError("the last source always matches")
+
+
+def explain(environ: Environ) -> list[tuple[str, bool, str]]:
+    """Tell of each launcher whether it placed this process, and why or why not.
+
+    Args:
+        environ: Usually `os.environ`.
+
+    Returns:
+        Rows of (source, matched, reason) in the order of asking. At most one row has matched;
+        none has when `find_placement` would raise, and the last row then holds the error.
+    """
+    rows: list[tuple[str, bool, str]] = []
+    winner: str | None = None
+    for name, detect in SOURCES:
+        try:
+            found = detect(environ)
+        except PlacementError as error:
+            if winner is None:
+                return [*rows, (name, False, f"refused: {error}")]
+            found = f"not usable, and {winner} comes first"
+        if isinstance(found, str):
+            rows.append((name, False, found))
+        elif winner is None:
+            winner = name
+            rows.append((name, True, f"rank {found.rank} of {found.size}"))
+        else:
+            rows.append((name, False, f"would match, but {winner} comes first"))
+    return rows
+
+
+def _integer(environ: Environ, name: str) -> int:
+    text = environ[name]
+    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None:
+        raise PlacementError(f"{name} is {text!r}, but a whole number is needed")
+    return int(text)
+
+
+def _maybe(environ: Environ, *names: str) -> int | None:
+    return next((_integer(environ, name) for name in names if environ.get(name)), None)
+
+
+def _missing(environ: Environ, *names: str) -> str | None:
+    missing = [name for name in names if not environ.get(name)]
+    return f"{' and '.join(missing)} not set" if missing else None
+
+
+def _ringrun(environ: Environ) -> Placement | str:
+    if not environ.get("RINGCORE_RANK"):
+        return "RINGCORE_RANK not set"
+    if not environ.get("RINGCORE_SIZE"):
+        raise PlacementError("RINGCORE_RANK is set without RINGCORE_SIZE: set both, or neither")
+    return Placement(
+        rank=_integer(environ, "RINGCORE_RANK"),
+        size=_integer(environ, "RINGCORE_SIZE"),
+        local_rank=_maybe(environ, "RINGCORE_LOCAL_RANK"),
+        local_size=_maybe(environ, "RINGCORE_LOCAL_SIZE"),
+        cross_rank=_maybe(environ, "RINGCORE_CROSS_RANK"),
+        cross_size=_maybe(environ, "RINGCORE_CROSS_SIZE"),
+        source="ringrun",
+        job_id=environ.get("RINGCORE_JOB_ID") or None,
+        rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
+        master_addr=environ.get("MASTER_ADDR") or None,
+        master_port=_maybe(environ, "MASTER_PORT"),
+    )
+
+
+def _torchrun(environ: Environ) -> Placement | str:
+    reason = _missing(environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+    if reason:
+        return reason
+    return Placement(
+        rank=_integer(environ, "RANK"),
+        size=_integer(environ, "WORLD_SIZE"),
+        local_rank=_integer(environ, "LOCAL_RANK"),
+        local_size=_maybe(environ, "LOCAL_WORLD_SIZE"),
+        cross_rank=_maybe(environ, "GROUP_RANK"),
+        cross_size=_maybe(environ, "GROUP_WORLD_SIZE"),
+        source="torchrun",
+        job_id=environ.get("TORCHELASTIC_RUN_ID") or None,
+        rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
+        master_addr=environ.get("MASTER_ADDR") or None,
+        master_port=_maybe(environ, "MASTER_PORT"),
+    )
+
+
+def _open_mpi(environ: Environ) -> Placement | str:
+    # Not OMPI_MCA_orte_hnp_uri, which other libraries look for: Open MPI 5 no longer sets it.
+    reason = _missing(environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if reason:
+        return reason
+    return _from_mpi(
+        environ,
+        source="Open MPI",
+        rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
+        size=_integer(environ, "OMPI_COMM_WORLD_SIZE"),
+        local_rank=_maybe(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_size=_maybe(environ, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        job_id=environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid"),
+    )
+
+
+def _mpich(environ: Environ) -> Placement | str:
+    reason = _missing(environ, "PMI_RANK", "PMI_SIZE")
+    if reason:
+        return reason
+    return _from_mpi(
+        environ,
+        source="MPICH",
+        rank=_integer(environ, "PMI_RANK"),
+        size=_integer(environ, "PMI_SIZE"),
+        local_rank=_maybe(environ, "MPI_LOCALRANKID", "SLURM_LOCALID"),
+        local_size=_maybe(environ, "MPI_LOCALNRANKS"),
+        job_id=environ.get("PMI_JOBID"),
+    )
+
+
+def _from_mpi(
+    environ: Environ,
+    *,
+    source: str,
+    rank: int,
+    size: int,
+    local_rank: int | None,
+    local_size: int | None,
+    job_id: str | None,
+) -> Placement:
+    one_host = local_size == size
+    return Placement(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        cross_rank=0 if one_host else None,
+        cross_size=1 if one_host else None,
+        source=source,
+        job_id=job_id or None,
+        rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
+        master_addr=environ.get("MASTER_ADDR") or None,
+        master_port=_maybe(environ, "MASTER_PORT"),
+    )
+
+
+# What srun gives a step, and a batch script or an interactive shell does not have.
+_STEP_VARIABLES = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS")
+
+
+def _srun(environ: Environ) -> Placement | str:
+    reason = _missing(environ, "SLURM_PROCID", "SLURM_NTASKS")
+    if reason:
+        return reason
+    if not any(environ.get(name) for name in _STEP_VARIABLES):
+        return "inside a Slurm job, but not started by srun (no SLURM_STEP_* variable)"
+    if environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+        return f"an interactive shell (SLURM_JOB_NAME is {environ['SLURM_JOB_NAME']!r}), not started by srun"
+    node = _maybe(environ, "SLURM_NODEID")
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
+    job = environ.get("SLURM_JOB_ID")
+    return Placement(
+        rank=_integer(environ, "SLURM_PROCID"),
+        size=_maybe(environ, "SLURM_STEP_NUM_TASKS") or _integer(environ, "SLURM_NTASKS"),
+        local_rank=_maybe(environ, "SLURM_LOCALID"),
+        local_size=_tasks_on_node(environ, node),
+        cross_rank=node,
+        cross_size=_maybe(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+        source="srun",
+        job_id=f"{job}.{step}" if job and step else job,
+        rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
+        master_addr=environ.get("MASTER_ADDR") or _first_host(environ.get("SLURM_STEP_NODELIST", "")),
+        master_port=_maybe(environ, "MASTER_PORT"),
+    )
+
+
+def _tasks_on_node(environ: Environ, node: int | None) -> int | None:
+    """Reads Slurm's run-length list of tasks for each node: `2(x3),1` is 2, 2, 2, 1."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    if node is None:
+        return None
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part, re.ASCII)
+        if match is None:
+            return None
+        repeat = int(match[2] or 1)
+        if node < repeat:
+            return int(match[1])
+        node -= repeat
+    return None
+
+
+def _first_host(nodes: str) -> str | None:
+    """Returns the first name of Slurm's compressed host list: `gpu[03-05,9],x1` -> `gpu03`."""
+    match = re.match(r"([^,\[\s]+)(?:\[([0-9]+)[^\]]*\]([^,\[\s]*))?", nodes)
+    return "".join(part or "" for part in match.groups()) if match else None
+
+
+def _horovod(environ: Environ) -> Placement | str:
+    reason = _missing(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
+    if reason:
+        return reason
+    return Placement(
+        rank=_integer(environ, "HOROVOD_RANK"),
+        size=_integer(environ, "HOROVOD_SIZE"),
+        local_rank=_maybe(environ, "HOROVOD_LOCAL_RANK"),
+        local_size=_maybe(environ, "HOROVOD_LOCAL_SIZE"),
+        cross_rank=_maybe(environ, "HOROVOD_CROSS_RANK"),
+        cross_size=_maybe(environ, "HOROVOD_CROSS_SIZE"),
+        source="Horovod",
+        rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
+        master_addr=environ.get("MASTER_ADDR") or None,
+        master_port=_maybe(environ, "MASTER_PORT"),
+    )
+
+
+def _kubernetes(environ: Environ) -> Placement | str:
+    if not environ.get("JOB_COMPLETION_INDEX"):
+        return "JOB_COMPLETION_INDEX not set"
+    if not environ.get("RINGCORE_SIZE"):
+        # Nothing in the pod tells `completions`, and a guess would be a wrong sum.
+        return "JOB_COMPLETION_INDEX is set, but RINGCORE_SIZE (the Job's completions) is not"
+    rank = _integer(environ, "JOB_COMPLETION_INDEX")
+    size = _integer(environ, "RINGCORE_SIZE")
+    return Placement(
+        rank=rank,
+        size=size,
+        local_rank=0,
+        local_size=1,
+        cross_rank=rank,
+        cross_size=size,
+        source="Kubernetes",
+        job_id=environ.get("RINGCORE_JOB_ID") or None,
+        rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
+        master_addr=environ.get("MASTER_ADDR") or None,
+        master_port=_maybe(environ, "MASTER_PORT"),
+    )
+
+
+def _alone(environ: Environ) -> Placement:
+    if environ.get("RANK") and environ.get("WORLD_SIZE"):
+        raise PlacementError(
+            f"RANK={environ['RANK']} and WORLD_SIZE={environ['WORLD_SIZE']} are set without LOCAL_RANK, so they may "
+            "count hosts (as some schedulers do) or Spark partitions instead of processes. Start the script with "
+            "ringrun or torchrun, set LOCAL_RANK as well if each process has its own RANK, or unset RANK and "
+            "WORLD_SIZE to run alone"
+        )
+    if environ.get("RINGCORE_SIZE", "1") not in ("", "1"):
+        raise PlacementError(
+            f"RINGCORE_SIZE is {environ['RINGCORE_SIZE']} but nothing tells this process's rank: set "
+            "RINGCORE_RANK too, or start the script with ringrun"
+        )
+    return Placement(
+        rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, source="alone"
+    )
+
+
+SOURCES: tuple[tuple[str, Callable[[Environ], Placement | str]], ...] = (
+    ("ringrun", _ringrun),
+    ("torchrun", _torchrun),
+    ("Open MPI", _open_mpi),
+    ("MPICH", _mpich),
+    ("srun", _srun),
+    ("Horovod", _horovod),
+    ("Kubernetes", _kubernetes),
+    ("alone", _alone),
+)

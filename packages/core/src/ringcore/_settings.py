@@ -1,0 +1,280 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting of ringcore: one typed, frozen record, read once from `RINGCORE_*` variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+PREFIX = "RINGCORE_"
+_KIB = 1024
+_SIZE_UNITS = {"": 1, "KiB": _KIB, "MiB": _KIB**2, "GiB": _KIB**3}
+_LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+
+# Set by `ringrun` for each rank. They say where the rank is, not how it should work, so they are
+# read by `_placement` and are no settings.
+PLACEMENT_VARIABLES = frozenset(
+    PREFIX + name
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+)
+# Descriptors that `ringcore.run` hands to its ranks.
+_CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD"})
+
+
+class SettingError(ValueError):
+    """A setting has a value that is not accepted. The message names it, the value and what is."""
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+) ?(|KiB|MiB|GiB)", text, re.ASCII)
+    if match is None:
+        raise ValueError
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def _count(text: str) -> int:
+    if re.fullmatch(r"[0-9]+", text, re.ASCII) is None:
+        raise ValueError
+    return int(text)
+
+
+def _seconds_or_zero(text: str) -> float:
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text, re.ASCII) is None:
+        raise ValueError
+    return float(text)
+
+
+def _seconds(text: str) -> float:
+    value = _seconds_or_zero(text)
+    if value == 0.0:
+        raise ValueError
+    return value
+
+
+def _flag(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError
+
+
+def _choice(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError
+        return text.lower()
+
+    return parse
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    import ipaddress
+
+    return tuple(str(ipaddress.ip_network(word)) for word in _words(text))
+
+
+def _interfaces(text: str) -> tuple[str, ...]:
+    # 15 characters: IFNAMSIZ of Linux without the closing zero.
+    words = _words(text)
+    if any(re.fullmatch(r"[^\s/,]{1,15}", word) is None for word in words):
+        raise ValueError
+    return words
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words):
+        raise ValueError
+    return words
+
+
+def _address(text: str) -> str:
+    if re.fullmatch(r"unix:/.+", text):
+        return text
+    match = re.fullmatch(r"tcp:(\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", text, re.ASCII)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise ValueError
+    return text
+
+
+def _name(text: str) -> str:
+    if re.fullmatch(r"[\x21-\x7e]{1,128}", text) is None:
+        raise ValueError
+    return text
+
+
+def _setting(
+    default: Any,
+    parse: Callable[[str], Any],
+    accepts: str,
+    text: str,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    metadata = {"parse": parse, "accepts": accepts, "help": text, "aliases": aliases}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+_SIZE = "a whole number of bytes, 0 or more, with KiB, MiB or GiB behind it if you like"
+_POSITIVE = "a number of seconds greater than 0, such as 30 or 0.5"
+_OR_ZERO = "a number of seconds, 0 or more"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How the engine of this process works.
+
+    The field `timeout_s` is the variable `RINGCORE_TIMEOUT_S` and the ringrun option `--timeout-s`.
+    """
+
+    fusion_threshold_bytes: int = _setting(
+        64 * _KIB**2, _size, _SIZE, "largest bucket that small tensors are fused into; 0: no fusion"
+    )
+    eager_limit_bytes: int = _setting(
+        16384, _size, _SIZE, "messages up to this size are sent before the receiver asks for them"
+    )
+    timeout_s: float = _setting(
+        300.0,
+        _seconds,
+        _POSITIVE,
+        "an operation that a rank has not joined for so long is an error on all ranks",
+        ("--gloo-timeout-seconds",),
+    )
+    stall_warning_s: float = _setting(
+        5.0,
+        _seconds_or_zero,
+        _OR_ZERO,
+        "report who is missing after so long; 0: never",
+        ("--stall-check-warning-time-seconds",),
+    )
+    heartbeat_s: float = _setting(
+        2.0, _seconds, _POSITIVE, "a rank that is silent for so long is lost"
+    )
+    start_timeout_s: float = _setting(
+        30.0, _seconds, _POSITIVE, "all ranks must have met after so long", ("--start-timeout",)
+    )
+    spin_us: int = _setting(
+        100, _count, "a whole number of microseconds", "a wait spins for so long before it sleeps"
+    )
+    arena_bytes: int = _setting(
+        0, _size, _SIZE, "shared memory that a rank sets aside for buckets; 0: ringcore chooses"
+    )
+    transport: str = _setting(
+        "auto",
+        _choice("auto", "shm", "tcp"),
+        "auto, shm or tcp",
+        "how ranks of one host move bytes; auto: shared memory where it works",
+    )
+    network: tuple[str, ...] = _setting(
+        (),
+        _networks,
+        "networks such as 10.0.0.0/8,192.168.1.0/24",
+        "listen and connect only in these networks",
+    )
+    network_interfaces: tuple[str, ...] = _setting(
+        (),
+        _interfaces,
+        "interface names such as eth0,eth1",
+        "listen only on these interfaces",
+        ("--network-interface", "--nics"),
+    )
+    deterministic: bool = _setting(
+        False,
+        _flag,
+        "1, true, yes, on, 0, false, no or off",
+        "results do not depend on timing, fusion or the plan that was chosen",
+    )
+    timeline: str | None = _setting(
+        None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)
+    )
+    log_level: str = _setting(
+        "warning", _choice(*_LOG_LEVELS), ", ".join(_LOG_LEVELS), "what the engine logs"
+    )
+    kernels: str | None = _setting(
+        None, _name, "a name that `ringcore doctor` lists", "reduction kernels to use; unset: best"
+    )
+    allow_pickle: bool = _setting(
+        True,
+        _flag,
+        "1, true, yes, on, 0, false, no or off",
+        "object collectives may pickle between the authenticated ranks of this job",
+    )
+    rendezvous: str | None = _setting(
+        None,
+        _address,
+        "tcp:HOST:PORT or unix:/PATH",
+        "where the ranks meet; unset: ringrun serves it, and a rank alone needs none",
+    )
+    key_fd: int | None = _setting(
+        None, _count, "an open descriptor's number", "descriptor to read the job's 32-byte key from"
+    )
+    key_file: str | None = _setting(
+        None, str, "a path", "file of mode 0600 that holds the job's key: 32 bytes, or 64 hex digits"
+    )
+    job_id: str | None = _setting(
+        None,
+        _name,
+        "1 to 128 printable ASCII characters without spaces",
+        "name of the job; ranks of different jobs refuse each other",
+        ("--rdzv-id",),
+    )
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Settings:
+        """Read the settings from environment variables; a missing or empty one keeps its default.
+
+        Args:
+            environ: Usually `os.environ`.
+
+        Returns:
+            The settings of this process.
+
+        Raises:
+            SettingError: A variable has a value that is not accepted.
+        """
+        given = {name: environ.get(variable(name)) for name in names()}
+        return cls(**{name: parse(name, text) for name, text in given.items() if text})
+
+
+def names() -> Iterator[str]:
+    """Names of all settings, in the order in which they are shown."""
+    return (field.name for field in dataclasses.fields(Settings))
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting: `timeout_s` -> `RINGCORE_TIMEOUT_S`."""
+    return PREFIX + name.upper()
+
+
+def parse(name: str, text: str, *, origin: str | None = None) -> Any:
+    """Parse the text of one setting.
+
+    Args:
+        name: Field of `Settings`.
+        text: What the user wrote.
+        origin: What to call it in an error; `None` is its variable's name.
+
+    Returns:
+        The value, of the field's type.
+
+    Raises:
+        SettingError: The text is not accepted.
+    """
+    metadata = Settings.__dataclass_fields__[name].metadata
+    try:
+        return metadata["parse"](text)
+    except ValueError:
+        accepted = metadata["accepts"]
+        raise SettingError(
+            f"{origin or variable(name)} is {text!r}, but accepted is {accepted}"
+        ) from None
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that begin with `RINGCORE_` and mean nothing: most likely misspelt."""
+    known = {variable(name) for name in names()} | PLACEMENT_VARIABLES | _CALL_VARIABLES
+    return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

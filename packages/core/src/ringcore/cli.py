@@ -1,0 +1,43 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command `ringcore`: a table of sub-commands, each imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+# Name -> (module, one line of help). The module has a function `main(argv) -> exit code`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("ringcore.launcher.ringrun", "start the ranks of a job (also: ringrun)"),
+    "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a sub-command.
+
+    Args:
+        argv: Without the program's name; `None` is `sys.argv[1:]`.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[words[0]][0])
+        run: Callable[[Sequence[str]], int] = module.main
+        return run(words[1:])
+    if words and words[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    wrong = f"ringcore: there is no command {words[0]!r}\n" if words else ""
+    print(wrong + _usage(), file=sys.stderr)
+    return 2
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    rows = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["usage: ringcore COMMAND [options]", "", "commands:", *rows])

@@ -1,0 +1,190 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between the launcher and its agents: a kind, a rank and bytes, on any byte stream."""
+
+from __future__ import annotations
+
+import enum
+import os
+import struct
+from collections.abc import Callable
+
+from ringcore.launcher._loop import Loop
+
+_HEADER = struct.Struct(">BII")  # kind, rank, bytes that follow
+# A job may carry a function with its arguments (ringcore.run); output comes in pieces of 64 KiB.
+_LIMIT_BYTES = 1 << 30
+_READ_BYTES = 1 << 18
+# More than this unsent: the other end is slow, so stop reading what would be sent next.
+_CONGESTED_BYTES = 1 << 20
+# Sent first by an agent. What a login shell prints before it (a greeting) is skipped up to this many bytes.
+MAGIC = b"\0ringcore-agent-1\n"
+_GREETING_BYTES = 1 << 16
+
+
+class Kind(enum.IntEnum):
+    """What a frame means. `rank` is 0 where a frame is about the whole host."""
+
+    HELLO = 1  # agent: JSON with its host's name, interpreter and a free port
+    JOB = 2  # launcher: JSON of a HostJob
+    STDOUT = 3  # agent: bytes that the rank wrote
+    STDERR = 4
+    RESULT = 5  # agent: bytes from the rank of a ringcore.run
+    EXIT = 6  # agent: JSON with the exit code and the error file
+    DONE = 7  # agent: no process of the job is left here
+    FAILED = 8  # agent: JSON; the job could not be started
+    SIGNAL = 9  # launcher: signal number in `rank`
+    KILL = 10  # launcher
+    PING = 11  # launcher: still here
+    NOTE = 12  # agent: text for --verbose
+
+
+class ProtocolError(Exception):
+    """The other end sent something that no launcher or agent sends."""
+
+
+class FrameReader:
+    """Cuts a byte stream into frames."""
+
+    def __init__(self, *, expect_magic: bool = False) -> None:
+        self._data = bytearray()
+        self._expect_magic = expect_magic
+
+    def feed(self, data: bytes) -> list[tuple[Kind, int, bytes]]:
+        """Take bytes as they come, and return the frames that are complete.
+
+        Raises:
+            ProtocolError: The bytes are no frames.
+        """
+        self._data += data
+        if self._expect_magic and not self._skip_greeting():
+            return []
+        frames = []
+        while len(self._data) >= _HEADER.size:
+            kind, rank, length = _HEADER.unpack_from(self._data)
+            if kind not in Kind._value2member_map_ or length > _LIMIT_BYTES:
+                raise ProtocolError(f"frame of kind {kind} with {length} bytes")
+            end = _HEADER.size + length
+            if len(self._data) < end:
+                break
+            frames.append((Kind(kind), rank, bytes(self._data[_HEADER.size : end])))
+            del self._data[:end]
+        return frames
+
+    def _skip_greeting(self) -> bool:
+        start = self._data.find(MAGIC)
+        if start < 0:
+            if len(self._data) > _GREETING_BYTES:
+                raise ProtocolError("the remote shell prints without end, and no agent answers")
+            return False
+        del self._data[: start + len(MAGIC)]
+        self._expect_magic = False
+        return True
+
+
+class Channel:
+    """Frames in both directions over two descriptors that never block."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        *,
+        on_frame: Callable[[Kind, int, bytes], None],
+        on_close: Callable[[str], None],
+        expect_magic: bool = False,
+    ) -> None:
+        """Start to read.
+
+        Args:
+            loop: Calls back when there is something to do.
+            read_fd: Where frames come from.
+            write_fd: Where frames go to; another descriptor than `read_fd`.
+            on_frame: Called with each frame.
+            on_close: Called once with the reason when nothing more can come.
+            expect_magic: Skip what comes before an agent's magic line.
+        """
+        self._loop = loop
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._on_frame = on_frame
+        self._on_close = on_close
+        self._reader = FrameReader(expect_magic=expect_magic)
+        self._unsent = bytearray()
+        self._open = True
+        self.on_drained: Callable[[], None] | None = None
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+        loop.on_readable(read_fd, self._read)
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much is unsent that a source of frames should pause until `on_drained`."""
+        return len(self._unsent) > _CONGESTED_BYTES
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything was sent, or never can be."""
+        return not self._unsent
+
+    def send(self, kind: Kind, rank: int = 0, payload: bytes = b"") -> None:
+        """Send a frame, now or as soon as the other end takes it; nothing happens after a close."""
+        self.send_raw(_HEADER.pack(kind, rank, len(payload)) + payload)
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes as they are: for the magic line."""
+        if not self._open:
+            return
+        was_idle = self.idle
+        self._unsent += data
+        if was_idle:
+            self._write()
+            if not self.idle:
+                self._loop.on_writable(self._write_fd, self._write)
+
+    def close(self) -> None:
+        """Stop; what is unsent is dropped. The descriptors stay the caller's to close."""
+        if self._open:
+            self._open = False
+            self._unsent.clear()
+            self._loop.forget(self._read_fd)
+            self._loop.forget(self._write_fd)
+
+    def _fail(self, reason: str) -> None:
+        if self._open:
+            self.close()
+            self._on_close(reason)
+
+    def _write(self) -> None:
+        was_congested = self.congested
+        try:
+            while self._unsent:
+                with memoryview(self._unsent) as view:
+                    sent = os.write(self._write_fd, view[: 1 << 18])
+                del self._unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            return self._fail(f"cannot write: {error.strerror}")
+        if self.idle:
+            self._loop.forget(self._write_fd)
+        if was_congested and not self.congested and self.on_drained is not None:
+            self.on_drained()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._read_fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            return self._fail(f"cannot read: {error.strerror}")
+        if not data:
+            return self._fail("connection closed")
+        try:
+            frames = self._reader.feed(data)
+        except ProtocolError as error:
+            return self._fail(str(error))
+        for kind, rank, payload in frames:
+            if self._open:
+                self._on_frame(kind, rank, payload)

@@ -1,0 +1,109 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""A small process that outlives the launcher by a moment, to end what a killed launcher leaves behind.
+
+The kernel ends the ranks themselves when their parent dies (see `_process`), but not what the ranks started:
+data loader workers, shells' children. The guard knows each rank's process group, waits until the launcher's end
+of a pipe is closed, which no way of dying can prevent, and kills the groups.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+class Guard:
+    """The launcher's handle of its guard process."""
+
+    def __init__(self, pid: int, write_fd: int) -> None:
+        self._pid = pid
+        self._write_fd = write_fd
+
+    @classmethod
+    def start(cls) -> Guard:
+        """Fork the guard. To be called while this process has one thread only."""
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _run(read_fd)
+            finally:
+                os._exit(0)
+        os.close(read_fd)
+        return cls(pid, write_fd)
+
+    def watch(self, group: int) -> None:
+        """Kill the process group `group` when this process is gone."""
+        self._tell(f"+{group}")
+
+    def forget(self, group: int) -> None:
+        """The group has ended; its number may be another's from now on."""
+        self._tell(f"-{group}")
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory of plain files when this process is gone."""
+        self._tell(f"/{path}")
+
+    def close(self) -> None:
+        """Let the guard do what there is left to do, and wait until it has."""
+        os.close(self._write_fd)
+        os.waitpid(self._pid, 0)
+
+    def _tell(self, line: str) -> None:
+        try:
+            os.write(self._write_fd, os.fsencode(line) + b"\0")
+        except BrokenPipeError:
+            pass  # Someone killed the guard. The ranks still die with the launcher; theirs do not.
+
+
+def _run(read_fd: int) -> None:
+    os.setsid()  # Ctrl-C at the terminal is for the launcher.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    read_fd = _keep_only(read_fd)
+    groups, directories = _listen(read_fd)
+    for group in groups:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # It has ended by itself.
+    for directory in directories:
+        remove_directory(directory)
+
+
+def _keep_only(fd: int) -> int:
+    """Closes every descriptor but `fd`: the guard must not hold the launcher's pipes open."""
+    null = os.open(os.devnull, os.O_RDWR)
+    kept = os.dup2(fd, 3) if fd != 3 else fd
+    for standard in range(3):
+        os.dup2(null, standard)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    return kept
+
+
+def _listen(read_fd: int) -> tuple[set[int], set[str]]:
+    groups: set[int] = set()
+    directories: set[str] = set()
+    text = b""
+    while data := os.read(read_fd, 65536):
+        *lines, text = (text + data).split(b"\0")
+        for line in lines:
+            word = os.fsdecode(line[1:])
+            if line[:1] == b"+":
+                groups.add(int(word))
+            elif line[:1] == b"-":
+                groups.discard(int(word))
+            else:
+                directories.add(word)
+    return groups, directories
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory that holds plain files only; what cannot be removed stays."""
+    try:
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
+    except OSError:
+        pass

@@ -1,0 +1,85 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent of one host has to know to start that host's ranks."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from typing import Any, Protocol
+
+from ringcore.launcher._frames import Kind
+
+
+@dataclasses.dataclass(frozen=True)
+class RankJob:
+    """One rank: its number in the job and the variables that only it gets."""
+
+    rank: int
+    environ: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class HostJob:
+    """The ranks of one host and what they have in common.
+
+    Attributes:
+        ranks: In the order of local ranks.
+        argv: The command.
+        cwd: Working directory.
+        environ: Variables over those of the agent's own environment.
+        blobs: Variable -> bytes. Each rank inherits a descriptor to read the bytes from, and the variable
+            holds its number; so keys and pickled functions are in no argv, environment or file.
+        wants_result: Give each rank a descriptor to write to, RINGCORE_RESULT_FD.
+        stdin_rank: The rank that reads the launcher's standard input.
+        silence_limit_s: An agent that hears nothing from the launcher for so long ends its ranks.
+    """
+
+    ranks: tuple[RankJob, ...]
+    argv: tuple[str, ...]
+    cwd: str
+    environ: dict[str, str]
+    blobs: dict[str, bytes]
+    wants_result: bool = False
+    stdin_rank: int | None = None
+    silence_limit_s: float = 30.0
+
+    def to_json(self) -> bytes:
+        """Encode for the way to a remote agent."""
+        fields: dict[str, Any] = dataclasses.asdict(self)
+        fields["blobs"] = {name: base64.b64encode(b).decode() for name, b in self.blobs.items()}
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> HostJob:
+        """Decode what `to_json` made."""
+        fields = json.loads(text)
+        fields["ranks"] = tuple(RankJob(**rank) for rank in fields["ranks"])
+        fields["argv"] = tuple(fields["argv"])
+        fields["blobs"] = {name: base64.b64decode(b) for name, b in fields["blobs"].items()}
+        return cls(**fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class RankExit:
+    """How a rank ended: `code` as subprocess tells it (negative: a signal), and its error file's text."""
+
+    code: int
+    error_text: str | None = None
+
+
+class Events(Protocol):
+    """What an agent tells, wherever it runs."""
+
+    def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
+        """A rank wrote to its standard output, standard error or result descriptor."""
+
+    def on_exit(self, rank: int, how: RankExit) -> None:
+        """A rank has ended; all that it wrote was told before."""
+
+    def on_note(self, text: str) -> None:
+        """Something that a user who asked for details wants to know."""
+
+    def on_done(self) -> None:
+        """No process of this agent is left."""

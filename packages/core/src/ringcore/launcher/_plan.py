@@ -1,0 +1,259 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank runs where, with which command and which variables."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+
+from ringcore.launcher import _hosts
+from ringcore.launcher._hosts import Host, HostError, Slot
+
+# torchrun's defaults, which its users' scripts and firewalls know.
+_RENDEZVOUS_PORT, _MASTER_PORT = 29400, 29500
+# Variables that describe this machine or this login, and would be wrong on another.
+_NOT_FORWARDED = (
+    "_", "BASH_*", "COLUMNS", "DBUS_*", "DISPLAY", "HOME", "HOSTNAME", "LINES", "LOGNAME", "LS_COLORS", "MAIL", "OLDPWD",
+    "PWD", "RINGCORE_KEY_*", "SHELL", "SHLVL", "SSH_*", "SUDO_*", "TERM", "TMPDIR", "TMUX*", "USER", "WAYLAND_*",
+    "WINDOWID", "XAUTHORITY", "XDG_*",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A host and the ranks that this launcher starts there; `remote` is `None` for this machine."""
+
+    name: str
+    slots: tuple[Slot, ...]
+    remote: Host | None = None
+    address: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A job as it was asked for.
+
+    Attributes:
+        size: Number of ranks, those of other launchers included.
+        group_size: Number of hosts, likewise.
+        nodes: What this launcher starts.
+        serves: Whether this launcher serves the rendezvous.
+        bind: Address to serve at.
+        rendezvous: Where to meet, if another launcher or the user serves it.
+        port: Port to serve at; 0: any.
+        master_addr: For torch; `None`: the host of rank 0.
+        master_port: For torch; `None`: a free one there.
+    """
+
+    size: int
+    group_size: int
+    nodes: tuple[Node, ...]
+    serves: bool = True
+    bind: str = "127.0.0.1"
+    rendezvous: str | None = None
+    port: int = 0
+    master_addr: str | None = None
+    master_port: int | None = None
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether ssh is needed."""
+        return any(node.remote is not None for node in self.nodes)
+
+
+def make_plan(options: argparse.Namespace) -> Plan:
+    """Lay the job out.
+
+    Args:
+        options: From `_options.parse`.
+
+    Raises:
+        HostError: The options do not fit together, or a host does not exist.
+    """
+    if options.nnodes > 1:
+        return _plan_one_of_several(options)
+    if options.hosts and options.hostfile:
+        raise HostError("give --hosts or --hostfile, not both")
+    if options.hosts or options.hostfile:
+        return _plan_hosts(options)
+    size = options.np or options.nproc_per_node
+    if size is None:
+        raise HostError("say how many ranks to start, for example -np 2")
+    node = Node("localhost", tuple(_hosts.slots_of([size])))
+    return _with_rendezvous(Plan(size, 1, (node,)), options)
+
+
+def _plan_hosts(options: argparse.Namespace) -> Plan:
+    hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile)
+    if options.nproc_per_node is not None:
+        hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
+    size = options.np or sum(host.slots for host in hosts)
+    slots = _hosts.lay_out(hosts, size)
+    hosts = hosts[: slots[-1].host + 1]
+    remote = [host for host in hosts if not _hosts.is_local(host)]
+    if len(hosts) - len(remote) > 1:
+        raise HostError("this machine occurs under two names; give it all its slots in one place")
+    addresses = _hosts.resolve(remote)
+    nodes = []
+    for index, host in enumerate(hosts):
+        mine = tuple(slot for slot in slots if slot.host == index)
+        nodes.append(Node(host.name, mine, host if host in remote else None, addresses.get(host.name)))
+    plan = Plan(size, len(nodes), tuple(nodes), master_port=options.master_port)
+    if not remote:
+        return _with_rendezvous(plan, options)
+    interfaces = options.settings.get("RINGCORE_NETWORK_INTERFACES")
+    if interfaces:
+        bind = _hosts.address_of_interface(interfaces.split(","))
+    else:
+        bind = _hosts.address_towards(addresses[remote[0].name])
+    master = options.master_addr or nodes[0].address or bind
+    return _with_rendezvous(dataclasses.replace(plan, bind=bind, master_addr=master), options)
+
+
+def _plan_one_of_several(options: argparse.Namespace) -> Plan:
+    if options.hosts or options.hostfile:
+        raise HostError("--nnodes means that each host has its own ringrun; with --hosts leave it out")
+    if options.node_rank >= options.nnodes:
+        raise HostError(f"--node-rank {options.node_rank} is not one of {options.nnodes} nodes; they count from 0")
+    each = options.nproc_per_node
+    if each is None and options.np is not None:
+        if options.np % options.nnodes:
+            raise HostError(f"{options.np} ranks are not the same number on each of {options.nnodes} nodes")
+        each = options.np // options.nnodes
+    each = each or 1
+    host, port = _endpoint(options)
+    slots = _hosts.slots_of([each] * options.nnodes)
+    mine = tuple(slot for slot in slots if slot.host == options.node_rank)
+    if not ({"RINGCORE_KEY_FILE", "RINGCORE_KEY_FD"} & (options.settings.keys() | os.environ.keys())):
+        raise HostError(
+            "the ringruns of several nodes have to share a key: make one with `(umask 077; head -c 32 /dev/urandom > "
+            "job.key)`, copy it to each node, and give --key-file job.key"
+        )
+    return Plan(
+        size=each * options.nnodes,
+        group_size=options.nnodes,
+        nodes=(Node(socket.gethostname(), mine),),
+        serves=options.node_rank == 0 and not _asked_rendezvous(options),
+        bind=host,
+        rendezvous=_asked_rendezvous(options) or f"tcp:{_bracketed(host)}:{port}",
+        port=port,
+        master_addr=options.master_addr or host,
+        master_port=options.master_port or _MASTER_PORT,
+    )
+
+
+def _endpoint(options: argparse.Namespace) -> tuple[str, int]:
+    text = options.rdzv_endpoint or options.master_addr
+    if text is None:
+        asked = _asked_rendezvous(options)
+        if asked is not None and asked.startswith("tcp:"):
+            text = asked[len("tcp:") :]
+        else:
+            raise HostError("--nnodes needs --master-addr or --rdzv-endpoint: the address of node 0")
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:]+)(?::([0-9]{1,5}))?", text)
+    if match is None:
+        raise HostError(f"{text!r} is no address; write HOST or HOST:PORT")
+    return match[1].strip("[]"), int(match[2] or _RENDEZVOUS_PORT)
+
+
+def _asked_rendezvous(options: argparse.Namespace) -> str | None:
+    return options.settings.get("RINGCORE_RENDEZVOUS") or os.environ.get("RINGCORE_RENDEZVOUS") or None
+
+
+def _with_rendezvous(plan: Plan, options: argparse.Namespace) -> Plan:
+    """Takes an explicit --rendezvous: the user serves it. A variable alone may stem from an outer job."""
+    asked = options.settings.get("RINGCORE_RENDEZVOUS")
+    return dataclasses.replace(
+        plan,
+        serves=asked is None,
+        rendezvous=asked,
+        master_addr=plan.master_addr or options.master_addr or "127.0.0.1",
+        master_port=plan.master_port or options.master_port,
+    )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def make_argv(options: argparse.Namespace, python: str) -> tuple[str, ...]:
+    """The command of each rank: a module or a .py file runs under the interpreter `python`."""
+    command = tuple(options.command)
+    if options.module:
+        return (python, "-m", *command)
+    if command[0].endswith(".py") and not options.no_python:
+        return (python, *command)
+    return command
+
+
+def common_environ(options: argparse.Namespace, plan: Plan, job_id: str, rendezvous: str, port: int) -> dict[str, str]:
+    """The variables that all ranks get."""
+    environ = {
+        "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED") or "1",
+        "MASTER_ADDR": plan.master_addr or "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": job_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or "1",
+        **options.settings,
+        "RINGCORE_JOB_ID": job_id,
+        "RINGCORE_RENDEZVOUS": rendezvous,
+    }
+    for assignment in options.env:
+        name, sign, value = assignment.partition("=")
+        if sign:
+            environ[name] = value
+        elif name in os.environ:
+            environ[name] = os.environ[name]
+        else:
+            raise HostError(f"-x {name}: this variable is not set here; give its value as {name}=VALUE")
+    return environ
+
+
+def forwarded_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """What ranks on another host get of this process's environment: all but what describes this machine."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_FORWARDED)
+    }
+
+
+def rank_environ(plan: Plan, slot: Slot, role: str) -> dict[str, str]:
+    """The variables that only one rank gets: ringcore's own, torchrun's full set, and Horovod's."""
+    places = {
+        "RANK": slot.rank,
+        "SIZE": plan.size,
+        "LOCAL_RANK": slot.local_rank,
+        "LOCAL_SIZE": slot.local_size,
+        "CROSS_RANK": slot.cross_rank,
+        "CROSS_SIZE": slot.cross_size,
+    }
+    torchrun = {
+        "RANK": slot.rank,
+        "WORLD_SIZE": plan.size,
+        "LOCAL_RANK": slot.local_rank,
+        "LOCAL_WORLD_SIZE": slot.local_size,
+        "GROUP_RANK": slot.host,
+        "GROUP_WORLD_SIZE": plan.group_size,
+        "ROLE_RANK": slot.rank,
+        "ROLE_WORLD_SIZE": plan.size,
+        "ROLE_NAME": role,
+    }
+    environ = {f"{prefix}_{name}": str(n) for prefix in ("RINGCORE", "HOROVOD") for name, n in places.items()}
+    environ.update({name: str(value) for name, value in torchrun.items()})
+    return environ
+
+
+def this_python() -> str:
+    """The interpreter that ranks run under."""
+    return sys.executable

@@ -1,0 +1,344 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a job: starts its hosts, passes signals and output on, ends all when one rank fails."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import errno
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ringcore.launcher import _plan, _process, _remote, _summary
+from ringcore.launcher._frames import Kind
+from ringcore.launcher._guard import Guard
+from ringcore.launcher._job import HostJob, RankExit, RankJob
+from ringcore.launcher._loop import Loop, Timer
+from ringcore.launcher._output import ConsoleClosed, Output
+from ringcore.launcher._plan import Node, Plan
+from ringcore.launcher._summary import Failure
+from ringcore.launcher.agent import Agent, free_port
+
+# After a failure the others wait for a rank that is gone; after a signal from outside they may save their state.
+_GRACE_S = {None: 0.35, signal.SIGINT: 5.0, signal.SIGTERM: 30.0, signal.SIGHUP: 30.0}
+# A rank that says "I lost a peer" may have overtaken the one that failed.
+_SETTLE_S = 0.1
+# SIGKILL ends everything but a process that the kernel itself holds.
+_KILL_LIMIT_S = 5.0
+_EXIT_PIPE = 128 + signal.SIGPIPE
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclasses.dataclass(frozen=True)
+class JobInput:
+    """What the ranks of a job get besides their command.
+
+    Attributes:
+        blobs: See `HostJob.blobs`; holds the key.
+        job_id: Name of the job.
+        rendezvous: Where the ranks meet.
+        on_result: Takes (rank, piece) of what ranks write to their result descriptors; `None`: they have none.
+    """
+
+    blobs: dict[str, bytes]
+    job_id: str
+    rendezvous: str
+    on_result: Callable[[int, bytes], None] | None = None
+
+
+class Supervisor:
+    """One job from start to end."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        guard: Guard,
+        output: Output,
+        options: argparse.Namespace,
+        plan: Plan,
+        given: JobInput,
+    ) -> None:
+        self._loop = loop
+        self._guard = guard
+        self._output = output
+        self._options = options
+        self._plan = plan
+        self._given = given
+        self._hosts: list[Agent | _remote.RemoteHost] = []
+        self._hello: dict[int, dict[str, Any]] = {}
+        self._open: set[int] = set(range(len(plan.nodes)))
+        self._running = {slot.rank for node in plan.nodes for slot in node.slots}
+        self._failures: list[Failure] = []
+        self._exit_code: int | None = None  # Decided by something else than a rank.
+        self._signal: int | None = None
+        self._launched = False
+        self._stopping = False
+        self._killed = False
+        self._settle: Timer | None = None
+        self._started_at = time.monotonic()
+        self._failed_after_s = 0.0
+
+    def run(self) -> int:
+        """Run the job to its end, and return the launcher's exit code."""
+        self._loop.on_signals(
+            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FORWARDED), self._on_signal
+        )
+        try:
+            with self._console_errors():
+                self._connect()
+            while self._open:
+                with self._console_errors():
+                    self._loop.run_once()
+        finally:
+            for host in self._hosts:
+                host.close()
+        with self._console_errors():
+            return self._report()
+        return _EXIT_PIPE
+
+    def stop(self, code: int) -> None:
+        """End the job for a reason outside of it, with this exit code."""
+        self._exit_code = code
+        self._kill()
+
+    # Start.
+
+    def _connect(self) -> None:
+        for index, node in enumerate(self._plan.nodes):
+            events = _NodeEvents(self, index)
+            if node.remote is None:
+                self._hosts.append(Agent(self._loop, self._guard, events))
+            else:
+                self._hosts.append(self._connect_to(node, events))
+        if not self._plan.has_remote:
+            return self._launch()
+        limit_s = float(self._options.settings.get("RINGCORE_START_TIMEOUT_S", 30.0))
+        self._loop.call_later(limit_s, functools.partial(self._on_start_timeout, limit_s))
+
+    def _connect_to(self, node: Node, events: _NodeEvents) -> _remote.RemoteHost:
+        assert node.remote is not None
+        argv = _remote.ssh_argv(
+            node.remote.name.replace("[", "").replace("]", ""),
+            port=self._options.ssh_port,
+            identity_file=self._options.ssh_identity_file,
+            connect_timeout_s=float(self._options.settings.get("RINGCORE_START_TIMEOUT_S", 30.0)),
+            python=self._options.remote_python or _plan.this_python(),
+            python_path=os.environ.get("PYTHONPATH"),
+        )
+        self.note(f"connecting to {node.name}: {' '.join(argv)}")
+        return _remote.RemoteHost(self._loop, node.name, argv, events)
+
+    def on_hello(self, index: int, hello: dict[str, Any]) -> None:
+        """An agent is there; when all are, the job starts."""
+        self._hello[index] = hello
+        self.note(f"{self._plan.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
+        remote = sum(node.remote is not None for node in self._plan.nodes)
+        if len(self._hello) == remote and not self._stopping:
+            self._launch()
+
+    def _on_start_timeout(self, limit_s: float) -> None:
+        if not self._launched and not self._stopping:
+            silent = [
+                node.name
+                for index, node in enumerate(self._plan.nodes)
+                if node.remote is not None and index not in self._hello
+            ]
+            self._abort(f"host {', '.join(silent)} did not answer within {limit_s:g} s (--start-timeout)", 1)
+
+    def _launch(self) -> None:
+        self._launched = True
+        self._started_at = time.monotonic()
+        port = self._plan.master_port or (self._hello[0]["port"] if 0 in self._hello else free_port())
+        common = _plan.common_environ(
+            self._options, self._plan, self._given.job_id, self._given.rendezvous, port
+        )
+        self.note(f"rendezvous {self._given.rendezvous}, torch's {common['MASTER_ADDR']}:{port}")
+        for index, node in enumerate(self._plan.nodes):
+            if index in self._open:
+                self._launch_on(index, node, common)
+
+    def _launch_on(self, index: int, node: Node, common: dict[str, str]) -> None:
+        python = _plan.this_python()
+        if node.remote is not None:
+            python = self._options.remote_python or python
+            common = {**_plan.forwarded_environ(os.environ), **common}
+        job = HostJob(
+            ranks=tuple(
+                RankJob(slot.rank, _plan.rank_environ(self._plan, slot, self._options.role))
+                for slot in node.slots
+            ),
+            argv=_plan.make_argv(self._options, python),
+            cwd=os.path.abspath(self._options.workdir or os.getcwd()),
+            environ=common,
+            blobs=self._given.blobs,
+            wants_result=self._given.on_result is not None,
+            stdin_rank=None if node.remote is not None or self._given.on_result else 0,
+            silence_limit_s=self._options.agent_timeout,
+        )
+        self.note(f"{node.name}: ranks {[slot.rank for slot in node.slots]}, {' '.join(job.argv)}")
+        try:
+            self._hosts[index].start(job)
+        except _process.StartError as error:
+            self.on_lost(index, str(error), error.exit_code)
+
+    # Events.
+
+    def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
+        """A rank wrote something."""
+        if kind is not Kind.RESULT:
+            self._output.feed(rank, kind, data)
+        elif self._given.on_result is not None:
+            self._given.on_result(rank, data)
+
+    def on_exit(self, rank: int, how: RankExit) -> None:
+        """A rank has ended."""
+        self._output.end(rank)
+        self._running.discard(rank)
+        if how.code == 0 or self._signal is not None or self._exit_code is not None:
+            return
+        failure = Failure(rank, how, self._output.tail(rank), by_launcher=self._stopping)
+        if not self._failures:
+            self._failed_after_s = time.monotonic() - self._started_at
+        self._failures.append(failure)
+        if self._stopping:
+            return
+        if failure.is_consequence and self._running:
+            self._settle = self._settle or self._loop.call_later(_SETTLE_S, self._end_others)
+        else:
+            self._end_others()
+
+    def on_done(self, index: int) -> None:
+        """Nothing is left on a host."""
+        self._open.discard(index)
+
+    def on_lost(self, index: int, reason: str, code: int) -> None:
+        """A host is gone, or could not start its ranks."""
+        self._open.discard(index)
+        self._running -= {slot.rank for slot in self._plan.nodes[index].slots}
+        if not self._stopping or not self._failures:
+            self._abort(reason, code)
+
+    def note(self, text: str) -> None:
+        """Say something to a user who asked for details."""
+        if self._options.verbose:
+            self._output.say(f"ringrun: {text}")
+
+    # End.
+
+    def _abort(self, reason: str, code: int) -> None:
+        if self._exit_code is None and not self._stopping:
+            self._exit_code = code
+            self._output.say(f"ringrun: {reason}")
+        if not self._launched:
+            self._stopping = True
+            self._open.clear()
+        else:
+            self._end_others()
+
+    def _end_others(self) -> None:
+        if not self._stopping:
+            self._begin_stop(signal.SIGTERM, _GRACE_S[None])
+
+    def _begin_stop(self, number: int, grace_s: float) -> None:
+        self._stopping = True
+        for index in self._open:
+            self._hosts[index].signal(number)
+        if self._options.shutdown_timeout is not None:
+            grace_s = self._options.shutdown_timeout
+        self._loop.call_later(grace_s, self._kill)
+
+    def _kill(self) -> None:
+        if self._killed or not self._open:
+            return
+        self._stopping = self._killed = True
+        if not self._launched:
+            self._open.clear()
+        for index in self._open:
+            self._hosts[index].kill()
+        self._loop.call_later(_KILL_LIMIT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._open:
+            names = ", ".join(self._plan.nodes[index].name for index in sorted(self._open))
+            self._output.say(f"ringrun: processes on {names} did not end within {_KILL_LIMIT_S:g} s of SIGKILL")
+            self._exit_code = self._exit_code or 1
+            os._exit(self._report())  # Closing would wait for them; the guard goes on trying.
+
+    def _on_signal(self, number: int) -> None:
+        if number in _FORWARDED:
+            for index in self._open if self._launched else ():
+                self._hosts[index].signal(number)
+        elif self._stopping:
+            self._kill()
+        else:
+            self._signal = number
+            name = signal.Signals(number).name
+            if not self._launched:
+                return self._kill()
+            self._begin_stop(number, _GRACE_S[signal.Signals(number)])
+            again = "; once more kills them" if self._running else ""
+            self._output.say(f"ringrun: {name}: passed on to the ranks{again}")
+
+    @contextmanager
+    def _console_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except ConsoleClosed as closed:
+            self._output.mute()
+            # A terminal that was closed sends SIGHUP too; a reader that has gone wants no more.
+            if closed.number == errno.EPIPE:
+                self.stop(_EXIT_PIPE)
+
+    def _report(self) -> int:
+        if self._signal is not None:
+            return 128 + self._signal
+        if self._exit_code is not None:
+            return self._exit_code
+        if not self._failures:
+            return 0
+        cause = _summary.find_cause(self._failures)
+        log = self._options.log_dir and os.path.join(self._options.log_dir, f"rank.{cause.rank}", "stderr")
+        host = next(n.name for n in self._plan.nodes if any(s.rank == cause.rank for s in n.slots))
+        lines = _summary.describe(
+            cause, size=self._plan.size, host=host, seconds=self._failed_after_s, log=log
+        )
+        self._output.say("\n".join(lines))
+        self._write_error_files(cause)
+        return cause.exit_code
+
+    def _write_error_files(self, cause: Failure) -> None:
+        paths = [os.environ.get("TORCHELASTIC_ERROR_FILE")]
+        if self._options.log_dir:
+            paths.append(os.path.join(self._options.log_dir, "error.json"))
+        for path in filter(None, paths):
+            try:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(_summary.error_file_text(cause))
+            except OSError as error:
+                self._output.say(f"ringrun: cannot write the error file {path}: {error.strerror}")
+
+
+class _NodeEvents:
+    """Tells the supervisor what happens on one of its hosts."""
+
+    def __init__(self, supervisor: Supervisor, index: int) -> None:
+        self._supervisor = supervisor
+        self._index = index
+        self.on_output = supervisor.on_output
+        self.on_exit = supervisor.on_exit
+        self.on_note = supervisor.note
+
+    def on_done(self) -> None:
+        self._supervisor.on_done(self._index)
+
+    def on_hello(self, hello: dict[str, Any]) -> None:
+        self._supervisor.on_hello(self._index, hello)
+
+    def on_lost(self, reason: str, code: int) -> None:
+        self._supervisor.on_lost(self._index, reason, code)

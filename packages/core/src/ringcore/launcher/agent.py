@@ -1,0 +1,343 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the ranks of one host, passes on what they print, and ends them.
+
+`Agent` is used by the launcher itself for local ranks, and by `python -m ringcore.launcher.agent` at the far end
+of an ssh connection, where it takes the job from standard input and answers on standard output.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from ringcore.launcher import _frames, _process
+from ringcore.launcher._frames import Channel, Kind
+from ringcore.launcher._guard import Guard, remove_directory
+from ringcore.launcher._job import Events, HostJob, RankExit, RankJob
+from ringcore.launcher._loop import Loop, Timer
+
+_READ_BYTES = 1 << 16
+# A pipe holds at most 1 MiB unless a privileged process raised it; what is more comes from living grandchildren.
+_DRAIN_READS = 32
+_ERROR_FILE_BYTES = 1 << 16
+# multiprocessing's resource tracker and the like end by themselves a moment after their rank.
+_LEFTOVER_GRACE_S = 0.2
+_LEFTOVER_POLL_S = 0.01
+
+
+class Agent:
+    """The ranks of this host."""
+
+    def __init__(self, loop: Loop, guard: Guard, events: Events) -> None:
+        self._loop = loop
+        self._guard = guard
+        self._events = events
+        self._processes: dict[int, _process.Process] = {}
+        self._groups: dict[int, _process.Process] = {}  # rank -> not known to have ended with all it started
+        self._pipes: dict[int, tuple[int, Kind]] = {}  # descriptor -> (rank, what it carries)
+        self._paused = False
+        self._directory: str | None = None
+
+    def start(self, job: HostJob) -> None:
+        """Start all ranks of this host.
+
+        Raises:
+            StartError: One could not be started; the others were ended.
+        """
+        self._directory = _private_directory()
+        self._guard.remove_directory(self._directory)
+        self._blobs = {name: _memory_file(name, data) for name, data in job.blobs.items()}
+        common = {**os.environ, **job.environ}
+        common.pop("RINGCORE_KEY_FILE", None)
+        if not common.get("OMP_NUM_THREADS"):
+            cores = usable_cores()
+            common["OMP_NUM_THREADS"] = str(max(1, cores // len(job.ranks)))
+            self._events.on_note(
+                f"OMP_NUM_THREADS={common['OMP_NUM_THREADS']} on {socket.gethostname()}: {cores} cores for "
+                f"{len(job.ranks)} ranks; set the variable to choose another number"
+            )
+        try:
+            for rank_job in job.ranks:
+                self._start_rank(job, rank_job, common)
+        except _process.StartError:
+            self.kill()
+            raise
+        finally:
+            for fd in self._blobs.values():
+                os.close(fd)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all ranks; one that ends processes also to what the ranks started."""
+        for process in self._processes.values():
+            if number in (signal.SIGUSR1, signal.SIGUSR2):
+                process.signal_leader(number)
+            else:
+                process.signal_group(number)
+
+    def kill(self) -> None:
+        """End all ranks and what they started, now."""
+        for process in self._groups.values():
+            process.signal_group(signal.SIGKILL)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on to read what ranks print: they wait in their writes when nobody takes it."""
+        if paused != self._paused:
+            self._paused = paused
+            for fd in self._pipes:
+                self._listen(fd, not paused)
+
+    def close(self) -> None:
+        """End everything at once and let go of all descriptors."""
+        self.kill()
+        for process in self._groups.values():
+            process.popen.wait()
+        for fd in list(self._pipes):
+            self._close_pipe(fd)
+        if self._directory is not None:
+            remove_directory(self._directory)
+
+    def _start_rank(self, job: HostJob, rank_job: RankJob, common: dict[str, str]) -> None:
+        rank = rank_job.rank
+        environ = {**common, **rank_job.environ, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
+        environ["HOROVOD_HOSTNAME"] = socket.gethostname()
+        environ.update({name: str(fd) for name, fd in self._blobs.items()})
+        inherit = list(self._blobs.values())
+        result_read, result_write = -1, -1
+        if job.wants_result:
+            result_read, result_write = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(result_read, False)
+            environ["RINGCORE_RESULT_FD"] = str(result_write)
+            inherit.append(result_write)
+        try:
+            process = _process.start(
+                job.argv,
+                environ=environ,
+                cwd=job.cwd,
+                stdin=0 if rank == job.stdin_rank else subprocess.DEVNULL,
+                inherit=inherit,
+            )
+        finally:
+            if job.wants_result:
+                os.close(result_write)
+        self._guard.watch(process.group)
+        self._processes[rank] = self._groups[rank] = process
+        self._pipes[process.stdout_fd] = (rank, Kind.STDOUT)
+        self._pipes[process.stderr_fd] = (rank, Kind.STDERR)
+        if job.wants_result:
+            self._pipes[result_read] = (rank, Kind.RESULT)
+        for fd, (owner, _) in self._pipes.items():
+            if owner == rank:
+                self._listen(fd, True)
+        self._loop.on_readable(process.pidfd, functools.partial(self._on_exit, rank))
+
+    def _listen(self, fd: int, wanted: bool) -> None:
+        self._loop.forget(fd)
+        if wanted:
+            self._loop.on_readable(fd, functools.partial(self._on_output, fd))
+
+    def _on_output(self, fd: int) -> bool:
+        """Passes on one piece; false when there is none for now."""
+        rank, kind = self._pipes[fd]
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close_pipe(fd)
+            return False
+        self._events.on_output(rank, kind, data)
+        return True
+
+    def _close_pipe(self, fd: int) -> None:
+        rank, kind = self._pipes.pop(fd)
+        self._loop.forget(fd)
+        popen = self._groups[rank].popen
+        pipe = {Kind.STDOUT: popen.stdout, Kind.STDERR: popen.stderr}.get(kind)
+        if pipe is None:
+            os.close(fd)
+        else:
+            pipe.close()
+
+    def _on_exit(self, rank: int) -> None:
+        process = self._processes.pop(rank)
+        self._loop.forget(process.pidfd)
+        os.close(process.pidfd)
+        for fd in [fd for fd, (owner, _) in self._pipes.items() if owner == rank]:
+            for _ in range(_DRAIN_READS):
+                if not self._on_output(fd):
+                    break
+        code = process.popen.wait()
+        self._events.on_exit(rank, RankExit(code, self._error_text(rank)))
+        if not self._processes:
+            self._end_leftovers(self._loop.call_later(_LEFTOVER_GRACE_S, self.kill))
+
+    def _end_leftovers(self, deadline: Timer) -> None:
+        """Waits until what the ranks started has ended too; the deadline kills it."""
+        for rank, process in list(self._groups.items()):
+            if not process.signal_group(0):
+                self._guard.forget(process.group)
+                for fd in [fd for fd, (owner, _) in self._pipes.items() if owner == rank]:
+                    # The last words of a grandchild. One that left the group keeps the pipe open, and is left alone.
+                    for _ in range(_DRAIN_READS):
+                        if not self._on_output(fd):
+                            break
+                    if fd in self._pipes:
+                        self._close_pipe(fd)
+                del self._groups[rank]
+        if self._groups:
+            self._loop.call_later(_LEFTOVER_POLL_S, functools.partial(self._end_leftovers, deadline))
+            return
+        deadline.cancel()
+        if self._directory is not None:
+            remove_directory(self._directory)
+        self._events.on_done()
+
+    def _error_file(self, rank: int) -> str:
+        assert self._directory is not None
+        return os.path.join(self._directory, f"rank.{rank}.error.json")
+
+    def _error_text(self, rank: int) -> str | None:
+        try:
+            with open(self._error_file(rank), "rb") as file:
+                return file.read(_ERROR_FILE_BYTES).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"(error file not readable: {error.strerror})"
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, and the CPU limit of its container."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota_us, period_us = file.read().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota_us == "max" else max(1, min(cores, int(quota_us) // int(period_us)))
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment, for torch's rendezvous on rank 0."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _memory_file(name: str, data: bytes) -> int:
+    """Puts bytes where only this process and those that inherit the descriptor can read them."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _private_directory() -> str:
+    """Makes a directory of mode 0700; tempfile.mkdtemp would cost 10 ms of imports."""
+    parent = os.environ.get("TMPDIR") or "/tmp"
+    path = os.path.join(parent, f"ringrun-{os.urandom(8).hex()}")
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        raise _process.StartError(
+            f"cannot make a directory in {parent}: {error.strerror}; TMPDIR names another place", 1
+        ) from None
+    return path
+
+
+class _RemoteAgent:
+    """An agent whose launcher is at the other end of standard input and output."""
+
+    def __init__(self) -> None:
+        self._guard = Guard.start()
+        self._loop = Loop()
+        self._agent = Agent(self._loop, self._guard, self)
+        self._running = True
+        self._done = False
+        self._silence: Timer | None = None
+        self._silence_limit_s = 30.0
+        self._channel = Channel(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close)
+        self._channel.on_drained = functools.partial(self._agent.pause, False)
+
+    def run(self) -> None:
+        self._loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
+        hello = {"host": socket.gethostname(), "port": free_port(), "python": sys.version.split()[0]}
+        self._channel.send_raw(_frames.MAGIC)
+        self._channel.send(Kind.HELLO, 0, json.dumps(hello).encode())
+        self._restart_silence()
+        while self._running and not (self._done and self._channel.idle):
+            self._loop.run_once()
+        self._agent.close()
+        self._guard.close()
+
+    # Events of the agent.
+
+    def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
+        self._channel.send(kind, rank, data)
+        if self._channel.congested:
+            self._agent.pause(True)
+
+    def on_exit(self, rank: int, how: RankExit) -> None:
+        text = json.dumps({"code": how.code, "error_text": how.error_text})
+        self._channel.send(Kind.EXIT, rank, text.encode())
+
+    def on_note(self, text: str) -> None:
+        self._channel.send(Kind.NOTE, 0, text.encode())
+
+    def on_done(self) -> None:
+        self._channel.send(Kind.DONE)
+        self._done = True
+
+    # Events of the connection.
+
+    def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
+        self._restart_silence()
+        if kind is Kind.JOB:
+            self._start(HostJob.from_json(payload))
+        elif kind is Kind.SIGNAL:
+            self._agent.signal(rank)
+        elif kind is Kind.KILL:
+            self._agent.kill()
+
+    def _start(self, job: HostJob) -> None:
+        self._silence_limit_s = job.silence_limit_s
+        self._restart_silence()
+        try:
+            self._agent.start(job)
+        except _process.StartError as error:
+            text = json.dumps({"message": str(error), "code": error.exit_code})
+            self._channel.send(Kind.FAILED, 0, text.encode())
+            self._done = True
+
+    def _restart_silence(self) -> None:
+        # The connection may have been cut without a word to either end.
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = self._loop.call_later(self._silence_limit_s, self._on_silence)
+
+    def _on_silence(self) -> None:
+        self._running = False
+
+    def _on_close(self, _reason: str) -> None:
+        self._running = False
+
+    def _on_signal(self, _number: int) -> None:
+        self._running = False
+
+
+def main() -> None:
+    """Serve one launcher, then end."""
+    _RemoteAgent().run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+# Copyright 2026 The ringcore authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command `ringrun` (also `ringcore run`)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from ringcore import _settings
+from ringcore.launcher import _hosts, _options, _plan, _process
+from ringcore.launcher._frames import Kind
+from ringcore.launcher._guard import Guard
+from ringcore.launcher._loop import Loop
+from ringcore.launcher._output import ConsoleClosed, Output, OutputOptions
+from ringcore.launcher._plan import Plan
+from ringcore.launcher._supervisor import JobInput, Supervisor
+
+_KEY_BYTES = 32
+
+
+class KeyFileError(ValueError):
+    """The job's key cannot be read, or others could read it too."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a job as the command line says.
+
+    Args:
+        argv: Without the program's name; `None` is `sys.argv[1:]`.
+
+    Returns:
+        The exit code.
+    """
+    options = _options.parse(sys.argv[1:] if argv is None else argv, os.environ)
+    try:
+        return start_job(options)
+    except (_hosts.HostError, _settings.SettingError, KeyFileError, _process.StartError) as error:
+        print(f"ringrun: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def start_job(
+    options: argparse.Namespace,
+    *,
+    loop: Loop | None = None,
+    blobs: dict[str, bytes] | None = None,
+    on_result: Callable[[int, bytes], None] | None = None,
+    on_start: Callable[[Supervisor], None] | None = None,
+) -> int:
+    """Run a job to its end.
+
+    Args:
+        options: From `_options.parse`.
+        loop: Where the caller waits for more than the job; `None`: a new one.
+        blobs: Variable -> bytes for the ranks to read from a descriptor, besides the key.
+        on_result: Takes (rank, piece) of what ranks write to RINGCORE_RESULT_FD.
+        on_start: Is given the supervisor before the job starts.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        HostError, SettingError, KeyFileError, StartError: Found before any rank was started.
+    """
+    _settings.Settings.from_environ({**os.environ, **options.settings})
+    plan = _plan.make_plan(options)
+    key = _read_key(options)
+    output = Output(_output_options(options, plan), os.environ)
+    _make_logs(output, options, plan)
+    with contextlib.suppress(ConsoleClosed):
+        for line in [*options.notes, *_misspelt()]:
+            output.say(f"ringrun: {line}")
+    with contextlib.ExitStack() as stack:
+        guard = Guard.start()  # Before the rendezvous has its thread.
+        stack.callback(guard.close)
+        rendezvous = plan.rendezvous or ""
+        if plan.serves:
+            server = stack.enter_context(_serve(plan, key))
+            rendezvous = plan.rendezvous or server.address
+        given = JobInput(
+            blobs={**(blobs or {}), "RINGCORE_KEY_FD": key},
+            job_id=options.settings.get("RINGCORE_JOB_ID") or f"ringrun-{os.urandom(8).hex()}",
+            rendezvous=rendezvous,
+            on_result=on_result,
+        )
+        supervisor = Supervisor(loop or Loop(), guard, output, options, plan, given)
+        if on_start is not None:
+            on_start(supervisor)
+        code = supervisor.run()
+        output.close()
+        return code
+
+
+def _serve(plan: Plan, key: bytes):  # type: ignore[no-untyped-def]
+    from ringcore.bootstrap import RendezvousServer
+
+    try:
+        return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port)
+    except OSError as error:
+        raise _hosts.HostError(
+            f"cannot serve the rendezvous at {plan.bind} port {plan.port}: {error.strerror}; is another job running "
+            "there, or is this address another machine's?"
+        ) from None
+
+
+def _read_key(options: argparse.Namespace) -> bytes:
+    """Reads the key that several launchers share, or makes one for this job alone."""
+    given = _settings.Settings.from_environ(options.settings)
+    if options.nnodes > 1 and given.key_fd is None and given.key_file is None:
+        given = _settings.Settings.from_environ(os.environ)
+    if given.key_fd is not None:
+        data = os.pread(given.key_fd, 4096, 0)
+        name = f"descriptor {given.key_fd}"
+    elif given.key_file is not None:
+        data = _read_private(given.key_file)
+        name = given.key_file
+    else:
+        return os.urandom(_KEY_BYTES)
+    if len(data) == _KEY_BYTES:
+        return data
+    with contextlib.suppress(ValueError):
+        decoded = bytes.fromhex(data.decode("ascii").strip())
+        if len(decoded) == _KEY_BYTES:
+            return decoded
+    raise KeyFileError(f"the key in {name} has {len(data)} bytes; 32 bytes, or 64 hexadecimal digits, are needed")
+
+
+def _read_private(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_mode & 0o077 or status.st_uid not in (0, os.getuid()):
+                raise KeyFileError(f"others can read the key file {path}: chmod 600 it, and make another key")
+            return file.read(4096)
+    except OSError as error:
+        raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
+
+
+def _output_options(options: argparse.Namespace, plan: Plan) -> OutputOptions:
+    local_ranks = {slot.rank: slot.local_rank for node in plan.nodes for slot in node.slots}
+    bits = {Kind.STDOUT: 1, Kind.STDERR: 2}
+    if (options.tee or options.redirects) and not options.log_dir:
+        raise _hosts.HostError("--tee and --redirects say what of the log files is shown too: give --log-dir")
+
+    def shows(rank: int, kind: Kind) -> bool:
+        local_rank = local_ranks[rank]
+        if options.local_ranks_filter is not None and local_rank not in options.local_ranks_filter:
+            return False
+        if options.tee is not None:
+            return bool(options.tee.get(local_rank, options.tee.get(None, 0)) & bits[kind])
+        if options.redirects is not None:
+            return not options.redirects.get(local_rank, options.redirects.get(None, 0)) & bits[kind]
+        return True
+
+    return OutputOptions(options.log_dir, shows, options.prefix_timestamp)
+
+
+def _make_logs(output: Output, options: argparse.Namespace, plan: Plan) -> None:
+    try:
+        output.create_logs([slot.rank for node in plan.nodes for slot in node.slots])
+    except OSError as error:
+        raise _hosts.HostError(f"cannot write to --log-dir {options.log_dir}: {error.strerror}") from None
+
+
+def _misspelt() -> list[str]:
+    return [f"{name} is set, but there is no such setting" for name in _settings.unknown_variables(os.environ)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Data-parallel training of PyTorch scripts."""
