@@ -16,6 +16,7 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -203,6 +204,7 @@ inline bool exchange_streams(Link& link, Rank self, std::uint64_t total, unsigne
     if (done) return true;
     if (!moved && link.failure()) return false;
     if (!moved && random() % 8 == 0 && !sleep_on(link)) return false;
+    if (!moved) ::sched_yield();
   }
 }
 
@@ -216,6 +218,7 @@ inline bool play_ping_pong(Link& link, Rank self, int rounds, unsigned awake_rea
     std::byte got{};
     for (bool sleepy = random() % awake_reads == 0; link.read(lane(round), {&got, 1}) == 0;) {
       if (link.failure() || (sleepy && !sleep_on(link))) return false;
+      ::sched_yield();
     }
     if (got != ball) return false;
     if (self == 1 && link.write(lane(round), {&ball, 1}) != 1) return false;
