@@ -44,18 +44,20 @@ class Host:
     netns: str
     directory: Path
 
-    def command(self, argv: Sequence[str]) -> list[str]:
-        """The words that run a command on this host."""
-        return ["nsenter", "-t", str(self.pid), "--net", "--uts", "--ipc", "--mount", f"--wd={os.getcwd()}", "--", *argv]
+    def command(self, argv: Sequence[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:
+        """The words that run a command on this host, in a directory (the files are those of the machine)."""
+        enter = ["nsenter", "-t", str(self.pid), "--net", "--uts", "--ipc", "--mount", f"--wd={cwd or os.getcwd()}"]
+        return [*enter, "--", *argv]
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command there to its end; see `subprocess.run`."""
         options.setdefault("timeout", 60)
-        return subprocess.run(self.command(argv), capture_output=True, text=True, **options)
+        command = self.command(argv, options.pop("cwd", None))
+        return subprocess.run(command, capture_output=True, text=True, **options)
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a command there; see `subprocess.Popen`. Signals reach the command itself."""
-        return subprocess.Popen(self.command(argv), **options)
+        return subprocess.Popen(self.command(argv, options.pop("cwd", None)), **options)
 
     def set_link(self, up: bool) -> None:
         """Plug the host's cable in, or pull it out: packets get lost, nobody is told."""
