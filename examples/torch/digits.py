@@ -14,7 +14,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--epochs", type=int, default=15)
+parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=32, help="images a rank and step")
 parser.add_argument("--lr", type=float, default=0.05, help="learning rate of one rank")
 parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for loss.png and result.json")
@@ -35,10 +35,11 @@ model = nn.Sequential(
     nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
     nn.Flatten(), nn.Linear(256, 10),
 )  # fmt: skip
-optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * size, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * size, momentum=0.9, weight_decay=1e-3)
 optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 ring.broadcast_parameters(model.state_dict(), root_rank=0)
 ring.broadcast_optimizer_state(optimizer, root_rank=0)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 
 losses, seconds = [], 0.0
 steps = len(images) // (args.batch_size * size)
@@ -48,12 +49,14 @@ for epoch in range(args.epochs):
     batches = order[: steps * args.batch_size * size].view(steps, size, args.batch_size)[:, rank]
     start = time.perf_counter()
     for batch in batches:
+        shifted = images[batch].roll(tuple(torch.randint(-1, 2, (2,)).tolist()), dims=(2, 3))
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        loss = nn.functional.cross_entropy(model(shifted), labels[batch])
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     seconds += time.perf_counter() - start
+    scheduler.step()
     if rank == 0:
         print(f"epoch {epoch + 1:2}/{args.epochs}  loss {sum(losses[-steps:]) / steps:.4f}", flush=True)
 

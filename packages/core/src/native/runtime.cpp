@@ -1,6 +1,8 @@
 // The runtime and its operations. Bindings convert, release the GIL, call: no logic.
 #include "engine/runtime.hpp"
 
+#include <unistd.h>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -50,6 +52,13 @@ class PythonRuntime {
     runtime_ = std::make_unique<engine::Runtime>(std::move(config));
   }
 
+  // In a forked child the engine's threads do not exist and its locks may be held by nobody: leave it untouched.
+  ~PythonRuntime() {
+    if (::getpid() != pid_) [[maybe_unused]] auto* leaked = runtime_.release();
+  }
+  PythonRuntime(const PythonRuntime&) = delete;
+  PythonRuntime& operator=(const PythonRuntime&) = delete;
+
   engine::Runtime& get() { return *runtime_; }
 
  private:
@@ -62,6 +71,7 @@ class PythonRuntime {
     return transport::make_shm_link(rank, peer, memory_->segment, std::move(segment), std::move(owned.at(0)));
   }
 
+  pid_t pid_ = ::getpid();
   std::shared_ptr<HostMemory> memory_;
   std::unique_ptr<engine::Runtime> runtime_;
 };

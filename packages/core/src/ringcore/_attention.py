@@ -13,10 +13,16 @@ _log = logging.getLogger("ringcore")
 _NAME = "ringcore-attention"
 
 
-def start_attention_thread(context: Context) -> None:
-    """Start it for one runtime; it ends with the runtime."""
-    if context.size > 1:
-        threading.Thread(target=_attend, args=(context,), name=_NAME, daemon=True).start()
+def start_attention_thread(context: Context) -> threading.Thread | None:
+    """Start it for one runtime; it ends with the runtime, and must be joined then.
+
+    A daemon thread that is still inside native code when the interpreter ends would abort the process.
+    """
+    if context.size == 1:
+        return None
+    thread = threading.Thread(target=_attend, args=(context,), name=_NAME, daemon=True)
+    thread.start()
+    return thread
 
 
 def _attend(context: Context) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from typing import Any, NamedTuple
 
@@ -89,11 +90,12 @@ def from_bytes(view: memoryview, shape: tuple[int, ...], dtype: int) -> Any:
     return np.frombuffer(view, dtype=name).reshape(shape)
 
 
+# What a memoryview can be cast to: the 16-bit floats only as their bits.
 _FORMATS = {
     "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i", "int64": "q",
-    "float16": "e", "bfloat16": "H", "float32": "f", "float64": "d", "bool": "?",
+    "float16": "H", "bfloat16": "H", "float32": "f", "float64": "d", "bool": "?",
 }  # fmt: skip
-_ITEM_BYTES = {name: memoryview(bytearray(8)).cast(code).itemsize for name, code in _FORMATS.items()}
+_ITEM_BYTES = {name: struct.calcsize(code) for name, code in _FORMATS.items()}
 
 
 def _elements(shape: tuple[int, ...]) -> int:

@@ -36,6 +36,7 @@ class Context:
     counters: dict[str, int] = field(default_factory=dict)
     # Buffers of calls that were interrupted: the engine may still use them.
     abandoned: list[object] = field(default_factory=list)
+    attention_thread: threading.Thread | None = None
 
     def next_name(self, kind: str) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order."""
@@ -88,9 +89,9 @@ def init(*, settings: Settings | None = None) -> None:
         atexit.unregister(shutdown)
         atexit.register(shutdown)
         _install_excepthook()
-    from ringcore._attention import start_attention_thread
+        from ringcore._attention import start_attention_thread
 
-    start_attention_thread(_context)
+        _context.attention_thread = start_attention_thread(_context)
     if _context.settings.timeline:
         from ringcore._timeline import start_timeline
 
@@ -109,6 +110,8 @@ def shutdown() -> None:
 
             _timeline.write_pending(current)
             current.runtime.leave(_farewell)
+            if current.attention_thread is not None:
+                current.attention_thread.join()
         _context = None
 
 

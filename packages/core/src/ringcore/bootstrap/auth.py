@@ -1,0 +1,148 @@
+"""Both ends of a connection prove that they know the job's key, before anything else is read.
+
+The dialler sends a fixed-size hello with a nonce, the acceptor answers with its own nonce and a proof, the dialler with
+its proof. A proof is HMAC-SHA256 over the role, the hello and both nonces: a recorded or reflected proof fits no other
+connection. Source: the challenge-response of RFC 2104 and ISO/IEC 9798-4, mutual authentication in three passes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+from ringcore._errors import BootstrapError
+
+KEY_BYTES = 32
+_NONCE_BYTES = 32
+_PROOF_BYTES = 32
+# magic, protocol version, purpose, epoch, from rank, to rank, lane
+_HELLO = struct.Struct("<8sHHIIII")
+_MAGIC = b"ringcore"
+_VERSION = 1
+HELLO_BYTES = _HELLO.size + _NONCE_BYTES
+# Until a stranger has proved the key, no more than this is read from it.
+MAX_UNAUTHENTICATED_BYTES = HELLO_BYTES + _PROOF_BYTES
+
+RENDEZVOUS = 1
+MESH = 2
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a connection is for."""
+
+    purpose: int
+    epoch: int
+    from_rank: int
+    to_rank: int
+    lane: int = 0
+
+    def pack(self) -> bytes:
+        """The fixed-size form."""
+        return _HELLO.pack(_MAGIC, _VERSION, self.purpose, self.epoch, self.from_rank, self.to_rank, self.lane)
+
+
+def _proof(key: bytes, role: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
+    return hmac.digest(key, role + hello + answer_nonce, "sha256")
+
+
+class Acceptance:
+    """The acceptor's side as a state machine: feed it what arrives, send what it says."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._received = b""
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._answered = False
+        self.hello: Hello | None = None
+
+    def wanted_bytes(self) -> int:
+        """How many bytes to read next at most."""
+        total = MAX_UNAUTHENTICATED_BYTES if self._answered else HELLO_BYTES
+        return total - len(self._received)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes from the dialler; returns bytes to send back. `hello` is set once the dialler is authenticated.
+
+        Raises:
+            BootstrapError: It is not a rank of this job.
+        """
+        self._received += data
+        hello = self._received[:HELLO_BYTES]
+        if not self._answered:
+            # Garbage is refused as early as it shows.
+            if not _MAGIC.startswith(hello[: len(_MAGIC)]):
+                raise BootstrapError("what came is not ringcore's greeting")
+            if len(hello) < HELLO_BYTES:
+                return b""
+            magic, version, *_ = _HELLO.unpack(hello[: _HELLO.size])
+            if magic != _MAGIC or version != _VERSION:
+                raise BootstrapError(f"it speaks version {version} of the handshake, this rank {_VERSION}")
+            self._answered = True
+            return self._nonce + _proof(self._key, b"acceptor", hello, self._nonce)
+        if len(self._received) < MAX_UNAUTHENTICATED_BYTES:
+            return b""
+        if not hmac.compare_digest(self._received[HELLO_BYTES:], _proof(self._key, b"dialler", hello, self._nonce)):
+            raise BootstrapError("it does not know the job's key")
+        _, _, purpose, epoch, from_rank, to_rank, lane = _HELLO.unpack(hello[: _HELLO.size])
+        self.hello = Hello(purpose, epoch, from_rank, to_rank, lane)
+        return b""
+
+
+def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: float) -> None:
+    """The dialler's side, blocking.
+
+    Args:
+        connection: Connected to the acceptor.
+        key: The job's key, 32 bytes.
+        hello: What the connection is for.
+        deadline: By `time.monotonic()`.
+
+    Raises:
+        BootstrapError: The acceptor does not know the key, or did not answer in time.
+    """
+    greeting = hello.pack() + secrets.token_bytes(_NONCE_BYTES)
+    send_all(connection, greeting, deadline)
+    answer = receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
+    nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
+    if not hmac.compare_digest(proof, _proof(key, b"acceptor", greeting, nonce)):
+        raise BootstrapError(
+            "the other end does not know this job's key; are two jobs using the same address, or do the ranks have "
+            "different RINGCORE_KEY_FILEs?"
+        )
+    send_all(connection, _proof(key, b"dialler", greeting, nonce), deadline)
+
+
+def send_all(connection: socket.socket, data: bytes, deadline: float) -> None:
+    """Send everything before the deadline."""
+    connection.settimeout(_left(deadline))
+    try:
+        connection.sendall(data)
+    except OSError as error:
+        raise BootstrapError(f"the connection broke while sending: {error}") from error
+
+
+def receive_exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Receive `count` bytes before the deadline."""
+    data = b""
+    while len(data) < count:
+        connection.settimeout(_left(deadline))
+        try:
+            piece = connection.recv(count - len(data))
+        except OSError as error:
+            raise BootstrapError(f"the connection broke while receiving: {error}") from error
+        if not piece:
+            raise BootstrapError("the other end closed the connection: it may use another key or another version")
+        data += piece
+    return data
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise BootstrapError("no answer came in time")
+    return left

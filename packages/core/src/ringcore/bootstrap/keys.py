@@ -1,0 +1,134 @@
+"""Where the job's key and its rendezvous come from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringcore._errors import BootstrapError
+from ringcore.bootstrap.auth import KEY_BYTES
+from ringcore.bootstrap.rendezvous import RendezvousServer
+
+if TYPE_CHECKING:
+    from ringcore._placement import Placement
+    from ringcore._settings import Settings
+
+
+def read_key(settings: Settings) -> bytes | None:
+    """The job's key from RINGCORE_KEY_FD or RINGCORE_KEY_FILE; None when neither is set.
+
+    Raises:
+        BootstrapError: The file is not private, or holds no key.
+    """
+    if settings.key_fd is not None:
+        try:
+            data = os.pread(settings.key_fd, 4096, 0)
+        except OSError as error:
+            raise BootstrapError(
+                f"the job's key cannot be read from descriptor {settings.key_fd} ({error.strerror}); a program between "
+                "ringrun and this one has closed it: set RINGCORE_KEY_FILE instead"
+            ) from error
+        return _decode(data, f"descriptor {settings.key_fd}")
+    if settings.key_file is None:
+        return None
+    path = Path(settings.key_file)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(4096)
+    except OSError as error:
+        raise BootstrapError(f"the key file {path} cannot be read ({error.strerror})") from error
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise BootstrapError(f"the key file {path} can be read by others; run: chmod 600 {path}")
+    return _decode(data, str(path))
+
+
+def _decode(data: bytes, source: str) -> bytes:
+    if len(data) == KEY_BYTES:
+        return data
+    with contextlib.suppress(ValueError):
+        key = bytes.fromhex(data.decode("ascii").strip())
+        if len(key) == KEY_BYTES:
+            return key
+    raise BootstrapError(
+        f"{source} holds no key: 32 bytes, or 64 hexadecimal digits; make one with: "
+        "(umask 077; head -c 32 /dev/urandom > FILE)"
+    )
+
+
+@contextlib.contextmanager
+def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[str, bytes | None]]:
+    """The rendezvous' address and the key; serves it where no launcher of ours does and this is rank 0.
+
+    Raises:
+        BootstrapError: Ranks on several hosts, and nothing tells where they meet or what their key is.
+    """
+    key = read_key(settings)
+    address = settings.rendezvous
+    if address is not None:
+        if key is None:
+            raise BootstrapError("RINGCORE_RENDEZVOUS is set, but no key: set RINGCORE_KEY_FILE on all ranks as well")
+        if placement.source == "ringrun" or placement.rank != 0:
+            yield address, key
+            return
+        host, _, port = address.partition(":")[2].rpartition(":")
+        with RendezvousServer(placement.size, key, host=host.strip("[]"), port=int(port)) as server:
+            yield server.address, key
+            server.wait_served(1, settings.start_timeout_s)
+        return
+    if placement.local_size is not None and placement.local_size < placement.size:
+        raise BootstrapError(
+            f"{placement.source} started {placement.size} ranks on several hosts, and ringcore needs a place where they "
+            "meet and a key that only they know: set RINGCORE_RENDEZVOUS=tcp:HOST_OF_RANK_0:PORT and "
+            "RINGCORE_KEY_FILE=FILE (32 random bytes, mode 600, the same on all hosts), or start the job with ringrun"
+        )
+    path = _private_folder() / f"{_job_name(placement, settings)}.sock"
+    if placement.rank != 0:
+        yield f"unix:{path}", None
+        return
+    _remove_stale(path)
+    with RendezvousServer(placement.size, os.urandom(KEY_BYTES), path=str(path)) as server:
+        yield server.address, None
+        server.wait_served(1, settings.start_timeout_s)
+
+
+def _private_folder() -> Path:
+    """A folder that only this user can look into."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"ringcore-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise BootstrapError(f"{folder} is not a private folder of this user (mode 700); remove it")
+    return folder
+
+
+def _job_name(placement: Placement, settings: Settings) -> str:
+    """The same on all ranks of one job of one launcher, different for two jobs."""
+    identity = settings.job_id or placement.job_id
+    if identity is None and placement.master_port is None:
+        # The launcher's daemon of this host is the parent of all ranks.
+        identity = f"parent-{os.getppid()}"
+    text = f"{placement.source}|{identity}|{placement.master_port}|{placement.size}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _remove_stale(path: Path) -> None:
+    """A socket that a killed rank 0 left behind: nobody answers on it."""
+    if not path.exists():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise BootstrapError(f"another job of the same name is starting on this host ({path}); set RINGCORE_JOB_ID")

@@ -1,0 +1,351 @@
+"""Connects every rank with every other: through shared memory where that works, else by TCP.
+
+Whether two ranks share memory is found out by trying: the lower rank dials the other's Unix socket, both prove the key,
+and they pass each other the descriptors of their memory files. Names of hosts play no part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringcore._errors import BootstrapError
+from ringcore._version import __version__
+from ringcore.bootstrap.acceptor import Acceptor
+from ringcore.bootstrap.auth import MESH, Hello, authenticate
+from ringcore.bootstrap.keys import rendezvous_of
+from ringcore.bootstrap.rendezvous import listen_tcp, meet, peer_uid
+
+if TYPE_CHECKING:
+    from ringcore._placement import Placement
+    from ringcore._settings import Settings
+
+# In the hello of a connection through a Unix socket, in place of a lane.
+_SHARED = 0xFFFF
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass
+class PeerConnection:
+    """The authenticated connection to one rank.
+
+    Attributes:
+        rank: The peer.
+        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane.
+        fds: Non-blocking descriptors, owned by whoever takes this object.
+        segment_fd: The peer's memory file, for "shm".
+    """
+
+    rank: int
+    kind: str
+    fds: list[int]
+    segment_fd: int | None = None
+
+
+@dataclass
+class Mesh:
+    """This rank's place among the connected ranks. `host_of[r]` numbers the groups of ranks that share memory."""
+
+    rank: int
+    size: int
+    epoch: int
+    segment_fd: int | None
+    peers: list[PeerConnection]
+    host_of: list[int]
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def connect(
+    placement: Placement, settings: Settings, *, create_segment: Callable[[], int] | None, lane_count: int = 4
+) -> Mesh:
+    """Meet the other ranks and connect to all of them.
+
+    Args:
+        placement: This process's rank and the job's size.
+        settings: `transport`, `network`, `network_interfaces`, `start_timeout_s`, `rendezvous`, `key_fd`, `key_file`,
+            `job_id` are used.
+        create_segment: Makes this rank's memory file and returns its descriptor; None: no shared memory.
+        lane_count: TCP connections to each peer.
+
+    Raises:
+        BootstrapError: The ranks did not find each other in time, or cannot reach each other.
+    """
+    deadline = time.monotonic() + settings.start_timeout_s
+    with contextlib.ExitStack() as stack:
+        address, key = stack.enter_context(rendezvous_of(placement, settings))
+        segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
+        tcp = listen_tcp(_listen_address(settings, address))
+        stack.callback(tcp.close)
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stack.callback(local.close)
+        name = f"ringcore-{secrets.token_hex(16)}"
+        local.bind(f"\0{name}")  # abstract: no file, gone with the process
+        local.listen(1024)
+        contact = {
+            "rank": placement.rank,
+            "size": placement.size,
+            "version": __version__,
+            "start_timeout_s": settings.start_timeout_s,
+            "unix": name if segment_fd is not None else None,
+            "tcp": list(tcp.getsockname()[:2]),
+        }
+        epoch, key, contacts = meet(address, key, contact, deadline)
+        connector = _Connector(placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline)
+        try:
+            connector.run([tcp, local])
+            host_of = connector.agree_on_hosts(placement.size)
+        except BaseException:
+            connector.close()
+            raise
+    return _mesh(placement, epoch, segment_fd, connector.peers, host_of)
+
+
+@dataclass
+class _Connector:
+    rank: int
+    epoch: int
+    key: bytes
+    contacts: list[dict[str, Any]]
+    segment_fd: int | None
+    transport: str
+    lane_count: int
+    deadline: float
+    peers: dict[int, PeerConnection] = field(default_factory=dict)
+    _lanes: dict[int, dict[int, socket.socket]] = field(default_factory=dict)
+    _failure: BaseException | None = None
+
+    def run(self, listeners: list[socket.socket]) -> None:
+        """Dial the higher ranks here, accept the lower ones on a second thread."""
+        acceptor = Acceptor(listeners, self.key, self._accepted)
+        stop = threading.Event()
+
+        def accept() -> None:
+            try:
+                while not stop.is_set() and not self._lower_complete():
+                    acceptor.service(0.05)
+            except BaseException as error:  # told to the dialling thread, which raises it
+                self._failure = error
+
+        thread = threading.Thread(target=accept, name="ringcore-accept", daemon=True)
+        thread.start()
+        try:
+            for peer in range(self.rank + 1, len(self.contacts)):
+                self._dial(peer)
+            while not self._lower_complete() and self._failure is None:
+                if time.monotonic() > self.deadline:
+                    missing = [r for r in range(self.rank) if r not in self.peers]
+                    raise BootstrapError(
+                        f"ranks {missing} did not connect to rank {self.rank} in time; they were told "
+                        f"{self.contacts[self.rank]['tcp']}: can they reach it (firewall, --network)?"
+                    )
+                thread.join(0.01)
+        finally:
+            stop.set()
+            thread.join()
+            acceptor.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Give up everything that was connected."""
+        for connection in self.peers.values():
+            for fd in [*connection.fds, *([connection.segment_fd] if connection.segment_fd is not None else [])]:
+                os.close(fd)
+        for lanes in self._lanes.values():
+            for lane in lanes.values():
+                lane.close()
+
+    def _lower_complete(self) -> bool:
+        return all(rank in self.peers for rank in range(self.rank))
+
+    def _dial(self, peer: int) -> None:
+        contact = self.contacts[peer]
+        if self.segment_fd is not None and contact["unix"] is not None:
+            connection = self._dial_shared(peer, contact["unix"])
+            if connection is not None:
+                self.peers[peer] = connection
+                return
+        if self.transport == "shm":
+            raise BootstrapError(
+                f"rank {self.rank} and rank {peer} do not share memory, but RINGCORE_TRANSPORT=shm allows nothing else"
+            )
+        fds = []
+        for lane in range(self.lane_count):
+            with self._dial_tcp(peer, contact["tcp"]) as lane_socket:
+                authenticate(lane_socket, self.key, Hello(MESH, self.epoch, self.rank, peer, lane), self.deadline)
+                fds.append(_release(lane_socket))
+        self.peers[peer] = PeerConnection(peer, "tcp", fds)
+
+    def _dial_tcp(self, peer: int, address: list[Any]) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.settimeout(max(0.05, self.deadline - time.monotonic()))
+        try:
+            connection.connect((address[0], address[1]))
+        except OSError as error:
+            connection.close()
+            raise BootstrapError(
+                f"rank {self.rank} cannot connect to rank {peer} at {address[0]}:{address[1]} ({error}); is a firewall "
+                "between the hosts, or must another network be chosen with --network?"
+            ) from error
+        return connection
+
+    def _dial_shared(self, peer: int, name: str) -> PeerConnection | None:
+        """A connection through the peer's Unix socket, or None when it is not on this host."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5.0)
+            try:
+                connection.connect(f"\0{name}")
+            except OSError:
+                return None
+            if peer_uid(connection) != os.getuid():
+                return None
+            authenticate(connection, self.key, Hello(MESH, self.epoch, self.rank, peer, _SHARED), self.deadline)
+            segment_fd = self._exchange_segments(connection)
+            return PeerConnection(peer, "shm", [_release(connection)], segment_fd)
+
+    def _exchange_segments(self, connection: socket.socket) -> int:
+        assert self.segment_fd is not None
+        connection.settimeout(max(0.05, self.deadline - time.monotonic()))
+        try:
+            socket.send_fds(connection, [b"m"], [self.segment_fd])
+            data, fds, _, _ = socket.recv_fds(connection, 1, 1)
+        except OSError as error:
+            raise BootstrapError(f"a rank of this host broke off while memory was exchanged: {error}") from error
+        if data != b"m" or len(fds) != 1:
+            raise BootstrapError("a rank of this host broke off while memory was exchanged")
+        return int(fds[0])
+
+    def _accepted(self, connection: socket.socket, hello: Hello) -> None:
+        """On the accepting thread: a lower rank has dialled."""
+        peer = hello.from_rank
+        right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank and peer < self.rank
+        if not right or peer in self.peers:
+            connection.close()
+            return
+        if hello.lane == _SHARED:
+            with connection:
+                segment_fd = self._exchange_segments(connection)
+                self.peers[peer] = PeerConnection(peer, "shm", [_release(connection)], segment_fd)
+            return
+        lanes = self._lanes.setdefault(peer, {})
+        lanes[hello.lane] = connection
+        if set(lanes) == set(range(self.lane_count)):
+            del self._lanes[peer]
+            self.peers[peer] = PeerConnection(peer, "tcp", [_release(lanes[lane]) for lane in range(self.lane_count)])
+
+    def agree_on_hosts(self, size: int) -> list[int]:
+        """Number the groups of ranks that share memory; every rank knows its own group, and tells the others.
+
+        Raises:
+            BootstrapError: Some ranks share memory with each other but not with a third that shares it with one of them.
+        """
+        # The lowest rank of a group names it. Each rank tells each peer the name of its group over the new connection.
+        group = min([self.rank, *(p.rank for p in self.peers.values() if p.kind == "shm")])
+        names = {self.rank: group}
+        for peer in sorted(self.peers):
+            with _borrow(self.peers[peer].fds[0]) as connection:
+                connection.settimeout(max(0.05, self.deadline - time.monotonic()))
+                connection.sendall(struct.pack("<I", group))
+        for peer in sorted(self.peers):
+            with _borrow(self.peers[peer].fds[0]) as connection:
+                connection.settimeout(max(0.05, self.deadline - time.monotonic()))
+                data = b""
+                while len(data) < 4:
+                    piece = connection.recv(4 - len(data))
+                    if not piece:
+                        raise BootstrapError(f"rank {peer} broke off while the ranks connected")
+                    data += piece
+                names[peer] = struct.unpack("<I", data)[0]
+                connection.setblocking(False)
+        for peer, connection in self.peers.items():
+            if (connection.kind == "shm") != (names[peer] == group):
+                raise BootstrapError(
+                    f"ranks {self.rank} and {peer} disagree about who shares memory with whom; set "
+                    "RINGCORE_TRANSPORT=tcp on all ranks"
+                )
+        order = sorted(set(names.values()))
+        return [order.index(names[rank]) for rank in range(size)]
+
+
+class _borrow:
+    """A socket object for a descriptor that somebody else owns."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+
+    def __enter__(self) -> socket.socket:
+        return self._socket
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.detach()
+
+
+def _release(connection: socket.socket) -> int:
+    connection.setblocking(False)
+    return connection.detach()
+
+
+def _listen_address(settings: Settings, rendezvous: str) -> str:
+    """Loopback, unless the rendezvous is on a network or one is named."""
+    if settings.network or settings.network_interfaces:
+        return _address_on(settings)
+    if rendezvous.startswith("unix:"):
+        return "127.0.0.1"
+    host = rendezvous.partition(":")[2].rpartition(":")[0].strip("[]")
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        # No packet is sent: the kernel only looks which of our addresses it would use on that route.
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise BootstrapError(f"there is no route to the rendezvous host {host!r} ({error})") from error
+
+
+def _address_on(settings: Settings) -> str:
+    """This host's address on a chosen network or interface."""
+    networks = [ipaddress.ip_network(cidr, strict=False) for cidr in settings.network]
+    seen = []
+    for _, interface in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                packed = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+        address = socket.inet_ntoa(packed[20:24])
+        seen.append(f"{interface} {address}")
+        if interface in settings.network_interfaces or any(ipaddress.ip_address(address) in n for n in networks):
+            return address
+    wanted = [*settings.network, *settings.network_interfaces]
+    raise BootstrapError(f"no interface of this host is on {', '.join(wanted)}; it has {', '.join(seen)}")
+
+
+def _mesh(
+    placement: Placement, epoch: int, segment_fd: int | None, peers: dict[int, PeerConnection], host_of: list[int]
+) -> Mesh:
+    rank = placement.rank
+    on_host = [r for r in range(placement.size) if host_of[r] == host_of[rank]]
+    local_rank = placement.local_rank if placement.local_rank is not None else on_host.index(rank)
+    local_size = placement.local_size if placement.local_size is not None else len(on_host)
+    cross_rank, cross_size = placement.cross_rank, placement.cross_size
+    if cross_rank is None or cross_size is None:
+        hosts = [h for h in sorted(set(host_of)) if host_of.count(h) > local_rank]
+        cross_rank, cross_size = hosts.index(host_of[rank]), len(hosts)
+    ordered = [peers[r] for r in sorted(peers)]
+    return Mesh(
+        rank, placement.size, epoch, segment_fd, ordered, host_of, local_rank, local_size, cross_rank, cross_size
+    )

@@ -1,0 +1,329 @@
+"""Where the ranks of a job meet: each posts how it can be reached, and gets everybody's answer.
+
+A message is a length (4 bytes, little-endian) and JSON. Rounds: when every rank has posted, all of them get the table,
+and the next posts begin the next round; its number is the epoch of the connections made in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from ringcore._errors import BootstrapError
+from ringcore.bootstrap.acceptor import Acceptor
+from ringcore.bootstrap.auth import (
+    KEY_BYTES,
+    RENDEZVOUS,
+    Hello,
+    authenticate,
+    receive_exactly,
+    send_all,
+)
+
+_LENGTH = struct.Struct("<I")
+MAX_CONTACT_BYTES = 64 * 1024
+_PEER_CREDENTIALS = struct.Struct("3i")
+_RETRY_S = 0.02
+
+
+class RendezvousServer:
+    """Serves one job, on a daemon thread of its own.
+
+    Args:
+        size: Ranks of the job.
+        key: The job's key, 32 bytes.
+        host: Address to listen on; loopback unless hosts are named.
+        port: 0: any free one.
+        path: Listen on this Unix socket instead, and give the key to whoever connects as the same user. The folder
+            must keep everybody else out.
+
+    Raises:
+        BootstrapError: The address cannot be listened on.
+    """
+
+    def __init__(self, size: int, key: bytes, *, host: str = "127.0.0.1", port: int = 0, path: str | None = None) -> None:
+        if len(key) != KEY_BYTES:
+            raise BootstrapError(f"the job's key has {len(key)} bytes instead of {KEY_BYTES}")
+        self._size = size
+        self._key = key
+        self._path = path
+        self._listener = _listen_unix(path) if path is not None else listen_tcp(host, port)
+        self.address = f"unix:{path}" if path is not None else f"tcp:{_format(self._listener.getsockname())}"
+        self._contacts: dict[int, dict[str, Any]] = {}
+        self._waiting: dict[int, socket.socket] = {}
+        self._reading: dict[socket.socket, bytes] = {}
+        self._epoch = 1
+        self._round_began = 0.0
+        self._rounds_served = 0
+        self._stop_read, self._stop_write = os.pipe()
+        self._served = threading.Condition()  # Guards: _rounds_served.
+        self._thread = threading.Thread(target=self._serve, name="ringcore-rendezvous", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> RendezvousServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening; what is connected is closed."""
+        if self._stop_write >= 0:
+            os.close(self._stop_write)
+            self._stop_write = -1
+            self._thread.join(5)
+            if self._path is not None and os.path.exists(self._path):
+                os.unlink(self._path)
+
+    def wait_served(self, rounds: int, limit_s: float) -> bool:
+        """Wait until that many rounds have been completed."""
+        with self._served:
+            return self._served.wait_for(lambda: self._rounds_served >= rounds, limit_s)
+
+    def _serve(self) -> None:
+        acceptor = Acceptor([self._listener], self._key, self._accepted, self._welcome)
+        selector = selectors.DefaultSelector()
+        selector.register(self._stop_read, selectors.EVENT_READ)
+        selector.register(acceptor.fileno(), selectors.EVENT_READ)
+        self._selector = selector
+        try:
+            while True:
+                for key, _ in selector.select(0.25):
+                    if key.fd == self._stop_read:
+                        return
+                    if key.data is self:
+                        self._read(key.fileobj)  # type: ignore[arg-type]
+                acceptor.service(0)
+                self._check_missing()
+        finally:
+            acceptor.close()
+            for connection in [*self._reading, *self._waiting.values()]:
+                connection.close()
+            selector.close()
+            os.close(self._stop_read)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        """Processes of this user on this host get the key from us: the kernel says who they are."""
+        if self._path is None:
+            return
+        if peer_uid(connection) != os.getuid():
+            raise BootstrapError(f"it belongs to user {peer_uid(connection)}")
+        connection.send(self._key)
+
+    def _accepted(self, connection: socket.socket, hello: Hello) -> None:
+        if hello.purpose != RENDEZVOUS:
+            connection.close()
+            return
+        self._reading[connection] = b""
+        self._selector.register(connection, selectors.EVENT_READ, self)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(MAX_CONTACT_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        received = self._reading[connection] + data
+        self._reading[connection] = received
+        complete = len(received) >= _LENGTH.size and len(received) >= _LENGTH.size + _LENGTH.unpack_from(received)[0]
+        if data and not complete and len(received) <= MAX_CONTACT_BYTES:
+            return
+        self._selector.unregister(connection)
+        del self._reading[connection]
+        if not complete or len(received) > MAX_CONTACT_BYTES + _LENGTH.size:
+            connection.close()
+            return
+        self._post(connection, json.loads(received[_LENGTH.size :]))
+
+    def _post(self, connection: socket.socket, contact: dict[str, Any]) -> None:
+        rank = contact.get("rank")
+        if not self._contacts:
+            self._round_began = time.monotonic()
+        problem = self._problem(contact)
+        if problem is not None:
+            _send(connection, {"error": problem})
+            connection.close()
+            self._fail(problem)
+            return
+        assert isinstance(rank, int)
+        self._contacts[rank] = contact
+        self._waiting[rank] = connection
+        if len(self._contacts) == self._size:
+            table = [self._contacts[r] for r in range(self._size)]
+            self._answer({"epoch": self._epoch, "contacts": table})
+            self._epoch += 1
+            with self._served:
+                self._rounds_served += 1
+                self._served.notify_all()
+
+    def _problem(self, contact: dict[str, Any]) -> str | None:
+        rank, size, version = contact.get("rank"), contact.get("size"), contact.get("version")
+        if size != self._size:
+            return f"rank {rank} believes that the job has {size} ranks, but it was started with {self._size}"
+        if not isinstance(rank, int) or not 0 <= rank < self._size:
+            return f"there is no rank {rank} in a job of {self._size} ranks"
+        if rank in self._contacts:
+            return (
+                f"two processes say that they are rank {rank}; start each rank once, or give the processes different "
+                "ranks (is a launcher missing whose variables ringcore reads? see `ringcore env`)"
+            )
+        for other, known in self._contacts.items():
+            if known.get("version") != version:
+                return (
+                    f"rank {other} runs ringcore {known.get('version')}, rank {rank} runs {version}; install the same "
+                    "version on all hosts"
+                )
+        return None
+
+    def _check_missing(self) -> None:
+        if not self._contacts:
+            return
+        limit = min(float(contact.get("start_timeout_s", 30.0)) for contact in self._contacts.values())
+        if time.monotonic() - self._round_began > limit:
+            missing = [rank for rank in range(self._size) if rank not in self._contacts]
+            self._fail(
+                f"ranks {missing} did not come within {limit:g} s; look at their output, and raise "
+                "RINGCORE_START_TIMEOUT_S if they only start slowly"
+            )
+
+    def _fail(self, problem: str) -> None:
+        self._answer({"error": problem})
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        for connection in self._waiting.values():
+            _send(connection, message)
+            connection.close()
+        self._waiting.clear()
+        self._contacts.clear()
+
+
+def meet(
+    address: str, key: bytes | None, contact: dict[str, Any], deadline: float
+) -> tuple[int, bytes, list[dict[str, Any]]]:
+    """Post this rank's contact.
+
+    Args:
+        address: Of the server.
+        key: The job's key; None where the server gives it (a Unix socket of this user).
+        contact: JSON; `rank`, `size`, `version` and `start_timeout_s` are read by the server.
+        deadline: By `time.monotonic()`.
+
+    Returns:
+        The epoch, the key, and the contacts of all ranks.
+
+    Raises:
+        BootstrapError: The server cannot be reached, does not know the key, or says that the job cannot start.
+    """
+    with dial(address, deadline) as connection:
+        if connection.family == socket.AF_UNIX:
+            if peer_uid(connection) != os.getuid():
+                raise BootstrapError(f"the rendezvous socket {address} belongs to another user")
+            key = receive_exactly(connection, KEY_BYTES, deadline)
+        assert key is not None
+        authenticate(connection, key, Hello(RENDEZVOUS, 0, contact["rank"], 0), deadline)
+        data = json.dumps(contact).encode()
+        send_all(connection, _LENGTH.pack(len(data)) + data, deadline)
+        # The server itself says which ranks are missing, a little after this rank's patience ends.
+        patience = deadline + 2.0
+        (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size, patience))
+        answer: dict[str, Any] = json.loads(receive_exactly(connection, length, patience))
+    if "error" in answer:
+        raise BootstrapError(f"the job cannot start: {answer['error']}")
+    return int(answer["epoch"]), key, list(answer["contacts"])
+
+
+def dial(address: str, deadline: float) -> socket.socket:
+    """Connect to "tcp:host:port" or "unix:path", trying until the deadline while nobody listens yet.
+
+    Raises:
+        BootstrapError: The host does not resolve (at once), or nobody answers.
+    """
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        family, target = socket.AF_UNIX, rest
+    else:
+        host, _, port = rest.rpartition(":")
+        try:
+            family, _, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]  # type: ignore[assignment]
+        except OSError as error:
+            raise BootstrapError(
+                f"the rendezvous host {host!r} does not resolve ({error}); check RINGCORE_RENDEZVOUS"
+            ) from error
+    while True:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.settimeout(max(0.05, min(5.0, deadline - time.monotonic())))
+        try:
+            connection.connect(target)
+            return connection
+        except OSError as error:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise BootstrapError(
+                    f"nobody answers at {address} ({error}); is rank 0 (or the launcher) running, and does a firewall "
+                    "stand between the hosts?"
+                ) from error
+            time.sleep(_RETRY_S)
+
+
+def listen_tcp(host: str, port: int = 0) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        BootstrapError: The address is in use or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        remedy = "choose another port" if error.errno == errno.EADDRINUSE else "name an address of this machine"
+        raise BootstrapError(f"cannot listen on {host}:{port} ({error.strerror}); {remedy}") from error
+    return listener
+
+
+def _listen_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise BootstrapError(f"cannot listen on the socket {path} ({error.strerror})") from error
+    return listener
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user on the other end of a Unix socket."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    return int(_PEER_CREDENTIALS.unpack(credentials)[1])
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    try:
+        connection.settimeout(5.0)
+        connection.sendall(_LENGTH.pack(len(data)) + data)
+    except OSError:
+        pass  # it is gone; the others hear of it when they try to connect to it
+
+
+def _format(address: tuple[Any, ...]) -> str:
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+__all__ = ["RendezvousServer", "dial", "listen_tcp", "meet", "peer_uid"]
