@@ -46,7 +46,11 @@ def read(path: str, known: Mapping[str, bool]) -> list[str]:
     Raises:
         ConfigError: The file cannot be read, or holds an option that does not exist.
     """
-    content = _load(path)
+    return words_of(path, _load(path), known)
+
+
+def words_of(path: str, content: Any, known: Mapping[str, bool]) -> list[str]:
+    """Turn the content of a configuration file into command line words; see `read`."""
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: a table of options is needed, not {type(content).__name__}")
     words: list[str] = []

@@ -1,0 +1,152 @@
+"""`ringcore.run`: a function on several ranks, from Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ringcore.launcher import worker
+from ringcore.launcher.api import LaunchError, RankError, run
+from support.processes import Pids, clean_environ, eventually, is_alive
+
+HAS_CLOUDPICKLE = importlib.util.find_spec("cloudpickle") is not None
+
+
+def test_results_come_in_the_order_of_ranks() -> None:
+    assert run(os.getenv, ("RINGCORE_RANK",), np=3) == ["0", "1", "2"]
+
+
+def test_arguments_and_variables_reach_each_rank() -> None:
+    assert run(sorted, ([3, 1, 2],), {"reverse": True}, np=2) == [[3, 2, 1]] * 2
+    assert run(os.getenv, ("SOME_NAME",), np=1, env={"SOME_NAME": "value"}) == ["value"]
+    assert run(os.getenv, ("RINGCORE_TIMEOUT_S",), np=1, timeout_s=7) == ["7"]
+
+
+def test_large_results_and_arguments() -> None:
+    data = os.urandom(3_000_000)
+    assert run(bytes.upper, (data,), np=2) == [data.upper()] * 2
+
+
+def test_each_rank_is_another_process_and_none_was_forked() -> None:
+    pids = run(os.getpid, np=2)
+    assert len({*pids, os.getpid()}) == 3
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_output_of_ranks_appears_in_pythons_own_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    run(print, ("hello",), np=2)
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0]<stdout> hello", "[1]<stdout> hello"]
+
+
+def test_an_exception_comes_back_with_its_rank_and_traceback() -> None:
+    with pytest.raises(RankError, match="rank 0 raised ZeroDivisionError: division by zero") as caught:
+        run(operator.truediv, (1, 0), np=1)
+    assert caught.value.rank == 0
+    assert "worker.py" in caught.value.remote_traceback
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_rank_that_is_killed() -> None:
+    with pytest.raises(LaunchError, match="exit code 137"):
+        run(signal.raise_signal, (signal.SIGKILL,), np=2)
+
+
+def test_what_cannot_be_pickled() -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        run(print, (sys.stdout,), np=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"no_such_option": 1}, "--no-such-option"),
+        ({"timeout_s": "soon"}, "'soon'"),
+        ({"verbose": object()}, "option verbose"),
+    ],
+)
+def test_wrong_options(options: dict[str, object], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        run(print, np=1, **options)
+
+
+def test_what_is_off_anyway_may_be_said() -> None:
+    assert run(os.getenv, ("RINGCORE_DETERMINISTIC",), np=1, verbose=False, deterministic=False) == ["0"]
+
+
+def run_program(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
+    (directory / "program.py").write_text(textwrap.dedent(text))
+    return subprocess.run(
+        [sys.executable, "program.py"], capture_output=True, text=True, timeout=60, cwd=directory, env=clean_environ()
+    )
+
+
+MAIN = """
+import sys
+BLOCK = {block}
+if BLOCK: sys.modules["cloudpickle"] = None
+from ringcore.launcher.api import run
+offset = 10
+def function(n):
+    import os
+    return n + offset + int(os.environ["RANK"])
+if __name__ == "__main__":
+    print(run(function, (100,), np=2))
+"""
+
+
+def test_a_function_of_main_works_or_says_what_to_install(tmp_path: Path) -> None:
+    done = run_program(tmp_path, MAIN.format(block=False))
+    if HAS_CLOUDPICKLE:
+        assert done.stdout == "[110, 111]\n", done.stderr
+    else:
+        assert "pip install cloudpickle" in done.stderr
+    blocked = run_program(tmp_path, MAIN.format(block=True))
+    assert blocked.returncode == 1 and "pip install cloudpickle" in blocked.stderr
+
+
+def test_a_function_of_a_module_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import os\nclass Odd(Exception):\n    def __init__(self, a, b): super().__init__(a)\n"
+                                      "def f():\n    if os.environ['RANK'] == '1': raise Odd('odd', 2)\n")  # fmt: skip
+    done = run_program(
+        tmp_path,
+        """
+        import mine
+        from ringcore.launcher.api import RankError, run
+        try: run(mine.f, np=2)
+        except RankError as error: print(error.rank, str(error).splitlines()[0])
+        """,
+    )
+    assert done.stdout == "1 rank 1 raised Odd: odd\n", done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_the_caller(tmp_path: Path, number: int, pids: Pids, script: Callable[[str], str]) -> None:
+    (tmp_path / "waits.py").write_text(
+        "import os, time\ndef f():\n    from support.processes import WRITE_PID\n    names = {}\n    exec(WRITE_PID, names)\n"
+        "    names['write_pid'](os.environ['RANK'])\n    time.sleep(600)\n"
+    )
+    (tmp_path / "program.py").write_text(
+        f"import sys\nsys.path.append({str(Path(__file__).parents[4] / 'tests')!r})\n"
+        "import waits\nfrom ringcore.launcher.api import run\nrun(waits.f, np=2)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "program.py"], cwd=tmp_path, env=clean_environ(), stderr=subprocess.DEVNULL
+    ) as process:
+        ranks = pids.wait(2)
+        process.send_signal(number)
+        process.wait(30)
+    eventually(lambda: not any(map(is_alive, ranks.values())), "the ranks are gone")
+
+
+def test_pickles_of_the_worker_can_be_read_back() -> None:
+    import pickle
+
+    assert pickle.loads(worker.dump({"a": 1})) == {"a": 1}

@@ -1,0 +1,291 @@
+"""How jobs end: exit codes, signals, failures and their summary, and that nobody is left alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.processes import Pids, Ringrun, eventually, is_alive
+
+Script = Callable[[str], str]
+
+
+def summary_of(stderr: str) -> list[str]:
+    """What ringrun itself says at the end: all from its first own line about a failure."""
+    lines = stderr.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("ringrun: rank"))
+    return lines[start:]
+
+
+def test_success_is_silent(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun("-np", "2", script("pass"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("sys.exit(7)", 7),
+        ("raise ValueError('boom')", 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143),
+        ("os._exit(255)", 255),
+    ],
+)
+def test_the_exit_code_is_that_of_the_failing_rank(ringrun: Ringrun, script: Script, text: str, code: int) -> None:
+    done = ringrun("-np", "3", script(f"if rank == 1: {text}\ntime.sleep(60)"))
+    assert done.returncode == code
+    assert "rank 1 of 3" in summary_of(done.stderr)[0]
+
+
+def test_the_summary_ends_in_the_traceback_and_has_at_most_twelve_lines(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun(
+        "-np", "2", script("def f(n):\n    if n == 0: raise ValueError('boom\\nsecond line')\n    f(n - 1)\nif rank: f(40)")
+    )
+    lines = summary_of(done.stderr)
+    assert len(lines) <= 12
+    assert lines[-2:] == ["ValueError: boom", "second line"]
+    assert any("lines left out" in line for line in lines)
+
+
+def test_a_rank_that_says_nothing_is_described_by_its_exit(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun("-np", "2", script("if rank: sys.exit(3)\ntime.sleep(60)"))
+    assert "failed with exit code 3" in done.stderr
+    done = ringrun("-np", "2", script("if rank: os.kill(os.getpid(), 9)\ntime.sleep(60)"))
+    assert "was killed by SIGKILL" in done.stderr
+
+
+def test_ranks_that_ignore_sigterm_are_killed(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = script(
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        write_pid(rank)
+        while len([f for f in os.listdir() if f.startswith("pid.")]) < 2: time.sleep(0.01)
+        if rank == 0: sys.exit(5)
+        time.sleep(600)
+        """
+    )
+    done = ringrun("-np", "2", name)
+    assert done.returncode == 5
+    assert not any(map(is_alive, pids.wait(2).values()))
+
+
+def test_other_ranks_may_clean_up_when_they_are_told_to_end(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        """
+        def clean_up(*_):
+            print("cleaned up")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, clean_up)
+        write_pid(rank)
+        if rank == 0:
+            while not os.path.exists("pid.1"): time.sleep(0.01)
+            sys.exit(4)
+        time.sleep(600)
+        """
+    )
+    done = ringrun("-np", "2", "--shutdown-timeout", "60", name)
+    assert done.returncode == 4
+    assert done.stdout == "[1]<stdout> cleaned up\n"
+
+
+def test_the_cause_is_preferred_to_its_consequences(ringrun: Ringrun, script: Script) -> None:
+    # The survivors end first, because the failing rank has handlers that run at its exit.
+    name = script(
+        """
+        import atexit
+        write_pid(rank)
+        class PeerLostError(Exception): pass
+        PeerLostError.__module__ = "ringcore"
+        if rank == 1:
+            atexit.register(time.sleep, 600)
+            raise KeyError("the cause")
+        while not os.path.exists("pid.1"): time.sleep(0.01)
+        raise PeerLostError("rank 1 raised KeyError")
+        """
+    )
+    done = ringrun("-np", "3", name)
+    lines = summary_of(done.stderr)
+    assert "rank 1 of 3" in lines[0]
+    assert lines[-1] == "KeyError: 'the cause'"
+    assert done.returncode == 1
+
+
+def test_only_consequences_are_reported_too(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun("-np", "2", script("class PeerLostError(Exception): pass\nif rank: raise PeerLostError('x')"))
+    assert done.returncode == 1
+    assert summary_of(done.stderr)[-1] == "PeerLostError: x"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_the_launcher_reaches_the_ranks(
+    ringrun: Ringrun, script: Script, pids: Pids, number: int, code: int
+) -> None:
+    name = script(
+        """
+        def note(number, frame):
+            print("got", number)
+            sys.exit(0)
+        for number in (1, 2, 15): signal.signal(number, note)
+        write_pid(rank)
+        time.sleep(600)
+        """
+    )
+    with ringrun.started("-np", "2", name) as process:
+        ranks = pids.wait(2)
+        process.send_signal(number)
+        stdout, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert sorted(stdout.splitlines()) == [f"[{rank}]<stdout> got {int(number)}" for rank in (0, 1)]
+    assert not any(map(is_alive, ranks.values()))
+
+
+def test_a_second_signal_kills(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = script("signal.signal(signal.SIGINT, lambda *_: write_pid(f'int{rank}'))\nwrite_pid(rank)\nwhile True: time.sleep(1)")
+    with ringrun.started("-np", "2", "--shutdown-timeout", "600", name) as process:
+        pids.wait(2)
+        process.send_signal(signal.SIGINT)
+        ranks = pids.wait(4)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert not any(map(is_alive, ranks.values()))
+
+
+def test_user_signals_are_passed_on_and_the_job_goes_on(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = script(
+        """
+        seen = []
+        signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+        write_pid(rank)
+        while not seen: time.sleep(0.01)
+        """
+    )
+    with ringrun.started("-np", "2", name) as process:
+        pids.wait(2)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(30) == 0
+
+
+GRANDCHILDREN = """
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    write_pid(f"child{rank}")
+    time.sleep(600)
+subprocess.Popen([sys.executable, __file__, "child"])
+write_pid(rank)
+"""
+
+
+def test_nobody_is_left_when_the_launcher_is_killed(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    with ringrun.started("-np", "2", script(GRANDCHILDREN + "time.sleep(600)")) as process:
+        found = pids.wait(4)
+        process.kill()
+        process.wait(30)
+    eventually(lambda: not any(map(is_alive, found.values())), "all processes of the job are gone")
+
+
+def test_what_ranks_started_is_ended_after_success_and_after_failure(
+    ringrun: Ringrun, script: Script, pids: Pids
+) -> None:
+    wait = "while not os.path.exists(f'pid.child{rank}'): time.sleep(0.01)\n"
+    for code in (0, 3):
+        done = ringrun("-np", "2", script(GRANDCHILDREN + wait + f"sys.exit({code} * rank)"))
+        assert done.returncode == code
+        found = pids.wait(4)
+        assert not any(map(is_alive, found.values()))
+        for path in ringrun.directory.glob("pid.*"):
+            path.unlink()
+
+
+def test_temporary_files_are_gone_whatever_happens(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    folder = ringrun.directory / "tmp"
+    folder.mkdir()
+    ringrun.environ["TMPDIR"] = str(folder)
+    ringrun("-np", "2", script("open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').close()\nsys.exit(rank)"))
+    assert list(folder.iterdir()) == []
+    name = script("open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').close()\nwrite_pid(rank)\ntime.sleep(600)")
+    with ringrun.started("-np", "2", name) as process:
+        pids.wait(2)
+        assert list(folder.iterdir()) != []
+        process.kill()
+        process.wait(30)
+    eventually(lambda: list(folder.iterdir()) == [], "the temporary directory is empty")
+
+
+def test_torchs_error_file_is_read_and_written(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        """
+        if rank == 1:
+            import json
+            record = {"message": "ValueError: recorded", "extraInfo":
+                      {"py_callstack": "Traceback (most recent call last):\\n  deep\\nValueError: recorded\\n", "timestamp": "1"}}
+            with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file: json.dump({"message": record}, file)
+            print("later noise", file=sys.stderr)
+            sys.exit(9)
+        time.sleep(600)
+        """
+    )
+    mine = ringrun.directory / "error.json"
+    ringrun.environ["TORCHELASTIC_ERROR_FILE"] = str(mine)
+    done = ringrun("-np", "2", name)
+    assert summary_of(done.stderr)[-1] == "ValueError: recorded"
+    written = json.loads(mine.read_text())["message"]
+    assert (written["message"], written["errorCode"]) == ("ValueError: recorded", 9)
+
+
+def test_an_error_file_is_written_for_a_rank_that_wrote_none(ringrun: Ringrun, script: Script) -> None:
+    mine = ringrun.directory / "error.json"
+    ringrun.environ["TORCHELASTIC_ERROR_FILE"] = str(mine)
+    ringrun("-np", "2", script("if rank: raise OSError('disk')\ntime.sleep(600)"))
+    written = json.loads(mine.read_text())["message"]
+    assert written["message"] == "rank 1: OSError: disk"
+    assert written["extraInfo"]["py_callstack"].startswith("Traceback")
+    assert written["errorCode"] == 1
+
+
+def test_a_reader_that_goes_away_ends_the_job(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = script("write_pid(rank)\nwhile True: print('x' * 100)")
+    with ringrun.started("-np", "2", name) as process:
+        assert process.stdout is not None
+        ranks = pids.wait(2)
+        process.stdout.close()
+        assert process.wait(30) == 141
+    assert not any(map(is_alive, ranks.values()))
+
+
+def test_a_program_that_does_not_exist(ringrun: Ringrun, tmp_path: Path) -> None:
+    done = ringrun("-np", "2", "no-such-program")
+    assert (done.returncode, done.stderr) == (127, "ringrun: there is no program 'no-such-program'\n")
+    (tmp_path / "text").write_text("no program")
+    done = ringrun("-np", "2", "./text")
+    assert done.returncode == 126 and "cannot run './text'" in done.stderr
+    done = ringrun("-np", "2", "--workdir", "nowhere", "true")
+    assert done.returncode == 126 and "nowhere" in done.stderr
+
+
+def test_the_guard_can_die_without_harm(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = script("write_pid(rank)\nwhile not os.path.exists('go'): time.sleep(0.01)")
+    with ringrun.started("-np", "2", name) as process:
+        ranks = set(pids.wait(2).values())
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        guards = {int(pid) for pid in children} - ranks
+        assert len(guards) == 1
+        os.kill(guards.pop(), signal.SIGKILL)
+        (ringrun.directory / "go").touch()
+        assert process.wait(30) == 0
+
+
+def test_the_launcher_never_imports_numpy_or_a_framework(ringrun: Ringrun, script: Script) -> None:
+    listing = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ringcore.launcher.main", "-np", "1", script("pass")],
+        capture_output=True, text=True, cwd=ringrun.directory, env=ringrun.environ, timeout=60,
+    ).stderr  # fmt: skip
+    imported = {line.rpartition("|")[2].strip() for line in listing.splitlines()}
+    assert "ringcore.launcher._supervisor" in imported
+    assert not imported & {"numpy", "torch", "tensorflow", "jax", "tempfile", "asyncio", "ringcore._native"}

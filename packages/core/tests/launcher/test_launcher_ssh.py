@@ -1,0 +1,218 @@
+"""Jobs over ssh: real sshds in network namespaces that have their own addresses, host names and /dev/shm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.namespaces import Host, environ_with_ssh, namespaces, processes_of
+from support.processes import Pids, Ringrun, eventually, is_alive
+
+Script = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[Host]]:
+    with namespaces(2) as made:
+        yield made
+
+
+@pytest.fixture
+def remote(ringrun: Ringrun, hosts: list[Host]) -> Callable[..., object]:
+    """Runs ringrun on host0."""
+    ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
+
+    def start(*words: str, **options: object) -> object:
+        return ringrun(*words, prefix=hosts[0].command([], ringrun.directory), **options)
+
+    return start
+
+
+BOTH = ["-H", "host0:1,host1:2"]
+
+
+def test_the_hosts_have_nothing_in_common_but_the_network(hosts: list[Host]) -> None:
+    assert [host.run(["hostname"]).stdout for host in hosts] == ["host0\n", "host1\n"]
+    hosts[0].run(["touch", "/dev/shm/mine"], check=True)
+    assert hosts[1].run(["ls", "/dev/shm"]).stdout == ""
+    hosts[0].run(["rm", "/dev/shm/mine"], check=True)
+    assert socket.gethostname() not in ("host0", "host1")
+
+
+def test_ranks_on_two_hosts(remote: Callable[..., object], script: Script, hosts: list[Host]) -> None:
+    name = script(
+        """
+        import socket, json
+        names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "RINGCORE_CROSS_RANK",
+                 "RINGCORE_CROSS_SIZE", "MASTER_ADDR", "HOROVOD_HOSTNAME")
+        print(json.dumps([socket.gethostname(), os.getcwd(), sys.executable, [os.environ[n] for n in names]]))
+        print("err", file=sys.stderr)
+        """
+    )
+    done = remote(*BOTH, "--log-dir", "logs", name)
+    assert done.returncode == 0, done.stderr
+    shown = [json.loads(line.partition("> ")[2]) for line in sorted(done.stdout.splitlines())]
+    assert [row[0] for row in shown] == ["host0", "host1", "host1"]
+    assert len({(row[1], row[2]) for row in shown}) == 1
+    address = hosts[0].address
+    assert [row[3] for row in shown] == [
+        ["0", "0", "1", "0", "2", "0", "2", address, "host0"],
+        ["1", "0", "2", "1", "2", "1", "2", address, "host1"],
+        ["2", "1", "2", "1", "2", "0", "1", address, "host1"],
+    ]
+    assert sorted(done.stderr.splitlines()) == [f"[{rank}]<stderr> err" for rank in range(3)]
+
+
+def test_only_remote_hosts(remote: Callable[..., object], script: Script, hosts: list[Host]) -> None:
+    name = script("import socket\nprint(socket.gethostname(), os.environ['MASTER_ADDR'], os.environ['RINGCORE_RENDEZVOUS'])")
+    done = remote("-np", "1", "-H", "host1", name)
+    assert done.returncode == 0, done.stderr
+    host, master, rendezvous = done.stdout.split()[1:]
+    assert (host, master) == ("host1", hosts[1].address)
+    assert rendezvous.startswith(f"tcp:{hosts[0].address}:")
+
+
+def test_a_host_file_and_a_named_interface(remote: Callable[..., object], ringrun: Ringrun, script: Script, hosts: list[Host]) -> None:
+    (ringrun.directory / "hosts").write_text("host1 slots=1\nhost0 slots=1\n")
+    done = remote("--hostfile", "hosts", "--network-interfaces", "eth0", script("print(os.environ['RINGCORE_RENDEZVOUS'])"))
+    assert done.stdout.count(f"tcp:{hosts[0].address}:") == 2, done.stderr
+    done = remote("--hostfile", "hosts", "--network-interfaces", "eth9", script("pass"))
+    assert done.returncode == 2 and "no interface eth9" in done.stderr
+
+
+def test_the_key_and_variables_arrive_and_are_in_no_argv(
+    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids
+) -> None:
+    ringrun.environ["A_VARIABLE"] = "with spaces; $(id) and 'quotes'"
+    ringrun.environ["SSH_SOMETHING"] = "of the launcher's login"
+    name = script(
+        """
+        with open(f"key.{rank}", "wb") as file: file.write(os.pread(int(os.environ["RINGCORE_KEY_FD"]), 99, 0))
+        assert os.environ["A_VARIABLE"] == "with spaces; $(id) and 'quotes'"
+        if rank: assert "SSH_SOMETHING" not in os.environ
+        write_pid(rank)
+        while not os.path.exists("go"): time.sleep(0.01)
+        """
+    )
+    with ringrun.started("-H", "host0:1,host1:1", name, prefix=hosts[0].command([], ringrun.directory)) as process:
+        pids.wait(2)
+        keys = {(ringrun.directory / f"key.{rank}").read_bytes() for rank in range(2)}
+        (key,) = keys
+        assert len(key) == 32
+        for pid in [*processes_of(hosts[0]), *processes_of(hosts[1])]:
+            for where in ("cmdline", "environ"):
+                with open(f"/proc/{pid}/{where}", "rb") as file:
+                    content = file.read()
+                assert key not in content and key.hex().encode() not in content
+        (ringrun.directory / "go").touch()
+        assert process.wait(30) == 0, process.stderr.read()
+
+
+@pytest.mark.parametrize(("text", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("raise OSError('far')", 1)])
+def test_exit_codes_and_tracebacks_come_from_afar(remote: Callable[..., object], script: Script, text: str, code: int) -> None:
+    done = remote(*BOTH, script(f"if rank == 2: {text}\ntime.sleep(600)"))
+    assert done.returncode == code
+    assert "rank 2 of 3 on host1" in done.stderr
+    assert code != 1 or done.stderr.endswith("OSError: far\n")
+
+
+def test_much_output_of_a_far_rank_arrives_whole(remote: Callable[..., object], script: Script) -> None:
+    done = remote("-np", "1", "-H", "host1", script("for i in range(100_000): print(i, 'x' * 50)"))
+    assert done.returncode == 0
+    assert [line.split()[1] for line in done.stdout.splitlines()] == [str(i) for i in range(100_000)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_far_ranks_end_with_the_launcher(
+    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids, number: int
+) -> None:
+    name = script(
+        """
+        if len(sys.argv) > 1:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            write_pid(f"child{rank}")
+            time.sleep(600)
+        subprocess.Popen([sys.executable, __file__, "child"])
+        write_pid(rank)
+        time.sleep(600)
+        """
+    )
+    with ringrun.started(*BOTH, name, prefix=hosts[0].command([], ringrun.directory)) as process:
+        found = pids.wait(6)
+        process.send_signal(number)
+        process.wait(30)
+    eventually(lambda: not any(map(is_alive, found.values())), "all processes of the job are gone, near and far")
+    for host in hosts:
+        assert host.run(["ls", "/dev/shm"]).stdout == ""
+
+
+def test_far_ranks_end_when_the_cable_is_cut(
+    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids
+) -> None:
+    name = script("write_pid(rank)\ntime.sleep(600)")
+    with ringrun.started("-H", "host0:1,host1:1", "--agent-timeout", "2", name, prefix=hosts[0].command([], ringrun.directory)) as process:
+        ranks = pids.wait(2)
+        hosts[1].set_link(False)
+        try:
+            eventually(lambda: not is_alive(ranks["1"]), "the far rank has ended")
+            assert process.wait(60) == 1
+            assert "host host1" in process.stderr.read()
+        finally:
+            hosts[1].set_link(True)
+    assert not is_alive(ranks["0"])
+
+
+def test_an_agent_that_is_killed_takes_its_ranks_along(
+    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids
+) -> None:
+    name = script("write_pid(rank)\nif rank: write_pid('x'); os.rename('pid.x', 'agent'); open('agent', 'w').write(str(os.getppid()))\ntime.sleep(600)")
+    with ringrun.started("-H", "host0:1,host1:1", name, prefix=hosts[0].command([], ringrun.directory)) as process:
+        ranks = pids.wait(2)
+        path = ringrun.directory / "agent"
+        eventually(lambda: path.exists() and path.read_text().isdigit() and int(path.read_text()) != ranks["1"], "agent known")
+        os.kill(int(path.read_text()), signal.SIGKILL)
+        assert process.wait(30) == 1
+        assert "host host1" in process.stderr.read()
+    eventually(lambda: not any(map(is_alive, ranks.values())), "all ranks are gone")
+
+
+def test_what_ssh_says_is_shown(remote: Callable[..., object], hosts: list[Host]) -> None:
+    done = remote("-H", "host0:1,host1:1", "-p", "9", "true")
+    assert done.returncode == 1
+    assert "ringrun: host host1: ssh: " in done.stderr and "refused" in done.stderr
+    done = remote("-H", "host0:1,host1:1", "--ssh-identity-file", "/nowhere", "--remote-python", "/no/python", "true")
+    assert done.returncode == 1 and "ringrun: host host1: ssh: " in done.stderr and "/no/python" in done.stderr
+
+
+def test_a_program_that_does_not_exist_there(remote: Callable[..., object]) -> None:
+    done = remote("-H", "host0:1,host1:1", "--no-python", "no-such-program")
+    assert done.returncode == 127 and "no-such-program" in done.stderr
+
+
+def test_names_from_sshs_configuration(remote: Callable[..., object], script: Script, hosts: list[Host]) -> None:
+    config = hosts[0].directory / "ssh_config"
+    before = config.read_text()
+    config.write_text(f"Host alias-of-1\n  HostName {hosts[1].address}\n  HostKeyAlias host1\n{before}")
+    try:
+        done = remote("-np", "1", "-H", "alias-of-1", script("import socket\nprint(socket.gethostname())"))
+        assert done.stdout == "[0]<stdout> host1\n", done.stderr
+    finally:
+        config.write_text(before)
+
+
+def test_a_greeting_of_the_far_shell_does_no_harm(remote: Callable[..., object], ringrun: Ringrun, script: Script, hosts: list[Host]) -> None:
+    wrapper = ringrun.directory / "python"
+    wrapper.write_text(f'#!/bin/sh\necho "Welcome!"\nexec {os.sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    done = remote("-np", "1", "-H", "host1", "--remote-python", str(wrapper), "echo", "works")
+    assert done.stdout == "[0]<stdout> works\n", done.stderr
+
+
+def test_standard_input_of_far_ranks_is_empty(remote: Callable[..., object], script: Script) -> None:
+    done = remote(*BOTH, script("assert rank == 0 or sys.stdin.read() == ''\nprint('x')"))
+    assert done.stdout.count("x\n") == 3, done.stderr
