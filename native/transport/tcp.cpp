@@ -118,9 +118,9 @@ class TcpLink final : public Link {
 
   // There is no bell: the sockets themselves wake the sleeper. Empties them first, so that only new bytes do.
   bool arm() override {
-    bool news = std::exchange(failed_just_now_, false);
+    bool news = false;
     for (Lane& lane : lanes_) news |= fill(lane);
-    return news;
+    return std::exchange(failed_just_now_, false) || news;
   }
 
   void disarm() override {}

@@ -1,6 +1,6 @@
 """For authors of adapters: collectives on raw memory.
 
-An adapter turns its tensors into `Buffer`s, calls the functions here, and waits for the handle in the way of its
+An adapter makes a `Buffer` of each tensor, calls the functions here, and waits for the handle in the way of its
 framework. It has no collective logic of its own. Nothing is copied; the handle keeps the buffers' owners alive.
 """
 

@@ -1,0 +1,251 @@
+// Plans: every generator's are proved right, broken ones are refused, and the cost model agrees with closed forms.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "plan/cost.hpp"
+#include "plan/generators.hpp"
+#include "plan/layout.hpp"
+#include "plan/planner.hpp"
+#include "plan/verifier.hpp"
+
+using namespace ringcore;
+using namespace ringcore::plan;
+
+namespace {
+
+constexpr Collective kCollectives[] = {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
+                                       Collective::kReduceScatter, Collective::kAlltoall};
+
+// One host; as many hosts as ranks; hosts of `per_host` ranks, the last one perhaps smaller; ranks dealt out in turn.
+std::vector<Topology> topologies(int ranks) {
+  std::vector<Topology> all(4);
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    all[0].host_of.push_back(0);
+    all[1].host_of.push_back(rank);
+    all[2].host_of.push_back(rank / 4);
+    all[3].host_of.push_back(rank % 3);
+  }
+  return all;
+}
+
+std::vector<Plan> all_plans(int ranks, const Topology& topology, const std::vector<int>& parts_to_try) {
+  std::vector<Plan> plans;
+  for (const Generator* generator : generators()) {
+    for (const Collective collective : kCollectives) {
+      for (const int parts : parts_to_try) {
+        for (const bool inputs_ready : {false, true}) {
+          PlanRequest request{.collective = collective, .topology = &topology, .root = ranks / 2, .parts = parts};
+          request.memory_visible = topology.single_host();
+          request.inputs_ready = inputs_ready;
+          if (auto plan = generator->generate(request)) plans.push_back(std::move(*plan));
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+}  // namespace
+
+TEST_CASE("the verifier accepts every generator's plans for 2 to 33 ranks") {
+  for (int ranks = 2; ranks <= 33; ++ranks) {
+    for (const Topology& topology : topologies(ranks)) {
+      for (const Plan& plan : all_plans(ranks, topology, ranks < 10 ? std::vector{1, 2, 3, 8} : std::vector{1, 2})) {
+        CAPTURE(ranks);
+        const auto flaw = verify(plan, topology);
+        CHECK_MESSAGE(!flaw, plan.generator << " " << name_of(plan.collective) << ": " << flaw.value_or(""));
+      }
+    }
+  }
+}
+
+TEST_CASE("every collective has a plan for every number of ranks") {
+  for (int ranks = 2; ranks <= 9; ++ranks) {
+    for (const Topology& topology : topologies(ranks)) {
+      Planner planner(topology, {});
+      for (const Collective collective : kCollectives) {
+        for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20, std::size_t{1} << 28}) {
+          const Plan& plan = planner.choose({.collective = collective, .bytes = bytes, .dtype = DType::kBFloat16});
+          CHECK(plan.ranks == ranks);
+          const bool sums = collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
+          CHECK((!sums || ranks == 2 || plan.accumulates_once));
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+// A step of a plan, by where it stands.
+struct Place {
+  Rank rank;
+  std::size_t channel;
+  std::size_t step;
+};
+
+std::vector<Place> places(const Plan& plan) {
+  std::vector<Place> all;
+  for (Rank rank = 0; rank < plan.ranks; ++rank) {
+    for (std::size_t c = 0; c < plan.programs[rank].channels.size(); ++c) {
+      for (std::size_t s = 0; s < plan.programs[rank].channels[c].size(); ++s) all.push_back({rank, c, s});
+    }
+  }
+  return all;
+}
+
+bool same(const Step& a, const Step& b) {
+  return a.kind == b.kind && a.peer == b.peer && a.sources == b.sources && a.targets == b.targets && a.final == b.final;
+}
+
+bool touches(const Step& a, const Step& b) {
+  for (const auto* refs : {&b.sources, &b.targets}) {
+    for (const ChunkRef& ref : *refs) {
+      if (std::find(a.targets.begin(), a.targets.end(), ref) != a.targets.end()) return true;
+    }
+  }
+  return false;
+}
+
+// Whether swapping two neighbouring steps of a channel leaves the plan as good as before: they use different streams and
+// no chunk that one writes concerns the other.
+bool commute(const Step& a, const Step& b) {
+  // Two contributions to one chunk may come in either order.
+  if (a.kind == StepKind::kRecvReduce && b.kind == StepKind::kRecvReduce && a.targets == b.targets &&
+      a.peer != b.peer && a.final == b.final) {
+    return true;
+  }
+  const bool streams = a.kind != StepKind::kReduce && b.kind != StepKind::kReduce && a.peer == b.peer &&
+                       (a.kind == StepKind::kSend || a.kind == StepKind::kSignal) ==
+                           (b.kind == StepKind::kSend || b.kind == StepKind::kSignal);
+  // A signal tells its peer that everything before it has happened, a wait lets everything after it happen: neither
+  // orders a copy that has nothing to do with that peer. (An all-gather's copies write what no peer reads.)
+  const auto orders = [](const Step& step) { return step.kind == StepKind::kSignal || step.kind == StepKind::kWait; };
+  const auto concerns = [](const Step& step, Rank peer) {
+    const auto of_peer = [peer](const ChunkRef& ref) { return ref.rank == peer; };
+    return step.kind != StepKind::kReduce || step.targets.size() > 1 || step.sources.size() > 1 ||
+           std::any_of(step.sources.begin(), step.sources.end(), of_peer);
+  };
+  const bool one_is_barrier = (orders(a) && !orders(b) && concerns(b, a.peer)) ||
+                              (orders(b) && !orders(a) && concerns(a, b.peer));
+  return !streams && !one_is_barrier && !touches(a, b) && !touches(b, a);
+}
+
+}  // namespace
+
+TEST_CASE("the verifier refuses plans with one planted mistake") {
+  std::mt19937 random(20260101);
+  int planted = 0;
+  int missed = 0;
+  for (const int ranks : {2, 3, 4, 5, 8}) {
+    for (const Topology& topology : topologies(ranks)) {
+      for (const Plan& good : all_plans(ranks, topology, {1, 2})) {
+        const std::vector<Place> all = places(good);
+        for (int repeat = 0; repeat < 12; ++repeat) {
+          Plan plan = good;
+          const Place at = all[random() % all.size()];
+          Channel& channel = plan.programs[at.rank].channels[at.channel];
+          Step& step = channel[at.step];
+          const char* mistake = "";
+          switch (repeat % 6) {
+            case 0:
+              mistake = "a step dropped";
+              channel.erase(channel.begin() + static_cast<std::ptrdiff_t>(at.step));
+              break;
+            case 1: {
+              mistake = "two steps swapped";
+              if (at.step + 1 >= channel.size() || commute(step, channel[at.step + 1])) continue;
+              if (same(step, channel[at.step + 1])) continue;
+              std::swap(step, channel[at.step + 1]);
+              break;
+            }
+            case 2:
+              mistake = "a step doubled";
+              // Copying a chunk a second time changes nothing.
+              if (step.kind == StepKind::kReduce && step.sources.size() == 1) continue;
+              channel.insert(channel.begin() + static_cast<std::ptrdiff_t>(at.step), Step(step));
+              break;
+            case 3:
+              mistake = "another peer";
+              if (step.peer < 0 || ranks == 2) continue;
+              do {
+                step.peer = static_cast<Rank>(random() % static_cast<unsigned>(ranks));
+              } while (step.peer == good.programs[at.rank].channels[at.channel][at.step].peer || step.peer == at.rank);
+              break;
+            case 4: {
+              mistake = "another chunk";
+              auto& refs = !step.targets.empty() ? step.targets : step.sources;
+              if (refs.empty() || plan.chunks < 2) continue;
+              ChunkRef& ref = refs[random() % refs.size()];
+              if (ref.buffer == Buffer::kScratch) continue;
+              ref.chunk = (ref.chunk + 1) % plan.chunks;
+              break;
+            }
+            case 5:
+              mistake = "the final mark flipped";
+              if (step.kind != StepKind::kReduce && step.kind != StepKind::kRecvReduce) continue;
+              step.final = !step.final;
+              break;
+          }
+          ++planted;
+          if (!verify(plan, topology)) {
+            ++missed;
+            MESSAGE("missed: " << std::string(mistake) << " in " << good.generator << " " << name_of(good.collective) << ", "
+                               << ranks << " ranks, rank " << at.rank << ", step " << at.step << " kind "
+                               << static_cast<int>(good.programs[at.rank].channels[at.channel][at.step].kind));
+          }
+        }
+      }
+    }
+  }
+  MESSAGE(planted << " mistakes planted");
+  CHECK(planted > 2000);
+  CHECK(missed == 0);
+}
+
+TEST_CASE("a ring sends 2 (R - 1) / R of the data, and takes the time of its closed form") {
+  for (const int ranks : {2, 3, 4, 8, 16}) {
+    Topology topology;
+    for (Rank rank = 0; rank < ranks; ++rank) topology.host_of.push_back(rank);
+    const auto plan = ring().generate({.collective = Collective::kAllreduce, .topology = &topology});
+    REQUIRE(plan);
+    for (const Program& program : plan->programs) {
+      const auto sends = std::count_if(program.channels[0].begin(), program.channels[0].end(),
+                                       [](const Step& step) { return step.kind == StepKind::kSend; });
+      CHECK(sends == 2 * (ranks - 1));
+    }
+    CostModel model{.between_hosts = {.latency_s = 1e-3, .seconds_per_byte = 1e-6}};
+    model.step_s = 0;
+    model.touch_seconds_per_byte = 0;
+    const double bytes = 1 << 20;
+    const double closed = 2 * (ranks - 1) * 1e-3 + 2.0 * (ranks - 1) / ranks * bytes * 1e-6;
+    CHECK(predict_seconds(*plan, topology, static_cast<std::size_t>(bytes), model) == doctest::Approx(closed));
+  }
+}
+
+TEST_CASE("a layout covers every element once, in order") {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1000}, std::size_t{100003},
+                                  (std::size_t{1} << 31) + 16}) {
+    for (const std::uint32_t chunks : {1U, 2U, 3U, 7U, 64U}) {
+      const Layout layout = Layout::even(count, chunks);
+      std::size_t next = 0;
+      std::size_t smallest = count;
+      for (std::uint32_t c = 0; c < chunks; ++c) {
+        CHECK(layout.offset(c) == next);
+        next += layout.size(c);
+        smallest = std::min(smallest, layout.size(c));
+      }
+      CHECK(next == count);
+      // One unit of 64 elements more, and the last chunk may lack up to 63.
+      CHECK(layout.largest() - smallest < 128);
+    }
+  }
+  const std::uint64_t blocks[] = {3, 0, 10};
+  const Layout uneven = Layout::blocks(blocks, 2);
+  CHECK(uneven.size(0) + uneven.size(1) == 3);
+  CHECK(uneven.size(2) + uneven.size(3) == 0);
+  CHECK(uneven.offset(4) == 3);
+  CHECK(uneven.size(4) + uneven.size(5) == 10);
+}

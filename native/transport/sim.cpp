@@ -1,0 +1,293 @@
+#include "transport/sim.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ringcore::transport {
+namespace {
+
+// A write is split into at most so many deliveries.
+constexpr std::uint64_t kMostPieces = 3;
+// One write in so many is accepted only partly though there is room, one view in so many is short.
+constexpr std::uint64_t kShortWrites = 4;
+constexpr std::uint64_t kShortViews = 2;
+
+}  // namespace
+
+class SimLink final : public Link {
+ public:
+  SimLink(SimNetwork& network, Rank self, Rank peer) : network_(network), self_(self), peer_(peer) {}
+
+  std::size_t write(int lane, std::span<const std::byte> bytes) override {
+    return network_.write(self_, peer_, lane, bytes);
+  }
+
+  std::span<const std::byte> peek(int lane) override {
+    SimNetwork::Stream& stream = incoming(lane);
+    stream.seen = stream.arrived.size();
+    const std::size_t size = stream.arrived.size() - stream.consumed;
+    const bool whole = lane == kControlLane || size <= 1 || network_.random_below(kShortViews) != 0;
+    return {stream.arrived.data() + stream.consumed, whole ? size : 1 + network_.random_below(size)};
+  }
+
+  void consume(int lane, std::size_t bytes) override {
+    SimNetwork::Stream& stream = incoming(lane);
+    const bool was_full = stream.arrived.size() - stream.consumed + stream.in_flight >= network_.capacity(lane);
+    stream.consumed += bytes;
+    if (stream.consumed == stream.arrived.size()) {
+      stream.arrived.clear();
+      stream.consumed = stream.seen = 0;
+    }
+    if (was_full && bytes > 0) network_.tell_room(self_, peer_);
+  }
+
+  std::size_t read(int lane, std::span<std::byte> out) override {
+    const std::span<const std::byte> view = peek(lane);
+    const std::size_t taken = std::min(view.size(), out.size());
+    std::copy_n(view.begin(), taken, out.begin());
+    consume(lane, taken);
+    return taken;
+  }
+
+  std::optional<std::string> failure() const override { return network_.connection(self_, peer_).failure; }
+  void check() override {}
+
+  bool arm() override {
+    bool news = false;
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      SimNetwork::Stream& stream = incoming(lane);
+      news |= std::exchange(stream.seen, stream.arrived.size()) != stream.arrived.size();
+    }
+    return news;
+  }
+  void disarm() override {}
+  void add_wait_fds(std::vector<pollfd>&) const override {}
+
+  std::span<std::byte> peer_memory() const override {
+    const std::vector<int>& host_of = network_.options_.host_of;
+    const auto self = static_cast<std::size_t>(self_);
+    const auto peer = static_cast<std::size_t>(peer_);
+    if (host_of.empty() || host_of[self] != host_of[peer]) return {};
+    return network_.segments_[peer]->arena();
+  }
+
+  std::string_view transport() const override { return "sim"; }
+
+ private:
+  SimNetwork::Stream& incoming(int lane) { return network_.connection(self_, peer_).lanes[lane]; }
+
+  SimNetwork& network_;
+  Rank self_;
+  Rank peer_;
+};
+
+SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
+    : ranks_(ranks),
+      options_(std::move(options)),
+      generator_(seed),
+      connections_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)),
+      dead_(static_cast<std::size_t>(ranks)),
+      writes_left_(static_cast<std::size_t>(ranks)),
+      paused_until_(static_cast<std::size_t>(ranks)) {
+  for (Rank rank = 0; rank < ranks && !options_.host_of.empty(); ++rank) {
+    segments_.push_back(std::make_unique<Segment>(Segment::create(rank, ranks, options_.arena_bytes)));
+    arenas_.push_back(std::make_unique<Arena>(*segments_.back(), options_.reserved_bytes));
+  }
+}
+
+std::unique_ptr<Link> SimNetwork::link(Rank from, Rank to) { return std::make_unique<SimLink>(*this, from, to); }
+
+Arena* SimNetwork::arena(Rank rank) {
+  return arenas_.empty() ? nullptr : arenas_[static_cast<std::size_t>(rank)].get();
+}
+
+std::span<std::byte> SimNetwork::arena_memory(Rank rank) {
+  return segments_.empty() ? std::span<std::byte>() : segments_[static_cast<std::size_t>(rank)]->arena();
+}
+
+SimNetwork::Connection& SimNetwork::connection(Rank owner, Rank peer) {
+  return connections_[static_cast<std::size_t>(owner * ranks_ + peer)];
+}
+
+const SimNetwork::Connection& SimNetwork::connection(Rank owner, Rank peer) const {
+  return connections_[static_cast<std::size_t>(owner * ranks_ + peer)];
+}
+
+std::size_t SimNetwork::capacity(int lane) const {
+  return lane == kControlLane ? std::max(options_.lane_bytes, 2 * Link::kMaxContiguous) : options_.lane_bytes;
+}
+
+Nanoseconds SimNetwork::random_delay() {
+  const auto spread = static_cast<std::uint64_t>(options_.longest_delay - options_.shortest_delay);
+  return options_.shortest_delay + static_cast<Nanoseconds>(random_below(spread + 1));
+}
+
+std::size_t SimNetwork::write(Rank from, Rank to, int lane, std::span<const std::byte> bytes) {
+  if (connection(from, to).failure || bytes.empty()) return 0;
+  std::optional<std::uint64_t>& writes_left = writes_left_[static_cast<std::size_t>(from)];
+  if (writes_left && (*writes_left)-- == 0) {
+    writes_left.reset();
+    kill(from);
+  }
+  if (dead_[static_cast<std::size_t>(from)]) return bytes.size();  // a ghost's
+  const Stream& stream = connection(to, from).lanes[lane];
+  const std::size_t used = stream.arrived.size() - stream.consumed + stream.in_flight;
+  std::size_t taken = std::min(bytes.size(), capacity(lane) - std::min(used, capacity(lane)));
+  if (taken > 1 && random_below(kShortWrites) == 0) {
+    taken = 1 + random_below(taken);
+    // The rest can be written at once, but who tries only after an event must get one.
+    tell_room(to, from);
+  }
+  send(from, to, lane, bytes.first(taken));
+  return taken;
+}
+
+// Puts accepted bytes on their way, in pieces.
+void SimNetwork::send(Rank from, Rank to, int lane, std::span<const std::byte> bytes) {
+  Stream& stream = connection(to, from).lanes[lane];
+  if (options_.keep_history) stream.history.insert(stream.history.end(), bytes.begin(), bytes.end());
+  stream.in_flight += bytes.size();
+  if (dead_[static_cast<std::size_t>(to)] || connection(to, from).silent || connection(to, from).failure) return;
+  for (std::uint64_t pieces = 1 + random_below(kMostPieces); !bytes.empty(); --pieces) {
+    const std::size_t size = pieces > 1 ? 1 + random_below(bytes.size()) : bytes.size();
+    stream.last_delivery = std::max(stream.last_delivery, clock_.now() + random_delay());
+    schedule({.time = stream.last_delivery, .sequence = 0, .kind = EventKind::kDelivery, .from = from, .to = to,
+              .lane = lane, .bytes = {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}, .reason = {}});
+    bytes = bytes.subspan(size);
+  }
+}
+
+// Nothing but a reason to drive the ranks again.
+void SimNetwork::tell_room(Rank reader, Rank writer) {
+  schedule({.time = clock_.now() + random_delay(), .sequence = 0, .kind = EventKind::kRoom, .from = reader,
+            .to = writer, .lane = 0, .bytes = {}, .reason = {}});
+}
+
+void SimNetwork::schedule(Event event) {
+  event.sequence = next_sequence_++;
+  events_.insert(std::move(event));
+}
+
+// Puts off what would happen to a paused rank, until the first event is one that may happen.
+void SimNetwork::put_off_paused() {
+  while (!events_.empty()) {
+    const Event& first = *events_.begin();
+    const Nanoseconds resumes = std::max(paused_until_[static_cast<std::size_t>(first.from)],
+                                         paused_until_[static_cast<std::size_t>(first.to)]);
+    if (first.time >= resumes) return;
+    auto node = events_.extract(events_.begin());
+    node.value().time = resumes;  // its sequence number keeps it in order among the others that waited
+    events_.insert(std::move(node));
+  }
+}
+
+std::optional<Nanoseconds> SimNetwork::next_event() {
+  put_off_paused();
+  if (events_.empty()) return std::nullopt;
+  return std::max(events_.begin()->time, clock_.now());
+}
+
+bool SimNetwork::step() {
+  const std::optional<Nanoseconds> time = next_event();
+  if (!time) return false;
+  clock_.set(*time);
+  happen(std::move(events_.extract(events_.begin()).value()));
+  return true;
+}
+
+void SimNetwork::run_until(Nanoseconds time) {
+  while (const auto next = next_event()) {
+    if (*next > time) break;
+    step();
+  }
+  clock_.set(std::max(clock_.now(), time));
+}
+
+void SimNetwork::happen(Event event) {
+  const auto mix = [this](std::uint64_t value) { digest_ = (digest_ ^ value) * 0x100000001b3 + (digest_ >> 47); };
+  mix(static_cast<std::uint64_t>(event.time));
+  mix(static_cast<std::uint64_t>(event.from * ranks_ + event.to) * kLaneCount + static_cast<std::uint64_t>(event.lane));
+  for (const std::byte b : event.bytes) mix(std::to_integer<std::uint64_t>(b));
+
+  Connection& owner = connection(event.to, event.from);
+  switch (event.kind) {
+    case EventKind::kDelivery: {
+      if (owner.failure) return;
+      Stream& stream = owner.lanes[event.lane];
+      stream.in_flight -= event.bytes.size();
+      stream.arrived.insert(stream.arrived.end(), event.bytes.begin(), event.bytes.end());
+      return;
+    }
+    case EventKind::kFailure:
+      if (!owner.failure) owner.failure = std::move(event.reason);
+      return;
+    case EventKind::kRoom:
+      return;
+  }
+}
+
+// Of what is on its way, each lane loses everything from a random point on.
+void SimNetwork::lose_tail(Rank from, Rank to) {
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    std::vector<std::set<Event>::iterator> pending;
+    for (auto event = events_.begin(); event != events_.end(); ++event) {
+      const bool same = event->from == from && event->to == to && event->lane == lane;
+      if (same && event->kind == EventKind::kDelivery) pending.push_back(event);
+    }
+    for (std::size_t i = random_below(pending.size() + 1); i < pending.size(); ++i) events_.erase(pending[i]);
+  }
+}
+
+void SimNetwork::fail_later(Rank owner, Rank peer, const char* reason) {
+  schedule({.time = clock_.now() + random_delay(), .sequence = 0, .kind = EventKind::kFailure, .from = peer,
+            .to = owner, .lane = 0, .bytes = {}, .reason = reason});
+}
+
+void SimNetwork::kill(Rank rank) {
+  if (dead_[static_cast<std::size_t>(rank)]) return;
+  dead_[static_cast<std::size_t>(rank)] = true;
+  for (Rank peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank) continue;
+    lose_tail(rank, peer);
+    fail_later(peer, rank, "closed the connection");
+  }
+}
+
+void SimNetwork::kill_at_write(Rank rank, std::uint64_t writes) {
+  writes_left_[static_cast<std::size_t>(rank)] = writes;
+}
+
+void SimNetwork::cut(Rank a, Rank b) {
+  lose_tail(a, b);
+  lose_tail(b, a);
+  fail_later(a, b, "reset the connection");
+  fail_later(b, a, "reset the connection");
+}
+
+void SimNetwork::pause(Rank rank, Nanoseconds duration) {
+  Nanoseconds& until = paused_until_[static_cast<std::size_t>(rank)];
+  until = std::max(until, clock_.now() + duration);
+  // Something must happen at its end, or a rank with work to do would not be driven again.
+  schedule({.time = until, .sequence = 0, .kind = EventKind::kRoom, .from = rank, .to = rank, .lane = 0, .bytes = {},
+            .reason = {}});
+}
+
+void SimNetwork::silence(Rank from, Rank to) {
+  connection(to, from).silent = true;
+  std::erase_if(events_, [&](const Event& event) {
+    return event.kind == EventKind::kDelivery && event.from == from && event.to == to;
+  });
+}
+
+bool SimNetwork::runs(Rank rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return !dead_[index] && paused_until_[index] <= clock_.now();
+}
+
+void SimNetwork::inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes) { send(from, to, lane, bytes); }
+
+std::span<const std::byte> SimNetwork::history(Rank from, Rank to, int lane) const {
+  return connection(to, from).lanes[lane].history;
+}
+
+}  // namespace ringcore::transport

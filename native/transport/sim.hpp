@@ -1,0 +1,154 @@
+// A network for tests: all ranks in one process and one thread, time that only moves when told to, one seed.
+//
+// What a rank writes becomes delivery events at random times: in order inside a lane, in any order between lanes and
+// between peers. Writes are accepted partly, bytes arrive in pieces, views are short. Ranks die, connections break,
+// machines stop for a while, cables fall silent. The same seed and the same calls give the same schedule.
+//
+//   SimNetwork network(4, seed);
+//   ... give each rank its links and network.clock(), submit work ...
+//   do {
+//     for each rank that `runs`: progress until nothing moves
+//   } while (network.step());
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/types.hpp"
+#include "transport/link.hpp"
+#include "transport/segment.hpp"
+
+namespace ringcore::transport {
+
+class VirtualClock final : public Clock {
+ public:
+  Nanoseconds now() const override { return now_; }
+  void set(Nanoseconds now) { now_ = now; }
+
+ private:
+  Nanoseconds now_ = kSecond;  // not 0, which some code takes for "never"
+};
+
+struct SimOptions {
+  Nanoseconds shortest_delay = 1'000;
+  Nanoseconds longest_delay = kMillisecond;
+  std::size_t lane_bytes = 8192;    // room in a data lane; the control lane always has room for two long records
+  std::vector<int> host_of = {};    // by rank; ranks of one host see each other's arena. Empty: nobody does
+  std::size_t arena_bytes = 1 << 20;
+  std::size_t reserved_bytes = 0;   // of the arena, as in Arena's constructor
+  bool keep_history = false;        // for SimNetwork::history
+};
+
+class SimNetwork {
+ public:
+  SimNetwork(int ranks, std::uint64_t seed, SimOptions options = {});
+  SimNetwork(const SimNetwork&) = delete;
+  SimNetwork& operator=(const SimNetwork&) = delete;
+
+  // The end that `from` holds of its link to `to`. The network must outlive it.
+  std::unique_ptr<Link> link(Rank from, Rank to);
+  // The registered memory of a rank; null where `host_of` is empty.
+  Arena* arena(Rank rank);
+  // All of it, reserved bytes included; empty where `host_of` is empty.
+  std::span<std::byte> arena_memory(Rank rank);
+  const Clock& clock() const { return clock_; }
+  // From the one generator: for what the test decides at random.
+  std::uint64_t random_below(std::uint64_t bound) { return generator_() % bound; }
+
+  // Lets the next event happen and moves time there. False when nothing is in flight.
+  bool step();
+  // Lets all events up to `time` happen and moves time there.
+  void run_until(Nanoseconds time);
+  std::optional<Nanoseconds> next_event();
+  // A number that two runs share only if the same bytes arrived in the same order at the same times.
+  std::uint64_t digest() const { return digest_; }
+
+  // The rank stops for ever, at this very instruction: what it stored in shared memory stays, what it wrote is lost from
+  // a random point on, and after a delay its peers find the connection closed.
+  void kill(Rank rank);
+  // The rank dies when it starts the write after the next `writes`: between a store and its signal, for example. It
+  // may run on until it is next asked for, but nobody hears of it.
+  void kill_at_write(Rank rank, std::uint64_t writes);
+  // The connection of two ranks is reset; each finds out after a delay of its own.
+  void cut(Rank a, Rank b);
+  // Nothing is delivered to or from the rank for so long (SIGSTOP, a machine that swaps).
+  void pause(Rank rank, Nanoseconds duration);
+  // From now on what `from` writes to `to` vanishes, and nobody is told.
+  void silence(Rank from, Rank to);
+  // Whether the rank may be driven: it is neither dead nor paused.
+  bool runs(Rank rank) const;
+
+  // Faults of a peer's protocol: bytes that arrive behind all that `from` has written so far on that lane.
+  void inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
+  // All that was accepted on a lane; needs SimOptions::keep_history.
+  std::span<const std::byte> history(Rank from, Rank to, int lane) const;
+
+ private:
+  friend class SimLink;
+
+  // One direction of a lane.
+  struct Stream {
+    std::vector<std::byte> arrived;
+    std::size_t consumed = 0;   // of `arrived`
+    std::size_t seen = 0;       // of `arrived`: shown to the reader
+    std::size_t in_flight = 0;  // bytes accepted, not arrived
+    Nanoseconds last_delivery = 0;
+    std::vector<std::byte> history;
+  };
+  // What one rank knows of its connection to another.
+  struct Connection {
+    Stream lanes[kLaneCount];  // incoming
+    std::optional<std::string> failure;
+    bool silent = false;  // incoming bytes vanish
+  };
+  enum class EventKind : std::uint8_t { kDelivery, kFailure, kRoom };
+  struct Event {
+    Nanoseconds time;
+    std::uint64_t sequence;
+    EventKind kind;
+    Rank from;
+    Rank to;
+    int lane;
+    std::vector<std::byte> bytes;  // kDelivery
+    std::string reason;            // kFailure
+    bool operator<(const Event& other) const {
+      return time != other.time ? time < other.time : sequence < other.sequence;
+    }
+  };
+
+  Connection& connection(Rank owner, Rank peer);
+  const Connection& connection(Rank owner, Rank peer) const;
+  std::size_t capacity(int lane) const;
+  Nanoseconds random_delay();
+  std::size_t write(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
+  void send(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
+  void tell_room(Rank reader, Rank writer);
+  void schedule(Event event);
+  void put_off_paused();
+  void happen(Event event);
+  void lose_tail(Rank from, Rank to);
+  void fail_later(Rank owner, Rank peer, const char* reason);
+
+  int ranks_;
+  SimOptions options_;
+  std::mt19937_64 generator_;
+  VirtualClock clock_;
+  std::vector<Connection> connections_;  // [owner * ranks_ + peer]
+  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<bool> dead_;
+  std::vector<std::optional<std::uint64_t>> writes_left_;  // of those that will die at a write
+  std::vector<Nanoseconds> paused_until_;
+  std::set<Event> events_;
+  std::uint64_t next_sequence_ = 0;
+  std::uint64_t digest_ = 0;
+};
+
+}  // namespace ringcore::transport

@@ -1,0 +1,58 @@
+"""What the parts of the repository say of each other agrees."""
+
+import re
+import tarfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import ringcore
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = sorted(path.parent for path in (ROOT / "packages").glob("*/pyproject.toml"))
+ADAPTERS = [package.name for package in PACKAGES if package.name != "core"]
+
+
+def test_the_core_is_one_wheel_for_all_pythons_and_needs_only_the_backend() -> None:
+    core = distribution("ringcore")
+    assert "Tag: cp310-abi3-linux" in (core.read_text("WHEEL") or "")
+    assert [name for name in core.requires or [] if "extra ==" not in name] == ["nanobind-backend>=1.0"]
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_has_the_version_of_the_core_and_pins_it(adapter: str) -> None:
+    installed = distribution(f"ringcore-{adapter}")
+    assert installed.version == ringcore.__version__
+    assert f"ringcore=={ringcore.__version__}" in (installed.requires or [])
+
+
+def test_the_source_distribution_of_the_core_has_the_whole_engine() -> None:
+    with tarfile.open(ROOT / "dist" / f"ringcore-{ringcore.__version__}.tar.gz") as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    engine = {str(path.relative_to(ROOT)) for path in (ROOT / "native").rglob("*") if path.suffix in (".cpp", ".hpp")}
+    assert engine
+    assert engine | {"native/CMakeLists.txt", "LICENSE"} <= names
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_package_carries_the_licence_and_its_types(package: Path) -> None:
+    assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert len(list(package.glob("src/*/py.typed"))) == 1
+
+
+def test_the_hooks_have_the_pins_of_the_noxfile() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    noxfile = (ROOT / "noxfile.py").read_text()
+    pins = set(re.findall(r'additional_dependencies: \["(.+)"\]', hooks))
+    assert len(pins) == 2
+    for pin in pins:
+        assert f'"{pin}"' in noxfile
+
+
+def test_every_decision_fits_a_page_and_has_its_three_parts() -> None:
+    decisions = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+    for path in decisions:
+        text = path.read_text()
+        assert text.count("\n") <= 60, path.name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"], path.name
