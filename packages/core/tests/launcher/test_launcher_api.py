@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ringcore.launcher import worker
@@ -82,7 +83,13 @@ def test_what_is_off_anyway_may_be_said() -> None:
 
 def run_program(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
     (directory / "program.py").write_text(textwrap.dedent(text))
-    options = {"capture_output": True, "text": True, "timeout": 60, "cwd": directory, "env": clean_environ()}
+    options: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 60,
+        "cwd": directory,
+        "env": clean_environ(),
+    }
     return subprocess.run([sys.executable, "program.py"], check=False, **options)
 
 

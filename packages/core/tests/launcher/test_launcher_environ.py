@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.processes import Pids, Ringrun
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 DUMP = "import json\nprint(json.dumps(dict(os.environ)))"
 
 

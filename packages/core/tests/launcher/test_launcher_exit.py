@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.processes import RINGRUN, Pids, Ringrun, eventually, is_alive
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 
 
 def summary_of(stderr: str) -> list[str]:
@@ -288,7 +289,13 @@ def test_the_guard_can_die_without_harm(ringrun: Ringrun, script: Script, pids: 
 
 def test_the_launcher_never_imports_numpy_or_a_framework(ringrun: Ringrun, script: Script) -> None:
     argv = [sys.executable, "-X", "importtime", *RINGRUN[1:], "-np", "1", script("pass")]
-    options = {"capture_output": True, "text": True, "timeout": 60, "cwd": ringrun.directory, "env": ringrun.environ}
+    options: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 60,
+        "cwd": ringrun.directory,
+        "env": ringrun.environ,
+    }
     listing = subprocess.run(argv, check=True, **options).stderr
     imported = {line.rpartition("|")[2].strip() for line in listing.splitlines()}
     assert "ringcore.launcher._supervisor" in imported

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from support.namespaces import environ_with_ssh, namespaces
 from support.processes import Ringrun
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 
 MEET = """
 from ringcore._placement import find_placement

@@ -16,7 +16,7 @@ from ringcore.launcher._hosts import Host, HostError
 from ringcore.launcher._options import UsageError
 from support.processes import Ringrun
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 
 
 def parsed(*words: str, **environ: str) -> object:

@@ -15,7 +15,7 @@ import pytest
 from support.namespaces import Host, environ_with_ssh, namespaces, processes_of
 from support.processes import Pids, Ringrun, eventually, is_alive
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 Remote = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -87,9 +87,7 @@ def test_only_remote_hosts(remote: Remote, script: Script, hosts: list[Host]) ->
     assert rendezvous.startswith(f"tcp:{hosts[0].address}:")
 
 
-def test_a_host_file_and_a_named_interface(
-    remote: Remote, ringrun: Ringrun, script: Script, hosts: list[Host]
-) -> None:
+def test_a_host_file_and_a_named_interface(remote: Remote, ringrun: Ringrun, script: Script, hosts: list[Host]) -> None:
     (ringrun.directory / "hosts").write_text("host1 slots=1\nhost0 slots=1\n")
     done = remote(
         "--hostfile", "hosts", "--network-interfaces", "eth0", script("print(os.environ['RINGCORE_RENDEZVOUS'])")
@@ -133,9 +131,7 @@ def test_the_key_and_variables_arrive_and_are_in_no_argv(
 @pytest.mark.parametrize(
     ("text", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("raise OSError('far')", 1)]
 )
-def test_exit_codes_and_tracebacks_come_from_afar(
-    remote: Remote, script: Script, text: str, code: int
-) -> None:
+def test_exit_codes_and_tracebacks_come_from_afar(remote: Remote, script: Script, text: str, code: int) -> None:
     done = remote(*BOTH, script(f"if rank == 2: {text}\ntime.sleep(600)"))
     assert done.returncode == code
     assert "rank 2 of 3 on host1" in done.stderr

@@ -251,7 +251,7 @@ def _memory_file(name: str, data: bytes) -> int:
 
 def _private_directory() -> str:
     """Makes a directory of mode 0700; tempfile.mkdtemp would cost 10 ms of imports."""
-    parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the directory below is private
+    parent = os.environ.get("TMPDIR") or "/tmp"
     path = os.path.join(parent, f"ringrun-{os.urandom(8).hex()}")
     try:
         os.mkdir(path, 0o700)
