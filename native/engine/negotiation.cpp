@@ -341,7 +341,11 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
   std::map<std::string, std::vector<int>> ranks_by_text;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Contribution& contribution = pending.contributions[m];
-    if (contribution.present) ranks_by_text[contribution.descriptor->to_string()].push_back(static_cast<int>(m));
+    if (!contribution.present) continue;
+    // One descriptor stands for all first dimensions of an allgather or alltoall; what this rank has was announced.
+    Descriptor submitted = *contribution.descriptor;
+    if (submitted.shape.dims > 0) submitted.shape.extent[0] = contribution.rows;
+    ranks_by_text[submitted.to_string()].push_back(static_cast<int>(m));
   }
   std::map<int, std::string> lines;
   for (const auto& [text, ranks] : ranks_by_text) lines[ranks.front()] = ranks_text(ranks) + ": " + text;

@@ -1,7 +1,6 @@
 #include "plan/executor.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "base/error.hpp"
@@ -108,14 +107,13 @@ bool Run::step(std::size_t channel) {
       return true;
     }
     case StepKind::kSignal:
-      std::atomic_thread_fence(std::memory_order_release);
+      // Links publish what they write after everything that was stored before, and the peer sees it in that order.
       post(step.peer, nullptr, 0, nullptr);
       ++state.next;
       return true;
     case StepKind::kWait:
       if (!accept_header(step.peer, 0)) return false;
       links_[step.peer]->lane_use(lane_).receiving = false;
-      std::atomic_thread_fence(std::memory_order_acquire);
       ++state.next;
       return true;
     case StepKind::kRecv:

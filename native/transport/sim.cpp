@@ -260,6 +260,9 @@ void SimNetwork::kill_at_write(Rank rank, std::uint64_t writes) {
 void SimNetwork::cut(Rank a, Rank b) {
   lose_tail(a, b);
   lose_tail(b, a);
+  // What is written before the reset is noticed must not arrive behind the gap.
+  connection(a, b).silent = true;
+  connection(b, a).silent = true;
   fail_later(a, b, "reset the connection");
   fail_later(b, a, "reset the connection");
 }

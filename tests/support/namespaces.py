@@ -46,14 +46,14 @@ class Host:
 
     def command(self, argv: Sequence[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:
         """The words that run a command on this host, in a directory (the files are those of the machine)."""
-        enter = ["nsenter", "-t", str(self.pid), "--net", "--uts", "--ipc", "--mount", f"--wd={cwd or os.getcwd()}"]
+        enter = ["nsenter", "-t", str(self.pid), "--net", "--uts", "--ipc", "--mount", f"--wd={cwd or Path.cwd()}"]
         return [*enter, "--", *argv]
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command there to its end; see `subprocess.run`."""
-        options.setdefault("timeout", 60)
+        defaults = {"timeout": 60, "check": False}
         command = self.command(argv, options.pop("cwd", None))
-        return subprocess.run(command, capture_output=True, text=True, **options)
+        return subprocess.run(command, capture_output=True, text=True, **{**defaults, **options})  # noqa: PLW1510
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a command there; see `subprocess.Popen`. Signals reach the command itself."""
@@ -181,7 +181,9 @@ def _write_files(directory: Path, names: Mapping[str, str]) -> None:
 
 def _start_sshd(host: Host) -> None:
     server = shutil.which("sshd") or "/usr/sbin/sshd"
-    started = host.run([server, "-f", str(host.directory / "sshd_config"), "-E", f"{host.directory}/sshd.{host.name}.log"])
+    started = host.run(
+        [server, "-f", str(host.directory / "sshd_config"), "-E", f"{host.directory}/sshd.{host.name}.log"]
+    )
     if started.returncode != 0:
         raise RuntimeError(f"sshd on {host.name}: {started.stderr}")
     probe = [sys.executable, "-c", f"import socket; socket.create_connection(({host.address!r}, 22), 1).close()"]
@@ -193,15 +195,13 @@ def _start_sshd(host: Host) -> None:
 
 def processes_of(host: Host) -> list[int]:
     """The processes that live on a host, its holder left out."""
-    return [pid for pid in _pids_in(os.stat(f"/proc/{host.pid}/ns/net").st_ino) if pid != host.pid]
-
-
-def _pids_in(inode: int) -> Iterator[int]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{entry}/ns/net").st_ino == inode:
-                    yield int(entry)
+    network = Path(f"/proc/{host.pid}/ns/net").stat().st_ino
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has just ended.
+            if (process / "ns/net").stat().st_ino == network and int(process.name) != host.pid:
+                found.append(int(process.name))
+    return found
 
 
 def _end_processes(host: Host) -> None:
@@ -221,10 +221,10 @@ def _ip(*words: str) -> None:
 
 
 def _check(*argv: str) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=_LINK_LIMIT_S)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=_LINK_LIMIT_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 def _quietly(*argv: str) -> None:
-    subprocess.run(argv, capture_output=True, timeout=_LINK_LIMIT_S)
+    subprocess.run(argv, capture_output=True, timeout=_LINK_LIMIT_S, check=False)

@@ -79,7 +79,7 @@ class Ringrun:
         """Run it to its end; `prefix` words come before it."""
         prefix = options.pop("prefix", [])
         defaults = {"timeout": 60, "text": True, "stdin": subprocess.DEVNULL, **self._place()}
-        return subprocess.run([*prefix, *RINGRUN, *words], capture_output=True, **{**defaults, **options})
+        return subprocess.run([*prefix, *RINGRUN, *words], capture_output=True, check=False, **{**defaults, **options})
 
     @contextlib.contextmanager
     def started(self, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:

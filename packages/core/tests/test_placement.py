@@ -103,7 +103,8 @@ def test_an_interactive_shell_is_no_srun(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "node", "tasks"), [("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("4", "0", 4), ("4", "1", None), ("?", "0", None)]
+    ("text", "node", "tasks"),
+    [("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("4", "0", 4), ("4", "1", None), ("?", "0", None)],
 )
 def test_slurms_tasks_per_node(text: str, node: str, tasks: int | None) -> None:
     environ = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": text, "SLURM_NODEID": node, "SLURM_NNODES": "4"}

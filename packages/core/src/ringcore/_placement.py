@@ -316,9 +316,7 @@ def _alone(environ: Environ) -> Placement:
             f"RINGCORE_SIZE is {environ['RINGCORE_SIZE']} but nothing tells this process's rank: set "
             "RINGCORE_RANK too, or start the script with ringrun"
         )
-    return Placement(
-        rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, source="alone"
-    )
+    return Placement(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1, source="alone")
 
 
 SOURCES: tuple[tuple[str, Callable[[Environ], Placement | str]], ...] = (

@@ -15,8 +15,7 @@ _LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 # Set by `ringrun` for each rank. They say where the rank is, not how it should work, so they are
 # read by `_placement` and are no settings.
 PLACEMENT_VARIABLES = frozenset(
-    PREFIX + name
-    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    PREFIX + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 )
 # Descriptors that `ringcore.run` hands to its ranks.
 _CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD"})
@@ -149,15 +148,11 @@ class Settings:
         "report who is missing after so long; 0: never",
         ("--stall-check-warning-time-seconds",),
     )
-    heartbeat_s: float = _setting(
-        2.0, _seconds, _POSITIVE, "a rank that is silent for so long is lost"
-    )
+    heartbeat_s: float = _setting(2.0, _seconds, _POSITIVE, "a rank that is silent for so long is lost")
     start_timeout_s: float = _setting(
         30.0, _seconds, _POSITIVE, "all ranks must have met after so long", ("--start-timeout",)
     )
-    spin_us: int = _setting(
-        100, _count, "a whole number of microseconds", "a wait spins for so long before it sleeps"
-    )
+    spin_us: int = _setting(100, _count, "a whole number of microseconds", "a wait spins for so long before it sleeps")
     arena_bytes: int = _setting(
         0, _size, _SIZE, "shared memory that a rank sets aside for buckets; 0: ringcore chooses"
     )
@@ -189,9 +184,7 @@ class Settings:
     timeline: str | None = _setting(
         None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)
     )
-    log_level: str = _setting(
-        "warning", _choice(*_LOG_LEVELS), ", ".join(_LOG_LEVELS), "what the engine logs"
-    )
+    log_level: str = _setting("warning", _choice(*_LOG_LEVELS), ", ".join(_LOG_LEVELS), "what the engine logs")
     kernels: str | None = _setting(
         None, _name, "a name that `ringcore doctor` lists", "reduction kernels to use; unset: best"
     )
@@ -267,9 +260,7 @@ def parse(name: str, text: str, *, origin: str | None = None) -> Any:
         return metadata["parse"](text)
     except ValueError:
         accepted = metadata["accepts"]
-        raise SettingError(
-            f"{origin or variable(name)} is {text!r}, but accepted is {accepted}"
-        ) from None
+        raise SettingError(f"{origin or variable(name)} is {text!r}, but accepted is {accepted}") from None
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "tests"))
 
-from support.processes import WRITE_PID, Pids, Ringrun  # noqa: E402
+from support.processes import WRITE_PID, Pids, Ringrun
 
 
 @pytest.fixture

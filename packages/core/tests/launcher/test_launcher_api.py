@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ringcore.launcher import worker
 from ringcore.launcher.api import LaunchError, RankError, run
-from support.processes import Pids, clean_environ, eventually, is_alive
+from support.processes import WRITE_PID, Pids, clean_environ, eventually, is_alive
 
 HAS_CLOUDPICKLE = importlib.util.find_spec("cloudpickle") is not None
 
@@ -83,9 +83,14 @@ def test_what_is_off_anyway_may_be_said() -> None:
 
 def run_program(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
     (directory / "program.py").write_text(textwrap.dedent(text))
-    return subprocess.run(
-        [sys.executable, "program.py"], capture_output=True, text=True, timeout=60, cwd=directory, env=clean_environ()
-    )
+    options: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 60,
+        "cwd": directory,
+        "env": clean_environ(),
+    }
+    return subprocess.run([sys.executable, "program.py"], check=False, **options)
 
 
 MAIN = """
@@ -113,8 +118,17 @@ def test_a_function_of_main_works_or_says_what_to_install(tmp_path: Path) -> Non
 
 
 def test_a_function_of_a_module_beside_the_script(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import os\nclass Odd(Exception):\n    def __init__(self, a, b): super().__init__(a)\n"
-                                      "def f():\n    if os.environ['RANK'] == '1': raise Odd('odd', 2)\n")  # fmt: skip
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent(
+            """
+            import os
+            class Odd(Exception):
+                def __init__(self, a, b): super().__init__(a)
+            def f():
+                if os.environ["RANK"] == "1": raise Odd("odd", 2)
+            """
+        )
+    )
     done = run_program(
         tmp_path,
         """
@@ -128,15 +142,11 @@ def test_a_function_of_a_module_beside_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_ranks_end_with_the_caller(tmp_path: Path, number: int, pids: Pids, script: Callable[[str], str]) -> None:
+def test_ranks_end_with_the_caller(tmp_path: Path, number: int, pids: Pids) -> None:
     (tmp_path / "waits.py").write_text(
-        "import os, time\ndef f():\n    from support.processes import WRITE_PID\n    names = {}\n    exec(WRITE_PID, names)\n"
-        "    names['write_pid'](os.environ['RANK'])\n    time.sleep(600)\n"
+        WRITE_PID + "import time\ndef f():\n    write_pid(os.environ['RANK'])\n    time.sleep(600)\n"
     )
-    (tmp_path / "program.py").write_text(
-        f"import sys\nsys.path.append({str(Path(__file__).parents[4] / 'tests')!r})\n"
-        "import waits\nfrom ringcore.launcher.api import run\nrun(waits.f, np=2)\n"
-    )
+    (tmp_path / "program.py").write_text("import waits\nfrom ringcore.launcher.api import run\nrun(waits.f, np=2)\n")
     with subprocess.Popen(
         [sys.executable, "program.py"], cwd=tmp_path, env=clean_environ(), stderr=subprocess.DEVNULL
     ) as process:

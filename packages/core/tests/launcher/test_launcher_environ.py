@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.processes import Pids, Ringrun
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 DUMP = "import json\nprint(json.dumps(dict(os.environ)))"
 
 
@@ -25,7 +26,10 @@ def environs_of(ringrun: Ringrun, script: Script, *words: str) -> list[dict[str,
 def test_each_rank_gets_its_place_in_all_three_dialects(ringrun: Ringrun, script: Script) -> None:
     for rank, environ in enumerate(environs_of(ringrun, script, "-np", "2", "--job-id", "job-1")):
         for prefix in ("RINGCORE", "HOROVOD"):
-            place = [environ[f"{prefix}_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")]
+            place = [
+                environ[f"{prefix}_{name}"]
+                for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+            ]
             assert place == [str(rank), "2", str(rank), "2", "0", "1"]
         assert environ["RINGCORE_JOB_ID"] == "job-1"
         assert environ["RINGCORE_RENDEZVOUS"].startswith("tcp:127.0.0.1:")
@@ -67,7 +71,9 @@ def test_threads_share_the_cores_unless_the_user_decides(ringrun: Ringrun, scrip
 
 
 def test_an_outer_jobs_variables_do_not_leak_into_an_inner_job(ringrun: Ringrun, script: Script) -> None:
-    ringrun.environ.update(RANK="5", WORLD_SIZE="9", RINGCORE_RENDEZVOUS="tcp:10.0.0.1:1", MASTER_PORT="1", RINGCORE_SIZE="9")
+    ringrun.environ.update(
+        RANK="5", WORLD_SIZE="9", RINGCORE_RENDEZVOUS="tcp:10.0.0.1:1", MASTER_PORT="1", RINGCORE_SIZE="9"
+    )
     (environ,) = environs_of(ringrun, script, "-np", "1")
     assert (environ["RANK"], environ["WORLD_SIZE"], environ["RINGCORE_SIZE"]) == ("0", "1", "1")
     assert environ["RINGCORE_RENDEZVOUS"] != "tcp:10.0.0.1:1" and environ["MASTER_PORT"] != "1"
@@ -102,7 +108,9 @@ def test_a_key_file_is_passed_on(ringrun: Ringrun, script: Script, text: bytes) 
     path = ringrun.directory / "job.key"
     path.write_bytes(text)
     path.chmod(0o600)
-    done = ringrun("-np", "1", "--key-file", "job.key", script(READ_KEY + "print(key.hex(), 'RINGCORE_KEY_FILE' in os.environ)"))
+    done = ringrun(
+        "-np", "1", "--key-file", "job.key", script(READ_KEY + "print(key.hex(), 'RINGCORE_KEY_FILE' in os.environ)")
+    )
     expected = text.hex() if len(text) == 32 else text.decode().strip()
     assert done.stdout == f"[0]<stdout> {expected} False\n"
 
@@ -123,16 +131,14 @@ NODES = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
 
 
 def test_two_launchers_make_one_job(ringrun: Ringrun, script: Script) -> None:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     path = ringrun.directory / "job.key"
     path.write_bytes(os.urandom(32))
     path.chmod(0o600)
-    name = script(READ_KEY + "e = os.environ\nprint(rank, e['WORLD_SIZE'], e['LOCAL_RANK'], e['GROUP_RANK'], e['RINGCORE_CROSS_RANK'], "
-                  "e['RINGCORE_RENDEZVOUS'], e['MASTER_PORT'], key.hex())")  # fmt: skip
+    names = ("WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "RINGCORE_CROSS_RANK", "RINGCORE_RENDEZVOUS", "MASTER_PORT")
+    name = script(f"{READ_KEY}\nprint(rank, *(os.environ[name] for name in {names}), key.hex())")
     endpoint = ["--rdzv-endpoint", f"127.0.0.1:{port}"]
     shown: list[str] = []
     for node in ("1", "0"):

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.processes import Pids, Ringrun, eventually, is_alive
+from support.processes import RINGRUN, Pids, Ringrun, eventually, is_alive
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 
 
 def summary_of(stderr: str) -> list[str]:
@@ -46,7 +47,9 @@ def test_the_exit_code_is_that_of_the_failing_rank(ringrun: Ringrun, script: Scr
 
 def test_the_summary_ends_in_the_traceback_and_has_at_most_twelve_lines(ringrun: Ringrun, script: Script) -> None:
     done = ringrun(
-        "-np", "2", script("def f(n):\n    if n == 0: raise ValueError('boom\\nsecond line')\n    f(n - 1)\nif rank: f(40)")
+        "-np",
+        "2",
+        script("def f(n):\n    if n == 0: raise ValueError('boom\\nsecond line')\n    f(n - 1)\nif rank: f(40)"),
     )
     lines = summary_of(done.stderr)
     assert len(lines) <= 12
@@ -147,7 +150,9 @@ def test_a_signal_to_the_launcher_reaches_the_ranks(
 
 
 def test_a_second_signal_kills(ringrun: Ringrun, script: Script, pids: Pids) -> None:
-    name = script("signal.signal(signal.SIGINT, lambda *_: write_pid(f'int{rank}'))\nwrite_pid(rank)\nwhile True: time.sleep(1)")
+    name = script(
+        "signal.signal(signal.SIGINT, lambda *_: write_pid(f'int{rank}'))\nwrite_pid(rank)\nwhile True: time.sleep(1)"
+    )
     with ringrun.started("-np", "2", "--shutdown-timeout", "600", name) as process:
         pids.wait(2)
         process.send_signal(signal.SIGINT)
@@ -223,8 +228,9 @@ def test_torchs_error_file_is_read_and_written(ringrun: Ringrun, script: Script)
         """
         if rank == 1:
             import json
-            record = {"message": "ValueError: recorded", "extraInfo":
-                      {"py_callstack": "Traceback (most recent call last):\\n  deep\\nValueError: recorded\\n", "timestamp": "1"}}
+            stack = "Traceback (most recent call last):\\n  deep\\nValueError: recorded\\n"
+            extra = {"py_callstack": stack, "timestamp": "1"}
+            record = {"message": "ValueError: recorded", "extraInfo": extra}
             with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file: json.dump({"message": record}, file)
             print("later noise", file=sys.stderr)
             sys.exit(9)
@@ -282,10 +288,15 @@ def test_the_guard_can_die_without_harm(ringrun: Ringrun, script: Script, pids: 
 
 
 def test_the_launcher_never_imports_numpy_or_a_framework(ringrun: Ringrun, script: Script) -> None:
-    listing = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "ringcore.launcher.main", "-np", "1", script("pass")],
-        capture_output=True, text=True, cwd=ringrun.directory, env=ringrun.environ, timeout=60,
-    ).stderr  # fmt: skip
+    argv = [sys.executable, "-X", "importtime", *RINGRUN[1:], "-np", "1", script("pass")]
+    options: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 60,
+        "cwd": ringrun.directory,
+        "env": ringrun.environ,
+    }
+    listing = subprocess.run(argv, check=True, **options).stderr
     imported = {line.rpartition("|")[2].strip() for line in listing.splitlines()}
     assert "ringcore.launcher._supervisor" in imported
     assert not imported & {"numpy", "torch", "tensorflow", "jax", "tempfile", "asyncio", "ringcore._native"}

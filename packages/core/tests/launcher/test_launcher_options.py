@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +16,16 @@ from ringcore.launcher._hosts import Host, HostError
 from ringcore.launcher._options import UsageError
 from support.processes import Ringrun
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 
 
 def parsed(*words: str, **environ: str) -> object:
     return _options.parse([*words, "train.py"], environ)
 
 
-@pytest.mark.parametrize("word", ["-np", "-n", "--np", "--num-proc", "--num_proc", "--nproc-per-node", "--nproc_per_node"])
+@pytest.mark.parametrize(
+    "word", ["-np", "-n", "--np", "--num-proc", "--num_proc", "--nproc-per-node", "--nproc_per_node"]
+)
 def test_every_spelling_of_the_number_of_ranks(ringrun: Ringrun, script: Script, word: str) -> None:
     done = ringrun(word, "2", script("print(os.environ['WORLD_SIZE'])"))
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout> 2", "[1]<stdout> 2"]
@@ -146,7 +149,9 @@ def test_a_module_a_script_and_a_plain_program(ringrun: Ringrun, script: Script)
 
 def test_the_working_directory_and_more_variables(ringrun: Ringrun) -> None:
     ringrun.environ["PASSED_ON"] = "here"
-    done = ringrun("-np", "1", "--workdir", "/", "-x", "A=b=c", "-x", "PASSED_ON", "sh", "-c", "echo $PWD $A $PASSED_ON")
+    done = ringrun(
+        "-np", "1", "--workdir", "/", "-x", "A=b=c", "-x", "PASSED_ON", "sh", "-c", "echo $PWD $A $PASSED_ON"
+    )
     assert done.stdout == "[0]<stdout> / b=c here\n"
 
 
@@ -161,7 +166,11 @@ def test_the_working_directory_and_more_variables(ringrun: Ringrun) -> None:
         (
             ".json",
             json.dumps(
-                {"np": 2, "log_dir": "logs", "settings": {"timeout_s": 7.5, "deterministic": True, "env": ["A=1", "B=2"]}}
+                {
+                    "np": 2,
+                    "log_dir": "logs",
+                    "settings": {"timeout_s": 7.5, "deterministic": True, "env": ["A=1", "B=2"]},
+                }
             ),
         ),
     ],
@@ -260,7 +269,7 @@ def test_host_files(tmp_path: Path) -> None:
     path.write_text("# cluster\na slots=2 max_slots=4\n\nb:3\nc\n")
     assert _hosts.parse_hostfile(str(path)) == [Host("a", 2), Host("b", 3), Host("c", 1)]
     path.write_text("a slots=2\nb cpus=2\n")
-    with pytest.raises(HostError, match="line 2.*'cpus=2'"):
+    with pytest.raises(HostError, match=r"line 2.*'cpus=2'"):
         _hosts.parse_hostfile(str(path))
 
 
@@ -287,9 +296,15 @@ def test_local_host_lists_need_no_ssh(ringrun: Ringrun, script: Script) -> None:
 def test_torchruns_variables_give_defaults() -> None:
     options = _options.parse(
         ["--key-file", "k", "x"],
-        {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "3", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_MASTER_PORT": "29500"},
+        {
+            "PET_NNODES": "2",
+            "PET_NPROC_PER_NODE": "3",
+            "PET_NODE_RANK": "1",
+            "PET_MASTER_ADDR": "m",
+            "PET_MASTER_PORT": "29500",
+        },
     )
-    plan = _plan.make_plan(options)
+    plan = _plan.make_plan(options, _settings.Settings())
     assert (plan.size, plan.group_size, plan.serves, plan.rendezvous) == (6, 2, False, "tcp:m:29400")
     assert [slot.rank for slot in plan.nodes[0].slots] == [3, 4, 5]
 
@@ -299,13 +314,15 @@ def test_numbers_of_ranks_by_words() -> None:
 
 
 def test_the_command_ringcore(ringrun: Ringrun, script: Script) -> None:
-    import subprocess
-
     def ringcore(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "ringcore", *words],
-            capture_output=True, text=True, timeout=60, cwd=ringrun.directory, env=ringrun.environ,
-        )  # fmt: skip
+        options = {
+            "capture_output": True,
+            "text": True,
+            "timeout": 60,
+            "cwd": ringrun.directory,
+            "env": ringrun.environ,
+        }
+        return subprocess.run([sys.executable, "-m", "ringcore", *words], check=False, **options)
 
     assert ringcore("run", "-np", "1", script("print('x')")).stdout == "[0]<stdout> x\n"
     assert "no command 'nonsense'" in ringcore("nonsense").stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.processes import RINGRUN, Pids, Ringrun
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
 BOTH = "print('out', rank)\nprint('err', rank, file=sys.stderr)"
 
 

@@ -6,13 +6,17 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support.namespaces import Host, environ_with_ssh, namespaces, processes_of
 from support.processes import Pids, Ringrun, eventually, is_alive
 
-Script = Callable[[str], str]
+Script = Callable[..., str]
+Remote = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +26,19 @@ def hosts() -> Iterator[list[Host]]:
 
 
 @pytest.fixture
-def remote(ringrun: Ringrun, hosts: list[Host]) -> Callable[..., object]:
+def remote(ringrun: Ringrun, hosts: list[Host]) -> Remote:
     """Runs ringrun on host0."""
     ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
 
-    def start(*words: str, **options: object) -> object:
-        return ringrun(*words, prefix=hosts[0].command([], ringrun.directory), **options)
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        return ringrun(*words, prefix=hosts[0].command([], ringrun.directory))
 
     return start
+
+
+def stderr_of(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.read()
 
 
 BOTH = ["-H", "host0:1,host1:2"]
@@ -43,7 +52,7 @@ def test_the_hosts_have_nothing_in_common_but_the_network(hosts: list[Host]) -> 
     assert socket.gethostname() not in ("host0", "host1")
 
 
-def test_ranks_on_two_hosts(remote: Callable[..., object], script: Script, hosts: list[Host]) -> None:
+def test_ranks_on_two_hosts(remote: Remote, script: Script, hosts: list[Host]) -> None:
     name = script(
         """
         import socket, json
@@ -67,8 +76,10 @@ def test_ranks_on_two_hosts(remote: Callable[..., object], script: Script, hosts
     assert sorted(done.stderr.splitlines()) == [f"[{rank}]<stderr> err" for rank in range(3)]
 
 
-def test_only_remote_hosts(remote: Callable[..., object], script: Script, hosts: list[Host]) -> None:
-    name = script("import socket\nprint(socket.gethostname(), os.environ['MASTER_ADDR'], os.environ['RINGCORE_RENDEZVOUS'])")
+def test_only_remote_hosts(remote: Remote, script: Script, hosts: list[Host]) -> None:
+    name = script(
+        "import socket\nprint(socket.gethostname(), os.environ['MASTER_ADDR'], os.environ['RINGCORE_RENDEZVOUS'])"
+    )
     done = remote("-np", "1", "-H", "host1", name)
     assert done.returncode == 0, done.stderr
     host, master, rendezvous = done.stdout.split()[1:]
@@ -76,16 +87,22 @@ def test_only_remote_hosts(remote: Callable[..., object], script: Script, hosts:
     assert rendezvous.startswith(f"tcp:{hosts[0].address}:")
 
 
-def test_a_host_file_and_a_named_interface(remote: Callable[..., object], ringrun: Ringrun, script: Script, hosts: list[Host]) -> None:
+def test_a_host_file_and_a_named_interface(remote: Remote, ringrun: Ringrun, script: Script, hosts: list[Host]) -> None:
     (ringrun.directory / "hosts").write_text("host1 slots=1\nhost0 slots=1\n")
-    done = remote("--hostfile", "hosts", "--network-interfaces", "eth0", script("print(os.environ['RINGCORE_RENDEZVOUS'])"))
+    done = remote(
+        "--hostfile", "hosts", "--network-interfaces", "eth0", script("print(os.environ['RINGCORE_RENDEZVOUS'])")
+    )
+    assert done.stdout.count(f"tcp:{hosts[0].address}:") == 2, done.stderr
+    done = remote(
+        "--hostfile", "hosts", "--network", "10.213.0.0/16", script("print(os.environ['RINGCORE_RENDEZVOUS'])")
+    )
     assert done.stdout.count(f"tcp:{hosts[0].address}:") == 2, done.stderr
     done = remote("--hostfile", "hosts", "--network-interfaces", "eth9", script("pass"))
-    assert done.returncode == 2 and "no interface eth9" in done.stderr
+    assert done.returncode == 2 and "no address on eth9; it has " in done.stderr
 
 
 def test_the_key_and_variables_arrive_and_are_in_no_argv(
-    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids
+    ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids
 ) -> None:
     ringrun.environ["A_VARIABLE"] = "with spaces; $(id) and 'quotes'"
     ringrun.environ["SSH_SOMETHING"] = "of the launcher's login"
@@ -105,22 +122,23 @@ def test_the_key_and_variables_arrive_and_are_in_no_argv(
         assert len(key) == 32
         for pid in [*processes_of(hosts[0]), *processes_of(hosts[1])]:
             for where in ("cmdline", "environ"):
-                with open(f"/proc/{pid}/{where}", "rb") as file:
-                    content = file.read()
+                content = Path(f"/proc/{pid}/{where}").read_bytes()
                 assert key not in content and key.hex().encode() not in content
         (ringrun.directory / "go").touch()
-        assert process.wait(30) == 0, process.stderr.read()
+        assert process.wait(30) == 0, stderr_of(process)
 
 
-@pytest.mark.parametrize(("text", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("raise OSError('far')", 1)])
-def test_exit_codes_and_tracebacks_come_from_afar(remote: Callable[..., object], script: Script, text: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("raise OSError('far')", 1)]
+)
+def test_exit_codes_and_tracebacks_come_from_afar(remote: Remote, script: Script, text: str, code: int) -> None:
     done = remote(*BOTH, script(f"if rank == 2: {text}\ntime.sleep(600)"))
     assert done.returncode == code
     assert "rank 2 of 3 on host1" in done.stderr
     assert code != 1 or done.stderr.endswith("OSError: far\n")
 
 
-def test_much_output_of_a_far_rank_arrives_whole(remote: Callable[..., object], script: Script) -> None:
+def test_much_output_of_a_far_rank_arrives_whole(remote: Remote, script: Script) -> None:
     done = remote("-np", "1", "-H", "host1", script("for i in range(100_000): print(i, 'x' * 50)"))
     assert done.returncode == 0
     assert [line.split()[1] for line in done.stdout.splitlines()] == [str(i) for i in range(100_000)]
@@ -128,7 +146,7 @@ def test_much_output_of_a_far_rank_arrives_whole(remote: Callable[..., object], 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_far_ranks_end_with_the_launcher(
-    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids, number: int
+    ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids, number: int
 ) -> None:
     name = script(
         """
@@ -152,36 +170,36 @@ def test_far_ranks_end_with_the_launcher(
 
 
 def test_far_ranks_end_when_the_cable_is_cut(
-    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids
+    ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids
 ) -> None:
     name = script("write_pid(rank)\ntime.sleep(600)")
-    with ringrun.started("-H", "host0:1,host1:1", "--agent-timeout", "2", name, prefix=hosts[0].command([], ringrun.directory)) as process:
+    with ringrun.started(
+        "-H", "host0:1,host1:1", "--agent-timeout", "2", name, prefix=hosts[0].command([], ringrun.directory)
+    ) as process:
         ranks = pids.wait(2)
         hosts[1].set_link(False)
         try:
             eventually(lambda: not is_alive(ranks["1"]), "the far rank has ended")
             assert process.wait(60) == 1
-            assert "host host1" in process.stderr.read()
+            assert "host host1" in stderr_of(process)
         finally:
             hosts[1].set_link(True)
     assert not is_alive(ranks["0"])
 
 
 def test_an_agent_that_is_killed_takes_its_ranks_along(
-    ringrun: Ringrun, remote: Callable[..., object], script: Script, hosts: list[Host], pids: Pids
+    ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids
 ) -> None:
-    name = script("write_pid(rank)\nif rank: write_pid('x'); os.rename('pid.x', 'agent'); open('agent', 'w').write(str(os.getppid()))\ntime.sleep(600)")
-    with ringrun.started("-H", "host0:1,host1:1", name, prefix=hosts[0].command([], ringrun.directory)) as process:
-        ranks = pids.wait(2)
-        path = ringrun.directory / "agent"
-        eventually(lambda: path.exists() and path.read_text().isdigit() and int(path.read_text()) != ranks["1"], "agent known")
-        os.kill(int(path.read_text()), signal.SIGKILL)
+    name = script("if rank == 1: os.getpid = os.getppid\nwrite_pid(rank)\ntime.sleep(600)")
+    with ringrun.started("-H", "host0:1,host1:2", name, prefix=hosts[0].command([], ringrun.directory)) as process:
+        found = pids.wait(3)  # That of "rank 1" is its agent's.
+        os.kill(found["1"], signal.SIGKILL)
         assert process.wait(30) == 1
-        assert "host host1" in process.stderr.read()
-    eventually(lambda: not any(map(is_alive, ranks.values())), "all ranks are gone")
+        assert "host host1" in stderr_of(process)
+    eventually(lambda: not any(map(is_alive, found.values())), "all ranks are gone")
 
 
-def test_what_ssh_says_is_shown(remote: Callable[..., object], hosts: list[Host]) -> None:
+def test_what_ssh_says_is_shown(remote: Remote, hosts: list[Host]) -> None:
     done = remote("-H", "host0:1,host1:1", "-p", "9", "true")
     assert done.returncode == 1
     assert "ringrun: host host1: ssh: " in done.stderr and "refused" in done.stderr
@@ -189,12 +207,12 @@ def test_what_ssh_says_is_shown(remote: Callable[..., object], hosts: list[Host]
     assert done.returncode == 1 and "ringrun: host host1: ssh: " in done.stderr and "/no/python" in done.stderr
 
 
-def test_a_program_that_does_not_exist_there(remote: Callable[..., object]) -> None:
+def test_a_program_that_does_not_exist_there(remote: Remote) -> None:
     done = remote("-H", "host0:1,host1:1", "--no-python", "no-such-program")
     assert done.returncode == 127 and "no-such-program" in done.stderr
 
 
-def test_names_from_sshs_configuration(remote: Callable[..., object], script: Script, hosts: list[Host]) -> None:
+def test_names_from_sshs_configuration(remote: Remote, script: Script, hosts: list[Host]) -> None:
     config = hosts[0].directory / "ssh_config"
     before = config.read_text()
     config.write_text(f"Host alias-of-1\n  HostName {hosts[1].address}\n  HostKeyAlias host1\n{before}")
@@ -205,14 +223,16 @@ def test_names_from_sshs_configuration(remote: Callable[..., object], script: Sc
         config.write_text(before)
 
 
-def test_a_greeting_of_the_far_shell_does_no_harm(remote: Callable[..., object], ringrun: Ringrun, script: Script, hosts: list[Host]) -> None:
+def test_a_greeting_of_the_far_shell_does_no_harm(
+    remote: Remote, ringrun: Ringrun, script: Script, hosts: list[Host]
+) -> None:
     wrapper = ringrun.directory / "python"
-    wrapper.write_text(f'#!/bin/sh\necho "Welcome!"\nexec {os.sys.executable} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\necho "Welcome!"\nexec {sys.executable} "$@"\n')
     wrapper.chmod(0o755)
     done = remote("-np", "1", "-H", "host1", "--remote-python", str(wrapper), "echo", "works")
     assert done.stdout == "[0]<stdout> works\n", done.stderr
 
 
-def test_standard_input_of_far_ranks_is_empty(remote: Callable[..., object], script: Script) -> None:
+def test_standard_input_of_far_ranks_is_empty(remote: Remote, script: Script) -> None:
     done = remote(*BOTH, script("assert rank == 0 or sys.stdin.read() == ''\nprint('x')"))
     assert done.stdout.count("x\n") == 3, done.stderr

@@ -164,7 +164,8 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError as error:
-            return self._fail(f"cannot write: {error.strerror}")
+            self._fail(f"cannot write: {error.strerror}")
+            return
         if self.idle:
             self._loop.forget(self._write_fd)
         if was_congested and not self.congested and self.on_drained is not None:
@@ -176,13 +177,16 @@ class Channel:
         except BlockingIOError:
             return
         except OSError as error:
-            return self._fail(f"cannot read: {error.strerror}")
+            self._fail(f"cannot read: {error.strerror}")
+            return
         if not data:
-            return self._fail("connection closed")
+            self._fail("connection closed")
+            return
         try:
             frames = self._reader.feed(data)
         except ProtocolError as error:
-            return self._fail(str(error))
+            self._fail(str(error))
+            return
         for kind, rank, payload in frames:
             if self._open:
                 self._on_frame(kind, rank, payload)

@@ -7,6 +7,7 @@ of a pipe is closed, which no way of dying can prevent, and kills the groups.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -49,10 +50,9 @@ class Guard:
         os.waitpid(self._pid, 0)
 
     def _tell(self, line: str) -> None:
-        try:
+        # Broken if someone killed the guard. The ranks still die with the launcher then, though not what they started.
+        with contextlib.suppress(BrokenPipeError):
             os.write(self._write_fd, os.fsencode(line) + b"\0")
-        except BrokenPipeError:
-            pass  # Someone killed the guard. The ranks still die with the launcher; theirs do not.
 
 
 def _run(read_fd: int) -> None:
@@ -62,10 +62,8 @@ def _run(read_fd: int) -> None:
     read_fd = _keep_only(read_fd)
     groups, directories = _listen(read_fd)
     for group in groups:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # It may have ended by itself.
             os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # It has ended by itself.
     for directory in directories:
         remove_directory(directory)
 

@@ -198,7 +198,7 @@ def _address(host: Host) -> str | None:
     # Perhaps an alias from the user's ssh configuration; -G prints what ssh would do, and connects to nothing.
     try:
         printed = subprocess.run(
-            ["ssh", "-G", "--", host.name], capture_output=True, text=True, timeout=_RESOLVE_LIMIT_S
+            ["ssh", "-G", "--", host.name], capture_output=True, text=True, timeout=_RESOLVE_LIMIT_S, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -231,23 +231,33 @@ def address_towards(address: str) -> str:
         raise HostError(f"there is no route to {address}: {error.strerror}") from None
 
 
-def address_of_interface(names: Sequence[str]) -> str:
-    """The IPv4 address of the first of these interfaces that has one.
+def address_on(interfaces: Sequence[str], networks: Sequence[str]) -> str:
+    """This machine's first IPv4 address on one of these interfaces or networks.
 
     Raises:
-        HostError: None of them exists or has an address.
+        HostError: It has none.
     """
+    import ipaddress
+
+    wanted = [ipaddress.ip_network(network) for network in networks]
+    seen = []
+    for _, interface in socket.if_nameindex():
+        address = _interface_address(interface)
+        if address is not None:
+            seen.append(f"{interface} {address}")
+            if interface in interfaces or any(ipaddress.ip_address(address) in network for network in wanted):
+                return address
+    raise HostError(f"this machine has no address on {', '.join([*interfaces, *networks])}; it has {', '.join(seen)}")
+
+
+def _interface_address(name: str) -> str | None:
     import fcntl
     import struct
 
     sioc_get_address = 0x8915  # SIOCGIFADDR, netdevice(7)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for name in names:
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                reply = fcntl.ioctl(probe.fileno(), sioc_get_address, request)
-            except OSError:
-                continue
-            return socket.inet_ntoa(reply[20:24])
-    known = ", ".join(name for _, name in socket.if_nameindex())
-    raise HostError(f"no interface {' or '.join(names)} with an IPv4 address here; there are {known}")
+        try:
+            reply = fcntl.ioctl(probe, sioc_get_address, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(reply[20:24])

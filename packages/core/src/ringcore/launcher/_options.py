@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -106,18 +107,18 @@ class _Parser(argparse.ArgumentParser):
 class _Note(argparse.Action):
     """Collects a line for each option that is accepted and changes nothing."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+    def __call__(self, _parser: Any, namespace: Any, _values: Any, option: str | None = None) -> None:
         notes = list(getattr(namespace, "notes", None) or [])
         namespace.notes = [*notes, f"{option} has no effect: {self.const}"]
 
 
 class _Refuse(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+    def __call__(self, parser: Any, _namespace: Any, _values: Any, option: str | None = None) -> None:
         parser.error(f"{option}: {self.const}")
 
 
 class _Version(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+    def __call__(self, parser: Any, _namespace: Any, _values: Any, _option: str | None = None) -> None:
         from importlib import metadata
 
         parser.exit(0, f"ringcore {metadata.version('ringcore')}\n")
@@ -172,7 +173,8 @@ def _build(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         usage="ringrun [options] -np N command [argument ...]",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # A width, because argparse would import shutil to ask for it, once for each option.
+        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100, max_help_position=36),
         allow_abbrev=False,
     )
     parser.set_defaults(notes=None)
@@ -182,9 +184,7 @@ def _build(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     _add_settings(parser)
     for table, action in ((_WITHOUT_EFFECT, _Note), (_REFUSED, _Refuse)):
         for word, (count, why) in table.items():
-            parser.add_argument(
-                word, nargs=count, action=action, const=why, dest="notes", help=argparse.SUPPRESS
-            )
+            parser.add_argument(word, nargs=count, action=action, const=why, dest="notes", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
@@ -325,9 +325,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         else:
             words = [word, *field.metadata["aliases"]]
             repeat = "append" if name == "network_interfaces" else "store"
-            group.add_argument(
-                *words, action=repeat, type=_setting_text(name, word), dest=dest, metavar="VALUE", help=text
-            )
+            group.add_argument(*words, action=repeat, type=_setting_text(name), dest=dest, metavar="VALUE", help=text)
     group.add_argument(
         "--fusion-threshold-mb",
         type=_mebibytes,
@@ -344,7 +342,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--stall-check-shutdown-time-seconds",
-        type=_setting_text("timeout_s", "--stall-check-shutdown-time-seconds"),
+        type=_setting_text("timeout_s"),
         dest="setting_timeout_s",
         metavar="S",
         help="the same as --timeout-s",
@@ -372,7 +370,7 @@ def _collect_settings(options: argparse.Namespace) -> dict[str, str]:
     return texts
 
 
-def _setting_text(name: str, word: str) -> Callable[[str], str]:
+def _setting_text(name: str) -> Callable[[str], str]:
     def check(text: str) -> str:
         try:
             _settings.parse(name, text, origin="value")

@@ -49,9 +49,7 @@ class _Console:
     def __init__(self, fd: int, environ: Mapping[str, str]) -> None:
         self._fd = fd
         self.terminal = os.isatty(fd)
-        self.coloured = (
-            self.terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        )
+        self.coloured = self.terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self.muted = False
         self._unfinished = False  # The cursor stands behind a progress bar.
 

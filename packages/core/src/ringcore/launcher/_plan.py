@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from ringcore._settings import Settings
 from ringcore.launcher import _hosts
 from ringcore.launcher._hosts import Host, HostError, Slot
 
@@ -18,9 +19,9 @@ from ringcore.launcher._hosts import Host, HostError, Slot
 _RENDEZVOUS_PORT, _MASTER_PORT = 29400, 29500
 # Variables that describe this machine or this login, and would be wrong on another.
 _NOT_FORWARDED = (
-    "_", "BASH_*", "COLUMNS", "DBUS_*", "DISPLAY", "HOME", "HOSTNAME", "LINES", "LOGNAME", "LS_COLORS", "MAIL", "OLDPWD",
-    "PWD", "RINGCORE_KEY_*", "SHELL", "SHLVL", "SSH_*", "SUDO_*", "TERM", "TMPDIR", "TMUX*", "USER", "WAYLAND_*",
-    "WINDOWID", "XAUTHORITY", "XDG_*",
+    "_", "BASH_*", "COLUMNS", "DBUS_*", "DISPLAY", "HOME", "HOSTNAME", "LINES", "LOGNAME", "LS_COLORS", "MAIL",
+    "OLDPWD", "PWD", "RINGCORE_KEY_*", "SHELL", "SHLVL", "SSH_*", "SUDO_*", "TERM", "TMPDIR", "TMUX*", "USER",
+    "WAYLAND_*", "WINDOWID", "XAUTHORITY", "XDG_*",
 )  # fmt: skip
 
 
@@ -66,11 +67,12 @@ class Plan:
         return any(node.remote is not None for node in self.nodes)
 
 
-def make_plan(options: argparse.Namespace) -> Plan:
+def make_plan(options: argparse.Namespace, settings: Settings) -> Plan:
     """Lay the job out.
 
     Args:
         options: From `_options.parse`.
+        settings: Of the options and the environment together.
 
     Raises:
         HostError: The options do not fit together, or a host does not exist.
@@ -80,7 +82,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
     if options.hosts and options.hostfile:
         raise HostError("give --hosts or --hostfile, not both")
     if options.hosts or options.hostfile:
-        return _plan_hosts(options)
+        return _plan_hosts(options, settings)
     size = options.np or options.nproc_per_node
     if size is None:
         raise HostError("say how many ranks to start, for example -np 2")
@@ -88,7 +90,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
     return _with_rendezvous(Plan(size, 1, (node,)), options)
 
 
-def _plan_hosts(options: argparse.Namespace) -> Plan:
+def _plan_hosts(options: argparse.Namespace, settings: Settings) -> Plan:
     hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile)
     if options.nproc_per_node is not None:
         hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
@@ -106,9 +108,8 @@ def _plan_hosts(options: argparse.Namespace) -> Plan:
     plan = Plan(size, len(nodes), tuple(nodes), master_port=options.master_port)
     if not remote:
         return _with_rendezvous(plan, options)
-    interfaces = options.settings.get("RINGCORE_NETWORK_INTERFACES")
-    if interfaces:
-        bind = _hosts.address_of_interface(interfaces.split(","))
+    if settings.network_interfaces or settings.network:
+        bind = _hosts.address_on(settings.network_interfaces, settings.network)
     else:
         bind = _hosts.address_towards(addresses[remote[0].name])
     master = options.master_addr or nodes[0].address or bind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -50,10 +51,8 @@ class Process:
 
     def signal_leader(self, number: int) -> None:
         """Send a signal to the process alone."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:
-            pass
 
 
 def die_with_parent() -> Callable[[], None]:

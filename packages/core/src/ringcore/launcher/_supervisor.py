@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
-import functools
 import os
 import signal
 import time
@@ -61,6 +60,7 @@ class Supervisor:
         options: argparse.Namespace,
         plan: Plan,
         given: JobInput,
+        start_timeout_s: float,
     ) -> None:
         self._loop = loop
         self._guard = guard
@@ -68,6 +68,7 @@ class Supervisor:
         self._options = options
         self._plan = plan
         self._given = given
+        self._start_timeout_s = start_timeout_s
         self._hosts: list[Agent | _remote.RemoteHost] = []
         self._hello: dict[int, dict[str, Any]] = {}
         self._open: set[int] = set(range(len(plan.nodes)))
@@ -84,9 +85,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the job to its end, and return the launcher's exit code."""
-        self._loop.on_signals(
-            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FORWARDED), self._on_signal
-        )
+        self._loop.on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FORWARDED), self._on_signal)
         try:
             with self._console_errors():
                 self._connect()
@@ -115,9 +114,9 @@ class Supervisor:
             else:
                 self._hosts.append(self._connect_to(node, events))
         if not self._plan.has_remote:
-            return self._launch()
-        limit_s = float(self._options.settings.get("RINGCORE_START_TIMEOUT_S", 30.0))
-        self._loop.call_later(limit_s, functools.partial(self._on_start_timeout, limit_s))
+            self._launch()
+            return
+        self._loop.call_later(self._start_timeout_s, self._on_start_timeout)
 
     def _connect_to(self, node: Node, events: _NodeEvents) -> _remote.RemoteHost:
         assert node.remote is not None
@@ -125,7 +124,7 @@ class Supervisor:
             node.remote.name.replace("[", "").replace("]", ""),
             port=self._options.ssh_port,
             identity_file=self._options.ssh_identity_file,
-            connect_timeout_s=float(self._options.settings.get("RINGCORE_START_TIMEOUT_S", 30.0)),
+            connect_timeout_s=self._start_timeout_s,
             python=self._options.remote_python or _plan.this_python(),
             python_path=os.environ.get("PYTHONPATH"),
         )
@@ -140,22 +139,22 @@ class Supervisor:
         if len(self._hello) == remote and not self._stopping:
             self._launch()
 
-    def _on_start_timeout(self, limit_s: float) -> None:
+    def _on_start_timeout(self) -> None:
         if not self._launched and not self._stopping:
             silent = [
                 node.name
                 for index, node in enumerate(self._plan.nodes)
                 if node.remote is not None and index not in self._hello
             ]
-            self._abort(f"host {', '.join(silent)} did not answer within {limit_s:g} s (--start-timeout)", 1)
+            self._abort(
+                f"host {', '.join(silent)} did not answer within {self._start_timeout_s:g} s (--start-timeout)", 1
+            )
 
     def _launch(self) -> None:
         self._launched = True
         self._started_at = time.monotonic()
         port = self._plan.master_port or (self._hello[0]["port"] if 0 in self._hello else free_port())
-        common = _plan.common_environ(
-            self._options, self._plan, self._given.job_id, self._given.rendezvous, port
-        )
+        common = _plan.common_environ(self._options, self._plan, self._given.job_id, self._given.rendezvous, port)
         self.note(f"rendezvous {self._given.rendezvous}, torch's {common['MASTER_ADDR']}:{port}")
         for index, node in enumerate(self._plan.nodes):
             if index in self._open:
@@ -168,8 +167,7 @@ class Supervisor:
             common = {**_plan.forwarded_environ(os.environ), **common}
         job = HostJob(
             ranks=tuple(
-                RankJob(slot.rank, _plan.rank_environ(self._plan, slot, self._options.role))
-                for slot in node.slots
+                RankJob(slot.rank, _plan.rank_environ(self._plan, slot, self._options.role)) for slot in node.slots
             ),
             argv=_plan.make_argv(self._options, python),
             cwd=os.path.abspath(self._options.workdir or os.getcwd()),
@@ -278,7 +276,8 @@ class Supervisor:
             self._signal = number
             name = signal.Signals(number).name
             if not self._launched:
-                return self._kill()
+                self._kill()
+                return
             self._begin_stop(number, _GRACE_S[signal.Signals(number)])
             again = "; once more kills them" if self._running else ""
             self._output.say(f"ringrun: {name}: passed on to the ranks{again}")
@@ -303,9 +302,7 @@ class Supervisor:
         cause = _summary.find_cause(self._failures)
         log = self._options.log_dir and os.path.join(self._options.log_dir, f"rank.{cause.rank}", "stderr")
         host = next(n.name for n in self._plan.nodes if any(s.rank == cause.rank for s in n.slots))
-        lines = _summary.describe(
-            cause, size=self._plan.size, host=host, seconds=self._failed_after_s, log=log
-        )
+        lines = _summary.describe(cause, size=self._plan.size, host=host, seconds=self._failed_after_s, log=log)
         self._output.say("\n".join(lines))
         self._write_error_files(cause)
         return cause.exit_code

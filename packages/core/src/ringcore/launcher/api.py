@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import selectors
@@ -96,7 +97,7 @@ def _pickle_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         raise TypeError(f"the function or its arguments cannot be pickled: {error}{advice}") from error
     if by_name:
         raise TypeError(
-            f"{getattr(fn, '__qualname__', fn)} is defined in __main__ (a notebook or a script), where the ranks cannot "
+            f"{getattr(fn, '__qualname__', fn)} is defined in __main__ (a notebook or a script), where ranks cannot "
             "import it from: pip install cloudpickle, or move it into a module"
         )
     return pickle.dumps({"path": [entry or os.getcwd() for entry in sys.path], "function": function})
@@ -159,10 +160,8 @@ class _Launcher:
 
     def call(self, call: bytes) -> tuple[dict[int, bytes], str, int]:
         """Sends the call and gathers the ranks' outcomes, what the launcher said and its exit code."""
-        try:
+        with contextlib.suppress(OSError):  # It has ended already, and says why.
             self._socket.sendall(_HEADER.pack(Kind.JOB, 0, len(call)) + call)
-        except OSError:
-            pass  # It has ended already, and says why.
         try:
             results, said = self._gather()
             return results, said, self._popen.wait()

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ringcore._errors import BootstrapError
 from ringcore.launcher import _hosts, _options
 from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._loop import Loop
@@ -28,9 +29,7 @@ class _Caller:
         self._call: bytes | None = None
         self._gone = False
         self._supervisor: Supervisor | None = None
-        self._channel = Channel(
-            self._loop, fd, os.dup(fd), on_frame=self._on_frame, on_close=self._on_close
-        )
+        self._channel = Channel(self._loop, fd, os.dup(fd), on_frame=self._on_frame, on_close=self._on_close)
 
     def serve(self) -> int:
         while self._call is None and not self._gone:
@@ -71,7 +70,7 @@ def main() -> int:
     """
     try:
         return _Caller(int(sys.argv[1]), sys.argv[2:]).serve()
-    except (_hosts.HostError, KeyFileError, ValueError) as error:
+    except (_hosts.HostError, BootstrapError, KeyFileError, ValueError) as error:
         print(f"ringcore.run: {error}", file=sys.stderr)
         return 2
 

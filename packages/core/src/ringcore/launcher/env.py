@@ -53,8 +53,7 @@ def report(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
         except _settings.SettingError as error:
             errors.append(f"refused: {error}")
     lines += [
-        f"  {name} is set, but there is no such setting: misspelt?"
-        for name in _settings.unknown_variables(environ)
+        f"  {name} is set, but there is no such setting: misspelt?" for name in _settings.unknown_variables(environ)
     ]
     return lines, ["", *errors] if errors else []
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ringcore import _settings
+from ringcore._errors import BootstrapError
 from ringcore.launcher import _hosts, _options, _plan
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _options.UsageError as error:
         print(f"ringrun: {error}\nringrun: see ringrun --help", file=sys.stderr)
         return 2
-    except (_hosts.HostError, _settings.SettingError, KeyFileError) as error:
+    except (_hosts.HostError, _settings.SettingError, BootstrapError, KeyFileError) as error:
         print(f"ringrun: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -70,10 +71,10 @@ def start_job(
         The exit code.
 
     Raises:
-        HostError, SettingError, KeyFileError: Found before any rank was started.
+        HostError, SettingError, BootstrapError, KeyFileError: Found before any rank was started.
     """
-    _settings.Settings.from_environ({**os.environ, **options.settings})
-    plan = _plan.make_plan(options)
+    settings = _settings.Settings.from_environ({**os.environ, **options.settings})
+    plan = _plan.make_plan(options, settings)
     key = _read_key(options)
     output = Output(_output_options(options, plan), os.environ)
     _make_logs(output, options, plan)
@@ -89,11 +90,11 @@ def start_job(
             rendezvous = plan.rendezvous or server.address
         given = JobInput(
             blobs={**(blobs or {}), "RINGCORE_KEY_FD": key},
-            job_id=options.settings.get("RINGCORE_JOB_ID") or f"ringrun-{os.urandom(8).hex()}",
+            job_id=options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key),
             rendezvous=rendezvous,
             on_result=on_result,
         )
-        supervisor = Supervisor(loop or Loop(), guard, output, options, plan, given)
+        supervisor = Supervisor(loop or Loop(), guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
         code = supervisor.run()
@@ -104,13 +105,16 @@ def start_job(
 def _serve(plan: Plan, key: bytes) -> RendezvousServer:
     from ringcore.bootstrap import RendezvousServer
 
-    try:
-        return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port)
-    except OSError as error:
-        raise _hosts.HostError(
-            f"cannot serve the rendezvous at {plan.bind} port {plan.port}: {error.strerror}; is another job running "
-            "there, or is this address another machine's?"
-        ) from None
+    return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port)
+
+
+def _job_id(options: argparse.Namespace, key: bytes) -> str:
+    """A new name, or the same one in all launchers of a job that has several: they share nothing but the key."""
+    if options.nnodes == 1:
+        return f"ringrun-{os.urandom(8).hex()}"
+    import hashlib
+
+    return f"ringrun-{hashlib.sha256(b'job id' + key).hexdigest()[:16]}"
 
 
 def _read_key(options: argparse.Namespace) -> bytes:

@@ -1,0 +1,82 @@
+"""Ranks that ringrun started meet at its rendezvous and connect: on one host, on two, and under two launchers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from support.namespaces import environ_with_ssh, namespaces
+from support.processes import Ringrun
+
+Script = Callable[..., str]
+
+MEET = """
+from ringcore._placement import find_placement
+from ringcore._settings import Settings
+from ringcore.bootstrap import connect
+def segment():
+    fd = os.memfd_create("segment")
+    os.ftruncate(fd, 4096)
+    return fd
+mesh = connect(find_placement(os.environ), Settings.from_environ(os.environ), create_segment=segment)
+print(mesh.rank, mesh.size, mesh.host_of, [(p.rank, p.kind) for p in mesh.peers], mesh.local_rank, mesh.cross_rank)
+with open(f"job.{rank}", "w") as file: file.write(os.environ["RINGCORE_JOB_ID"])
+"""
+
+
+def lines_of(stdout: str) -> list[str]:
+    return sorted(line.partition("> ")[2] for line in stdout.splitlines())
+
+
+def test_on_one_host(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun("-np", "3", script(MEET))
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done.stdout) == [
+        "0 3 [0, 0, 0] [(1, 'shm'), (2, 'shm')] 0 0",
+        "1 3 [0, 0, 0] [(0, 'shm'), (2, 'shm')] 1 0",
+        "2 3 [0, 0, 0] [(0, 'shm'), (1, 'shm')] 2 0",
+    ]
+
+
+def test_alone(ringrun: Ringrun, script: Script) -> None:
+    assert lines_of(ringrun("-np", "1", script(MEET)).stdout) == ["0 1 [0] [] 0 0"]
+
+
+def test_on_two_hosts_over_ssh_and_under_two_launchers(ringrun: Ringrun, script: Script) -> None:
+    expected = [
+        "0 3 [0, 1, 1] [(1, 'tcp'), (2, 'tcp')] 0 0",
+        "1 3 [0, 1, 1] [(0, 'tcp'), (2, 'shm')] 0 1",
+        "2 3 [0, 1, 1] [(0, 'tcp'), (1, 'shm')] 1 0",
+    ]
+    name = script(MEET)
+    with namespaces(2) as hosts:
+        ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
+        here = [host.command([], ringrun.directory) for host in hosts]
+        done = ringrun("-H", "host0:1,host1:2", name, prefix=here[0])
+        assert done.returncode == 0, done.stderr
+        assert lines_of(done.stdout) == expected
+        key = ringrun.directory / "job.key"
+        key.write_bytes(os.urandom(32))
+        key.chmod(0o600)
+        words = ["--nnodes=2", "--nproc_per_node=2", "--master_addr=host0", "--key-file=job.key", name]
+        with ringrun.started("--node_rank=1", *words, prefix=here[1]) as other:
+            done = ringrun("--node_rank=0", *words, prefix=here[0])
+            stdout, stderr = other.communicate(timeout=60)
+        assert (done.returncode, other.returncode) == (0, 0), done.stderr + stderr
+        assert [line[:19] for line in lines_of(done.stdout + stdout)] == [
+            f"{rank} 4 [0, 0, 1, 1] [(" for rank in range(4)
+        ]
+        assert len({(ringrun.directory / f"job.{rank}").read_text() for rank in range(4)}) == 1
+
+
+def test_a_rendezvous_port_in_use_is_an_error_that_names_it(ringrun: Ringrun) -> None:
+    key = ringrun.directory / "job.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        words = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+        done = ringrun(*words, "--key-file", "job.key", "true")
+    assert done.returncode == 2
+    assert f"127.0.0.1:{port}" in done.stderr and "Traceback" not in done.stderr
