@@ -92,6 +92,18 @@ class Ranks:
 
         eventually(lambda: all(reached(rank) for rank in ranks), f"ranks {ranks} come to {name!r}", 60.0)
 
+    def pause(self, rank: int, seconds: float) -> None:
+        """Stop a rank for a while, so that it neither computes nor answers."""
+        self.signal(rank, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            self.signal(rank, signal.SIGCONT)
+
+    def await_end(self, *ranks: int) -> None:
+        """Wait until these ranks have ended; what they said is in the outcomes of `wait`."""
+        eventually(lambda: all(self._processes[rank].poll() is not None for rank in ranks), f"ranks {ranks} end", 60.0)
+
     def wait(self, limit_s: float = 60.0) -> list[Outcome]:
         """Wait until all ranks have ended; fails, with what they said, if one has not at the limit."""
         deadline = time.monotonic() + limit_s
