@@ -1,0 +1,1 @@
+"""What every adapter does alike, over every transport: written once, in numpy."""

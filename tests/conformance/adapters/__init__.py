@@ -1,0 +1,33 @@
+"""What the suite needs of a framework: its tensors from numpy's arrays and back, and the module with the collectives."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+# Module of the adapter -> distribution it needs. The suite runs with those that are installed.
+ADAPTERS = {"numpy": "numpy", "torch": "ringcore-torch"}
+
+
+class Adapter(Protocol):
+    """One framework."""
+
+    # Has allreduce, allgather, ... by the names and with the keywords that all adapters share.
+    collectives: ModuleType
+    # Names of numpy's dtypes, and bfloat16.
+    dtypes: tuple[str, ...]
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """A new tensor with the values of an array (bfloat16: of ml_dtypes)."""
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """A tensor's values."""
+
+
+def load(name: str) -> Adapter:
+    """The adapter of a framework, by its name in `ADAPTERS`."""
+    adapter: Adapter = importlib.import_module(f"conformance.adapters.{name}_adapter")
+    return adapter

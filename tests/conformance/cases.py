@@ -1,0 +1,275 @@
+"""The cases: each a function of an adapter that runs on every rank. Nothing here knows a framework."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import ringcore
+from conformance.adapters import Adapter
+from conformance.checks import Checks
+from conformance.payload import FLOATS, HALVES, SHAPES, fractions, payload, reduced
+
+OPS = {op.value: op for op in ringcore.ReduceOp}
+Case = Callable[[Adapter, Checks], None]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+def _ops(dtype: str) -> list[str]:
+    return [op for op in OPS if op != "average" or dtype in FLOATS]
+
+
+def _parts(shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
+    return [payload(rank, shape, dtype) for rank in range(ringcore.size())]
+
+
+# ---- allreduce ----
+
+# How an allreduce of several tensors can be called; each returns the results.
+MODES = {
+    "sync": lambda c, tensors, **o: [c.allreduce(tensor, **o) for tensor in tensors],
+    "in place": lambda c, tensors, **o: [c.allreduce_(tensor, **o) for tensor in tensors],
+    "async": lambda c, tensors, **o: _all(c, [c.allreduce_async(tensor, **o) for tensor in tensors]),
+    "async in place": lambda c, tensors, **o: _all(c, [c.allreduce_async_(tensor, **o) for tensor in tensors]),
+    "grouped": lambda c, tensors, **o: c.grouped_allreduce(tensors, **o),
+    "grouped in place": lambda c, tensors, **o: c.grouped_allreduce_(tensors, **o),
+    "grouped async": lambda c, tensors, **o: c.synchronize(c.grouped_allreduce_async(tensors, **o)),
+    "grouped async in place": lambda c, tensors, **o: c.synchronize(c.grouped_allreduce_async_(tensors, **o)),
+}
+
+
+def _all(collectives, handles):
+    # Waited for in another order than submitted.
+    return [collectives.synchronize(handle) for handle in reversed(handles)][::-1]
+
+
+@case
+def allreduce(adapter: Adapter, checks: Checks) -> None:
+    for dtype in adapter.dtypes:
+        parts = [_parts(shape, dtype) for shape in SHAPES]
+        for op, (mode, call) in itertools.product(_ops(dtype), MODES.items()):
+            tensors = [adapter.tensor(part[ringcore.rank()]) for part in parts]
+            results = call(adapter.collectives, tensors, op=OPS[op])
+            for tensor, result, part in zip(tensors, results, parts, strict=True):
+                what = f"{mode} allreduce {op} of {dtype} {list(part[0].shape)}"
+                # The sum is exact; dividing it by three is not.
+                ulps = 1.0 if op == "average" and ringcore.size() == 3 else 0.0
+                expected = reduced(part, op)
+                checks.equal(what, adapter.array(result), expected, ulps=ulps)
+                left = expected if "in place" in mode else part[ringcore.rank()]
+                checks.equal(f"{what}, the tensor itself", adapter.array(tensor), left, ulps=ulps, common=False)
+
+
+@case
+def sums_of_16_bits_are_rounded_once(adapter: Adapter, checks: Checks) -> None:
+    for dtype, count in itertools.product(HALVES, (3, 1000, 100003)):
+        parts = [fractions(rank, count, dtype) for rank in range(ringcore.size())]
+        result = adapter.collectives.allreduce(adapter.tensor(parts[ringcore.rank()]), op=OPS["sum"])
+        checks.equal(f"sum of {count} {dtype}", adapter.array(result), reduced(parts, "sum"))
+
+
+@case
+def scaled_allreduce(adapter: Adapter, checks: Checks) -> None:
+    for dtype, shape in itertools.product(FLOATS, SHAPES):
+        parts = _parts(shape, dtype)
+        for before, after in ((0.5, 1.0), (1.0, 4.0), (0.25, 8.0)):
+            result = adapter.collectives.allreduce(
+                adapter.tensor(parts[ringcore.rank()]), op=OPS["sum"], prescale_factor=before, postscale_factor=after
+            )
+            expected = np.asarray(reduced(parts, "sum") * np.asarray(before * after, parts[0].dtype))
+            checks.equal(f"allreduce of {dtype} {shape} scaled by {before}, {after}", adapter.array(result), expected)
+
+
+@case
+def random_sums_are_the_same_bits_on_all_ranks(adapter: Adapter, checks: Checks) -> None:
+    for dtype, count in itertools.product(("float32", "float64"), (1, 7, 1000, 65537, 1 << 20)):
+        parts = [np.random.default_rng(rank).standard_normal(count).astype(dtype) for rank in range(ringcore.size())]
+        result = adapter.array(
+            adapter.collectives.allreduce(adapter.tensor(parts[ringcore.rank()]), op=OPS["sum"], name="repeats")
+        )
+        checks.equal(f"random sum of {count} {dtype}", result, result)  # the digest compares the ranks
+        near = np.allclose(result, np.sum(parts, axis=0), rtol=1e-4, atol=1e-5)
+        checks.that(f"random sum of {count} {dtype} is near numpy's", near)
+
+
+@case
+def a_repeated_sequence(adapter: Adapter, checks: Checks) -> None:
+    """The same names over and over, as a training loop has them, with other values each time."""
+    collectives = adapter.collectives
+    for step in range(50):
+        handles = [
+            collectives.allreduce_async_(
+                adapter.tensor(np.full(1 + 37 * layer, (step + layer + 1) * 2.0 ** ringcore.rank(), np.float32)),
+                op=OPS["sum"],
+                name=f"layer{layer}",
+            )
+            for layer in range(12)
+        ]
+        for layer, handle in enumerate(handles):
+            expected = np.full(1 + 37 * layer, (step + layer + 1) * (2.0 ** ringcore.size() - 1), np.float32)
+            checks.equal(f"step {step} layer {layer}", adapter.array(collectives.synchronize(handle)), expected)
+
+
+# ---- the other collectives ----
+
+
+@case
+def allgather(adapter: Adapter, checks: Checks) -> None:
+    me, size, collectives = ringcore.rank(), ringcore.size(), adapter.collectives
+    for dtype in adapter.dtypes:
+        for rows in ([3] * size, list(range(size)), [0] * size, [1000 * (rank + 1) for rank in range(size)]):
+            for tail in ((), (5,), (2, 3)):
+                parts = [payload(rank, (rows[rank], *tail), dtype) for rank in range(size)]
+                for result in (
+                    collectives.allgather(adapter.tensor(parts[me])),
+                    collectives.synchronize(collectives.allgather_async(adapter.tensor(parts[me]))),
+                ):
+                    what = f"allgather of {dtype}, rows {rows}, {tail}"
+                    checks.equal(what, adapter.array(result), np.concatenate(parts))
+
+
+@case
+def broadcast(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    for dtype, shape, root in itertools.product(adapter.dtypes, SHAPES, range(size)):
+        parts = _parts(shape, dtype)
+        own = adapter.tensor(parts[me])
+        results = [c.broadcast(own, root), c.synchronize(c.broadcast_async(own, root))]
+        checks.equal("broadcast leaves its input", adapter.array(own), parts[me], common=False)
+        results += [c.broadcast_(adapter.tensor(parts[me]), root)]
+        results += [c.synchronize(c.broadcast_async_(adapter.tensor(parts[me]), root))]
+        for result in results:
+            checks.equal(f"broadcast of {dtype} {shape} from {root}", adapter.array(result), parts[root])
+
+
+@case
+def reducescatter(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    for dtype in adapter.dtypes:
+        for op, rows, tail in itertools.product(_ops(dtype), (0, 1, size, 100, 5001), ((), (7,))):
+            parts = _parts((rows, *tail), dtype)
+            begin = sum(rows // size + (rank < rows % size) for rank in range(me))
+            expected = reduced(parts, op)[begin : begin + rows // size + (me < rows % size)]
+            ulps = 1.0 if op == "average" and size == 3 else 0.0
+            for result in (
+                c.reducescatter(adapter.tensor(parts[me]), op=OPS[op]),
+                c.synchronize(c.reducescatter_async(adapter.tensor(parts[me]), op=OPS[op])),
+            ):
+                what = f"reducescatter {op} of {dtype} ({rows}, {tail})"
+                checks.equal(what, adapter.array(result), expected, ulps=ulps, common=False)
+
+
+@case
+def alltoall(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    tables = {
+        "even": [[4] * size] * size,
+        "nothing": [[0] * size] * size,
+        "uneven": [[(source + 2 * target) % 4 for target in range(size)] for source in range(size)],
+        "one to all": [[1000] * size] + [[0] * size] * (size - 1),
+    }
+    for dtype, (kind, table), tail in itertools.product(adapter.dtypes, tables.items(), ((), (3,))):
+        parts = [payload(rank, (sum(table[rank]), *tail), dtype) for rank in range(size)]
+        expected = np.concatenate(
+            [parts[rank][sum(table[rank][:me]) : sum(table[rank][: me + 1])] for rank in range(size)]
+        )
+        rows, received = c.alltoall(adapter.tensor(parts[me]), _splits(adapter, table[me]))
+        checks.equal(f"{kind} alltoall of {dtype} {tail}", adapter.array(rows), expected, common=False)
+        received = [int(count) for count in received]
+        checks.that(f"{kind} alltoall: received {received}", received == [table[rank][me] for rank in range(size)])
+        if kind == "even":
+            rows = c.alltoall(adapter.tensor(parts[me]))
+            checks.equal(f"alltoall of {dtype} without splits", adapter.array(rows), expected, common=False)
+
+
+def _splits(adapter: Adapter, splits: list[int]):
+    return splits if adapter.collectives is ringcore else adapter.tensor(np.array(splits, np.int64))
+
+
+@case
+def barrier_and_objects(adapter: Adapter, checks: Checks) -> None:
+    c, size = adapter.collectives, ringcore.size()
+    for root in range(size):
+        c.barrier()
+        got = c.broadcast_object({"from": ringcore.rank(), "text": "x" * 100_000}, root)
+        checks.that(f"the object of rank {root}", got == {"from": root, "text": "x" * 100_000})
+    gathered = c.allgather_object(list(range(ringcore.rank())))
+    checks.that("everybody's object", gathered == [list(range(rank)) for rank in range(size)])
+
+
+# ---- process sets and join ----
+
+
+@case
+def process_sets(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    groups = [list(g) for n in range(1, size + 1) for g in itertools.combinations(range(size), n)]
+    sets = [c.add_process_set(group) for group in groups]
+    tensor = adapter.tensor(payload(me, (1000,), "float32"))
+    # A collective of all ranks is under way all the time.
+    world = c.allreduce_async(tensor, op=OPS["sum"], name="world")
+    for group, process_set in zip(groups, sets, strict=True):
+        if me not in group:
+            continue
+        parts = [payload(rank, (1000,), "float32") for rank in group]
+        own = parts[group.index(me)]
+        for op in ("sum", "average", "max"):
+            result = c.allreduce(adapter.tensor(own), op=OPS[op], process_set=process_set, name=f"{op}{group}")
+            exact = 0.0 if len(group) < 3 or op != "average" else 1.0
+            checks.equal(f"{op} in {group}", adapter.array(result), reduced(parts, op), ulps=exact, common=False)
+        result = c.allgather(adapter.tensor(own), process_set=process_set, name=f"gather{group}")
+        checks.equal(f"allgather in {group}", adapter.array(result), np.concatenate(parts), common=False)
+        for root in group:
+            result = c.broadcast(adapter.tensor(own), root, process_set=process_set, name=f"root{root}{group}")
+            checks.equal(f"from {root} in {group}", adapter.array(result), parts[group.index(root)], common=False)
+        share = c.reducescatter(adapter.tensor(own), op=OPS["sum"], process_set=process_set, name=f"scatter{group}")
+        index, count = group.index(me), len(group)
+        begin = sum(1000 // count + (i < 1000 % count) for i in range(index))
+        rows = reduced(parts, "sum")[begin : begin + 1000 // count + (index < 1000 % count)]
+        checks.equal(f"reducescatter in {group}", adapter.array(share), rows, common=False)
+    expected = reduced(_parts((1000,), "float32"), "sum")
+    checks.equal("the world beside them", adapter.array(c.synchronize(world)), expected)
+    for process_set in sets:
+        c.remove_process_set(process_set)
+
+
+@case
+def join(adapter: Adapter, checks: Checks) -> None:
+    """Loops of different length: rank r has r + 2 steps; who has joined counts as zeros."""
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    for op in ("sum", "average"):
+        for step in range(me + 2):
+            tensor = adapter.tensor(payload(me, (100,), "float64"))
+            result = c.allreduce(tensor, op=OPS[op], name=f"joined {op} {step}")
+            running = [payload(rank, (100,), "float64") for rank in range(size) if step < rank + 2]
+            expected = reduced(running, "sum") / (size if op == "average" else 1)
+            checks.equal(f"{op} in step {step}", adapter.array(result), expected, ulps=1.0, common=False)
+        last = c.join()
+        # Only the last rank works alone, so it joins last.
+        checks.that(f"the last to join is {last}", last == size - 1)
+    c.barrier()
+
+
+@case
+def join_in_a_process_set(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    pair = c.add_process_set([0, size - 1])
+    if pair.included():
+        for step in range(2 if me == 0 else 5):
+            result = c.allreduce(
+                adapter.tensor(payload(me, (10,), "float32")), op=OPS["sum"], process_set=pair, name=f"pair {step}"
+            )
+            running = [0, size - 1] if step < 2 else [size - 1]
+            expected = reduced([payload(rank, (10,), "float32") for rank in running], "sum")
+            checks.equal(f"step {step} of the pair", adapter.array(result), expected, common=False)
+        last = c.join(process_set=pair) if c is ringcore else c.join()
+        checks.that(f"the pair's last is {last}", last == size - 1)
+    result = c.allreduce(adapter.tensor(payload(me, (10,), "float32")), op=OPS["sum"], name="all again")
+    checks.equal("all ranks afterwards", adapter.array(result), reduced(_parts((10,), "float32"), "sum"))
+    c.remove_process_set(pair)

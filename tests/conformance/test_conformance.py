@@ -1,0 +1,65 @@
+"""Runs the cases through each installed adapter, over each transport, on two and three ranks."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+import ringcore
+from conformance.adapters import ADAPTERS, load
+from conformance.cases import CASES
+from conformance.checks import Checks
+from support import ranks
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+INSTALLED = [name for name, distribution in ADAPTERS.items() if _is_installed(distribution)]
+JOBS = [(adapter, transport, size) for adapter in INSTALLED for transport in ("shm", "tcp") for size in (2, 3)]
+
+
+def run_cases(adapter_name: str) -> dict:
+    from conformance.adapters import load
+    from conformance.cases import CASES
+    from conformance.checks import Checks
+
+    ringcore.init()
+    adapter = load(adapter_name)
+    reports = {"transports": ringcore._context.context().runtime.transports()}
+    for name, case in CASES.items():
+        checks = Checks()
+        begin = time.monotonic()
+        case(adapter, checks)
+        reports[name] = {**checks.report(), "seconds": time.monotonic() - begin}
+    return reports
+
+
+# One start of the ranks serves all cases.
+@pytest.fixture(scope="module", params=JOBS, ids=lambda job: "-".join(map(str, job)))
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    adapter, transport, size = request.param
+    directory = tmp_path_factory.mktemp(f"{adapter}-{transport}-{size}")
+    results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=100)
+    for rank, result in enumerate(results):
+        expected = [transport] * size
+        expected[rank] = "self"
+        assert result["transports"] == expected
+    return results
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_rank_gets_the_right_result(reports: list[dict], name: str) -> None:
+    for rank, report in enumerate(reports):
+        assert report[name]["count"] > 0
+        assert not report[name]["failures"], f"rank {rank}: {report[name]['failures']}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_ranks_get_the_same_bits(reports: list[dict], name: str) -> None:
+    assert len({report[name]["digest"] for report in reports}) == 1
