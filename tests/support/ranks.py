@@ -25,7 +25,7 @@ from typing import Any
 from support.processes import clean_environ, eventually
 
 _HEAD = """
-import gc, json, os, signal, socket, sys, threading, time
+import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
 
 import numpy as np
