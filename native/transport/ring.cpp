@@ -65,7 +65,12 @@ std::size_t RingProducer::write(std::span<const std::byte> bytes) {
     const std::size_t free = known_room() >= rest ? rest : room();
     const std::size_t piece = std::min({free, rest, kPieceBytes});
     if (piece == 0) break;
-    copy_to_peer(data_ + (tail_ & (capacity_ - 1)), bytes.data() + taken, piece);
+    std::byte* to = data_ + (tail_ & (capacity_ - 1));
+    if (wanted >= kStreamingBytes) {
+      stream_to_peer(to, bytes.data() + taken, piece);
+    } else {
+      std::memcpy(to, bytes.data() + taken, piece);
+    }
     tail_ += piece;
     taken += piece;
     Index(shared_->tail).store(tail_);
