@@ -15,7 +15,7 @@ namespace ringcore::transport {
 namespace {
 
 // Published in pieces, so that the other side copies out while this side still copies in.
-constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
+constexpr std::size_t kPieceBytes = std::size_t{8} << 10;
 
 // Sequentially consistent throughout: a side that publishes an index and then asks whether the other sleeps must not
 // have the two swapped. On x86 only the stores pay for it.
