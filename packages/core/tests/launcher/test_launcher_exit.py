@@ -287,6 +287,17 @@ def test_the_guard_can_die_without_harm(ringrun: Ringrun, script: Script, pids: 
         assert process.wait(30) == 0
 
 
+def test_without_a_guard_the_kernel_ends_the_ranks(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    with ringrun.started("-np", "2", script("write_pid(rank)\ntime.sleep(600)")) as process:
+        ranks = pids.wait(2)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (guard,) = {int(pid) for pid in children} - set(ranks.values())
+        os.kill(guard, signal.SIGKILL)
+        process.kill()
+        process.wait(30)
+    eventually(lambda: not any(map(is_alive, ranks.values())), "the ranks are gone")
+
+
 def test_the_launcher_never_imports_numpy_or_a_framework(ringrun: Ringrun, script: Script) -> None:
     argv = [sys.executable, "-X", "importtime", *RINGRUN[1:], "-np", "1", script("pass")]
     options: dict[str, Any] = {
