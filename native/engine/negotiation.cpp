@@ -101,8 +101,7 @@ std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
     if (found != pending_.end() && found->second.front().contributions[m].present) continue;
     const auto& entries = logs_[m].entries;
     const bool waits_undecided = std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-      return entry.type == RecordType::kJoin ||
-             (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
+      return entry.type == RecordType::kJoin || (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
     });
     if (!waits_undecided) ranks.push_back(members_[m]);
   }
@@ -387,7 +386,8 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
     return make_error(ErrorKind::kMismatch,
                       title(descriptor) + ": " + ranks_text(absent) +
                           " joined, and only allreduce works with joined ranks. Remedy: call join() on all ranks "
-                          "after the last " + std::string(name_of(descriptor.collective)) + ".");
+                          "after the last " +
+                          std::string(name_of(descriptor.collective)) + ".");
   }
   return nullptr;
 }
@@ -398,8 +398,7 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (joined_[m]) continue;
     const auto found = blocked_on_[m] == 0 ? pending_.end() : pending_.find(blocked_on_[m]);
-    if (found == pending_.end() || found->second.front().error ||
-        !found->second.front().contributions[m].present) {
+    if (found == pending_.end() || found->second.front().error || !found->second.front().contributions[m].present) {
       return;
     }
     anyone = true;
@@ -407,10 +406,10 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
              title(*found->second.front().contributions[m].descriptor);
   }
   if (!anyone) return;
-  const auto error = make_error(
-      ErrorKind::kDeadlock, "every rank waits for another one: " + cycle +
-                                ". Remedy: call blocking operations in the same order on all ranks, or submit them "
-                                "with the _async forms and synchronize afterwards.");
+  const auto error = make_error(ErrorKind::kDeadlock,
+                                "every rank waits for another one: " + cycle +
+                                    ". Remedy: call blocking operations in the same order on all ranks, or submit them "
+                                    "with the _async forms and synchronize afterwards.");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stuck;
   for (const std::uint64_t name_hash : blocked_on_) {
     if (name_hash == 0) continue;

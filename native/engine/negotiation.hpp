@@ -56,17 +56,17 @@ struct Release {
   std::int32_t priority = 0;
   std::vector<Contribution> contributions;  // by member
 
-  bool all_have(std::uint8_t flag) const;   // every present contribution has it, and nobody is missing
+  bool all_have(std::uint8_t flag) const;  // every present contribution has it, and nobody is missing
   bool all_registered() const;
 };
 
 struct Decision {
   enum class Kind { kRelease, kFail, kFlush, kJoined };
   Kind kind{};
-  Release release;                     // kRelease
-  std::uint64_t name_hash = 0;         // kFail
+  Release release;  // kRelease
+  std::uint64_t name_hash = 0;  // kFail
   std::shared_ptr<const Error> error;  // kFail
-  int last_joined = -1;                // kJoined: member
+  int last_joined = -1;  // kJoined: member
 };
 
 class Negotiation {
@@ -111,8 +111,8 @@ class Negotiation {
     std::int32_t priority = 0;
     std::vector<Contribution> contributions;
     std::shared_ptr<const Descriptor> descriptor;  // the first one announced
-    std::shared_ptr<const Error> error;            // failed: the members that have not announced it yet get it as well
-    bool told_self = false;                        // this rank's operation has failed already
+    std::shared_ptr<const Error> error;  // failed: the members that have not announced it yet get it as well
+    bool told_self = false;  // this rank's operation has failed already
   };
 
   bool round_complete() const;

@@ -1,10 +1,10 @@
 """ringcore for PyTorch: data-parallel training with three changed lines.
 
-    import ringcore_torch as ring
+import ringcore_torch as ring
 
-    ring.init()
-    optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    ring.broadcast_parameters(model.state_dict(), root_rank=0)
+ring.init()
+optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+ring.broadcast_parameters(model.state_dict(), root_rank=0)
 """
 
 from __future__ import annotations

@@ -105,9 +105,7 @@ def allreduce(
         PeerLostError: A rank died or left. On every rank.
     """
     options = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set}
-    handle = _start_allreduce(
-        [tensor], [_name(name, "allreduce")], in_place=False, blocking=True, op=op, **options
-    )
+    handle = _start_allreduce([tensor], [_name(name, "allreduce")], in_place=False, blocking=True, op=op, **options)
     result: torch.Tensor = handle.wait()[0]
     return result
 
@@ -130,13 +128,17 @@ def allreduce_async_(tensor: torch.Tensor, *, name: str | None = None, **options
     return Handle(handle._handle, lambda done: handle._finish(done)[0])
 
 
-def grouped_allreduce(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> list[torch.Tensor]:
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any
+) -> list[torch.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     result: list[torch.Tensor] = grouped_allreduce_async(tensors, name=name, **options).wait()
     return result
 
 
-def grouped_allreduce_(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> list[torch.Tensor]:
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any
+) -> list[torch.Tensor]:
     """`grouped_allreduce` in place."""
     result: list[torch.Tensor] = grouped_allreduce_async_(tensors, name=name, **options).wait()
     return result
@@ -243,13 +245,17 @@ def broadcast_async_(
     return _start_broadcast(tensor, root_rank, name, process_set, in_place=True, blocking=False)
 
 
-def reducescatter(tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> torch.Tensor:
+def reducescatter(
+    tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
+) -> torch.Tensor:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
     result: torch.Tensor = reducescatter_async(tensor, op=op, name=name, **options).wait()
     return result
 
 
-def reducescatter_async(tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Handle:
+def reducescatter_async(
+    tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
+) -> Handle:
     """Start a `reducescatter`."""
     source = as_buffer(tensor.detach().contiguous())
     process_set: ProcessSet = options.get("process_set", global_process_set)

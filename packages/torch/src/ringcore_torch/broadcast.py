@@ -11,9 +11,7 @@ from ringcore import InvalidArgument, broadcast_object, rank
 from ringcore_torch._operations import broadcast_async_, synchronize
 
 
-def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0
-) -> None:
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
     """Overwrite tensors with the root's, in place.
 
     Args:

@@ -254,7 +254,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
                 f"named_parameters names {len(named)} of the optimizer's {len(ids)} parameters; pass "
                 "model.named_parameters() of the whole model"
             )
-    kind = type(optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__})
+    kind = type(
+        optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__}
+    )
     wrapped = kind.__new__(kind)
     # A scheduler that was attached before has put its own `step` on the instance; the wrapper's must win.
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})

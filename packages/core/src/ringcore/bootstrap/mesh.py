@@ -104,7 +104,9 @@ def connect(
             "tcp": list(tcp.getsockname()[:2]),
         }
         epoch, key, contacts = meet(address, key, contact, deadline)
-        connector = _Connector(placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline)
+        connector = _Connector(
+            placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline
+        )
         try:
             connector.run([tcp, local])
             host_of = connector.agree_on_hosts(placement.size)
