@@ -539,7 +539,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
       if (descriptor->signature() != header.signature || descriptor->name_hash() != header.name_hash) {
         throw Error(ErrorKind::kProtocol, "announced '" + descriptor->name + "' under a wrong signature");
       }
-      set.negotiation.learn(std::move(descriptor), header.signature);
+      set.negotiation.learn(descriptor, header.signature);
     }
     entry.descriptor = set.negotiation.find(header.signature);
     if (entry.descriptor == nullptr)
@@ -782,7 +782,7 @@ void Engine::fail_operations_needing(const Peer& peer) {
   }
 }
 
-void Engine::fail(std::shared_ptr<const Error> error) {
+void Engine::fail(const std::shared_ptr<const Error>& error) {
   if (failure_ != nullptr) return;
   failure_ = error;
   if (eager_.operation != nullptr) {

@@ -58,8 +58,8 @@ void Negotiation::append(int member, Entry entry) {
   log.entries.push_back(std::move(entry));
 }
 
-void Negotiation::learn(std::shared_ptr<const Descriptor> descriptor, std::uint64_t signature) {
-  known_.try_emplace(signature, std::move(descriptor));
+void Negotiation::learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature) {
+  known_.try_emplace(signature, descriptor);
 }
 
 std::shared_ptr<const Descriptor> Negotiation::find(std::uint64_t signature) const {
@@ -188,15 +188,17 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     if (joined_[m]) continue;
     Entry& entry = logs_[m].entries.front();
     flush = flush || (entry.flags & kFlush) != 0;
-    if (entry.type == RecordType::kOperation) announce(static_cast<int>(m), entry);
-    if (entry.type == RecordType::kJoin) {
+    blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
+    if (entry.type == RecordType::kOperation) {
+      announce(static_cast<int>(m), entry);
+    } else if (entry.type == RecordType::kCancel) {
+      cancel(entry, decisions);
+    } else if (entry.type == RecordType::kJoin) {
       join = true;
       joined_[m] = true;
       ++joined_count_;
       last_joined_ = static_cast<int>(m);
     }
-    if (entry.type == RecordType::kCancel) cancel(entry, decisions);
-    blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
   }
   if (join) {  // may complete anything
     for (const auto& [name_hash, instances] : pending_) touched_.emplace_back(instances.front().order, name_hash);

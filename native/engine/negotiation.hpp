@@ -81,7 +81,7 @@ class Negotiation {
   void decide(std::vector<Decision>& decisions);
 
   // Descriptors by signature: what a member announced once it may name by its hash from then on.
-  void learn(std::shared_ptr<const Descriptor> descriptor, std::uint64_t signature);
+  void learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature);
   std::shared_ptr<const Descriptor> find(std::uint64_t signature) const;
 
   // True when all logs have the same length and nothing is pending: the next entries may take the short cut of
