@@ -106,11 +106,13 @@ std::span<std::byte> SimNetwork::arena_memory(Rank rank) {
 }
 
 SimNetwork::Connection& SimNetwork::connection(Rank owner, Rank peer) {
-  return connections_[static_cast<std::size_t>(owner) * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(peer)];
+  return connections_[static_cast<std::size_t>(owner) * static_cast<std::size_t>(ranks_) +
+                      static_cast<std::size_t>(peer)];
 }
 
 const SimNetwork::Connection& SimNetwork::connection(Rank owner, Rank peer) const {
-  return connections_[static_cast<std::size_t>(owner) * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(peer)];
+  return connections_[static_cast<std::size_t>(owner) * static_cast<std::size_t>(ranks_) +
+                      static_cast<std::size_t>(peer)];
 }
 
 std::size_t SimNetwork::capacity(int lane) const {

@@ -314,7 +314,11 @@ def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     adapter.barrier(_name(None, "barrier"), process_set=process_set)
 
 
-def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> int:
+def join(
+    device: int = -1,  # noqa: ARG001
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> int:
     """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
 
     Args:

@@ -61,14 +61,13 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     if rank() != root_rank:
         state = _map_tensors(structure, lambda like: torch.empty(like.shape, dtype=like.dtype), _TensorLike)
     tensors: list[torch.Tensor] = []
-    _map_tensors(state, lambda tensor: tensors.append(tensor) or tensor, torch.Tensor)
+    _map_tensors(state, tensors.append, torch.Tensor)
     handles = [
         broadcast_async_(tensor, root_rank, name=f"broadcast_optimizer_state.{i}") for i, tensor in enumerate(tensors)
     ]
     for handle in handles:
         synchronize(handle)
-    if rank() != root_rank:
-        assert state is not None
+    if rank() != root_rank and state is not None:
         optimizer.load_state_dict(state)
 
 

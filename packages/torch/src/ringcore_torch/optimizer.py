@@ -123,14 +123,14 @@ class _Reducer:
             for bucket in self._buckets:
                 for index, parameter in enumerate(bucket.parameters):
                     hook = self._hook(bucket, index)
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def _hook(self, bucket: _Bucket, index: int) -> Callable[[torch.Tensor], None]:
         def collect(parameter: torch.Tensor) -> None:
             if bucket.handle is not None:
                 raise InvalidArgument(
-                    f"'{self._names[id(parameter)]}' got a gradient while its average was on the way: backward ran more "
-                    f"than backward_passes_per_step = {self.passes_per_step} times before step(). Raise "
+                    f"'{self._names[id(parameter)]}' got a gradient while its average was on the way: backward ran "
+                    f"more than backward_passes_per_step = {self.passes_per_step} times before step(). Raise "
                     "backward_passes_per_step, or call zero_grad() to drop the gradients"
                 )
             self._adopt(bucket, index)
@@ -147,7 +147,8 @@ class _Reducer:
         """Make the parameter's gradient a view into the bucket, if it is not one yet."""
         parameter, view = bucket.parameters[index], bucket.views[index]
         grad = parameter.grad
-        assert grad is not None
+        if grad is None:
+            return
         if grad.data_ptr() != view.data_ptr() or grad.stride() != view.stride():
             view.copy_(grad.to_dense() if grad.is_sparse else grad)
             parameter.grad = view
@@ -174,8 +175,8 @@ class _Reducer:
             if bucket.handle is None:
                 self._launch(bucket)
         for bucket in self._buckets:
-            assert bucket.handle is not None
-            bucket.handle.wait()
+            if bucket.handle is not None:
+                bucket.handle.wait()
             present = bucket.present.tolist()
             for parameter, view, share in zip(bucket.parameters, bucket.views, present, strict=True):
                 if share == 0:
@@ -257,7 +258,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     kind = type(
         optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__}
     )
-    wrapped = kind.__new__(kind)
+    wrapped: Any = object.__new__(kind)
     # A scheduler that was attached before has put its own `step` on the instance; the wrapper's must win.
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     wrapped._ring = _Reducer(named, backward_passes_per_step, op, gradient_predivide_factor, process_set)
