@@ -275,8 +275,8 @@ class _Connector:
                     data += piece
                 names[peer] = struct.unpack("<I", data)[0]
                 connection.setblocking(False)
-        for peer, connection in self.peers.items():
-            if (connection.kind == "shm") != (names[peer] == group):
+        for peer, known in self.peers.items():
+            if (known.kind == "shm") != (names[peer] == group):
                 raise BootstrapError(
                     f"ranks {self.rank} and {peer} disagree about who shares memory with whom; set "
                     "RINGCORE_TRANSPORT=tcp on all ranks"

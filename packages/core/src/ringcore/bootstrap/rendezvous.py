@@ -104,7 +104,7 @@ class RendezvousServer:
                     if key.fd == self._stop_read:
                         return
                     if key.data is self:
-                        self._read(key.fileobj)  # type: ignore[arg-type]
+                        self._read(key.fileobj)
                 acceptor.service(0)
                 self._check_missing()
         finally:
