@@ -310,7 +310,10 @@ def conformance(session: nox.Session, framework: str) -> None:
 def spin(session: nox.Session) -> None:
     """Check the models in native/spec exhaustively: no reachable error, and every claim holds."""
     require_system(session, "spin", "g++")
-    for model in sorted((NATIVE / "spec").glob("*.pml")):
+    models = sorted((NATIVE / "spec").glob("*.pml"))
+    if not models:
+        session.error("native/spec has no model")
+    for model in models:
         folder = BUILD / "spin" / model.stem
         folder.mkdir(parents=True, exist_ok=True)
         claims = re.findall(r"^\s*ltl\s+(\w+)", model.read_text(), re.MULTILINE)

@@ -121,8 +121,10 @@ void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& 
     }
     if (waiter.stay_awake(now)) continue;
     if (arm()) continue;
+    const Nanoseconds nap = std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()});
+    auto wait_set = waiter.wait_set(links_);
     lock.unlock();
-    waiter.sleep(links_, std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()}));
+    waiter.sleep(std::move(wait_set), nap);
     lock = lock_engine();
     disarm();
   }
@@ -149,7 +151,7 @@ void Runtime::disarm() {
 void Runtime::progress_loop() {
   std::uint64_t seen_drives = 0;
   while (!stopped_) {
-    bool listen = false;
+    std::vector<pollfd> wait_set = thread_waiter_.wait_set({});
     Nanoseconds limit = kQuietTick;
     {
       const auto lock = lock_engine();
@@ -160,7 +162,7 @@ void Runtime::progress_loop() {
         engine_.tend(true);
         collect_attention();
         if (arm()) continue;
-        listen = true;
+        wait_set = thread_waiter_.wait_set(links_);
         limit = engine_.busy() ? std::min(engine_.tend_interval(), kQuietTick) : engine_.tend_interval();
       } else if (waiters_ == 0 && engine_.busy()) {
         seen_drives = drives_;
@@ -168,8 +170,7 @@ void Runtime::progress_loop() {
       }
       seen_drives = drives_;
     }
-    thread_waiter_.sleep(listen ? std::span<transport::Link* const>(links_) : std::span<transport::Link* const>(),
-                         limit);
+    thread_waiter_.sleep(std::move(wait_set), limit);
   }
 }
 
@@ -184,8 +185,9 @@ void Runtime::leave(const std::string& reason) {
       if (engine_.progress()) continue;
       engine_.tend(false);
       if (arm()) continue;
+      auto wait_set = driver_waiter_.wait_set(links_);
       lock.unlock();
-      driver_waiter_.sleep(links_, kTendInterval);
+      driver_waiter_.sleep(std::move(wait_set), kTendInterval);
       lock = lock_engine();
       disarm();
     }

@@ -112,7 +112,10 @@ Segment Segment::create(Rank rank, int size, std::uint64_t arena_bytes) {
     try {
       const std::size_t file_bytes = arena_offset + wanted;
       Fd fd = create_file(file_bytes);
-      if (!fd) throw Error(ErrorKind::kResource, with_errno("cannot create a memory file of " + megabytes(file_bytes), errno));
+      if (!fd) {
+        throw Error(ErrorKind::kResource,
+                    with_errno("cannot create a memory file of " + megabytes(file_bytes), errno));
+      }
       Mapping mapping(fd, file_bytes);
       reserve_pages(fd.get(), 0, kPageBytes, "the segment's header");
       *reinterpret_cast<Header*>(mapping.data()) = {kMagic, kVersion, rank, size, 0, arena_offset, file_bytes};
@@ -140,7 +143,9 @@ Segment Segment::attach(Fd fd, Rank rank, int size) {
   if (header.rank != rank || header.size != size) {
     refuse(rank, "it belongs to rank " + std::to_string(header.rank) + " of " + std::to_string(header.size));
   }
-  if (header.file_bytes != file_bytes || header.arena_offset != arena_offset_for(size)) refuse(rank, "its sizes differ");
+  if (header.file_bytes != file_bytes || header.arena_offset != arena_offset_for(size)) {
+    refuse(rank, "its header says other sizes than it has");
+  }
   return Segment(std::move(fd), std::move(mapping), rank, size, header.arena_offset);
 }
 
@@ -168,8 +173,8 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes, const char* pu
   // In pieces: a signal makes fallocate undo what it did and fail with EINTR; a large one might never get through.
   constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
   const auto fail = [&](int error_number) {
-    throw Error(ErrorKind::kResource, with_errno("no shared memory for " + std::to_string(bytes) + " bytes of " + purpose,
-                                                 error_number) + "; free memory or use smaller buffers");
+    throw Error(ErrorKind::kResource, with_errno("no shared memory for " + std::to_string(bytes) + " bytes of " +
+                                                     purpose, error_number) + "; free memory or use smaller buffers");
   };
   // The kernel's own check comes too late for what would use up the rest of the machine.
   if (bytes >= kPieceBytes && bytes > available_memory_bytes()) fail(ENOMEM);

@@ -45,14 +45,17 @@ bool Waiter::stay_awake(Nanoseconds now) {
   return true;
 }
 
-void Waiter::sleep(std::span<Link* const> links, Nanoseconds limit) {
-  fds_.clear();
-  fds_.push_back({.fd = bell_.get(), .events = POLLIN, .revents = 0});
-  for (const Link* link : links) link->add_wait_fds(fds_);
+std::vector<pollfd> Waiter::wait_set(std::span<Link* const> links) const {
+  std::vector<pollfd> fds = {{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
+  for (const Link* link : links) link->add_wait_fds(fds);
+  return fds;
+}
+
+void Waiter::sleep(std::vector<pollfd> wait_set, Nanoseconds limit) {
   const timespec timeout{.tv_sec = limit / kSecond, .tv_nsec = limit % kSecond};
-  ::ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
+  ::ppoll(wait_set.data(), wait_set.size(), &timeout, nullptr);
   std::uint64_t rings;
-  if ((fds_[0].revents & POLLIN) != 0) {
+  if ((wait_set.front().revents & POLLIN) != 0) {
     [[maybe_unused]] const auto drained = ::read(bell_.get(), &rings, sizeof(rings));
   }
 }

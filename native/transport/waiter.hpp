@@ -31,8 +31,10 @@ class Waiter {
   bool stay_awake(Nanoseconds now);
   Nanoseconds idle_for(Nanoseconds now) const { return awake_since_ == 0 ? 0 : now - awake_since_; }
 
-  // Sleeps until a descriptor is ready, `wake` is called, or `limit` has passed. The caller armed the links before.
-  void sleep(std::span<Link* const> links, Nanoseconds limit);
+  // What to sleep on: the links' descriptors, which may be asked for only by whoever holds the links, and the bell.
+  std::vector<pollfd> wait_set(std::span<Link* const> links) const;
+  // Sleeps until one of them is ready, `wake` is called, or `limit` has passed. The links need not be held.
+  void sleep(std::vector<pollfd> wait_set, Nanoseconds limit);
   // Wakes a sleeper, now or when it next sleeps. From any thread.
   void wake();
 
@@ -41,7 +43,6 @@ class Waiter {
   bool share_cores_;
   Nanoseconds awake_since_ = 0;
   Fd bell_;
-  std::vector<pollfd> fds_;
 };
 
 }  // namespace ringcore::transport

@@ -114,9 +114,7 @@ def allreduce_async(tensor: Any, *, name: str | None = None, **options: Any) -> 
     """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then."""
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    handle = adapter.allreduce(
-        [(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], **options
-    )
+    handle = adapter.allreduce([(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], **options)
     return Handle(handle, lambda _: result)
 
 
@@ -240,7 +238,10 @@ def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None
     process_set: ProcessSet = options.get("process_set", global_process_set)
 
     def finish(done: adapter.Handle) -> Any:
-        members, index = process_set.size(), process_set.rank() if process_set is not global_process_set else context().rank
+        members, index = (
+            process_set.size(),
+            process_set.rank() if process_set is not global_process_set else context().rank,
+        )
         rows = source.shape[0] // members + (index < source.shape[0] % members)
         return from_bytes(done.operations[0].result, (rows, *source.shape[1:]), source.dtype)
 

@@ -193,7 +193,9 @@ def allreduce(
     return handle
 
 
-def allgather(source: Buffer, name: str, *, process_set: ProcessSet = global_process_set, blocking: bool = False) -> Handle:
+def allgather(
+    source: Buffer, name: str, *, process_set: ProcessSet = global_process_set, blocking: bool = False
+) -> Handle:
     """Concatenate every rank's rows. The first dimension may differ between ranks, the others not.
 
     The result is in `handle.operations[0].result`, the rows of each rank in `.result_rows`.
@@ -216,9 +218,7 @@ def broadcast(
     """Give every rank the root's values. `root_rank` is a rank of the job, and must be a member of `process_set`."""
     members = process_set.ranks
     root = members.index(root_rank) if root_rank in members else -1
-    operation = _submit(
-        _BROADCAST, name, source, target.address, root=root, process_set=process_set, blocking=blocking
-    )
+    operation = _submit(_BROADCAST, name, source, target.address, root=root, process_set=process_set, blocking=blocking)
     return Handle(context().runtime, [operation], (source, target))
 
 

@@ -97,20 +97,23 @@ def connect(
         contact = {
             "rank": placement.rank,
             "size": placement.size,
+            "local_rank": placement.local_rank,
             "version": __version__,
             "start_timeout_s": settings.start_timeout_s,
             "unix": name if segment_fd is not None else None,
             "tcp": list(tcp.getsockname()[:2]),
         }
         epoch, key, contacts = meet(address, key, contact, deadline)
-        connector = _Connector(placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline)
+        connector = _Connector(
+            placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline
+        )
         try:
             connector.run([tcp, local])
             host_of = connector.agree_on_hosts(placement.size)
         except BaseException:
             connector.close()
             raise
-    return _mesh(placement, epoch, segment_fd, connector.peers, host_of)
+    return _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
 
 
 @dataclass
@@ -335,16 +338,21 @@ def _address_on(settings: Settings) -> str:
 
 
 def _mesh(
-    placement: Placement, epoch: int, segment_fd: int | None, peers: dict[int, PeerConnection], host_of: list[int]
+    placement: Placement,
+    epoch: int,
+    segment_fd: int | None,
+    peers: dict[int, PeerConnection],
+    host_of: list[int],
+    told: list[int | None],
 ) -> Mesh:
     rank = placement.rank
-    on_host = [r for r in range(placement.size) if host_of[r] == host_of[rank]]
-    local_rank = placement.local_rank if placement.local_rank is not None else on_host.index(rank)
-    local_size = placement.local_size if placement.local_size is not None else len(on_host)
+    # What the launcher told comes first: ranks that reach each other over TCP only may still be of one host.
+    local_ranks = [host_of[:r].count(host_of[r]) if local is None else local for r, local in enumerate(told)]
+    local_rank = local_ranks[rank]
+    local_size = placement.local_size if placement.local_size is not None else host_of.count(host_of[rank])
     cross_rank, cross_size = placement.cross_rank, placement.cross_size
     if cross_rank is None or cross_size is None:
-        hosts = [h for h in sorted(set(host_of)) if host_of.count(h) > local_rank]
-        cross_rank, cross_size = hosts.index(host_of[rank]), len(hosts)
+        cross_rank, cross_size = local_ranks[:rank].count(local_rank), local_ranks.count(local_rank)
     ordered = [peers[r] for r in sorted(peers)]
     return Mesh(
         rank, placement.size, epoch, segment_fd, ordered, host_of, local_rank, local_size, cross_rank, cross_size

@@ -49,7 +49,9 @@ class RendezvousServer:
         BootstrapError: The address cannot be listened on.
     """
 
-    def __init__(self, size: int, key: bytes, *, host: str = "127.0.0.1", port: int = 0, path: str | None = None) -> None:
+    def __init__(
+        self, size: int, key: bytes, *, host: str = "127.0.0.1", port: int = 0, path: str | None = None
+    ) -> None:
         if len(key) != KEY_BYTES:
             raise BootstrapError(f"the job's key has {len(key)} bytes instead of {KEY_BYTES}")
         self._size = size

@@ -1,0 +1,202 @@
+"""A rank dies, stops, leaves or raises: the others know who, in which tensor, and go on living."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+from support.rank import await_mark, caught, mark
+
+# The report comes within milliseconds or the heartbeat's limit; the bound only tells a hang from an error.
+HANG_S = 10.0
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+
+
+def reduces_until_lost(elements: int) -> dict:
+    ringcore.init()
+    tensor = np.ones(elements, np.float32)
+    ringcore.allreduce_(tensor, op=ringcore.Sum, name="warm")
+    mark("ready")
+
+    def forever() -> None:
+        while True:
+            ringcore.allreduce_(tensor, op=ringcore.Max, name="big.tensor")
+
+    error = caught(forever)
+    error["again"] = caught(ringcore.allreduce, tensor[:3], name="after")
+    ringcore.shutdown()
+    return error
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_killed_rank_is_named_with_the_tensor(tmp_path: Path, size: int, transport: str) -> None:
+    # 64 MiB: a kill at any moment hits the middle of an operation.
+    with ranks.started(reduces_until_lost, size, tmp_path, 16 << 20, env={"RINGCORE_TRANSPORT": transport}) as job:
+        job.await_mark("ready", *range(size))
+        job.signal(size - 1, signal.SIGKILL)
+        outcomes = job.wait()
+    assert outcomes[-1].exit_code == -signal.SIGKILL
+    for outcome in outcomes[:-1]:
+        assert outcome.exit_code == 0, outcome.stderr
+        error = outcome.result
+        assert error["type"] == "PeerLostError", error
+        assert f"rank {size - 1}" in error["message"]
+        assert "big.tensor" in error["message"]
+        assert "Remedy" in error["message"]
+        # The engine says the same to whatever comes next.
+        assert error["again"]["type"] == "PeerLostError", error
+        assert f"rank {size - 1}" in error["again"]["message"]
+        assert error["again"]["seconds"] < HANG_S
+
+
+@TRANSPORTS
+def test_a_stopped_rank_is_lost_after_the_heartbeat_limit(tmp_path: Path, transport: str) -> None:
+    env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_HEARTBEAT_S": "1"}
+    with ranks.started(reduces_until_lost, 3, tmp_path, 1 << 18, env=env) as job:
+        job.await_mark("ready", 0, 1, 2)
+        job.signal(1, signal.SIGSTOP)
+        # Survivors end by themselves; the stopped one cannot.
+        job.await_end(0, 2)
+        job.signal(1, signal.SIGKILL)
+        outcomes = job.wait()
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.result["type"] == "PeerLostError"
+        assert "rank 1" in outcome.result["message"]
+        assert "big.tensor" in outcome.result["message"]
+
+
+def pauses() -> list:
+    ringcore.init()
+    tensor = np.ones(1000, np.float32)
+    mark("ready")
+    if ringcore.rank() == 0:
+        await_mark("paused", "test")
+    mark("waiting")
+    return [float(ringcore.allreduce(tensor, op=ringcore.Sum, name="t")[0]) for _ in range(3)]
+
+
+@TRANSPORTS
+def test_a_short_pause_is_no_alarm(tmp_path: Path, transport: str) -> None:
+    # The pause is what is tested here; everything else waits for marks.
+    env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_HEARTBEAT_S": "1"}
+    with ranks.started(pauses, 2, tmp_path, env=env) as job:
+        job.await_mark("ready", 0, 1)
+        job.await_mark("waiting", 1)
+        job.pause(1, 0.4)
+        job.mark("paused")
+        outcomes = job.wait()
+    assert [outcome.result for outcome in outcomes] == [[2.0] * 3] * 2, outcomes
+
+
+def computes_under_the_lock() -> float:
+    ringcore.init()
+    tensor = np.ones(3, np.float32)
+    if ringcore.rank() == 0:
+        # One bytecode that runs for seconds: no other Python thread gets a turn.
+        begin = time.monotonic()
+        numbers = 1 << 20
+        while time.monotonic() - begin < 1.5:
+            begin_call = time.monotonic()
+            sum(range(numbers))
+            if time.monotonic() - begin_call < 1.2:
+                numbers *= 2
+    return float(ringcore.allreduce(tensor, op=ringcore.Sum, name="t")[0])
+
+
+@TRANSPORTS
+def test_a_rank_that_computes_under_pythons_lock_is_not_dead(tmp_path: Path, transport: str) -> None:
+    env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_HEARTBEAT_S": "0.5"}
+    assert ranks.run(computes_under_the_lock, 2, tmp_path, env=env) == [2.0, 2.0]
+
+
+def last_rank_ends(how: str) -> dict:
+    ringcore.init()
+    ringcore.barrier()
+    if ringcore.rank() == ringcore.size() - 1:
+        if how == "raise":
+            raise ValueError("the data set is empty on purpose")
+        if how == "shutdown":
+            ringcore.shutdown()
+            await_mark("told", 0)
+            return {}
+        if how == "os._exit":
+            os._exit(3)
+        sys.exit(0)
+    error = caught(ringcore.allreduce, np.ones(3, np.float32), name="waits.for.it")
+    mark("told")
+    return error
+
+
+@pytest.mark.parametrize("how", ["raise", "shutdown", "os._exit", "sys.exit"])
+@TRANSPORTS
+def test_a_rank_that_ends_early_is_named_to_the_others(tmp_path: Path, how: str, transport: str) -> None:
+    with ranks.started(last_rank_ends, 3, tmp_path, how, env={"RINGCORE_TRANSPORT": transport}) as job:
+        outcomes = job.wait()
+    assert outcomes[2].exit_code == {"raise": 1, "shutdown": 0, "os._exit": 3, "sys.exit": 0}[how]
+    for outcome in outcomes[:2]:
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.result["type"] == "PeerLostError", outcome.result
+        assert "rank 2" in outcome.result["message"]
+        assert "waits.for.it" in outcome.result["message"]
+        assert outcome.result["seconds"] < HANG_S
+        if how == "raise":
+            assert "ValueError: the data set is empty on purpose" in outcome.result["message"]
+
+
+def ends_without_shutdown(rounds: int) -> float:
+    ringcore.init()
+    handles = [ringcore.allreduce_async(np.ones(100, np.float32), op=ringcore.Sum, name=f"t{i}") for i in range(rounds)]
+    return float(sum(ringcore.synchronize(handle)[0] for handle in handles))
+
+
+def test_thirty_programs_that_end_without_shutdown_end_well(tmp_path: Path) -> None:
+    for number in range(30):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        env = {"RINGCORE_TRANSPORT": ("shm", "tcp")[number % 2]}
+        assert ranks.run(ends_without_shutdown, 2, directory, 20, env=env) == [40.0, 40.0]
+
+
+def a_rank_is_missing(blocking: bool) -> dict:
+    ringcore.init()
+    ringcore.barrier()
+    if ringcore.rank() == 1:
+
+        def busy_elsewhere() -> None:
+            await_mark("told", 0)
+            await_mark("told", 2)
+
+        busy_elsewhere()
+        return {}
+    tensor = np.ones(3, np.float32)
+    if blocking:
+        error = caught(ringcore.allreduce, tensor, name="late.tensor")
+    else:
+        error = caught(ringcore.synchronize, ringcore.allreduce_async(tensor, name="late.tensor"))
+    mark("told")
+    return error
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "async"])
+def test_a_missing_rank_is_reported_with_its_stack_and_then_an_error(
+    tmp_path: Path, blocking: bool, transport: str
+) -> None:
+    env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_STALL_WARNING_S": "0.2", "RINGCORE_TIMEOUT_S": "1.5"}
+    with ranks.started(a_rank_is_missing, 3, tmp_path, blocking, env=env) as job:
+        outcomes = job.wait()
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.result["type"] == "TimeoutError", outcome
+        assert "late.tensor" in outcome.result["message"]
+        assert "rank 1" in outcome.result["message"]
+    assert outcomes[0].result["message"] == outcomes[2].result["message"]
+    logged = outcomes[0].stderr + outcomes[2].stderr
+    assert "late.tensor" in logged
+    assert "rank 1" in logged
+    assert "busy_elsewhere" in logged, logged

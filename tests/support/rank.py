@@ -1,0 +1,39 @@
+"""What a rank's program uses: telling the test where it stands, and catching what an operation raises."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_LIMIT_S = 60.0
+
+
+def mark(name: str) -> None:
+    """Let the test, and the other ranks, see that this rank has come so far."""
+    _path(name, os.environ["RANK"]).touch()
+
+
+def await_mark(name: str, rank: int | str) -> None:
+    """Wait until another rank, or the test ("test"), has made its mark."""
+    deadline = time.monotonic() + _LIMIT_S
+    while not _path(name, rank).exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"rank {rank} did not come to {name!r} within {_LIMIT_S:g} s")
+        time.sleep(0.002)
+
+
+def caught(call: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
+    """Call something that should raise; returns the error's type, its message and how long it took."""
+    begin = time.monotonic()
+    try:
+        value = call(*args, **options)
+    except Exception as error:
+        return {"type": type(error).__name__, "message": str(error), "seconds": time.monotonic() - begin}
+    return {"type": None, "message": f"returned {value!r}", "seconds": time.monotonic() - begin}
+
+
+def _path(name: str, rank: int | str) -> Path:
+    return Path(os.environ["RANKS_DIRECTORY"], f"mark.{name}.{rank}")
