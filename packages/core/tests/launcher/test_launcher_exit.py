@@ -307,6 +307,7 @@ def test_the_guard_can_die_without_harm(ringrun: Ringrun, script: Script, pids: 
 
 
 def test_without_a_guard_the_kernel_ends_the_ranks(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    ringrun.environ["TMPDIR"] = str(ringrun.directory)  # Nobody is left to remove what is there.
     with ringrun.started("-np", "2", script("write_pid(rank)\ntime.sleep(600)")) as process:
         ranks = pids.wait(2)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
