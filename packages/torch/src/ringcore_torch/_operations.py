@@ -57,7 +57,7 @@ def _name(name: str | None, kind: str) -> str:
 
 
 def _start_allreduce(
-    tensors: Sequence[torch.Tensor], names: Sequence[str], *, in_place: bool, blocking: bool = False, **options: Any
+    tensors: Sequence[torch.Tensor], names: Sequence[str], *, in_place: bool, **options: Any
 ) -> Handle:
     """`allreduce` of one tensor or of a group. The result of the handle is the list of tensors."""
     pairs, results = [], []
@@ -75,7 +75,7 @@ def _start_allreduce(
                 tensor.detach().copy_(result)
         return list(tensors)
 
-    return Handle(adapter.allreduce(pairs, names, blocking=blocking, **options), finish)
+    return Handle(adapter.allreduce(pairs, names, **options), finish)
 
 
 def allreduce(
@@ -104,15 +104,24 @@ def allreduce(
         TimeoutError: A rank did not submit it in time. On every rank.
         PeerLostError: A rank died or left. On every rank.
     """
-    options = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set}
-    handle = _start_allreduce([tensor], [_name(name, "allreduce")], in_place=False, blocking=True, op=op, **options)
-    result: torch.Tensor = handle.wait()[0]
+    source = tensor.detach().contiguous()
+    result = torch.empty_like(source)
+    adapter.allreduce_now(
+        as_buffer(source), as_buffer(result), _name(name, "allreduce"), op, prescale_factor, postscale_factor,
+        process_set,
+    )  # fmt: skip
     return result
 
 
-def allreduce_(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> torch.Tensor:
+def allreduce_(
+    tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
+) -> torch.Tensor:
     """`allreduce` in place."""
-    _start_allreduce([tensor], [_name(name, "allreduce")], in_place=True, blocking=True, **options).wait()
+    source = tensor.detach().contiguous()
+    buffer = as_buffer(source)
+    adapter.allreduce_now(buffer, buffer, _name(name, "allreduce"), op, **options)
+    if source.data_ptr() != tensor.data_ptr():  # it was not contiguous
+        tensor.detach().copy_(source)
     return tensor
 
 
