@@ -60,6 +60,12 @@ std::size_t eager_bytes(const Descriptor& descriptor, int member) {
   __builtin_unreachable();
 }
 
+// " (it raised ...)", " (after rank 2 had left: it raised ...)" or nothing.
+std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
+  if (rank == first) return why.empty() ? "" : " (" + why + ")";
+  return " (after rank " + std::to_string(first) + " had left" + (why.empty() ? "" : ": " + why) + ")";
+}
+
 }  // namespace
 
 // A connected rank.
@@ -461,7 +467,8 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       send(peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kByeSeen}, {});
       flush_backlog(peer);
       peer.left = true;
-      peer.farewell = record.text().empty() ? "" : " (" + record.text() + ")";
+      peer.farewell = describe_farewell(peer.rank, static_cast<Rank>(header.rows), record.text());
+      if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
       return fail_operations_needing(peer);
     case RecordType::kByeSeen: peer.saw_farewell = true; return;
     case RecordType::kStackRequest:
@@ -805,8 +812,11 @@ void Engine::leave(const std::string& reason) {
   if (left_) return;
   left_ = true;
   if (failure_ == nullptr) {
-    const RecordHeader header{.type = RecordType::kBye};
-    broadcast(kWorld, header, std::as_bytes(std::span(reason)));
+    // Whoever leaves because another has left passes on who was the first, and why.
+    const bool follows = reason.empty() && first_farewell_;
+    const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank_, reason);
+    const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
+    broadcast(kWorld, header, std::as_bytes(std::span(why)));
   }
 }
 

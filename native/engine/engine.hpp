@@ -143,6 +143,7 @@ class Engine {
   std::shared_ptr<const Error> failure_;
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;
+  std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why
   bool left_ = false;
   Nanoseconds last_tend_ = 0;
   std::vector<Decision> decisions_;

@@ -50,7 +50,7 @@ struct RecordHeader {
   std::uint64_t position = 0;
   std::uint64_t signature = 0;
   std::uint64_t name_hash = 0;
-  std::uint64_t rows = 0;      // first dimension
+  std::uint64_t rows = 0;      // first dimension; kAbort: kind of error; kBye: who left first
   std::uint64_t location = 0;  // of the data in the sender's arena, plus 1; 0: not registered
   std::int32_t priority = 0;
   std::uint32_t descriptor_bytes = 0;

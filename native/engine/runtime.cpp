@@ -64,18 +64,19 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation) {
   if (!armed_ && engine_.busy()) thread_waiter_.wake();
 }
 
-void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted) {
+void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone) {
   operation->blocking = true;
-  operation->only_thread = note_thread();
+  operation->only_thread = note_thread() && alone;
   auto lock = lock_engine();
   check_running();
   engine_.submit(operation);
-  drive(*operation, INT64_MAX, interrupted, lock);
+  drive(*operation, kForever, interrupted, lock);
 }
 
-bool Runtime::wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted) {
+bool Runtime::wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone) {
   if (operation.done()) return true;
-  const bool only_thread = note_thread();
+  // Who gives up waiting may submit something else before this is done.
+  const bool only_thread = note_thread() && alone && limit == kForever;
   auto lock = lock_engine();
   if (operation.done()) return true;
   check_running();

@@ -38,10 +38,14 @@ class Runtime {
 
   // Throws what Engine::submit throws, and Error{kShutdown} after `leave`.
   void submit(const std::shared_ptr<Operation>& operation);
+  // `alone`: the process has no other thread that might use the engine, now or later. Only then may a blocking call tell
+  // the peers that nothing else comes from this rank until it is done, which is how deadlocks are found at once.
+
   // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
-  void run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted);
+  void run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone = true);
   // Waits until it is done or `limit` has passed; true when it is done.
-  bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted);
+  static constexpr Nanoseconds kForever = INT64_MAX;
+  bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);
 
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent.
   void leave(const std::string& reason);

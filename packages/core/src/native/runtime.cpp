@@ -175,19 +175,21 @@ void register_runtime(nb::module_& module) {
           "run",
           [](PythonRuntime& self, int collective, const std::string& name, int dtype, int op,
              const std::vector<std::uint64_t>& shape, std::uintptr_t input, std::uintptr_t output, Rank root,
-             double prescale, double postscale, engine::ProcessSetId process_set, std::vector<std::uint64_t> splits) {
+             double prescale, double postscale, engine::ProcessSetId process_set, std::vector<std::uint64_t> splits,
+             bool alone) {
             auto operation = make_operation(collective, name, dtype, op, shape, input, output, root, prescale,
                                             postscale, process_set, 0, std::move(splits), "", 0);
             {
               const nb::gil_scoped_release released;
-              self.get().run(operation, python_interrupted);
+              self.get().run(operation, python_interrupted, alone);
             }
             raise_error_of(*operation);
             return operation;
           },
           nb::arg("collective"), nb::arg("name"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape"), nb::arg("input"),
           nb::arg("output"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
-          nb::arg("splits"), "Submits and waits.")
+          nb::arg("splits"), nb::arg("alone"),
+          "Submits and waits. `alone`: this process has no other thread that might use the engine.")
       .def(
           "join",
           [](PythonRuntime& self, engine::ProcessSetId process_set) {
@@ -201,17 +203,19 @@ void register_runtime(nb::module_& module) {
           nb::arg("process_set"))
       .def(
           "wait",
-          [](PythonRuntime& self, Operation& operation, double limit_s) {
+          [](PythonRuntime& self, Operation& operation, double limit_s, bool alone) {
             bool done = operation.done();
             if (!done) {
               const nb::gil_scoped_release released;
-              const double limit = std::min(limit_s * static_cast<double>(kSecond), 9e18);
-              done = self.get().wait(operation, static_cast<Nanoseconds>(limit), python_interrupted);
+              const double limit = limit_s * static_cast<double>(kSecond);
+              done =
+                  self.get().wait(operation, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
+                                  python_interrupted, alone);
             }
             raise_error_of(operation);
             return done;
           },
-          nb::arg("operation"), nb::arg("limit_s"))
+          nb::arg("operation"), nb::arg("limit_s"), nb::arg("alone"))
       .def(
           "leave", [](PythonRuntime& self, const std::string& reason) { self.get().leave(reason); }, nb::arg("reason"),
           nb::call_guard<nb::gil_scoped_release>())

@@ -72,12 +72,14 @@ class Runtime:
 
     def submit(self, collective: int, name: str, dtype: int, op: int, shape: Sequence[int], input: int, output: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: Sequence[int], group: str, group_size: int) -> Operation: ...
 
-    def run(self, collective: int, name: str, dtype: int, op: int, shape: Sequence[int], input: int, output: int, root: int, prescale: float, postscale: float, process_set: int, splits: Sequence[int]) -> Operation:
-        """Submits and waits."""
+    def run(self, collective: int, name: str, dtype: int, op: int, shape: Sequence[int], input: int, output: int, root: int, prescale: float, postscale: float, process_set: int, splits: Sequence[int], alone: bool) -> Operation:
+        """
+        Submits and waits. `alone`: this process has no other thread that might use the engine.
+        """
 
     def join(self, process_set: int) -> Operation: ...
 
-    def wait(self, operation: Operation, limit_s: float) -> bool: ...
+    def wait(self, operation: Operation, limit_s: float, alone: bool) -> bool: ...
 
     def leave(self, reason: str) -> None: ...
 

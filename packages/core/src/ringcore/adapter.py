@@ -13,7 +13,7 @@ from typing import Any
 
 from ringcore import _native
 from ringcore._buffer import DTYPE_NAMES, Buffer, as_buffer
-from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
+from ringcore._context import ProcessSet, context, global_process_set, is_alone, process_set_id_of
 from ringcore._errors import InvalidArgument
 
 __all__ = [
@@ -74,7 +74,7 @@ class Handle:
         if all(operation.done for operation in self.operations):
             return True
         # Somebody is interested: let an open bucket go.
-        return all(self._runtime.wait(operation, 0.0) for operation in self.operations)
+        return all(self._runtime.wait(operation, 0.0, False) for operation in self.operations)
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Wait until it has ended.
@@ -91,7 +91,7 @@ class Handle:
         failure: Exception | None = None
         for operation in self.operations:
             try:
-                if not self._runtime.wait(operation, timeout_s):
+                if not self._runtime.wait(operation, timeout_s, not operation.done and is_alone()):
                     return False
             except KeyboardInterrupt:
                 context().abandoned.append(self)
@@ -127,7 +127,7 @@ def _submit(
         try:
             return current.runtime.run(
                 collective, name, source.dtype, _OPS[op], source.shape, source.address, target_address, root,
-                prescale, postscale, set_id, splits,
+                prescale, postscale, set_id, splits, is_alone(),
             )  # fmt: skip
         except KeyboardInterrupt:
             current.abandoned.append((source, target_address))
@@ -166,7 +166,7 @@ def allreduce_now(
     try:
         current.runtime.run(
             _ALLREDUCE, name, source.dtype, _OPS[op], source.shape, source.address, target.address, 0,
-            prescale_factor, postscale_factor, set_id, (),
+            prescale_factor, postscale_factor, set_id, (), is_alone(),
         )  # fmt: skip
     except KeyboardInterrupt:
         current.abandoned.append((source, target))

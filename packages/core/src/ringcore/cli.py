@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 # Name -> (module, one line of help). The module has a function `main(argv) -> exit code`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
-    "doctor": ("ringcore.doctor", "examine the installation and try it"),
+    "doctor": ("ringcore.doctor", "try what is installed here, and tell what to do about what does not work"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
 

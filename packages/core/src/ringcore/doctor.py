@@ -1,201 +1,318 @@
-"""`ringcore doctor`: what is installed, what works here, and what to do about the rest.
-
-It reports only what it has tried in this very run.
-"""
+"""The command `ringcore doctor`: what is installed and usable here, by trying, and what to do about what is not."""
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import json
+import importlib.metadata
 import os
 import platform
 import resource
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
-from importlib import metadata
-from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from ringcore._version import __version__
 
-_ADAPTERS = {
-    "ringcore-torch": "torch",
-    "ringcore-tensorflow": "tensorflow",
-    "ringcore-keras": "keras",
-    "ringcore-jax": "jax",
-    "ringcore-mxnet": "mxnet",
-    "ringcore-lightning": "lightning",
+_TRANSPORTS = ("shm", "tcp")
+_SELF_TEST_LIMIT_S = 30.0
+_LIBRARY_LIMIT_S = 20.0
+_ADAPTER_PREFIX = "ringcore-"
+# Distribution of a framework, and of the adapter for it.
+_FRAMEWORKS = {
+    "torch": "ringcore-torch",
+    "tensorflow": "ringcore-tensorflow",
+    "keras": "ringcore-keras",
+    "mxnet": "ringcore-mxnet",
+    "lightning": "ringcore-lightning",
+    "jax": "ringcore-jax",
 }
-# Library -> the function that tells its version, and how.
 _LIBRARIES = {
-    "Open MPI": ("libmpi.so.40", "MPI_Get_library_version"),
-    "MPI (standard ABI)": ("libmpi_abi.so.1", "MPI_Get_library_version"),
-    "MPICH, Intel MPI": ("libmpi.so.12", "MPI_Get_library_version"),
-    "NCCL": ("libnccl.so.2", "ncclGetVersion"),
+    "MPI": ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.0", "libmpi_abi.so.1", "libmpi.so"),
+    "NCCL": ("libnccl.so.2", "libnccl.so"),
 }
 _MIN_OPEN_FILES = 1024
-_SELF_TEST_LIMIT_S = 60
+_MIN_SHM_BYTES = 64 << 20
+
+# Run by a child process, because a library that does not fit may end the process that opens it.
+_OPEN_LIBRARY = """
+import ctypes, sys
+name = sys.argv[1]
+try:
+    library = ctypes.CDLL(name)
+except OSError as error:
+    print("no", error, sep="\\t")
+    sys.exit()
+version = ""
+if hasattr(library, "ncclGetVersion"):
+    number = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(number))
+    code = number.value
+    # 2.9 and later: major * 10000 + minor * 100 + patch.
+    version = f"NCCL {code // 10000}.{code // 100 % 100}.{code % 100}"
+elif hasattr(library, "MPI_Get_library_version"):
+    text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
+    library.MPI_Get_library_version(text, ctypes.byref(length))
+    version = text.value.decode(errors="replace").split("\\n")[0].split(",")[0].strip()
+stem = name.rsplit("/", 1)[-1].split(".so")[0]
+path = name
+with open("/proc/self/maps") as maps:
+    for line in maps:
+        mapped = line.split(maxsplit=5)[-1].strip()
+        if mapped.startswith("/") and mapped.rsplit("/", 1)[-1].startswith(stem):
+            path = mapped
+print("yes", version, path, sep="\\t")
+"""
+
+# Each rank of the self-test: one small and one large allreduce, and which transport they took.
 _SELF_TEST = """
-import json, ringcore
+import array, os, sys
+import ringcore
 ringcore.init()
-data = bytearray(4 * 1000)
-view = memoryview(data).cast("f")
-for i in range(1000):
-    view[i] = ringcore.rank() + 1
-ringcore.allreduce_(view, op=ringcore.Sum, name="doctor")
-context = __import__("ringcore._context", fromlist=["context"]).context()
+from ringcore._context import context
+for count in (3, 1 << 18):
+    values = array.array("d", [2.0 ** ringcore.rank()]) * count
+    ringcore.allreduce_(values, op=ringcore.Sum)
+    wrong = sum(value != 3.0 for value in values)
+    if wrong:
+        sys.exit(f"{wrong} of {count} sums are wrong")
 if ringcore.rank() == 0:
-    print(json.dumps({"right": set(view) == {3.0}, "transports": context.runtime.transports()}))
+    print("transport", context().runtime.transports()[1])
+ringcore.shutdown()
 """
 
 
-def doctor(file: TextIO | None = None) -> dict[str, Any]:
-    """Examine this installation and print what was found.
+def doctor(file: IO[str] | None = None) -> dict[str, Any]:
+    """Print what is installed and usable, and what to do about each problem; takes a few seconds.
 
     Args:
-        file: Where to print; standard output by default.
+        file: Where to print; `None` is standard output.
 
     Returns:
-        The findings: "ringcore", "python", "kernels", "self_test", "libraries", "adapters", "limits", and "problems", a
-        list of sentences that say what to do.
+        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `libraries`, `frameworks`,
+        `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
     """
-    file = file or sys.stdout
-    findings: dict[str, Any] = {"problems": []}
+    report: dict[str, Any] = {
+        "ringcore": __version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+        "problems": [],
+    }
+    report["kernels"] = _kernels(report["problems"])
+    report["limits"] = _limits(report["problems"])
+    report["frameworks"] = _versions(_FRAMEWORKS)
+    report["adapters"] = _adapters(report["frameworks"], report["problems"])
+    report["libraries"] = {
+        kind: [_try_library(name) for name in [*names, *_bundled(names)]] for kind, names in _LIBRARIES.items()
+    }
+    report["transports"] = {name: _try_transport(name) for name in _TRANSPORTS}
+    for name, outcome in report["transports"].items():
+        if not outcome["works"]:
+            report["problems"].append(_transport_problem(name, outcome["reason"]))
+    print("\n".join(_lines(report)), file=file or sys.stdout)
+    return report
 
-    def section(title: str, values: dict[str, Any]) -> None:
-        print(f"{title}", file=file)
-        for key, value in values.items():
-            print(f"  {key:<22} {value}", file=file)
 
-    findings["ringcore"] = __version__
-    findings["python"] = platform.python_version()
-    findings["kernels"] = _kernels(findings["problems"])
-    section(
-        "this installation",
-        {"ringcore": __version__, "python": f"{findings['python']} ({sys.executable})", "kernels": findings["kernels"]},
+def main(argv: Sequence[str] | None = None) -> int:
+    """The sub-command.
+
+    Args:
+        argv: Without the command's name; `None` is `sys.argv[1:]`.
+
+    Returns:
+        0 when all is well, 1 when there are problems.
+    """
+    parser = argparse.ArgumentParser(
+        prog="ringcore doctor",
+        description="Tries what is installed here, tells what works, and what to do about what does not.",
     )
-    findings["self_test"] = {transport: _self_test(transport, findings["problems"]) for transport in ("shm", "tcp")}
-    section("two processes of this host, tried now", findings["self_test"])
-    findings["adapters"] = dict(_adapters(findings["problems"]))
-    section("adapters", findings["adapters"] or {"none": "pip install ringcore-torch"})
-    findings["libraries"] = {name: _library(*how) for name, how in _LIBRARIES.items()}
-    section("libraries, opened now (this version of ringcore does not use them)", findings["libraries"])
-    findings["limits"] = _limits(findings["problems"])
-    section("limits", findings["limits"])
-    print("problems" if findings["problems"] else "no problems found", file=file)
-    for problem in findings["problems"]:
-        print(f"  - {problem}", file=file)
-    return findings
+    parser.parse_args(argv)
+    return 1 if doctor()["problems"] else 0
 
 
 def _kernels(problems: list[str]) -> str:
     try:
         from ringcore import _native
     except ImportError as error:
-        problems.append(
-            f"the compiled engine cannot be loaded ({error}); reinstall ringcore for this Python and system"
-        )
-        return "not loaded"
+        problems.append(f"the compiled engine cannot be loaded ({error}): pip install --force-reinstall ringcore")
+        return "the engine cannot be loaded"
     return _native.kernel_instruction_set()
 
 
-def _self_test(transport: str, problems: list[str]) -> str:
-    command = [sys.executable, "-m", "ringcore", "run", "-np", "2", sys.executable, "-c", _SELF_TEST]
-    # The ranks' own output is wanted, not that of a job which this process may belong to.
-    clean = {
-        key: value for key, value in os.environ.items() if not key.startswith(("RINGCORE_", "OMPI_", "PMI", "SLURM_"))
-    }
-    environment = {**clean, "RINGCORE_TRANSPORT": transport}
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_SELF_TEST_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        problems.append(f"an allreduce over {transport} did not end within {_SELF_TEST_LIMIT_S} s")
-        return "hangs"
-    for line in done.stdout.splitlines():
-        _, brace, rest = line.partition("{")
-        if brace and '"right"' in line:
-            result = json.loads(brace + rest)
-            if result["right"]:
-                return f"works ({result['transports'][1]})"
-            problems.append(f"an allreduce over {transport} gave a wrong sum; please report this")
-            return "wrong sum"
-    reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    problems.append(f"two processes could not run an allreduce over {transport}: {reason}")
-    return f"fails: {reason}"
-
-
-def _adapters(problems: list[str]) -> Iterator[tuple[str, str]]:
-    for distribution, framework in _ADAPTERS.items():
-        try:
-            version = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-        try:
-            installed = metadata.version(framework)
-        except metadata.PackageNotFoundError:
-            installed = "not installed"
-            problems.append(f"{distribution} is installed without {framework}: pip install {framework}")
-        if version != __version__:
-            problems.append(
-                f"{distribution} is {version} but ringcore is {__version__}: pip install {distribution}=={__version__}"
-            )
-        yield distribution, f"{version} ({framework} {installed})"
-
-
-def _library(name: str, version_function: str) -> str:
-    """Opens the library in a child process: loading an MPI can have effects of its own."""
-    code = f"import ringcore.doctor as d; print(d.library_version({name!r}, {version_function!r}))"
-    try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
-    except subprocess.TimeoutExpired:
-        return f"{name} does not load within 20 s"
-    return done.stdout.strip() or f"{name} cannot be loaded: {(done.stderr.strip().splitlines() or ['crashed'])[-1]}"
-
-
-def library_version(name: str, version_function: str) -> str:
-    """Open a shared library and ask for its version."""
-    try:
-        library = ctypes.CDLL(name)
-    except OSError as error:
-        return f"not found ({error})"
-    if version_function == "ncclGetVersion":
-        number = ctypes.c_int()
-        library.ncclGetVersion(ctypes.byref(number))
-        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100} ({name})"
-    text = ctypes.create_string_buffer(8192)
-    length = ctypes.c_int()
-    getattr(library, version_function)(text, ctypes.byref(length))
-    return f"{text.value.decode(errors='replace').splitlines()[0]} ({name})"
-
-
-def _limits(problems: list[str]) -> dict[str, str]:
+def _limits(problems: list[str]) -> dict[str, Any]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if files < _MIN_OPEN_FILES:
-        problems.append(f"only {files} files may be open at once, too few for many ranks: ulimit -n {_MIN_OPEN_FILES}")
-    shm = Path("/dev/shm")
-    status = os.statvfs(shm) if shm.exists() else None
-    return {
-        "cores": str(len(os.sched_getaffinity(0))),
-        "open files": str(files),
-        "locked memory": "unlimited" if locked == resource.RLIM_INFINITY else f"{locked // 1024} KiB",
-        "/dev/shm": "absent" if status is None else f"{status.f_frsize * status.f_bavail >> 20} MiB free (not needed)",
+    if files != resource.RLIM_INFINITY and files < _MIN_OPEN_FILES:
+        problems.append(f"only {files} files may be open, and each peer takes a few: ulimit -n {_MIN_OPEN_FILES}")
+    limits = {
+        "cores": len(os.sched_getaffinity(0)),
+        "open files": _amount(files),
+        "locked memory": _amount(locked, "bytes"),
     }
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError as error:
+        limits["/dev/shm"] = f"not there ({error.strerror})"
+        return limits
+    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    limits["/dev/shm"] = f"{size >> 20} MiB, {free >> 20} MiB free"
+    if free < _MIN_SHM_BYTES:
+        # ringcore's own memory files have no name and do not count here; those of data loaders do.
+        problems.append(
+            f"/dev/shm has {free >> 20} MiB free; ringcore does not need it, but data loaders do: in a container raise "
+            "it with --shm-size=1g"
+        )
+    return limits
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Exit code 1 when there are problems."""
-    parser = argparse.ArgumentParser(prog="ringcore doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    options = parser.parse_args(argv)
-    if options.json:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            findings = doctor(nowhere)
-        print(json.dumps(findings, indent=2))
-    else:
-        findings = doctor()
-    return 1 if findings["problems"] else 0
+def _amount(limit: int, unit: str = "") -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} {unit}".strip()
+
+
+def _versions(distributions: Sequence[str] | dict[str, str]) -> dict[str, str]:
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _adapters(frameworks: dict[str, str], problems: list[str]) -> dict[str, str]:
+    names = {
+        str(distribution.metadata["Name"]).lower().replace("_", "-")
+        for distribution in importlib.metadata.distributions()
+        if distribution.metadata["Name"]
+    }
+    found = _versions(sorted(name for name in names if name.startswith(_ADAPTER_PREFIX)))
+    for name, version in found.items():
+        if version != __version__:
+            problems.append(
+                f"{name} is {version}, but ringcore is {__version__}: pip install ringcore=={__version__} "
+                f"{name}=={__version__}"
+            )
+    for framework, adapter in _FRAMEWORKS.items():
+        if adapter in found and framework not in frameworks:
+            problems.append(f"{adapter} is installed, but {framework} is not: pip install {framework}")
+    return found
+
+
+def _bundled(names: Sequence[str]) -> Iterator[str]:
+    """Libraries that wheels have brought, where the dynamic linker does not look."""
+    folders = [os.path.join(sys.prefix, "lib"), *(os.path.join(entry, "nvidia", "nccl", "lib") for entry in sys.path)]
+    for folder in dict.fromkeys(folders):
+        yield from (path for path in (os.path.join(folder, name) for name in names) if os.path.exists(path))
+
+
+def _try_library(name: str) -> dict[str, Any]:
+    """Open a library in a child process."""
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _OPEN_LIBRARY, name], capture_output=True, text=True, timeout=_LIBRARY_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return {"name": name, "found": False, "reason": f"opening it takes more than {_LIBRARY_LIMIT_S:g} s"}
+    words = child.stdout.strip().split("\t")
+    if child.returncode != 0 or words[0] not in ("yes", "no"):
+        said = child.stderr.strip().splitlines()
+        reason = f"opening it ended the process with exit code {child.returncode}" + (f": {said[-1]}" if said else "")
+        return {"name": name, "found": False, "reason": reason}
+    if words[0] == "no":
+        return {"name": name, "found": False, "reason": words[1]}
+    return {"name": name, "found": True, "version": words[1], "path": words[2]}
+
+
+def _try_transport(name: str) -> dict[str, Any]:
+    """Start two processes and let them reduce over one transport."""
+    command = [sys.executable, "-m", "ringcore.launcher.main", "-np", "2", "--transport", name]
+    command += ["--no-python", sys.executable, "-c", _SELF_TEST]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=_own_environ(),
+    ) as launcher:  # fmt: skip
+        try:
+            out, said = launcher.communicate(timeout=_SELF_TEST_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # it ends its ranks; without it they end by themselves
+            _, said = _last_words(launcher)
+            return {"works": False, "reason": f"no result after {_SELF_TEST_LIMIT_S:g} s. {said}".strip()}
+    if launcher.returncode != 0:
+        return {"works": False, "reason": said.strip() or f"exit code {launcher.returncode}"}
+    taken = out.rpartition("transport ")[2].strip()
+    if taken != name:
+        return {"works": False, "reason": f"the two processes used {taken!r} instead"}
+    return {"works": True, "reason": "2 processes summed 3 and 262144 float64, all right"}
+
+
+def _last_words(launcher: subprocess.Popen[str]) -> tuple[str, str]:
+    try:
+        return launcher.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        launcher.kill()
+        return launcher.communicate()
+
+
+def _own_environ() -> dict[str, str]:
+    """Without the settings and the place of a job that this process may belong to."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RINGCORE_")}
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH", "")]))}
+
+
+def _transport_problem(name: str, reason: str) -> str:
+    remedy = {
+        "shm": "jobs on this host use TCP, which is slower; are memfd_create and Unix sockets forbidden (seccomp)?",
+        "tcp": "jobs over several hosts cannot run; is the loopback interface up, or a firewall between processes?",
+    }[name]
+    return f"the self-test over {name} failed: {reason.splitlines()[-1]}; {remedy}"
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    yield f"ringcore   {report['ringcore']}"
+    yield f"Python     {report['python']}"
+    yield f"platform   {report['platform']}"
+    yield f"kernels    {report['kernels']}"
+    yield from _section("transports, tried between two processes")
+    for name, outcome in report["transports"].items():
+        yield _row(name, ("works: " if outcome["works"] else "FAILS: ") + outcome["reason"])
+    for kind, tries in report["libraries"].items():
+        yield from _section(f"{kind} libraries, tried to open")
+        for outcome in tries:
+            yield _row(outcome["name"], _found(outcome))
+    yield from _section("frameworks installed")
+    yield from _versions_lines(report["frameworks"])
+    yield from _section("adapters installed")
+    yield from _versions_lines(report["adapters"])
+    yield from _section("limits")
+    for name, value in report["limits"].items():
+        yield _row(name, str(value))
+    yield from _section("problems")
+    if not report["problems"]:
+        yield "  none"
+    for problem in report["problems"]:
+        yield textwrap.fill(problem, 100, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _section(title: str) -> Iterator[str]:
+    yield ""
+    yield title
+
+
+def _row(name: str, text: str) -> str:
+    head, rest = f"  {name:<22} ", " " * 25
+    return textwrap.fill(text, 120, initial_indent=head, subsequent_indent=rest, break_long_words=False)
+
+
+def _found(outcome: dict[str, Any]) -> str:
+    if not outcome["found"]:
+        return f"no: {outcome['reason']}"
+    return f"{outcome['version'] or 'opened; it does not tell its version'} ({outcome['path']})"
+
+
+def _versions_lines(versions: dict[str, str]) -> Iterator[str]:
+    if not versions:
+        yield "  none"
+    for name, version in versions.items():
+        yield _row(name, version)

@@ -1,0 +1,94 @@
+"""`ringcore doctor` tells what it has tried, and what to do about what does not work."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ringcore.doctor as module
+from ringcore import __version__
+
+
+def _doctor() -> tuple[dict[str, Any], str]:
+    text = io.StringIO()
+    report = module.doctor(text)
+    return report, text.getvalue()
+
+
+@pytest.mark.parametrize("command", [["-m", "ringcore", "doctor"], ["-c", "import ringcore; ringcore.doctor()"]])
+def test_it_tries_both_transports(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60)
+    assert f"ringcore   {__version__}" in done.stdout
+    assert done.stdout.count("works: 2 processes summed") == 2, done.stdout + done.stderr
+    assert "\nproblems\n" in done.stdout
+
+
+def test_a_self_test_that_fails_is_a_problem_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SELF_TEST", "import sys; sys.exit('the sums are wrong on purpose')")
+    report, text = _doctor()
+    assert [outcome["works"] for outcome in report["transports"].values()] == [False, False]
+    assert len(report["problems"]) == 2
+    assert "the sums are wrong on purpose" in text
+
+
+def test_a_self_test_that_hangs_ends_at_the_limit_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = f"import os, time; open('{tmp_path}/' + str(os.getpid()), 'w').close(); time.sleep(600)"
+    monkeypatch.setattr(module, "_SELF_TEST", program)
+    monkeypatch.setattr(module, "_SELF_TEST_LIMIT_S", 1.5)
+    report, text = _doctor()
+    assert "no result after 1.5 s" in text
+    assert len(report["problems"]) == 2
+    started = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(started) == 4
+    assert not [pid for pid in started if Path(f"/proc/{pid}/cmdline").exists() and _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_transport_that_was_not_taken_does_not_count_as_working(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SELF_TEST", "print('transport tcp')")
+    report, _ = _doctor()
+    assert report["transports"]["shm"] == {"works": False, "reason": "the two processes used 'tcp' instead"}
+    assert report["transports"]["tcp"]["works"] is True
+
+
+def test_an_adapter_of_another_version_is_a_problem_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, version in (("ringcore-keras", "0.0.1"), ("ringcore-jax", __version__), ("jax", "9.9")):
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    report, text = _doctor()
+    assert report["adapters"]["ringcore-keras"] == "0.0.1"
+    assert report["adapters"]["ringcore-jax"] == __version__
+    assert report["frameworks"]["jax"] == "9.9"
+    assert not [problem for problem in report["problems"] if "jax" in problem]
+    assert f"pip install ringcore=={__version__} ringcore-keras=={__version__}" in " ".join(text.split())
+
+
+def test_libraries_are_opened_in_a_child_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (libm,) = {
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("/libm.so.6")
+    }
+    shutil.copy(libm, tmp_path / "libmpi.so.40")  # a library, but no MPI
+    (tmp_path / "libnccl.so.2").write_bytes(b"\x7fELF cut off")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+    report, text = _doctor()
+    opened = report["libraries"]["MPI"][0]
+    assert opened == {"name": "libmpi.so.40", "found": True, "version": "", "path": str(tmp_path / "libmpi.so.40")}
+    assert "it does not tell its version" in text
+    broken = report["libraries"]["NCCL"][0]
+    assert broken["found"] is False
+    assert "file too short" in broken["reason"] or "invalid ELF" in broken["reason"]
