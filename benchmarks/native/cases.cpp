@@ -23,8 +23,8 @@
 namespace ringcore::benchmarks {
 namespace {
 
-constexpr std::size_t kSizes[] = {8,         64,        1024,      4096,       16 << 10,  64 << 10,
-                                  256 << 10, 1 << 20,   4 << 20,   16 << 20,   64 << 20,  256 << 20};
+constexpr std::size_t kSizes[] = {8,         64,      1024,    4096,     16 << 10, 64 << 10,
+                                  256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
 
 // A barrier of spinning processes, for the limit and to start each sample together.
 struct Meeting {
@@ -78,10 +78,10 @@ void connect(Rank_& self) {
   self.peers.resize(job.ranks);
   for (Rank peer = 0; peer < job.ranks; ++peer) {
     if (peer == self.rank) continue;
-    self.peers[peer] = std::make_shared<transport::Segment>(
-        transport::Segment::attach(Fd(job.segment_fds[peer]), peer, job.ranks));
-    config.engine.links[peer] = transport::make_shm_link(self.rank, peer, *self.segment, self.peers[peer],
-                                                         Fd(job.sockets[self.rank][peer]));
+    self.peers[peer] =
+        std::make_shared<transport::Segment>(transport::Segment::attach(Fd(job.segment_fds[peer]), peer, job.ranks));
+    config.engine.links[peer] =
+        transport::make_shm_link(self.rank, peer, *self.segment, self.peers[peer], Fd(job.sockets[self.rank][peer]));
   }
   self.runtime = std::make_unique<engine::Runtime>(std::move(config));
 }
@@ -177,10 +177,11 @@ void measure(Rank_& self) {
     if (self.rank != 0) continue;
     for (Case& c : cases) {
       std::sort(c.times.begin(), c.times.end());
-      std::printf("{\"case\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"median_us\": %.3f, \"p25_us\": %.3f, "
-                  "\"p75_us\": %.3f}\n",
-                  c.name, ranks, bytes, c.times[c.times.size() / 2], c.times[c.times.size() / 4],
-                  c.times[c.times.size() * 3 / 4]);
+      std::printf(
+          "{\"case\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"median_us\": %.3f, \"p25_us\": %.3f, "
+          "\"p75_us\": %.3f}\n",
+          c.name, ranks, bytes, c.times[c.times.size() / 2], c.times[c.times.size() / 4],
+          c.times[c.times.size() * 3 / 4]);
       std::fflush(stdout);
     }
   }

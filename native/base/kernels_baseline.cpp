@@ -4,4 +4,3 @@
 
 #define RINGCORE_KERNELS_ISA baseline
 #include "base/kernels.inc"
-

@@ -104,8 +104,7 @@ void fill_identity(DType dtype, ReduceOp op, std::byte* data, std::size_t count)
     case DType::kBFloat16: return fill_half(op, data, count, 0x3f80, 0x7f80);
     case DType::kFloat32: return fill_identity_of<float>(op, data, count);
     case DType::kFloat64: return fill_identity_of<double>(op, data, count);
-    case DType::kBool:
-      return fill<std::uint8_t>(data, count, op == ReduceOp::kMin || op == ReduceOp::kProduct ? 1 : 0);
+    case DType::kBool: return fill<std::uint8_t>(data, count, op == ReduceOp::kMin || op == ReduceOp::kProduct ? 1 : 0);
   }
 }
 

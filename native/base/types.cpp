@@ -6,28 +6,22 @@ std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kUInt8:
     case DType::kInt8:
-    case DType::kBool:
-      return 1;
+    case DType::kBool: return 1;
     case DType::kUInt16:
     case DType::kInt16:
     case DType::kFloat16:
-    case DType::kBFloat16:
-      return 2;
+    case DType::kBFloat16: return 2;
     case DType::kInt32:
-    case DType::kFloat32:
-      return 4;
+    case DType::kFloat32: return 4;
     case DType::kInt64:
-    case DType::kFloat64:
-      return 8;
+    case DType::kFloat64: return 8;
   }
   __builtin_unreachable();
 }
 
 bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
-bool is_float(DType dtype) {
-  return is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64;
-}
+bool is_float(DType dtype) { return is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64; }
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {

@@ -22,8 +22,9 @@ struct Agreement {
 };
 
 std::string title(const Operation& operation) {
-  return operation.join ? "join" : std::string(name_of(operation.descriptor.collective)) + " '" +
-                                       operation.descriptor.name + "'";
+  return operation.join
+             ? "join"
+             : std::string(name_of(operation.descriptor.collective)) + " '" + operation.descriptor.name + "'";
 }
 
 std::string list_ranks(const std::vector<Rank>& ranks) {
@@ -149,7 +150,8 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) {
       throw Error(ErrorKind::kPeerLost, title(*operation) + ": rank " + std::to_string(peer->rank) + " has left" +
-                                            peer->farewell + ". Remedy: let every rank run the same number of "
+                                            peer->farewell +
+                                            ". Remedy: let every rank run the same number of "
                                             "operations, or call join() on ranks that finish early.");
     }
   }
@@ -435,8 +437,8 @@ bool Engine::read_control(Peer& peer) {
 void Engine::receive(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
   if (header.epoch != epoch_) {
-    throw Error(ErrorKind::kProtocol, "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " +
-                                          std::to_string(epoch_));
+    throw Error(ErrorKind::kProtocol,
+                "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " + std::to_string(epoch_));
   }
   if (header.sequence != peer.received_records) {
     throw Error(ErrorKind::kProtocol, "sent record " + std::to_string(header.sequence) + " where record " +
@@ -468,9 +470,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       peer.farewell = describe_farewell(peer.rank, static_cast<Rank>(header.rows), record.text());
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
       return fail_operations_needing(peer);
-    case RecordType::kByeSeen:
-      peer.saw_farewell = true;
-      return;
+    case RecordType::kByeSeen: peer.saw_farewell = true; return;
     case RecordType::kStackRequest:
       stack_requested_ = true;
       peer.wants_stacks = true;
@@ -511,10 +511,11 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   if (found == sets_.end()) {
     if (header.process_set < next_set_) return;  // removed here already
     if (early_records_.size() >= kMaxEarlyRecords) {
-      throw Error(ErrorKind::kProtocol, "uses process set " + std::to_string(header.process_set) +
-                                            ", which this rank has not added");
+      throw Error(ErrorKind::kProtocol,
+                  "uses process set " + std::to_string(header.process_set) + ", which this rank has not added");
     }
-    early_records_.push_back({peer.rank, header.process_set, build_record(header, record.descriptor, {}, record.payload)});
+    early_records_.push_back(
+        {peer.rank, header.process_set, build_record(header, record.descriptor, {}, record.payload)});
     return;
   }
   ProcessSet& set = *found->second;
@@ -545,13 +546,14 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
       if (descriptor->signature() != header.signature || descriptor->name_hash() != header.name_hash) {
         throw Error(ErrorKind::kProtocol, "announced '" + descriptor->name + "' under a wrong signature");
       }
-      set.negotiation.learn(std::move(descriptor), header.signature);
+      set.negotiation.learn(descriptor, header.signature);
     }
     entry.descriptor = set.negotiation.find(header.signature);
-    if (entry.descriptor == nullptr) throw Error(ErrorKind::kProtocol, "announced an operation that it never described");
+    if (entry.descriptor == nullptr)
+      throw Error(ErrorKind::kProtocol, "announced an operation that it never described");
     if ((header.flags & kEager) != 0 && record.payload.size() != eager_bytes(*entry.descriptor, member)) {
-      throw Error(ErrorKind::kProtocol, "sent " + std::to_string(record.payload.size()) + " bytes for '" +
-                                            entry.descriptor->name + "'");
+      throw Error(ErrorKind::kProtocol,
+                  "sent " + std::to_string(record.payload.size()) + " bytes for '" + entry.descriptor->name + "'");
     }
   }
   set.negotiation.append(member, std::move(entry));
@@ -580,9 +582,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       set.operations.erase(found);
       return;
     }
-    case Decision::Kind::kFlush:
-      set.execution.flush();
-      return;
+    case Decision::Kind::kFlush: set.execution.flush(); return;
     case Decision::Kind::kJoined:
       if (set.join == nullptr) return;
       set.join->last_joined = set.negotiation.members()[decision.last_joined];
@@ -699,21 +699,20 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
   const Nanoseconds waited = now - operation.submitted_at;
   if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
     if (now - operation.released_at > settings_.timeout) {
-      fail(std::make_shared<const Error>(
-          ErrorKind::kTimeout, title(operation) + " was started on all ranks and has not ended within " +
-                                   std::to_string(settings_.timeout / kSecond) + " s: " +
-                                   set.execution.describe_running() + "."));
+      fail(std::make_shared<const Error>(ErrorKind::kTimeout,
+                                         title(operation) + " was started on all ranks and has not ended within " +
+                                             std::to_string(settings_.timeout / kSecond) +
+                                             " s: " + set.execution.describe_running() + "."));
     }
     return;
   }
   if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !operation.stall_reported) {
     operation.stall_reported = true;
     const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
-    warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
-                        " ms: " + list_ranks(missing) + " did not submit it; " +
-                        list_ranks(set.negotiation.present(operation.name_hash)) +
-                        " did. It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) +
-                        " s.");
+    warnings_.push_back(
+        title(operation) + " has waited for " + std::to_string(waited / kMillisecond) + " ms: " + list_ranks(missing) +
+        " did not submit it; " + list_ranks(set.negotiation.present(operation.name_hash)) +
+        " did. It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
     for (const Rank rank : missing) {
       if (peers_[rank] == nullptr) continue;
       RecordHeader request{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest};
@@ -742,10 +741,10 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
 // ---- ending ----
 
 void Engine::lose(Peer& peer, const std::string& why) {
-  fail(std::make_shared<const Error>(
-      ErrorKind::kPeerLost, "rank " + std::to_string(peer.rank) + " " + why + ". " + pending_summary() +
-                                " Remedy: look at the output of rank " + std::to_string(peer.rank) +
-                                " for the cause; shutdown() and init() make this process usable again."));
+  fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
+                                     "rank " + std::to_string(peer.rank) + " " + why + ". " + pending_summary() +
+                                         " Remedy: look at the output of rank " + std::to_string(peer.rank) +
+                                         " for the cause; shutdown() and init() make this process usable again."));
 }
 
 std::string Engine::pending_summary() const {
@@ -772,8 +771,8 @@ void Engine::fail_operations_needing(const Peer& peer) {
     if (eager_.operation != nullptr && eager_.set == set.get()) leave_eager();
     const auto error_for = [&](const Operation& operation) {
       return std::make_shared<const Error>(
-          ErrorKind::kPeerLost, title(operation) + ": rank " + std::to_string(peer.rank) + " has left" +
-                                    peer.farewell + " without submitting it. Remedy: let every rank run the same "
+          ErrorKind::kPeerLost, title(operation) + ": rank " + std::to_string(peer.rank) + " has left" + peer.farewell +
+                                    " without submitting it. Remedy: let every rank run the same "
                                     "number of operations, or call join() on ranks that finish early.");
     };
     for (auto it = set->operations.begin(); it != set->operations.end();) {
@@ -790,7 +789,7 @@ void Engine::fail_operations_needing(const Peer& peer) {
   }
 }
 
-void Engine::fail(std::shared_ptr<const Error> error) {
+void Engine::fail(const std::shared_ptr<const Error>& error) {
   if (failure_ != nullptr) return;
   failure_ = error;
   if (eager_.operation != nullptr) {
@@ -823,18 +822,17 @@ void Engine::leave(const std::string& reason) {
 
 bool Engine::farewell_seen() const {
   return failure_ != nullptr || std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-    return peer == nullptr || peer->saw_farewell || peer->left || peer->link->failure();
-  });
+           return peer == nullptr || peer->saw_farewell || peer->left || peer->link->failure();
+         });
 }
 
 bool Engine::busy() const {
   if (eager_.operation != nullptr) return true;
-  const bool backlog = std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-    return peer != nullptr && !peer->backlog.empty();
-  });
+  const bool backlog = std::any_of(peers_.begin(), peers_.end(),
+                                   [](const auto& peer) { return peer != nullptr && !peer->backlog.empty(); });
   return backlog || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
-    return !item.second->operations.empty() || item.second->join != nullptr;
-  });
+           return !item.second->operations.empty() || item.second->join != nullptr;
+         });
 }
 
 // ---- process sets ----
@@ -878,9 +876,9 @@ void Engine::remove_process_set(ProcessSetId id) {
   const auto found = sets_.find(id);
   if (found == sets_.end()) return;
   if (id == kWorld || !found->second->operations.empty()) {
-    throw Error(ErrorKind::kInvalidArgument, "process set " + std::to_string(id) +
-                                                 (id == kWorld ? " is the world and stays"
-                                                               : " has operations that are not done"));
+    throw Error(ErrorKind::kInvalidArgument,
+                "process set " + std::to_string(id) +
+                    (id == kWorld ? " is the world and stays" : " has operations that are not done"));
   }
   sets_.erase(found);
 }

@@ -81,7 +81,7 @@ class Engine {
   void leave(const std::string& reason);
   bool farewell_seen() const;
   // Fails everything that is pending here, and whatever is submitted later.
-  void fail(std::shared_ptr<const Error> error);
+  void fail(const std::shared_ptr<const Error>& error);
   std::shared_ptr<const Error> failure() const { return failure_; }
 
   const std::vector<std::unique_ptr<transport::Link>>& links() const { return links_; }

@@ -128,9 +128,8 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
     return schedule(std::move(task));
   }
   task->bucket = true;
-  auto open = std::find_if(buckets_.begin(), buckets_.end(), [&](const auto& bucket) {
-    return same_bucket(bucket->descriptor(), descriptor);
-  });
+  auto open = std::find_if(buckets_.begin(), buckets_.end(),
+                           [&](const auto& bucket) { return same_bucket(bucket->descriptor(), descriptor); });
   if (open != buckets_.end() && (*open)->bytes + task->bytes > settings_.fusion_threshold_bytes) {
     std::unique_ptr<Task> full = std::move(*open);
     buckets_.erase(open);
@@ -180,8 +179,7 @@ void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::
     return;
   }
   std::byte* const targets[] = {own.output};
-  reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own.count(),
-              final_scale(descriptor, size()));
+  reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own.count(), final_scale(descriptor, size()));
 }
 
 bool Execution::progress() {
@@ -300,7 +298,8 @@ void Execution::start_allgather(Task& task) {
   }
   const std::size_t element = size_of(descriptor.dtype);
   operation.result = Memory(total * element);
-  if (operation.bytes() > 0) std::memcpy(operation.result.data() + before * element, operation.input, operation.bytes());
+  if (operation.bytes() > 0)
+    std::memcpy(operation.result.data() + before * element, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.result.data();
   run_plan(task, {.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);

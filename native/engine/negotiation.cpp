@@ -58,8 +58,8 @@ void Negotiation::append(int member, Entry entry) {
   log.entries.push_back(std::move(entry));
 }
 
-void Negotiation::learn(std::shared_ptr<const Descriptor> descriptor, std::uint64_t signature) {
-  known_.try_emplace(signature, std::move(descriptor));
+void Negotiation::learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature) {
+  known_.try_emplace(signature, descriptor);
 }
 
 std::shared_ptr<const Descriptor> Negotiation::find(std::uint64_t signature) const {
@@ -101,8 +101,7 @@ std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
     if (found != pending_.end() && found->second.front().contributions[m].present) continue;
     const auto& entries = logs_[m].entries;
     const bool waits_undecided = std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-      return entry.type == RecordType::kJoin ||
-             (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
+      return entry.type == RecordType::kJoin || (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
     });
     if (!waits_undecided) ranks.push_back(members_[m]);
   }
@@ -189,15 +188,17 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     if (joined_[m]) continue;
     Entry& entry = logs_[m].entries.front();
     flush = flush || (entry.flags & kFlush) != 0;
-    if (entry.type == RecordType::kOperation) announce(static_cast<int>(m), entry);
-    if (entry.type == RecordType::kJoin) {
+    blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
+    if (entry.type == RecordType::kOperation) {
+      announce(static_cast<int>(m), entry);
+    } else if (entry.type == RecordType::kCancel) {
+      cancel(entry, decisions);
+    } else if (entry.type == RecordType::kJoin) {
       join = true;
       joined_[m] = true;
       ++joined_count_;
       last_joined_ = static_cast<int>(m);
     }
-    if (entry.type == RecordType::kCancel) cancel(entry, decisions);
-    blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
   }
   if (join) {  // may complete anything
     for (const auto& [name_hash, instances] : pending_) touched_.emplace_back(instances.front().order, name_hash);
@@ -387,7 +388,8 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
     return make_error(ErrorKind::kMismatch,
                       title(descriptor) + ": " + ranks_text(absent) +
                           " joined, and only allreduce works with joined ranks. Remedy: call join() on all ranks "
-                          "after the last " + std::string(name_of(descriptor.collective)) + ".");
+                          "after the last " +
+                          std::string(name_of(descriptor.collective)) + ".");
   }
   return nullptr;
 }
@@ -398,8 +400,7 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (joined_[m]) continue;
     const auto found = blocked_on_[m] == 0 ? pending_.end() : pending_.find(blocked_on_[m]);
-    if (found == pending_.end() || found->second.front().error ||
-        !found->second.front().contributions[m].present) {
+    if (found == pending_.end() || found->second.front().error || !found->second.front().contributions[m].present) {
       return;
     }
     anyone = true;
@@ -407,10 +408,10 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
              title(*found->second.front().contributions[m].descriptor);
   }
   if (!anyone) return;
-  const auto error = make_error(
-      ErrorKind::kDeadlock, "every rank waits for another one: " + cycle +
-                                ". Remedy: call blocking operations in the same order on all ranks, or submit them "
-                                "with the _async forms and synchronize afterwards.");
+  const auto error = make_error(ErrorKind::kDeadlock,
+                                "every rank waits for another one: " + cycle +
+                                    ". Remedy: call blocking operations in the same order on all ranks, or submit them "
+                                    "with the _async forms and synchronize afterwards.");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stuck;
   for (const std::uint64_t name_hash : blocked_on_) {
     if (name_hash == 0) continue;

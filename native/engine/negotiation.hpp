@@ -56,17 +56,17 @@ struct Release {
   std::int32_t priority = 0;
   std::vector<Contribution> contributions;  // by member
 
-  bool all_have(std::uint8_t flag) const;   // every present contribution has it, and nobody is missing
+  bool all_have(std::uint8_t flag) const;  // every present contribution has it, and nobody is missing
   bool all_registered() const;
 };
 
 struct Decision {
   enum class Kind { kRelease, kFail, kFlush, kJoined };
   Kind kind{};
-  Release release;                     // kRelease
-  std::uint64_t name_hash = 0;         // kFail
+  Release release;  // kRelease
+  std::uint64_t name_hash = 0;  // kFail
   std::shared_ptr<const Error> error;  // kFail
-  int last_joined = -1;                // kJoined: member
+  int last_joined = -1;  // kJoined: member
 };
 
 class Negotiation {
@@ -81,7 +81,7 @@ class Negotiation {
   void decide(std::vector<Decision>& decisions);
 
   // Descriptors by signature: what a member announced once it may name by its hash from then on.
-  void learn(std::shared_ptr<const Descriptor> descriptor, std::uint64_t signature);
+  void learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature);
   std::shared_ptr<const Descriptor> find(std::uint64_t signature) const;
 
   // True when all logs have the same length and nothing is pending: the next entries may take the short cut of
@@ -111,8 +111,8 @@ class Negotiation {
     std::int32_t priority = 0;
     std::vector<Contribution> contributions;
     std::shared_ptr<const Descriptor> descriptor;  // the first one announced
-    std::shared_ptr<const Error> error;            // failed: the members that have not announced it yet get it as well
-    bool told_self = false;                        // this rank's operation has failed already
+    std::shared_ptr<const Error> error;  // failed: the members that have not announced it yet get it as well
+    bool told_self = false;  // this rank's operation has failed already
   };
 
   bool round_complete() const;

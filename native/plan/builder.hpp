@@ -32,16 +32,18 @@ class Builder {
   }
   // Into scratch chunk `slot`; it is as large as data chunk `like`.
   void recv_scratch(Rank rank, Rank peer, std::uint32_t slot, std::uint32_t like) {
-    append(rank, {.kind = StepKind::kRecv, .peer = peer, .sources = {{rank, Buffer::kData, like}},
+    append(rank, {.kind = StepKind::kRecv,
+                  .peer = peer,
+                  .sources = {{rank, Buffer::kData, like}},
                   .targets = {{rank, Buffer::kScratch, slot}}});
   }
   void recv_reduce(Rank rank, Rank peer, std::uint32_t chunk, bool final) {
-    append(rank, {.kind = StepKind::kRecvReduce, .peer = peer, .targets = {{rank, Buffer::kData, chunk}},
-                  .final = final});
+    append(rank,
+           {.kind = StepKind::kRecvReduce, .peer = peer, .targets = {{rank, Buffer::kData, chunk}}, .final = final});
   }
   void reduce(Rank rank, std::vector<ChunkRef> sources, std::vector<ChunkRef> targets, bool final) {
-    append(rank, {.kind = StepKind::kReduce, .sources = std::move(sources), .targets = std::move(targets),
-                  .final = final});
+    append(rank,
+           {.kind = StepKind::kReduce, .sources = std::move(sources), .targets = std::move(targets), .final = final});
   }
   void signal(Rank rank, Rank peer) { append(rank, {.kind = StepKind::kSignal, .peer = peer}); }
   void wait(Rank rank, Rank peer) { append(rank, {.kind = StepKind::kWait, .peer = peer}); }

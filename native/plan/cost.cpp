@@ -62,8 +62,8 @@ struct Simulation {
         break;
       }
       case StepKind::kReduce:
-        now += chunk_bytes * model.touch_seconds_per_byte *
-               static_cast<double>(step.sources.size() + step.targets.size());
+        now +=
+            chunk_bytes * model.touch_seconds_per_byte * static_cast<double>(step.sources.size() + step.targets.size());
         break;
     }
     now += model.step_s;
@@ -76,12 +76,17 @@ struct Simulation {
 
 double predict_seconds(const Plan& plan, const Topology& topology, std::size_t bytes, const CostModel& model) {
   const std::size_t pairs = static_cast<std::size_t>(plan.ranks) * plan.ranks;
-  const std::size_t hosts = static_cast<std::size_t>(
-      1 + *std::max_element(topology.host_of.begin(), topology.host_of.end()));
-  Simulation simulation{.plan = plan, .topology = topology, .model = model,
+  const std::size_t hosts =
+      static_cast<std::size_t>(1 + *std::max_element(topology.host_of.begin(), topology.host_of.end()));
+  Simulation simulation{.plan = plan,
+                        .topology = topology,
+                        .model = model,
                         .chunk_bytes = static_cast<double>(bytes) / plan.chunks,
-                        .time = {}, .next = {}, .arrivals = std::vector<std::deque<double>>(pairs),
-                        .port_out = std::vector<double>(hosts, 0), .port_in = std::vector<double>(hosts, 0),
+                        .time = {},
+                        .next = {},
+                        .arrivals = std::vector<std::deque<double>>(pairs),
+                        .port_out = std::vector<double>(hosts, 0),
+                        .port_in = std::vector<double>(hosts, 0),
                         .pair_free = std::vector<double>(pairs, 0)};
   for (const Program& program : plan.programs) {
     simulation.time.emplace_back(program.channels.size(), 0.0);

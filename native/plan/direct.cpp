@@ -42,6 +42,7 @@ class Direct final : public Generator {
         builder.send(rank, owner, static_cast<std::uint32_t>(owner));
       }
       std::vector<ChunkRef> pieces;
+      pieces.reserve(static_cast<std::size_t>(ranks));
       for (int distance = 1; distance < ranks; ++distance) {
         const Rank from = (rank + ranks - distance) % ranks;
         builder.recv_scratch(rank, from, static_cast<std::uint32_t>(from), own);

@@ -10,8 +10,8 @@ namespace {
 // Which ranks take part in the power-of-two core.
 class Fold {
  public:
-  explicit Fold(int ranks) : core_(static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))),
-                             extra_(ranks - core_) {}
+  explicit Fold(int ranks)
+      : core_(static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))), extra_(ranks - core_) {}
   int core() const { return core_; }
   // The first 2 * extra ranks come in pairs: the odd one hands over to the even one.
   bool hands_over(Rank rank) const { return rank < 2 * extra_ && rank % 2 == 1; }

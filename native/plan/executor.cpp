@@ -82,8 +82,7 @@ bool Run::done() const {
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     if (channels_[c].next < program_.channels[c].size()) return false;
   }
-  return std::all_of(peers_.begin(), peers_.end(),
-                     [](const Peer& peer) { return peer.next == peer.outgoing.size(); });
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.next == peer.outgoing.size(); });
 }
 
 bool Run::may_run(const Step& step) const {
@@ -97,7 +96,8 @@ bool Run::step(std::size_t channel) {
   const Step& step = program_.channels[channel][state.next];
   if (!may_run(step)) return false;
   for (const ChunkRef& target : step.targets) {
-    if (target.rank == self_ && state.done_bytes == 0 && unsent(target) > 0) return send(step.peer < 0 ? self_ : step.peer);
+    if (target.rank == self_ && state.done_bytes == 0 && unsent(target) > 0)
+      return send(step.peer < 0 ? self_ : step.peer);
   }
   switch (step.kind) {
     case StepKind::kSend: {
@@ -155,8 +155,8 @@ bool Run::send(Rank rank) {
       continue;
     }
     if (transfer.payload_sent < transfer.header.bytes) {
-      const std::size_t written = link.write(lane_, {transfer.payload + transfer.payload_sent,
-                                                     transfer.header.bytes - transfer.payload_sent});
+      const std::size_t written =
+          link.write(lane_, {transfer.payload + transfer.payload_sent, transfer.header.bytes - transfer.payload_sent});
       if (written == 0) return moved;
       moved = true;
       transfer.payload_sent += written;
@@ -180,11 +180,15 @@ bool Run::accept_header(Rank peer, std::size_t expected) {
     TransferHeader header;
     std::memcpy(&header, arrived.data(), sizeof(header));
     if (header.magic != TransferHeader::kMagic) {
-      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set sent something that is "
-                                            "no transfer on lane " + std::to_string(lane_));
+      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) +
+                                            " of the process set sent something that is "
+                                            "no transfer on lane " +
+                                            std::to_string(lane_));
     }
     link.consume(lane_, sizeof(header));
-    use = {.sending_run = use.sending_run, .receiving = true, .receiving_run = header.run,
+    use = {.sending_run = use.sending_run,
+           .receiving = true,
+           .receiving_run = header.run,
            .receiving_bytes = header.bytes};
   }
   if (use.receiving_run != id_) return false;
@@ -207,8 +211,8 @@ bool Run::receive(const Step& step, ChannelState& state) {
     if (step.kind == StepKind::kRecvReduce) {
       if (!reduce_arrived(step, state, total)) return moved;
     } else {
-      const std::size_t got = links_[step.peer]->read(
-          lane_, {address(target) + state.done_bytes, total - state.done_bytes});
+      const std::size_t got =
+          links_[step.peer]->read(lane_, {address(target) + state.done_bytes, total - state.done_bytes});
       if (got == 0) return moved;
       state.done_bytes += got;
     }
@@ -232,8 +236,8 @@ bool Run::reduce_arrived(const Step& step, ChannelState& state, std::size_t tota
     std::memcpy(copy, from, usable);
     from = copy;
   }
-  reduce_into(operands_.dtype, operands_.op, address(step.targets.front()) + state.done_bytes, from,
-              usable / element_, step.final ? operands_.final_scale : 1.0, step.received_first);
+  reduce_into(operands_.dtype, operands_.op, address(step.targets.front()) + state.done_bytes, from, usable / element_,
+              step.final ? operands_.final_scale : 1.0, step.received_first);
   link.consume(lane_, usable);
   state.done_bytes += usable;
   return true;

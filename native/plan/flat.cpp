@@ -45,6 +45,7 @@ class Flat final : public Generator {
     for (Rank owner = 0; owner < ranks; ++owner) {
       const auto block = static_cast<std::uint32_t>(owner);
       std::vector<ChunkRef> everywhere;
+      everywhere.reserve(static_cast<std::size_t>(ranks));
       for (Rank rank = 0; rank < ranks; ++rank) everywhere.push_back({rank, Buffer::kData, block});
       const std::vector<ChunkRef> own = {{owner, Buffer::kData, block}};
       builder.reduce(owner, everywhere, request.collective == Collective::kAllreduce ? everywhere : own, true);

@@ -99,9 +99,8 @@ class Hierarchical final : public Generator {
         }
       }
     }
-    ring_among(builder, leaders, 0, host_count - 1, host_count - 1, parts, true, [&](int host, int part) {
-      return static_cast<std::uint32_t>(host * parts + part);
-    });
+    ring_among(builder, leaders, 0, host_count - 1, host_count - 1, parts, true,
+               [&](int host, int part) { return static_cast<std::uint32_t>(host * parts + part); });
     for (const auto& ranks : hosts) {
       for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
         for (std::size_t i = 1; i < ranks.size(); ++i) {

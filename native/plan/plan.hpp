@@ -77,13 +77,13 @@ struct Plan {
   bool inputs_ready = false;   // see above
   bool one_sided = false;      // some step names another rank's memory
   bool accumulates_once = false;  // every sum is made by one kReduce in rank order: halves round once, and the bits do
-                                  // not depend on chunk borders
+  // not depend on chunk borders
   std::vector<Program> programs;  // one a rank
 };
 
 // Which ranks share a host: plans use it to keep traffic inside, the cost model to know each link.
 struct Topology {
-  std::vector<int> host_of;         // index: rank; value: small number naming the host
+  std::vector<int> host_of;  // index: rank; value: small number naming the host
   bool memory_shared_in_host = true;  // ranks of a host see each other's registered memory
   int ranks() const { return static_cast<int>(host_of.size()); }
   bool single_host() const;

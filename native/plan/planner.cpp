@@ -48,13 +48,13 @@ const Plan& Planner::find(const Query& query, std::size_t bytes) {
   for (const Generator* generator : generators()) {
     for (const int parts : kParts) {
       if (parts > 1 && bytes / topology_.ranks() / parts < kMinPartBytes) break;
-      const PlanRequest request{.collective = query.collective,
-                                .topology = &topology_,
-                                .root = query.root,
-                                .parts = parts,
-                                .memory_visible = query.registered && topology_.memory_shared_in_host &&
-                                                  topology_.single_host(),
-                                .inputs_ready = query.inputs_ready};
+      const PlanRequest request{
+          .collective = query.collective,
+          .topology = &topology_,
+          .root = query.root,
+          .parts = parts,
+          .memory_visible = query.registered && topology_.memory_shared_in_host && topology_.single_host(),
+          .inputs_ready = query.inputs_ready};
       std::optional<Plan> plan = generator->generate(request);
       if (!plan || (once && !plan->accumulates_once)) continue;
       const double seconds = predict_seconds(*plan, topology_, bytes, model_);

@@ -109,7 +109,8 @@ class Execution {
     std::map<std::pair<Rank, Rank>, int> receives_in;
     for (Rank rank = 0; rank < plan_.ranks; ++rank) {
       for (std::size_t c = 0; c < program(rank).channels.size(); ++c) {
-        for (const Step& step : program(rank).channels[c]) check_step(rank, static_cast<int>(c), step, sends_in, receives_in);
+        for (const Step& step : program(rank).channels[c])
+          check_step(rank, static_cast<int>(c), step, sends_in, receives_in);
       }
     }
   }
@@ -118,12 +119,14 @@ class Execution {
                   std::map<std::pair<Rank, Rank>, int>& receives_in) const {
     const auto same_channel = [&](auto& known, std::pair<Rank, Rank> pair) {
       const auto [found, fresh] = known.emplace(pair, channel);
-      if (!fresh && found->second != channel) flaw(rank, channel, "the stream of a pair of ranks is used by two channels");
+      if (!fresh && found->second != channel)
+        flaw(rank, channel, "the stream of a pair of ranks is used by two channels");
     };
     for (const auto* refs : {&step.sources, &step.targets}) {
       for (const ChunkRef& ref : *refs) {
         const std::uint32_t limit = ref.buffer == Buffer::kScratch ? plan_.scratch_chunks : plan_.chunks;
-        if (ref.rank < 0 || ref.rank >= plan_.ranks || ref.chunk >= limit) flaw(rank, channel, "a chunk does not exist");
+        if (ref.rank < 0 || ref.rank >= plan_.ranks || ref.chunk >= limit)
+          flaw(rank, channel, "a chunk does not exist");
         if (ref.rank == rank) continue;
         if (!plan_.one_sided || ref.buffer != Buffer::kData || step.kind != StepKind::kReduce ||
             topology_.host_of[ref.rank] != topology_.host_of[rank] || !topology_.memory_shared_in_host) {
@@ -135,7 +138,8 @@ class Execution {
       if (step.sources.size() != sources || step.targets.size() != targets) flaw(rank, channel, "wrong operands");
     };
     const bool has_peer = step.kind != StepKind::kReduce;
-    if (has_peer && (step.peer < 0 || step.peer >= plan_.ranks || step.peer == rank)) flaw(rank, channel, "no such peer");
+    if (has_peer && (step.peer < 0 || step.peer >= plan_.ranks || step.peer == rank))
+      flaw(rank, channel, "no such peer");
     if (step.after_channel >= static_cast<int>(program(rank).channels.size())) flaw(rank, channel, "no such channel");
     switch (step.kind) {
       case StepKind::kSend: operands(1, 0); return same_channel(sends_in, {rank, step.peer});

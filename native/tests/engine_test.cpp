@@ -135,8 +135,8 @@ TEST_CASE("allgather, broadcast, reducescatter and alltoall") {
       engine::Runtime& runtime = cluster.runtime(rank);
       // Rank r contributes r rows of 3 (rank 0: none).
       std::vector<std::int64_t> rows(static_cast<std::size_t>(rank) * 3, rank);
-      auto gathered = make(Collective::kAllgather, "g", {static_cast<std::uint64_t>(rank), 3}, DType::kInt64,
-                           rows.data(), nullptr);
+      auto gathered =
+          make(Collective::kAllgather, "g", {static_cast<std::uint64_t>(rank), 3}, DType::kInt64, rows.data(), nullptr);
       runtime.submit(gathered);
       finish(runtime, *gathered);
       std::vector<std::int64_t> expected;
@@ -175,7 +175,8 @@ TEST_CASE("allgather, broadcast, reducescatter and alltoall") {
         splits.push_back(static_cast<std::uint64_t>(d) + 1);
         for (int i = 0; i <= d; ++i) outgoing.insert(outgoing.end(), {rank, d});
       }
-      auto exchanged = make(Collective::kAlltoall, "a", {outgoing.size() / 2, 2}, DType::kInt32, outgoing.data(), nullptr);
+      auto exchanged =
+          make(Collective::kAlltoall, "a", {outgoing.size() / 2, 2}, DType::kInt32, outgoing.data(), nullptr);
       exchanged->splits = splits;
       runtime.submit(exchanged);
       finish(runtime, *exchanged);
@@ -310,7 +311,7 @@ TEST_CASE("four threads of each rank at once get right results") {
         for (int i = 0; i < 50; ++i) {
           std::vector<float> data(t == 3 ? 20000 : 16, mark(rank) * static_cast<float>(t + 1));
           auto operation = allreduce("thread" + std::to_string(t), data);
-          cluster.runtime(rank).run(operation, {});
+          cluster.runtime(rank).run(operation, {}, /*alone=*/false);
           if (operation->error || data.back() != 3.0F * static_cast<float>(t + 1)) ++wrong;
         }
       });

@@ -128,8 +128,8 @@ bool commute(const Step& a, const Step& b) {
     return step.kind != StepKind::kReduce || step.targets.size() > 1 || step.sources.size() > 1 ||
            std::any_of(step.sources.begin(), step.sources.end(), of_peer);
   };
-  const bool one_is_barrier = (orders(a) && !orders(b) && concerns(b, a.peer)) ||
-                              (orders(b) && !orders(a) && concerns(a, b.peer));
+  const bool one_is_barrier =
+      (orders(a) && !orders(b) && concerns(b, a.peer)) || (orders(b) && !orders(a) && concerns(a, b.peer));
   return !streams && !one_is_barrier && !touches(a, b) && !touches(b, a);
 }
 
@@ -192,8 +192,8 @@ TEST_CASE("the verifier refuses plans with one planted mistake") {
           ++planted;
           if (!verify(plan, topology)) {
             ++missed;
-            MESSAGE("missed: " << std::string(mistake) << " in " << good.generator << " " << name_of(good.collective) << ", "
-                               << ranks << " ranks, rank " << at.rank << ", step " << at.step << " kind "
+            MESSAGE("missed: " << std::string(mistake) << " in " << good.generator << " " << name_of(good.collective)
+                               << ", " << ranks << " ranks, rank " << at.rank << ", step " << at.step << " kind "
                                << static_cast<int>(good.programs[at.rank].channels[at.channel][at.step].kind));
           }
         }
@@ -226,8 +226,8 @@ TEST_CASE("a ring sends 2 (R - 1) / R of the data, and takes the time of its clo
 }
 
 TEST_CASE("a layout covers every element once, in order") {
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1000}, std::size_t{100003},
-                                  (std::size_t{1} << 31) + 16}) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1000},
+                                  std::size_t{100003}, (std::size_t{1} << 31) + 16}) {
     for (const std::uint32_t chunks : {1U, 2U, 3U, 7U, 64U}) {
       const Layout layout = Layout::even(count, chunks);
       std::size_t next = 0;

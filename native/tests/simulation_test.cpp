@@ -337,8 +337,8 @@ class Simulation {
         if (const std::string wrong = check_result(rank, task); !wrong.empty()) return describe(wrong);
       }
       if (messages.size() > 1 && !may_fail(fault_)) {
-        return describe(plans_[i].name + " failed differently on the ranks:\n    " + messages.begin()->first + "\n    " +
-                        std::next(messages.begin())->first);
+        return describe(plans_[i].name + " failed differently on the ranks:\n    " + messages.begin()->first +
+                        "\n    " + std::next(messages.begin())->first);
       }
     }
     if (fault_ == Fault::kStaleEpoch || fault_ == Fault::kDuplicate) return check_noticed();

@@ -24,9 +24,9 @@ std::byte* Arena::allocate(std::size_t bytes) {
   const std::size_t pages = bytes / kPageBytes + (bytes % kPageBytes != 0 || bytes == 0 ? 1 : 0);
   const std::optional<std::size_t> offset = take(pages * kPageBytes);
   if (!offset) {
-    throw Error(ErrorKind::kResource, "no room for " + std::to_string(bytes) + " bytes of registered memory: " +
-                                          std::to_string(allocated_bytes()) + " of " + std::to_string(memory_.size()) +
-                                          " bytes are in use");
+    throw Error(ErrorKind::kResource, "no room for " + std::to_string(bytes) +
+                                          " bytes of registered memory: " + std::to_string(allocated_bytes()) + " of " +
+                                          std::to_string(memory_.size()) + " bytes are in use");
   }
   try {
     reserve_pages(fd_, file_offset_ + *offset, pages * kPageBytes, "registered memory");

@@ -11,16 +11,17 @@
 
 namespace ringcore::transport {
 
-// Below this many bytes the copy is over sooner through the cache (4 KiB: 155 ns instead of 555).
+// A message of at least so many bytes is worth streaming stores; for shorter ones the way through the cache is over
+// sooner (4 KiB: 155 ns instead of 555).
 inline constexpr std::size_t kStreamingBytes = std::size_t{16} << 10;
 
-// memcpy to memory that another core will read next and has read before (a ring's last lap). An ordinary store to such a
-// line first takes it out of the other core's cache, one line after the other; a streaming store does not.
+// memcpy to memory that another core will read next and has read before (a ring's last lap). An ordinary store to such
+// a line first takes it out of the other core's cache, one line after the other; a streaming store does not.
 // Measured between two cores of a Zen 4, rings of 128 KiB: 10.5 GB/s instead of 2.3, and 16 instead of 8.5 where the
 // cores share a cache.
-inline void copy_to_peer(std::byte* to, const std::byte* from, std::size_t bytes) {
+inline void stream_to_peer(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__SSE2__)
-  if (bytes >= kStreamingBytes) {
+  if (bytes >= 64) {
     const std::size_t ahead = -reinterpret_cast<std::uintptr_t>(to) & 63;  // up to the first whole line
     std::memcpy(to, from, ahead);
     to += ahead;

@@ -15,7 +15,7 @@ namespace ringcore::transport {
 namespace {
 
 // Published in pieces, so that the other side copies out while this side still copies in.
-constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
+constexpr std::size_t kPieceBytes = std::size_t{8} << 10;
 
 // Sequentially consistent throughout: a side that publishes an index and then asks whether the other sleeps must not
 // have the two swapped. On x86 only the stores pay for it.
@@ -65,7 +65,12 @@ std::size_t RingProducer::write(std::span<const std::byte> bytes) {
     const std::size_t free = known_room() >= rest ? rest : room();
     const std::size_t piece = std::min({free, rest, kPieceBytes});
     if (piece == 0) break;
-    copy_to_peer(data_ + (tail_ & (capacity_ - 1)), bytes.data() + taken, piece);
+    std::byte* to = data_ + (tail_ & (capacity_ - 1));
+    if (wanted >= kStreamingBytes) {
+      stream_to_peer(to, bytes.data() + taken, piece);
+    } else {
+      std::memcpy(to, bytes.data() + taken, piece);
+    }
     tail_ += piece;
     taken += piece;
     Index(shared_->tail).store(tail_);

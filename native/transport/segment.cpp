@@ -81,8 +81,8 @@ std::uint64_t available_memory_bytes() {
 }
 
 [[noreturn]] void refuse(Rank rank, const std::string& seen) {
-  throw Error(ErrorKind::kProtocol, "the memory that rank " + std::to_string(rank) +
-                                        " shares is not a segment of this job: " + seen);
+  throw Error(ErrorKind::kProtocol,
+              "the memory that rank " + std::to_string(rank) + " shares is not a segment of this job: " + seen);
 }
 
 }  // namespace
@@ -97,22 +97,24 @@ InboxLayout::InboxLayout(int size) {
 }
 
 std::uint64_t Segment::default_arena_bytes() {
-  const auto physical = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto physical =
+      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return std::clamp(physical, kSmallestArenaBytes, kLargestArenaBytes);
 }
 
 Segment Segment::create(Rank rank, int size, std::uint64_t arena_bytes) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw Error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
-                                                 " cannot have a segment");
+    throw Error(ErrorKind::kInvalidArgument,
+                "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot have a segment");
   }
   const std::size_t arena_offset = arena_offset_for(size);
   for (std::uint64_t wanted = round_up(arena_bytes, kPageBytes);; wanted = round_up(wanted / 2, kPageBytes)) {
     try {
       const std::size_t file_bytes = arena_offset + wanted;
       Fd fd = create_file(file_bytes);
-      if (!fd) throw Error(ErrorKind::kResource, with_errno("cannot create a memory file of " + megabytes(file_bytes), errno));
+      if (!fd) {
+        throw Error(ErrorKind::kResource, with_errno("cannot create a memory file of " + megabytes(file_bytes), errno));
+      }
       Mapping mapping(fd, file_bytes);
       reserve_pages(fd.get(), 0, kPageBytes, "the segment's header");
       *reinterpret_cast<Header*>(mapping.data()) = {kMagic, kVersion, rank, size, 0, arena_offset, file_bytes};
@@ -140,7 +142,9 @@ Segment Segment::attach(Fd fd, Rank rank, int size) {
   if (header.rank != rank || header.size != size) {
     refuse(rank, "it belongs to rank " + std::to_string(header.rank) + " of " + std::to_string(header.size));
   }
-  if (header.file_bytes != file_bytes || header.arena_offset != arena_offset_for(size)) refuse(rank, "its sizes differ");
+  if (header.file_bytes != file_bytes || header.arena_offset != arena_offset_for(size)) {
+    refuse(rank, "its header says other sizes than it has");
+  }
   return Segment(std::move(fd), std::move(mapping), rank, size, header.arena_offset);
 }
 
@@ -168,8 +172,9 @@ void reserve_pages(int fd, std::size_t offset, std::size_t bytes, const char* pu
   // In pieces: a signal makes fallocate undo what it did and fail with EINTR; a large one might never get through.
   constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
   const auto fail = [&](int error_number) {
-    throw Error(ErrorKind::kResource, with_errno("no shared memory for " + std::to_string(bytes) + " bytes of " + purpose,
-                                                 error_number) + "; free memory or use smaller buffers");
+    throw Error(ErrorKind::kResource,
+                with_errno("no shared memory for " + std::to_string(bytes) + " bytes of " + purpose, error_number) +
+                    "; free memory or use smaller buffers");
   };
   // The kernel's own check comes too late for what would use up the rest of the machine.
   if (bytes >= kPieceBytes && bytes > available_memory_bytes()) fail(ENOMEM);

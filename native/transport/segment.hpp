@@ -61,8 +61,8 @@ class Segment {
   std::span<std::byte> inbox(Rank sender) const;
   // Where that region begins in the file.
   std::size_t inbox_offset(Rank sender) const;
-  // Makes the inbox's pages exist, so that a full machine is an error here and not a SIGBUS later. Sender and owner both
-  // call it before they use the inbox; the second call finds the work done. Throws Error{kResource}.
+  // Makes the inbox's pages exist, so that a full machine is an error here and not a SIGBUS later. Sender and owner
+  // both call it before they use the inbox; the second call finds the work done. Throws Error{kResource}.
   void reserve_inbox(Rank sender) const;
   std::span<std::byte> arena() const;
   std::size_t arena_offset() const { return arena_offset_; }

@@ -54,7 +54,8 @@ class ShmLink final : public Link {
     if (failure_) return 0;
     RingProducer& ring = ring_of(lane).out;
     const std::size_t taken = ring.write(bytes);
-    if (ring.corrupt()) [[unlikely]] fail_corrupt(lane);
+    if (ring.corrupt()) [[unlikely]]
+      fail_corrupt(lane);
     wake_peer(kForData);
     return taken;
   }
@@ -62,7 +63,8 @@ class ShmLink final : public Link {
   std::span<const std::byte> peek(int lane) override {
     RingConsumer& ring = ring_of(lane).in;
     const std::span<const std::byte> view = ring.peek();
-    if (ring.corrupt()) [[unlikely]] fail_corrupt(lane);
+    if (ring.corrupt()) [[unlikely]]
+      fail_corrupt(lane);
     return view;
   }
 
@@ -74,7 +76,8 @@ class ShmLink final : public Link {
   std::size_t read(int lane, std::span<std::byte> out) override {
     RingConsumer& ring = ring_of(lane).in;
     const std::size_t taken = ring.read(out);
-    if (ring.corrupt()) [[unlikely]] fail_corrupt(lane);
+    if (ring.corrupt()) [[unlikely]]
+      fail_corrupt(lane);
     if (taken > 0) wake_peer(kForRoom);
     return taken;
   }
@@ -132,7 +135,8 @@ class ShmLink final : public Link {
   // the peer's announcement before its last look, so one of the two sides always notices the other.
   void wake_peer(std::uint32_t reason) {
     Flag flag(out_page_.owner_sleeps);
-    if ((flag.load() & reason) == 0) [[likely]] return;
+    if ((flag.load() & reason) == 0) [[likely]]
+      return;
     if (flag.exchange(kAwake) == kAwake) return;
     // A full socket buffer means that bells enough are in it; a closed one is noticed by check().
     const std::byte bell{1};
@@ -146,8 +150,7 @@ class ShmLink final : public Link {
   }
 
   void fail_corrupt(int lane) {
-    fail("wrote an impossible index into the shared ring of lane " + std::to_string(lane) +
-         "; its memory is corrupt");
+    fail("wrote an impossible index into the shared ring of lane " + std::to_string(lane) + "; its memory is corrupt");
   }
 
   std::shared_ptr<Segment> peer_segment_;

@@ -106,11 +106,13 @@ std::span<std::byte> SimNetwork::arena_memory(Rank rank) {
 }
 
 SimNetwork::Connection& SimNetwork::connection(Rank owner, Rank peer) {
-  return connections_[static_cast<std::size_t>(owner * ranks_ + peer)];
+  return connections_[static_cast<std::size_t>(owner) * static_cast<std::size_t>(ranks_) +
+                      static_cast<std::size_t>(peer)];
 }
 
 const SimNetwork::Connection& SimNetwork::connection(Rank owner, Rank peer) const {
-  return connections_[static_cast<std::size_t>(owner * ranks_ + peer)];
+  return connections_[static_cast<std::size_t>(owner) * static_cast<std::size_t>(ranks_) +
+                      static_cast<std::size_t>(peer)];
 }
 
 std::size_t SimNetwork::capacity(int lane) const {
@@ -151,16 +153,28 @@ void SimNetwork::send(Rank from, Rank to, int lane, std::span<const std::byte> b
   for (std::uint64_t pieces = 1 + random_below(kMostPieces); !bytes.empty(); --pieces) {
     const std::size_t size = pieces > 1 ? 1 + random_below(bytes.size()) : bytes.size();
     stream.last_delivery = std::max(stream.last_delivery, clock_.now() + random_delay());
-    schedule({.time = stream.last_delivery, .sequence = 0, .kind = EventKind::kDelivery, .from = from, .to = to,
-              .lane = lane, .bytes = {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}, .reason = {}});
+    schedule({.time = stream.last_delivery,
+              .sequence = 0,
+              .kind = EventKind::kDelivery,
+              .from = from,
+              .to = to,
+              .lane = lane,
+              .bytes = {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)},
+              .reason = {}});
     bytes = bytes.subspan(size);
   }
 }
 
 // Nothing but a reason to drive the ranks again.
 void SimNetwork::tell_room(Rank reader, Rank writer) {
-  schedule({.time = clock_.now() + random_delay(), .sequence = 0, .kind = EventKind::kRoom, .from = reader,
-            .to = writer, .lane = 0, .bytes = {}, .reason = {}});
+  schedule({.time = clock_.now() + random_delay(),
+            .sequence = 0,
+            .kind = EventKind::kRoom,
+            .from = reader,
+            .to = writer,
+            .lane = 0,
+            .bytes = {},
+            .reason = {}});
 }
 
 void SimNetwork::schedule(Event event) {
@@ -221,8 +235,7 @@ void SimNetwork::happen(Event event) {
     case EventKind::kFailure:
       if (!owner.failure) owner.failure = std::move(event.reason);
       return;
-    case EventKind::kRoom:
-      return;
+    case EventKind::kRoom: return;
   }
 }
 
@@ -239,8 +252,14 @@ void SimNetwork::lose_tail(Rank from, Rank to) {
 }
 
 void SimNetwork::fail_later(Rank owner, Rank peer, const char* reason) {
-  schedule({.time = clock_.now() + random_delay(), .sequence = 0, .kind = EventKind::kFailure, .from = peer,
-            .to = owner, .lane = 0, .bytes = {}, .reason = reason});
+  schedule({.time = clock_.now() + random_delay(),
+            .sequence = 0,
+            .kind = EventKind::kFailure,
+            .from = peer,
+            .to = owner,
+            .lane = 0,
+            .bytes = {},
+            .reason = reason});
 }
 
 void SimNetwork::kill(Rank rank) {
@@ -271,7 +290,13 @@ void SimNetwork::pause(Rank rank, Nanoseconds duration) {
   Nanoseconds& until = paused_until_[static_cast<std::size_t>(rank)];
   until = std::max(until, clock_.now() + duration);
   // Something must happen at its end, or a rank with work to do would not be driven again.
-  schedule({.time = until, .sequence = 0, .kind = EventKind::kRoom, .from = rank, .to = rank, .lane = 0, .bytes = {},
+  schedule({.time = until,
+            .sequence = 0,
+            .kind = EventKind::kRoom,
+            .from = rank,
+            .to = rank,
+            .lane = 0,
+            .bytes = {},
             .reason = {}});
 }
 

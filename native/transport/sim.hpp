@@ -70,8 +70,8 @@ class SimNetwork {
   // A number that two runs share only if the same bytes arrived in the same order at the same times.
   std::uint64_t digest() const { return digest_; }
 
-  // The rank stops for ever, at this very instruction: what it stored in shared memory stays, what it wrote is lost from
-  // a random point on, and after a delay its peers find the connection closed.
+  // The rank stops for ever, at this very instruction: what it stored in shared memory stays, what it wrote is lost
+  // from a random point on, and after a delay its peers find the connection closed.
   void kill(Rank rank);
   // The rank dies when it starts the write after the next `writes`: between a store and its signal, for example. It
   // may run on until it is next asked for, but nobody hears of it.

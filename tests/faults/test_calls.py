@@ -95,9 +95,7 @@ def asynchronous_in_another_order(rounds: int) -> bool:
     for step in range(rounds):
         order = list(np.random.default_rng(100 * step + me).permutation(20))
         handles = {
-            i: ringcore.allreduce_async(
-                np.full(10 + 100 * i, (i + 1) * 2**me, np.int64), op=ringcore.Sum, name=f"t{i}"
-            )
+            i: ringcore.allreduce_async(np.full(10 + 100 * i, (i + 1) * 2**me, np.int64), op=ringcore.Sum, name=f"t{i}")
             for i in order
         }
         for i in np.random.default_rng(step + 7 * me).permutation(20):
@@ -162,7 +160,11 @@ def duplicate_name() -> dict:
         handle = ringcore.allreduce_async(tensor, op=ringcore.Sum, name="twice")
         error = {}
     first = float(ringcore.synchronize(handle)[0])
-    return {"error": error, "first": first, "after": float(ringcore.allreduce(tensor, op=ringcore.Sum, name="twice")[0])}
+    return {
+        "error": error,
+        "first": first,
+        "after": float(ringcore.allreduce(tensor, op=ringcore.Sum, name="twice")[0]),
+    }
 
 
 @TRANSPORTS

@@ -151,9 +151,7 @@ def test_a_rank_that_ends_early_is_named_to_the_others(tmp_path: Path, how: str,
 
 def ends_without_shutdown(rounds: int) -> float:
     ringcore.init()
-    handles = [
-        ringcore.allreduce_async(np.ones(100, np.float32), op=ringcore.Sum, name=f"t{i}") for i in range(rounds)
-    ]
+    handles = [ringcore.allreduce_async(np.ones(100, np.float32), op=ringcore.Sum, name=f"t{i}") for i in range(rounds)]
     return float(sum(ringcore.synchronize(handle)[0] for handle in handles))
 
 

@@ -34,12 +34,8 @@ def mismatches() -> dict:
     second = me == 1
     found = {
         "length": caught(ringcore.allreduce, np.ones(4 if second else 3, np.float32), name="t.length"),
-        "dtype": caught(
-            ringcore.allreduce, ones.astype(np.int32) if second else ones, op=ringcore.Sum, name="t.dtype"
-        ),
-        "operation": caught(
-            ringcore.allreduce, ones, op=ringcore.Max if second else ringcore.Sum, name="t.operation"
-        ),
+        "dtype": caught(ringcore.allreduce, ones.astype(np.int32) if second else ones, op=ringcore.Sum, name="t.dtype"),
+        "operation": caught(ringcore.allreduce, ones, op=ringcore.Max if second else ringcore.Sum, name="t.operation"),
         "kind": caught(ringcore.broadcast, ones, 0, name="t.kind")
         if second
         else caught(ringcore.allreduce, ones, name="t.kind"),
@@ -48,9 +44,7 @@ def mismatches() -> dict:
             ringcore.alltoall, np.ones(ringcore.size()), [1] * (ringcore.size() + second), name="t.splits"
         ),
         "prescale": caught(ringcore.allreduce, ones, prescale_factor=2.0 if second else 1.0, name="t.prescale"),
-        "dimensions": caught(
-            ringcore.allgather, np.ones((2, 3 if second else 2), np.float32), name="t.dimensions"
-        ),
+        "dimensions": caught(ringcore.allgather, np.ones((2, 3 if second else 2), np.float32), name="t.dimensions"),
         "membership": caught(ringcore.add_process_set, [1] if second else [0]),
     }
     found["after"] = [float(x) for x in ringcore.allreduce(ones, op=ringcore.Sum, name="t.after")]

@@ -24,8 +24,7 @@ int code_of(nb::dlpack::dtype dtype) {
     case Code::Float: return pick({{16, DType::kFloat16}, {32, DType::kFloat32}, {64, DType::kFloat64}});
     case Code::Bfloat: return pick({{16, DType::kBFloat16}});
     case Code::Bool: return pick({{8, DType::kBool}});
-    case Code::Int:
-      return pick({{8, DType::kInt8}, {16, DType::kInt16}, {32, DType::kInt32}, {64, DType::kInt64}});
+    case Code::Int: return pick({{8, DType::kInt8}, {16, DType::kInt16}, {32, DType::kInt32}, {64, DType::kInt64}});
     case Code::UInt: return pick({{8, DType::kUInt8}, {16, DType::kUInt16}});
     default: return -1;  // complex and 8-bit floats
   }
@@ -51,7 +50,8 @@ void register_buffer(nb::module_& module) {
   module.def(
       "describe_writable", [](const nb::ndarray<nb::device::cpu>& array) { return describe(array); },
       nb::arg("array").noconvert(),
-      "(address, shape, dtype code or -1, contiguous) of a writable array in host memory. TypeError for anything else.");
+      "(address, shape, dtype code or -1, contiguous) of a writable array in host memory. TypeError for anything "
+      "else.");
   module.def(
       "describe", [](const nb::ndarray<nb::ro, nb::device::cpu>& array) { return describe(array); },
       nb::arg("array").noconvert(), "The same for an array that may be read-only.");

@@ -54,10 +54,13 @@ void register_memory(nb::module_& module) {
   nb::class_<RegisteredMemory>(module, "RegisteredMemory")
       .def_prop_ro("address", [](const RegisteredMemory& m) { return reinterpret_cast<std::uintptr_t>(m.data()); })
       .def_prop_ro("nbytes", &RegisteredMemory::bytes)
-      .def("view", [](nb::handle_t<RegisteredMemory> self) {
-        const auto& memory = nb::cast<const RegisteredMemory&>(self);
-        return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.bytes()}, self);
-      }, "A writable memoryview that keeps the memory alive.");
+      .def(
+          "view",
+          [](nb::handle_t<RegisteredMemory> self) {
+            const auto& memory = nb::cast<const RegisteredMemory&>(self);
+            return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.bytes()}, self);
+          },
+          "A writable memoryview that keeps the memory alive.");
 }
 
 }  // namespace ringcore::python

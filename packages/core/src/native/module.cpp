@@ -5,6 +5,8 @@
 
 NB_MODULE(_native, module) {
   module.doc() = "The compiled engine of ringcore. Use the package `ringcore`; this module is its private part.";
+  // Tensors in registered memory live until the interpreter ends, and with them what they refer to: no leak.
+  nanobind::set_leak_warnings(false);
   ringcore::python::register_types(module);
   ringcore::python::register_errors(module);
   ringcore::python::register_buffer(module);

@@ -54,7 +54,8 @@ class PythonRuntime {
 
   // In a forked child the engine's threads do not exist and its locks may be held by nobody: leave it untouched.
   ~PythonRuntime() {
-    if (::getpid() != pid_) [[maybe_unused]] auto* leaked = runtime_.release();
+    if (::getpid() != pid_) [[maybe_unused]]
+      auto* leaked = runtime_.release();
   }
   PythonRuntime(const PythonRuntime&) = delete;
   PythonRuntime& operator=(const PythonRuntime&) = delete;
@@ -94,8 +95,8 @@ std::shared_ptr<Operation> make_operation(int collective, const std::string& nam
                                           std::vector<std::uint64_t> splits, const std::string& group,
                                           std::uint32_t group_size) {
   if (name.empty() || name.size() > engine::kMaxNameBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a name has 1 to " + std::to_string(engine::kMaxNameBytes) + " bytes, not " +
-                                                 std::to_string(name.size()));
+    throw Error(ErrorKind::kInvalidArgument, "a name has 1 to " + std::to_string(engine::kMaxNameBytes) +
+                                                 " bytes, not " + std::to_string(name.size()));
   }
   auto operation = std::make_shared<Operation>();
   engine::Descriptor& descriptor = operation->descriptor;
@@ -174,8 +175,8 @@ void register_runtime(nb::module_& module) {
           "run",
           [](PythonRuntime& self, int collective, const std::string& name, int dtype, int op,
              const std::vector<std::uint64_t>& shape, std::uintptr_t input, std::uintptr_t output, Rank root,
-             double prescale, double postscale, engine::ProcessSetId process_set,
-             std::vector<std::uint64_t> splits, bool alone) {
+             double prescale, double postscale, engine::ProcessSetId process_set, std::vector<std::uint64_t> splits,
+             bool alone) {
             auto operation = make_operation(collective, name, dtype, op, shape, input, output, root, prescale,
                                             postscale, process_set, 0, std::move(splits), "", 0);
             {
@@ -207,16 +208,17 @@ void register_runtime(nb::module_& module) {
             if (!done) {
               const nb::gil_scoped_release released;
               const double limit = limit_s * static_cast<double>(kSecond);
-              done = self.get().wait(operation, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
-                                     python_interrupted, alone);
+              done =
+                  self.get().wait(operation, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
+                                  python_interrupted, alone);
             }
             raise_error_of(operation);
             return done;
           },
           nb::arg("operation"), nb::arg("limit_s"), nb::arg("alone"))
       .def(
-          "leave", [](PythonRuntime& self, const std::string& reason) { self.get().leave(reason); },
-          nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
+          "leave", [](PythonRuntime& self, const std::string& reason) { self.get().leave(reason); }, nb::arg("reason"),
+          nb::call_guard<nb::gil_scoped_release>())
       .def(
           "add_process_set",
           [](PythonRuntime& self, std::vector<Rank> ranks) { return self.get().add_process_set(std::move(ranks)); },
@@ -227,41 +229,44 @@ void register_runtime(nb::module_& module) {
       .def(
           "start_timeline", [](PythonRuntime& self) { self.get().start_timeline(); },
           nb::call_guard<nb::gil_scoped_release>())
-      .def("stop_timeline",
-           [](PythonRuntime& self) {
-             std::vector<engine::Span> spans;
-             {
-               const nb::gil_scoped_release released;
-               spans = self.get().stop_timeline();
-             }
-             nb::list list;
-             for (const engine::Span& span : spans) {
-               list.append(nb::make_tuple(span.name, span.activity, span.lane, span.begin, span.end, span.bytes));
-             }
-             return list;
-           },
-           "Spans since start_timeline: (name, activity, lane, begin ns, end ns, bytes).")
+      .def(
+          "stop_timeline",
+          [](PythonRuntime& self) {
+            std::vector<engine::Span> spans;
+            {
+              const nb::gil_scoped_release released;
+              spans = self.get().stop_timeline();
+            }
+            nb::list list;
+            for (const engine::Span& span : spans) {
+              list.append(nb::make_tuple(span.name, span.activity, span.lane, span.begin, span.end, span.bytes));
+            }
+            return list;
+          },
+          "Spans since start_timeline: (name, activity, lane, begin ns, end ns, bytes).")
       .def(
           "wait_for_attention",
           [](PythonRuntime& self, double limit_s) {
             return self.get().wait_for_attention(static_cast<Nanoseconds>(limit_s * static_cast<double>(kSecond)));
           },
           nb::arg("limit_s"), nb::call_guard<nb::gil_scoped_release>())
-      .def("take_attention",
-           [](PythonRuntime& self) {
-             engine::Runtime::Attention attention;
-             {
-               const nb::gil_scoped_release released;
-               attention = self.get().take_attention();
-             }
-             return std::make_tuple(attention.warnings, attention.stacks_wanted);
-           },
-           "(warnings to log, whether a peer wants this rank's stacks)")
+      .def(
+          "take_attention",
+          [](PythonRuntime& self) {
+            engine::Runtime::Attention attention;
+            {
+              const nb::gil_scoped_release released;
+              attention = self.get().take_attention();
+            }
+            return std::make_tuple(attention.warnings, attention.stacks_wanted);
+          },
+          "(warnings to log, whether a peer wants this rank's stacks)")
       .def(
           "reply_stacks", [](PythonRuntime& self, const std::string& text) { self.get().reply_stacks(text); },
           nb::arg("text"), nb::call_guard<nb::gil_scoped_release>())
-      .def("transports", [](PythonRuntime& self) { return self.get().transports(); },
-           "The transport to each rank: 'self', 'shm' or 'tcp'.");
+      .def(
+          "transports", [](PythonRuntime& self) { return self.get().transports(); },
+          "The transport to each rank: 'self', 'shm' or 'tcp'.");
 }
 
 }  // namespace ringcore::python

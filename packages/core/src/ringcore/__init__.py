@@ -77,10 +77,6 @@ if TYPE_CHECKING:
     from ringcore.doctor import doctor
     from ringcore.launcher.api import run
 
-_ERRORS = (
-    "BootstrapError", "DeadlockError", "DuplicateNameError", "InvalidArgument", "MismatchError", "NotInitializedError",
-    "PeerLostError", "ProtocolError", "ResourceError", "RingcoreError", "ShutdownError", "TimeoutError",
-)  # fmt: skip
 # Loaded at first use, so that `import ringcore` costs nothing.
 _HOMES = {
     "ringcore._context": (
@@ -101,7 +97,70 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [*_ERRORS, *_HOME_OF, "__version__"]  # noqa: PLE0604 - all are strings
+__all__ = [
+    "Average",
+    "BootstrapError",
+    "DeadlockError",
+    "DuplicateNameError",
+    "Handle",
+    "InvalidArgument",
+    "Max",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "ProcessSet",
+    "Product",
+    "ProtocolError",
+    "ReduceOp",
+    "ResourceError",
+    "RingcoreError",
+    "ShutdownError",
+    "Sum",
+    "TimeoutError",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "cross_rank",
+    "cross_size",
+    "doctor",
+    "global_process_set",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "run",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]
 
 
 def __getattr__(name: str) -> Any:

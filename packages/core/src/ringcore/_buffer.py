@@ -57,7 +57,8 @@ def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
         )
     if not contiguous:
         raise InvalidArgument(
-            f"{_kind(array)} of shape {list(shape)} is not contiguous; pass numpy.ascontiguousarray(x) and use the result"
+            f"{_kind(array)} of shape {list(shape)} is not contiguous; pass numpy.ascontiguousarray(x) and "
+            "use the result"
         )
     return Buffer(address, shape, dtype, array)
 
@@ -91,7 +92,7 @@ def from_bytes(view: memoryview, shape: tuple[int, ...], dtype: int) -> Any:
 
 
 # What a memoryview can be cast to: the 16-bit floats only as their bits.
-_FORMATS = {
+_FORMATS: dict[str, Any] = {
     "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i", "int64": "q",
     "float16": "H", "bfloat16": "H", "float32": "f", "float64": "d", "bool": "?",
 }  # fmt: skip

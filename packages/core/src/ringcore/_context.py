@@ -114,7 +114,7 @@ def shutdown() -> None:
         if current.pid == os.getpid():
             from ringcore import _timeline
 
-            _timeline.write_pending(current)
+            _timeline.write_pending()
             current.runtime.leave(_farewell)
             if current.attention_thread is not None:
                 current.attention_thread.join()

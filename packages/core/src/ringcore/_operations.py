@@ -54,14 +54,12 @@ def _name(name: str | None, kind: str) -> str:
     return name if name is not None else context().next_name(kind)
 
 
-def _allreduce(
-    sources: Sequence[Any], targets: Sequence[Any], names: Sequence[str], blocking: bool, **options: Any
-) -> adapter.Handle:
+def _allreduce(sources: Sequence[Any], targets: Sequence[Any], names: Sequence[str], **options: Any) -> adapter.Handle:
     pairs = []
     for source, target in zip(sources, targets, strict=True):
         out = as_buffer(target, writable=True)
         pairs.append((out if target is source else as_buffer(source), out))
-    return adapter.allreduce(pairs, names, blocking=blocking, **options)
+    return adapter.allreduce(pairs, names, **options)
 
 
 def allreduce(
@@ -97,16 +95,15 @@ def allreduce(
     """
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    adapter.allreduce(
-        [(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], op=op,
-        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, blocking=True,
-    )  # fmt: skip
+    target = as_buffer(result, writable=True)
+    adapter.allreduce_now(source, target, _name(name, "allreduce"), op, prescale_factor, postscale_factor, process_set)
     return result
 
 
-def allreduce_(tensor: Any, *, name: str | None = None, **options: Any) -> Any:
+def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
-    _allreduce([tensor], [tensor], [_name(name, "allreduce")], True, **options)
+    buffer = as_buffer(tensor, writable=True)
+    adapter.allreduce_now(buffer, buffer, _name(name, "allreduce"), op, **options)
     return tensor
 
 
@@ -114,15 +111,13 @@ def allreduce_async(tensor: Any, *, name: str | None = None, **options: Any) -> 
     """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then."""
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    handle = adapter.allreduce(
-        [(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], **options
-    )
+    handle = adapter.allreduce([(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], **options)
     return Handle(handle, lambda _: result)
 
 
 def allreduce_async_(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
-    return Handle(_allreduce([tensor], [tensor], [_name(name, "allreduce")], False, **options), lambda _: tensor)
+    return Handle(_allreduce([tensor], [tensor], [_name(name, "allreduce")], **options), lambda _: tensor)
 
 
 def grouped_allreduce(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> list[Any]:
@@ -147,7 +142,7 @@ def grouped_allreduce_async(tensors: Sequence[Any], *, name: str | None = None, 
 
 def grouped_allreduce_async_(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce_`."""
-    return Handle(_allreduce(tensors, tensors, _group_names(tensors, name), False, **options), lambda _: tensors)
+    return Handle(_allreduce(tensors, tensors, _group_names(tensors, name), **options), lambda _: tensors)
 
 
 def _group_names(tensors: Sequence[Any], name: str | None) -> list[str]:
@@ -240,7 +235,10 @@ def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None
     process_set: ProcessSet = options.get("process_set", global_process_set)
 
     def finish(done: adapter.Handle) -> Any:
-        members, index = process_set.size(), process_set.rank() if process_set is not global_process_set else context().rank
+        members, index = (
+            process_set.size(),
+            process_set.rank() if process_set is not global_process_set else context().rank,
+        )
         rows = source.shape[0] // members + (index < source.shape[0] % members)
         return from_bytes(done.operations[0].result, (rows, *source.shape[1:]), source.dtype)
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ringcore._context import Context, context
+from ringcore._context import context
 from ringcore._errors import InvalidArgument
 
 _path: Path | None = None
@@ -54,7 +54,7 @@ def stop_timeline() -> None:
         path.write_text(json.dumps(merge([json.loads(text) for text in reports])), encoding="utf-8")
 
 
-def write_pending(current: Context) -> None:
+def write_pending() -> None:
     """At shutdown: finish a timeline that was not stopped, if all ranks are still there."""
     global _path
     if _path is None:

@@ -187,6 +187,11 @@ def test_far_ranks_end_when_the_cable_is_cut(
     assert not is_alive(ranks["0"])
 
 
+def test_a_host_that_hears_from_the_launcher_goes_on(remote: Remote, script: Script) -> None:
+    done = remote("-np", "1", "-H", "host1", "--agent-timeout", "3", script("time.sleep(5)\nprint('done')"))
+    assert (done.returncode, done.stdout) == (0, "[0]<stdout> done\n")
+
+
 def test_an_agent_that_is_killed_takes_its_ranks_along(
     ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids
 ) -> None:

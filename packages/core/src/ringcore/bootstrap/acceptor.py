@@ -64,7 +64,7 @@ class Acceptor:
         for key, _ in self._selector.select(limit_s):
             ready = key.fileobj
             if ready in self._listeners:
-                self._accept(ready)  # type: ignore[arg-type]
+                self._accept(ready)
             elif ready in self._pending:
                 self._read(ready)  # type: ignore[arg-type]
         now = time.monotonic()

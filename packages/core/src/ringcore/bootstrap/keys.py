@@ -85,8 +85,8 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
         return
     if placement.local_size is not None and placement.local_size < placement.size:
         raise BootstrapError(
-            f"{placement.source} started {placement.size} ranks on several hosts, and ringcore needs a place where they "
-            "meet and a key that only they know: set RINGCORE_RENDEZVOUS=tcp:HOST_OF_RANK_0:PORT and "
+            f"{placement.source} started {placement.size} ranks on several hosts, and ringcore needs a place where "
+            "they meet and a key that only they know: set RINGCORE_RENDEZVOUS=tcp:HOST_OF_RANK_0:PORT and "
             "RINGCORE_KEY_FILE=FILE (32 random bytes, mode 600, the same on all hosts), or start the job with ringrun"
         )
     path = _private_folder() / f"{_job_name(placement, settings)}.sock"

@@ -104,7 +104,9 @@ def connect(
             "tcp": list(tcp.getsockname()[:2]),
         }
         epoch, key, contacts = meet(address, key, contact, deadline)
-        connector = _Connector(placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline)
+        connector = _Connector(
+            placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline
+        )
         try:
             connector.run([tcp, local])
             host_of = connector.agree_on_hosts(placement.size)
@@ -219,7 +221,8 @@ class _Connector:
             return PeerConnection(peer, "shm", [_release(connection)], segment_fd)
 
     def _exchange_segments(self, connection: socket.socket) -> int:
-        assert self.segment_fd is not None
+        if self.segment_fd is None:
+            raise BootstrapError("a rank offers shared memory that this rank was told not to use")
         connection.settimeout(max(0.05, self.deadline - time.monotonic()))
         try:
             socket.send_fds(connection, [b"m"], [self.segment_fd])
@@ -252,17 +255,17 @@ class _Connector:
         """Number the groups of ranks that share memory; every rank knows its own group, and tells the others.
 
         Raises:
-            BootstrapError: Some ranks share memory with each other but not with a third that shares it with one of them.
+            BootstrapError: Two ranks share memory, but not with a third that shares it with one of them.
         """
-        # The lowest rank of a group names it. Each rank tells each peer the name of its group over the new connection.
+        # The lowest rank of a group names it. Each rank tells its peers the name of its group over the connections.
         group = min([self.rank, *(p.rank for p in self.peers.values() if p.kind == "shm")])
         names = {self.rank: group}
         for peer in sorted(self.peers):
-            with _borrow(self.peers[peer].fds[0]) as connection:
+            with _Borrowed(self.peers[peer].fds[0]) as connection:
                 connection.settimeout(max(0.05, self.deadline - time.monotonic()))
                 connection.sendall(struct.pack("<I", group))
         for peer in sorted(self.peers):
-            with _borrow(self.peers[peer].fds[0]) as connection:
+            with _Borrowed(self.peers[peer].fds[0]) as connection:
                 connection.settimeout(max(0.05, self.deadline - time.monotonic()))
                 data = b""
                 while len(data) < 4:
@@ -272,8 +275,8 @@ class _Connector:
                     data += piece
                 names[peer] = struct.unpack("<I", data)[0]
                 connection.setblocking(False)
-        for peer, connection in self.peers.items():
-            if (connection.kind == "shm") != (names[peer] == group):
+        for peer, known in self.peers.items():
+            if (known.kind == "shm") != (names[peer] == group):
                 raise BootstrapError(
                     f"ranks {self.rank} and {peer} disagree about who shares memory with whom; set "
                     "RINGCORE_TRANSPORT=tcp on all ranks"
@@ -282,7 +285,7 @@ class _Connector:
         return [order.index(names[rank]) for rank in range(size)]
 
 
-class _borrow:
+class _Borrowed:
     """A socket object for a descriptor that somebody else owns."""
 
     def __init__(self, fd: int) -> None:

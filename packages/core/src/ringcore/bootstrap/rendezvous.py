@@ -49,7 +49,9 @@ class RendezvousServer:
         BootstrapError: The address cannot be listened on.
     """
 
-    def __init__(self, size: int, key: bytes, *, host: str = "127.0.0.1", port: int = 0, path: str | None = None) -> None:
+    def __init__(
+        self, size: int, key: bytes, *, host: str = "127.0.0.1", port: int = 0, path: str | None = None
+    ) -> None:
         if len(key) != KEY_BYTES:
             raise BootstrapError(f"the job's key has {len(key)} bytes instead of {KEY_BYTES}")
         self._size = size
@@ -102,7 +104,7 @@ class RendezvousServer:
                     if key.fd == self._stop_read:
                         return
                     if key.data is self:
-                        self._read(key.fileobj)  # type: ignore[arg-type]
+                        self._read(key.fileobj)
                 acceptor.service(0)
                 self._check_missing()
         finally:
@@ -147,7 +149,6 @@ class RendezvousServer:
         self._post(connection, json.loads(received[_LENGTH.size :]))
 
     def _post(self, connection: socket.socket, contact: dict[str, Any]) -> None:
-        rank = contact.get("rank")
         if not self._contacts:
             self._round_began = time.monotonic()
         problem = self._problem(contact)
@@ -156,7 +157,7 @@ class RendezvousServer:
             connection.close()
             self._fail(problem)
             return
-        assert isinstance(rank, int)
+        rank = int(contact["rank"])
         self._contacts[rank] = contact
         self._waiting[rank] = connection
         if len(self._contacts) == self._size:
@@ -230,7 +231,8 @@ def meet(
             if peer_uid(connection) != os.getuid():
                 raise BootstrapError(f"the rendezvous socket {address} belongs to another user")
             key = receive_exactly(connection, KEY_BYTES, deadline)
-        assert key is not None
+        if key is None:
+            raise BootstrapError(f"no key for the rendezvous at {address}; set RINGCORE_KEY_FILE")
         authenticate(connection, key, Hello(RENDEZVOUS, 0, contact["rank"], 0), deadline)
         data = json.dumps(contact).encode()
         send_all(connection, _LENGTH.pack(len(data)) + data, deadline)

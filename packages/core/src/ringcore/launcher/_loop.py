@@ -54,7 +54,7 @@ class Loop:
         return timer
 
     def on_signals(self, signals: Iterable[int], callback: Callable[[int], None]) -> None:
-        """Call back with the number of each signal that arrives; a signal that was ignored stays so.
+        """Call back with the number of each signal that arrives; `nohup`'s SIGHUP stays ignored.
 
         Only the main thread of a process may call this.
         """
@@ -62,7 +62,10 @@ class Loop:
         def nothing(_number: int, _frame: FrameType | None) -> None:
             """Keeps Python's handler from acting: the number comes through the wake-up descriptor."""
 
-        wanted = {s for s in signals if signal.getsignal(s) is not signal.SIG_IGN}
+        # SIGINT is not left ignored, though shells start background jobs so: kill -INT means to end the job.
+        wanted = set(signals)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            wanted.discard(signal.SIGHUP)
         read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in wanted:

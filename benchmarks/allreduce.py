@@ -1,0 +1,135 @@
+"""One rank of the allreduce benchmark; `run.py` starts it under each library's own launcher.
+
+    python allreduce.py LIBRARY MAX_BYTES
+
+In-place float32 sum, blocking calls, one thread a rank, each rank on a core of its own while there are enough. Rank 0
+prints one JSON line a size: the median time of a call over the samples, in microseconds. Results are verified.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+SIZES = [8, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20]
+SAMPLES = 15
+# A sample repeats the call until about this many bytes were reduced, so that short calls are timed together.
+SAMPLE_BYTES = 4 << 20
+MOST_CALLS = 1000
+
+
+class Library:
+    """What a library needs to take part."""
+
+    rank: int
+    size: int
+    allreduce: Callable[[Any], None]
+
+    def empty(self, count: int) -> np.ndarray:
+        """Memory for `count` floats, as a user of the library would have it."""
+        return np.empty(count, np.float32)
+
+    def native(self, array: np.ndarray) -> Any:
+        """What `allreduce` takes."""
+        return array
+
+
+class Ringcore(Library):
+    """Private memory: an ordinary numpy array."""
+
+    def __init__(self) -> None:
+        import ringcore
+
+        ringcore.init()
+        self.rank, self.size = ringcore.rank(), ringcore.size()
+        self.allreduce = lambda array: ringcore.allreduce_(array, op=ringcore.Sum, name="benchmark")
+
+
+class RingcoreRegistered(Ringcore):
+    """Registered memory: what DistributedOptimizer keeps gradients in."""
+
+    def empty(self, count: int) -> np.ndarray:
+        from ringcore import adapter
+
+        return np.frombuffer(adapter.allocate(4 * count).view(), np.float32)[:count]
+
+
+class Mpi(Library):
+    """Whatever MPI the environment has, through mpi4py."""
+
+    def __init__(self) -> None:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "multiple"
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        self.rank, self.size = world.Get_rank(), world.Get_size()
+        self.allreduce = lambda array: world.Allreduce(MPI.IN_PLACE, array, MPI.SUM)
+
+
+class Gloo(Library):
+    """torch.distributed with gloo."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import distributed
+
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo")
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        self.native = torch.from_numpy
+        self.allreduce = distributed.all_reduce
+
+
+LIBRARIES: dict[str, type[Library]] = {
+    "ringcore": Ringcore,
+    "ringcore-registered": RingcoreRegistered,
+    "mpi": Mpi,
+    "gloo": Gloo,
+}
+
+
+def measure(library: Library, nbytes: int) -> list[float]:
+    """Microseconds of a call, one value a sample."""
+    array = library.empty(nbytes // 4)
+    array[:] = 2.0**library.rank
+    data = library.native(array)
+    library.allreduce(data)
+    if not (array == 2.0**library.size - 1).all():
+        raise SystemExit(f"wrong sum at {nbytes} bytes on rank {library.rank}")
+    array[:] = 0  # stays zero however often it is summed
+    calls = max(1, min(MOST_CALLS, SAMPLE_BYTES // nbytes))
+    samples = []
+    for _ in range(SAMPLES if nbytes < 16 << 20 else 5):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            library.allreduce(data)
+        samples.append((time.perf_counter() - begin) / calls * 1e6)
+    return samples
+
+
+def main() -> None:
+    """Measure all sizes."""
+    name, most = sys.argv[1], int(sys.argv[2])
+    library = LIBRARIES[name]()
+    cores = sorted(os.sched_getaffinity(0))
+    if library.size <= len(cores):
+        os.sched_setaffinity(0, {cores[library.rank % len(cores)]})
+    for nbytes in SIZES:
+        if nbytes > most:
+            break
+        samples = measure(library, nbytes)
+        if library.rank == 0:
+            print(json.dumps({"bytes": nbytes, "median_us": statistics.median(samples)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

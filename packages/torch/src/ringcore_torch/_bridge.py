@@ -1,0 +1,49 @@
+"""Tensors as buffers of the engine, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ringcore import InvalidArgument
+from ringcore.adapter import DTYPE_CODES, Buffer
+
+_CODES: dict[torch.dtype, int] = {
+    torch.uint8: DTYPE_CODES["uint8"],
+    torch.int8: DTYPE_CODES["int8"],
+    torch.uint16: DTYPE_CODES["uint16"],
+    torch.int16: DTYPE_CODES["int16"],
+    torch.int32: DTYPE_CODES["int32"],
+    torch.int64: DTYPE_CODES["int64"],
+    torch.float16: DTYPE_CODES["float16"],
+    torch.bfloat16: DTYPE_CODES["bfloat16"],
+    torch.float32: DTYPE_CODES["float32"],
+    torch.float64: DTYPE_CODES["float64"],
+    torch.bool: DTYPE_CODES["bool"],
+}
+
+
+def as_buffer(tensor: torch.Tensor) -> Buffer:
+    """Describe a contiguous tensor in host memory; the buffer keeps it alive.
+
+    Raises:
+        InvalidArgument: It is on another device, sparse, or of a dtype that cannot be reduced.
+    """
+    if tensor.device.type != "cpu":
+        raise InvalidArgument(
+            f"the tensor is on {tensor.device}, and this version of ringcore works on CPU tensors; "
+            "pass tensor.cpu() and copy the result back"
+        )
+    if tensor.layout is not torch.strided:
+        raise InvalidArgument(f"the tensor has layout {tensor.layout}; pass tensor.to_dense()")
+    code = _CODES.get(tensor.dtype)
+    if code is None:
+        raise InvalidArgument(f"the tensor has dtype {tensor.dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
+    return Buffer(tensor.data_ptr(), tuple(tensor.shape), code, tensor)
+
+
+def from_bytes(view: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over memory that the engine allocated; the memory lives as long as the tensor."""
+    if memoryview(view).nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(view, dtype=dtype).reshape(shape)

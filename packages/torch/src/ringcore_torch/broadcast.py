@@ -1,0 +1,82 @@
+"""Give all ranks the same start: parameters and optimizer state of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from ringcore import InvalidArgument, broadcast_object, rank
+
+from ringcore_torch._operations import broadcast_async_, synchronize
+
+
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
+    """Overwrite tensors with the root's, in place.
+
+    Args:
+        params: `model.state_dict()`, `model.named_parameters()`, or anything like them; entries that are no tensors are
+            left alone.
+        root_rank: Rank whose values win.
+
+    Raises:
+        InvalidArgument: `params` has no names.
+        MismatchError: The models of the ranks differ. On every rank.
+    """
+    pairs = list(params.items()) if isinstance(params, Mapping) else list(params)
+    if pairs and not (isinstance(pairs[0], tuple) and len(pairs[0]) == 2):
+        raise InvalidArgument("params has no names; pass model.state_dict() or model.named_parameters()")
+    handles = [
+        broadcast_async_(tensor, root_rank, name=f"broadcast_parameters.{name}")
+        for name, tensor in pairs
+        if isinstance(tensor, torch.Tensor)
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+class _TensorLike:
+    """Stands for a tensor in the structure that the root sends ahead."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Give every rank's optimizer the root's state and hyperparameters.
+
+    Works for every optimizer that keeps its state in `state_dict()`, also before its first step.
+
+    Args:
+        optimizer: Over the same parameters on every rank.
+        root_rank: Rank whose state wins.
+
+    Raises:
+        MismatchError: Ranks named different roots. On every rank.
+    """
+    state = optimizer.state_dict() if rank() == root_rank else None
+    structure = _map_tensors(state, _TensorLike, torch.Tensor)
+    structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state")
+    if rank() != root_rank:
+        state = _map_tensors(structure, lambda like: torch.empty(like.shape, dtype=like.dtype), _TensorLike)
+    tensors: list[torch.Tensor] = []
+    _map_tensors(state, tensors.append, torch.Tensor)
+    handles = [
+        broadcast_async_(tensor, root_rank, name=f"broadcast_optimizer_state.{i}") for i, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        synchronize(handle)
+    if rank() != root_rank and state is not None:
+        optimizer.load_state_dict(state)
+
+
+def _map_tensors(value: Any, change: Any, kind: type) -> Any:
+    """A copy of nested dicts, lists and tuples with every object of a kind changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, change, kind) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_map_tensors(item, change, kind) for item in value)
+    return value
