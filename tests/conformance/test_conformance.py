@@ -6,10 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 import ringcore
+from support import ranks
+
 from conformance.adapters import ADAPTERS, load
 from conformance.cases import CASES
 from conformance.checks import Checks
-from support import ranks
 
 
 def _is_installed(distribution: str) -> bool:
