@@ -284,6 +284,14 @@ def native_tsan(session: nox.Session) -> None:
     run_native_tests(session, "tsan", "-DRINGCORE_SANITIZE=thread", env={"TSAN_OPTIONS": "halt_on_error=1"})
 
 
+@nox.session(python=PYTHON)
+def mutants(session: nox.Session) -> None:
+    """Plant mistakes in the engine, one at a time, and see its tests catch every one."""
+    require_system(session, "g++", "doctest/doctest.h")
+    install(session, "cmake>=3.25", "ninja>=1.11")
+    session.run("python", "native/tests/mutants.py", str(BUILD / "mutants"), *session.posargs)
+
+
 @nox.session(python=PYTHONS, requires=["wheels"])
 def core(session: nox.Session) -> None:
     """The core package's tests on one version of Python, without any framework."""

@@ -1,0 +1,124 @@
+"""Plants mistakes in a copy of the engine, one at a time, and sees the tests go red.
+
+    python native/tests/mutants.py BUILD_FOLDER [NAME ...]
+
+A mutant that survives is a hole in the tests. Fault schedules and plan tests are run on each; one that hangs counts as
+caught, because the tests would not pass.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+NATIVE = Path(__file__).parents[1]
+LIMIT_S = 60
+TESTS = "*simulation_test*,*plan_test*"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: `right` stands once in `file`, and becomes `wrong`."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+
+
+MUTANTS = [
+    Mutant("a closed connection is not noticed", "engine/engine.cpp",
+           "if (!peer->left && failure_ == nullptr) lose(*peer, *failure);", ""),
+    Mutant("a silent peer is not noticed", "engine/engine.cpp",
+           "} else if (!peer->left && now - peer->last_heard > settings_.heartbeat) {", "} else if (false) {"),
+    Mutant("doubled records are accepted", "engine/engine.cpp",
+           "if (header.sequence != peer.received_records) {", "if (false) {"),
+    Mutant("records of another epoch are accepted", "engine/engine.cpp",
+           "if (header.epoch != epoch_) {", "if (false) {"),
+    Mutant("tasks run in another order on some ranks", "engine/execution.cpp",
+           "lanes_[task->lane].push_back(std::move(task));",
+           "auto& lane = lanes_[task->lane];\n"
+           "  if (self_ % 2 == 1 && !lane.empty() && lane.back()->run == nullptr) {\n"
+           "    lane.insert(std::prev(lane.end()), std::move(task));\n"
+           "  } else {\n    lane.push_back(std::move(task));\n  }"),
+    Mutant("mismatches are not looked for", "engine/negotiation.cpp",
+           "if (contribution.signature != first->signature) other = &contribution;", ""),
+    Mutant("a joined rank contributes what is in its buffer", "engine/execution.cpp",
+           "fill_identity(descriptor.dtype, summing(descriptor.op), at, count);", ""),
+    Mutant("open buckets are never closed", "engine/engine.cpp",
+           "case Decision::Kind::kFlush: set.execution.flush(); return;", "case Decision::Kind::kFlush: return;"),
+    Mutant("nobody fills a shorter log", "engine/engine.cpp",
+           "if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);", ""),
+    Mutant("nobody asks for a shorter log to be filled", "engine/engine.cpp",
+           "if (set.negotiation.announced_by_all(name_hash)) {", "if (false) {"),
+    Mutant("a chunk is overwritten before it is sent", "plan/executor.cpp",
+           "state.done_bytes == 0 && unsent(target) > 0", "false"),
+    Mutant("a wait does not wait", "plan/executor.cpp",
+           "if (!accept_header(step.peer, 0)) return false;", "accept_header(step.peer, 0);"),
+    Mutant("the verifier does not count contributions", "plan/verifier.cpp",
+           "if (sum.counts[r] > 1)", "if (false)"),
+    Mutant("the verifier does not look for deadlocks", "plan/verifier.cpp",
+           "    check_ended();\n", ""),
+    Mutant("the verifier does not ask whether memory is still in use", "plan/verifier.cpp",
+           "    check_memory_released();\n", ""),
+]  # fmt: skip
+
+
+def build(source: Path, folder: Path) -> None:
+    """Compile the copy, as far as it has changed."""
+    configure = ["cmake", "-S", str(source), "-B", str(folder), "-G", "Ninja", "-DRINGCORE_BUILD_TESTS=ON"]
+    # Optimising the mutants would take longer than running them slowly.
+    subprocess.run([*configure, "-DCMAKE_CXX_FLAGS_RELEASE=-O1"], check=True, capture_output=True)
+    done = subprocess.run(["cmake", "--build", str(folder), "-j2"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stdout)
+
+
+def passes(folder: Path) -> bool:
+    """Whether the tests pass."""
+    command = [str(folder / "ringcore_tests"), f"--source-file={TESTS}", "--abort-after=1"]
+    environment = {**os.environ, "RINGCORE_SIMULATION_SEEDS": "3000"}
+    try:
+        return (
+            subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=environment, check=False).returncode == 0
+        )
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def main() -> None:
+    """Try all mutants, or those named."""
+    folder = Path(sys.argv[1]).resolve()
+    wanted = sys.argv[2:]
+    source = folder / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(NATIVE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    build(source, folder / "build")
+    if not passes(folder / "build"):
+        raise SystemExit("the tests fail without any mutant")
+    survivors = []
+    for mutant in MUTANTS:
+        if wanted and mutant.name not in wanted:
+            continue
+        path = source / mutant.file
+        text = path.read_text()
+        if text.count(mutant.right) != 1:
+            raise SystemExit(f"{mutant.name}: what it changes stands {text.count(mutant.right)} times in {mutant.file}")
+        path.write_text(text.replace(mutant.right, mutant.wrong))
+        build(source, folder / "build")
+        caught = not passes(folder / "build")
+        path.write_text(text)
+        print(f"{'caught  ' if caught else 'SURVIVED'}  {mutant.name}", flush=True)
+        if not caught:
+            survivors.append(mutant.name)
+    if survivors:
+        raise SystemExit(f"{len(survivors)} of {len(MUTANTS)} mutants survived")
+    print(f"{len(wanted or MUTANTS)} of {len(wanted or MUTANTS)} mutants caught")
+
+
+if __name__ == "__main__":
+    main()
