@@ -44,7 +44,15 @@ inline append(me, entry) {
   }
 }
 
-/* Entries that have come, then every complete round, in order. */
+inline receive(me, peer) {
+  d_step {
+    link[(peer) * 3 + me]?entry;
+    log[(peer) * LENGTH + length[peer]] = entry;
+    length[peer]++
+  }
+}
+
+/* Every complete round, in order. */
 inline decide(me) {
   d_step {
     do
@@ -94,40 +102,32 @@ proctype Rank(byte me) {
   byte to = 0;
 
   do
-  /* Submit a tensor, in any order. */
-  :: announced[me] != ALL && !dead[me] ->
-     /* Tensors have no meaning of their own, so rank 0's order may be called 0, 1, 2. */
-     if
-     :: !(announced[me] & BIT(0)) -> entry = 0
-     :: !(announced[me] & BIT(1)) && (me != 0 || (announced[me] & BIT(0))) -> entry = 1
-     :: !(announced[me] & BIT(2)) && (me != 0 || (announced[me] & BIT(1))) -> entry = 2
-     fi;
-     atomic {
+  /* Submit a tensor, in any order. Tensors have no meaning of their own, so rank 0's order may be called 0, 1, 2. */
+  :: atomic { announced[me] != ALL && !dead[me] ->
        if
-       :: dead[me] -> goto crashed
-       :: else -> announced[me] = announced[me] | BIT(entry); append(me, entry)
-       fi
-     };
-     decide(me)
+       :: !(announced[me] & BIT(0)) -> entry = 0
+       :: !(announced[me] & BIT(1)) && (me != 0 || (announced[me] & BIT(0))) -> entry = 1
+       :: !(announced[me] & BIT(2)) && (me != 0 || (announced[me] & BIT(1))) -> entry = 2
+       fi;
+       announced[me] = announced[me] | BIT(entry);
+       append(me, entry);
+       decide(me)
+     }
   /* Receive from one of the others. */
-  :: link[((me + 1) % 3) * 3 + me]?entry ->
-     from = (me + 1) % 3;
-     d_step { log[from * LENGTH + length[from]] = entry; length[from]++ };
-     decide(me)
-  :: link[((me + 2) % 3) * 3 + me]?entry ->
-     from = (me + 2) % 3;
-     d_step { log[from * LENGTH + length[from]] = entry; length[from]++ };
-     decide(me)
+  :: atomic { !dead[me] && nempty(link[((me + 1) % 3) * 3 + me]) ->
+       receive(me, (me + 1) % 3);
+       decide(me)
+     }
+  :: atomic { !dead[me] && nempty(link[((me + 2) % 3) * 3 + me]) ->
+       receive(me, (me + 2) % 3);
+       decide(me)
+     }
   /* Everything is submitted, this rank waits, and another log is longer: fill. */
-  :: announced[me] == ALL && released[me] < TENSORS && length[me] < LENGTH && !dead[me] &&
-     (length[(me + 1) % 3] > length[me] || length[(me + 2) % 3] > length[me]) ->
-     atomic {
-       if
-       :: dead[me] -> goto crashed
-       :: else -> append(me, NOOP)
-       fi
-     };
-     decide(me)
+  :: atomic { announced[me] == ALL && released[me] < TENSORS && length[me] < LENGTH && !dead[me] &&
+              (length[(me + 1) % 3] > length[me] || length[(me + 2) % 3] > length[me]) ->
+       append(me, NOOP);
+       decide(me)
+     }
   :: released[me] == TENSORS -> break
   /* The detector: a peer is dead, and everything that it sent has been read. */
   :: released[me] < TENSORS && dead[(me + 1) % 3] && empty(link[((me + 1) % 3) * 3 + me]) ->

@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant("open buckets are never closed", "engine/engine.cpp",
            "case Decision::Kind::kFlush: set.execution.flush(); return;", "case Decision::Kind::kFlush: return;"),
     Mutant("nobody fills a shorter log", "engine/engine.cpp",
-           "if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);", ""),
+           "if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);", "if (until == UINT64_MAX) fill(*set, until, nullptr);"),
     Mutant("nobody asks for a shorter log to be filled", "engine/engine.cpp",
            "if (set.negotiation.announced_by_all(name_hash)) {", "if (false) {"),
     Mutant("a chunk is overwritten before it is sent", "plan/executor.cpp",
