@@ -1,4 +1,5 @@
-/* Negotiation by replicated logs (native/engine/negotiation.hpp), and membership: three ranks, three tensors, one crash.
+/* Negotiation by replicated logs (native/engine/negotiation.hpp), and membership: three ranks, two tensors, one crash.
+ * (With three tensors there are more than 10^8 states: spin -DTENSORS=3, and 16 GB or more.)
  *
  * Every rank announces its tensors in an order of its own choice; each announcement goes to each other rank over an ordered
  * channel. A rank decides round k once it has entry k of every log, and releases a tensor when all logs up to there hold
@@ -10,11 +11,13 @@
  */
 
 #define RANKS 3
-#define TENSORS 3
+#ifndef TENSORS
+#define TENSORS 2
+#endif
 #define NOOP 3             /* an entry that is no tensor */
-#define LENGTH 6           /* a log is never longer: three tensors and at most three fills */
+#define LENGTH 6           /* a log is never longer: the tensors, and fills */
 #define BIT(x) (1 << (x))
-#define ALL 7
+#define ALL (BIT(TENSORS) - 1)
 
 chan link[9] = [LENGTH] of { byte };  /* [from * 3 + to] */
 
@@ -107,7 +110,7 @@ proctype Rank(byte me) {
        if
        :: !(announced[me] & BIT(0)) -> entry = 0
        :: !(announced[me] & BIT(1)) && (me != 0 || (announced[me] & BIT(0))) -> entry = 1
-       :: !(announced[me] & BIT(2)) && (me != 0 || (announced[me] & BIT(1))) -> entry = 2
+       :: TENSORS > 2 && !(announced[me] & BIT(2)) && (me != 0 || (announced[me] & BIT(1))) -> entry = 2
        fi;
        announced[me] = announced[me] | BIT(entry);
        append(me, entry);
