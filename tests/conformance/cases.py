@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import ringcore
+
 from conformance.adapters import Adapter
 from conformance.checks import Checks
 from conformance.payload import FLOATS, HALVES, SHAPES, fractions, payload, reduced

@@ -1,4 +1,4 @@
-"""Gathers what is wrong and a digest of what must be the same on all ranks; raises nothing, so that ranks stay in step."""
+"""Gathers what is wrong, and a digest of what all ranks must share; raises nothing, so that ranks stay in step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Checks:
         self.failures: list[str] = []
         self._digest = hashlib.sha256()
 
-    def equal(self, what: str, got: np.ndarray, expected: np.ndarray, *, ulps: float = 0.0, common: bool = True) -> None:
+    def equal(
+        self, what: str, got: np.ndarray, expected: np.ndarray, *, ulps: float = 0.0, common: bool = True
+    ) -> None:
         """The arrays have the same dtype, shape and values.
 
         Args:
@@ -37,7 +39,9 @@ class Checks:
         elif ulps == 0.0 and not np.array_equal(got, expected):
             wrong = np.flatnonzero(got.reshape(-1) != expected.reshape(-1))
             i = wrong[0]
-            self._fail(f"{what}: {len(wrong)} of {got.size} wrong; [{i}] is {got.flat[i]} instead of {expected.flat[i]}")
+            self._fail(
+                f"{what}: {len(wrong)} of {got.size} wrong; [{i}] is {got.flat[i]} instead of {expected.flat[i]}"
+            )
         elif ulps > 0.0 and ulps_apart(got, expected) > ulps:
             self._fail(f"{what}: {ulps_apart(got, expected):g} units of the last place off, {ulps:g} are allowed")
 

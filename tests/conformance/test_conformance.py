@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 import ringcore
-from conformance.adapters import ADAPTERS, load
-from conformance.cases import CASES
-from conformance.checks import Checks
 from support import ranks
+
+from conformance.adapters import ADAPTERS
+from conformance.cases import CASES
 
 
 def _is_installed(distribution: str) -> bool:

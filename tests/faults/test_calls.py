@@ -1,4 +1,4 @@
-"""Calls at the wrong time, from several threads, in another order, in a forked child; arrays that cannot be worked on."""
+"""Calls at the wrong time, from several threads, in another order, in a forked child; arrays that are refused."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -57,28 +56,28 @@ def test_run_raises_the_first_cause_and_not_its_consequences(functions) -> None:
 def is_interrupted() -> dict:
     ringcore.init()
     tensor = np.ones(3, np.float32)
+    interrupted = False
     if ringcore.rank() == 1:
         await_mark("interrupted", 0)
-        error = caught(ringcore.allreduce, tensor, name="waits")
-        return {"other": error["type"]}
-    mark("waiting")
-    try:
+        # The interrupted rank has contributed: nobody else is harmed.
         ringcore.allreduce(tensor, name="waits")
-    except KeyboardInterrupt:
-        mark("interrupted")
-        return {"interrupted": True, "after": float(ringcore.allreduce(tensor, op=ringcore.Sum, name="after")[0])}
-    return {}
+    else:
+        try:
+            mark("waiting")
+            ringcore.allreduce(tensor, name="waits")
+        except KeyboardInterrupt:
+            interrupted = True
+            mark("interrupted")
+    return {"interrupted": interrupted, "after": float(ringcore.allreduce(tensor, op=ringcore.Sum, name="after")[0])}
 
 
-def test_ctrl_c_ends_a_wait(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_wait_and_the_job_goes_on(tmp_path: Path) -> None:
     with ranks.started(is_interrupted, 2, tmp_path) as job:
         job.await_mark("waiting", 0)
         job.signal(0, signal.SIGINT)
-        job.await_mark("interrupted", 0)
-        # It is for the program to say what follows; this one makes its other rank wait no longer.
-        job.signal(1, signal.SIGKILL)
         outcomes = job.wait()
-    assert outcomes[1].exit_code == -signal.SIGKILL
+    assert outcomes[0].result == {"interrupted": True, "after": 2.0}, outcomes
+    assert outcomes[1].result == {"interrupted": False, "after": 2.0}, outcomes
 
 
 def threads_with_process_sets() -> list:
@@ -95,9 +94,7 @@ def threads_with_process_sets() -> list:
         expected = sum(2.0**rank for rank in process_set.ranks)
         for step in range(60):
             tensor = np.full(1 + 500 * (step % 5), 2.0**me)
-            result = ringcore.allreduce(
-                tensor, op=ringcore.Sum, process_set=process_set, name=f"{number}.{step % 20}"
-            )
+            result = ringcore.allreduce(tensor, op=ringcore.Sum, process_set=process_set, name=f"{number}.{step % 20}")
             if not (result == expected).all():
                 wrong.append([number, step, result[:3].tolist()])
 

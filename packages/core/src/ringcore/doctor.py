@@ -210,7 +210,11 @@ def _try_library(name: str) -> dict[str, Any]:
     """Open a library in a child process."""
     try:
         child = subprocess.run(
-            [sys.executable, "-c", _OPEN_LIBRARY, name], capture_output=True, text=True, timeout=_LIBRARY_LIMIT_S
+            [sys.executable, "-c", _OPEN_LIBRARY, name],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIBRARY_LIMIT_S,
         )
     except subprocess.TimeoutExpired:
         return {"name": name, "found": False, "reason": f"opening it takes more than {_LIBRARY_LIMIT_S:g} s"}
