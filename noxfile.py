@@ -37,7 +37,7 @@ JOBS = "2"  # compilers at a time: each may take a gigabyte
 
 # A framework's environment: its adapter's tests, the demonstration and the conformance suite run in it.
 FRAMEWORKS = {"torch": ["torch==2.13.0", "numpy", "scikit-learn", "matplotlib"]}
-TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4"]
+TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.5"]  # ml_dtypes: numpy's bfloat16
 # .pre-commit-config.yaml has the same two pins.
 RUFF = "ruff==0.17.5"
 CLANG_FORMAT = "clang-format==23.*"

@@ -1,4 +1,4 @@
-"""Gathers what is wrong, and a digest of what all ranks must share; raises nothing, so that ranks stay in step."""
+"""Gathers what is wrong, and a digest of what must be the same on all ranks; raises nothing: ranks stay in step."""
 
 from __future__ import annotations
 

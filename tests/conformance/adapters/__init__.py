@@ -1,4 +1,4 @@
-"""What the suite needs of a framework: tensors from arrays and back, and the module with the collectives."""
+"""What the suite needs of a framework: tensors from numpy arrays and back, and the module with the collectives."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ml_dtypes  # noqa: F401 - makes bfloat16 known to numpy
+import ml_dtypes
 import numpy as np
-import ringcore as collectives  # noqa: F401
+import ringcore as collectives
 
 dtypes = (
     "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool",

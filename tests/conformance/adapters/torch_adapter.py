@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-import ringcore_torch as collectives  # noqa: F401
+import ringcore_torch as collectives
 import torch
 
 # PyTorch has no arithmetic for uint16, but its tensors can be moved and reduced.

@@ -213,8 +213,8 @@ def _try_library(name: str) -> dict[str, Any]:
             [sys.executable, "-c", _OPEN_LIBRARY, name],
             capture_output=True,
             text=True,
-            check=False,
             timeout=_LIBRARY_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"name": name, "found": False, "reason": f"opening it takes more than {_LIBRARY_LIMIT_S:g} s"}

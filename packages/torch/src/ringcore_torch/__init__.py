@@ -61,8 +61,8 @@ from ringcore_torch._operations import (
     reducescatter_async,
     synchronize,
 )
-from ringcore_torch.broadcast import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.optimizer import DistributedOptimizer
+from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
     "Average",

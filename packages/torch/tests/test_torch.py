@@ -1,0 +1,67 @@
+"""The PyTorch adapter on several ranks, each a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKER = Path(__file__).with_name("worker.py")
+# Eight steps of sums in another order: some units in the last place of float64.
+ROUNDING = 1e-13
+
+
+def run(case: str, folder: Path, ranks: int = 2, **variables: str) -> list[dict[str, Any]]:
+    """Run a case of the worker; returns what each rank found."""
+    command = [
+        sys.executable,
+        "-m",
+        "ringcore",
+        "run",
+        "-np",
+        str(ranks),
+        sys.executable,
+        str(WORKER),
+        case,
+        str(folder),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(("ranks", "transport"), [(2, "shm"), (3, "shm"), (2, "tcp")])
+def test_every_operation_on_every_dtype(tmp_path: Path, ranks: int, transport: str) -> None:
+    for found in run("operations", tmp_path, ranks, RINGCORE_TRANSPORT=transport):
+        assert found["wrong"] == []
+
+
+@pytest.mark.parametrize("case", ["sgd", "adamw", "accumulate", "clip"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_train_like_one_with_all_their_batches(tmp_path: Path, case: str, ranks: int) -> None:
+    for found in run(case, tmp_path, ranks):
+        assert found["difference"] < ROUNDING
+        assert found["equal"], "the ranks' weights differ"
+        assert found["nobody"], "a layer that no rank used got a gradient"
+        assert found["class"], "the wrapped optimizer is not of its own class any more"
+
+
+def test_optimizer_state_is_broadcast(tmp_path: Path) -> None:
+    for found in run("states", tmp_path):
+        assert all(found.values()), found
+
+
+def test_mistakes_are_explained_and_training_goes_on(tmp_path: Path) -> None:
+    for found in run("mistakes", tmp_path):
+        assert "backward_passes_per_step = 1" in found["twice"]
+        assert "float32" in found["complex"]
+        assert "meta" in found["device"]
+        assert found["equal"]
