@@ -782,7 +782,7 @@ void Engine::fail_operations_needing(const Peer& peer) {
       if (needs) complete(it->second, error_for(*it->second));
       it = needs ? set->operations.erase(it) : std::next(it);
     }
-    if (set->join != nullptr && !set->negotiation.joined(member)) {
+    if (set->join != nullptr && !set->negotiation.announced_join(member)) {
       complete(set->join, error_for(*set->join));
       set->join = nullptr;
     }

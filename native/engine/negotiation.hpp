@@ -94,6 +94,8 @@ class Negotiation {
   // Positions up to here have been asked to be filled.
   std::uint64_t fill_until() const { return fill_until_; }
   bool joined(int member) const { return joined_[member]; }
+  // Whether the member's log says that it joins, decided or not.
+  bool announced_join(int member) const;
   // Whether the operation stands in every log, decided or not; and the ranks whose logs it does not stand in.
   bool announced_by_all(std::uint64_t name_hash) const;
   std::vector<Rank> missing(std::uint64_t name_hash) const;

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 import ringcore
 from support import ranks
 
-from conformance.adapters import ADAPTERS, load
+from conformance.adapters import ADAPTERS
 from conformance.cases import CASES
-from conformance.checks import Checks
 
 
 def _is_installed(distribution: str) -> bool:
@@ -46,7 +46,7 @@ def run_cases(adapter_name: str) -> dict:
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     adapter, transport, size = request.param
     directory = tmp_path_factory.mktemp(f"{adapter}-{transport}-{size}")
-    results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=100)
+    results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=60)
     for rank, result in enumerate(results):
         expected = [transport] * size
         expected[rank] = "self"

@@ -126,7 +126,12 @@ class Ranks:
 
 @contextlib.contextmanager
 def started(
-    function: Callable[..., Any], size: int, directory: Path, *args: Any, env: Mapping[str, str] | None = None
+    function: Callable[..., Any],
+    size: int,
+    directory: Path,
+    *args: Any,
+    env: Mapping[str, str] | None = None,
+    wrap: Callable[[int, list[str]], list[str]] = lambda _, command: command,
 ) -> Iterator[Ranks]:
     """Start ranks; those that still run at the end of the block are killed.
 
@@ -136,6 +141,7 @@ def started(
         directory: Of this job alone; the ranks work in it.
         *args: The function's arguments, JSON.
         env: Variables for the ranks.
+        wrap: Makes of a rank and its command the command that is started, to run it somewhere else.
     """
     script = directory / "program.py"
     body = textwrap.dedent(inspect.getsource(function))
@@ -149,10 +155,10 @@ def started(
         for rank in range(size):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             with (directory / f"stdout.{rank}").open("wb") as out, (directory / f"stderr.{rank}").open("wb") as err:
-                command = [sys.executable, str(script), json.dumps(args)]
+                command = wrap(rank, [sys.executable, str(script), json.dumps(args)])
                 processes.append(
                     subprocess.Popen(
-                        command, cwd=directory, env=common | place, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+                        command, cwd=directory, env=place | common, stdin=subprocess.DEVNULL, stdout=out, stderr=err
                     )
                 )
         yield Ranks(directory, processes)

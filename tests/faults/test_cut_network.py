@@ -1,0 +1,60 @@
+"""Ranks on several hosts, and the cable between them is pulled: nobody is told, and all find out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+from support.namespaces import namespaces
+from support.rank import caught, mark
+
+_PORT = 29431  # in a network of the test's own
+
+
+def reduces_over_the_network() -> dict:
+    ringcore.init()
+    tensor = np.ones(1 << 16, np.float32)
+    ringcore.allreduce_(tensor, op=ringcore.Max, name="warm")
+    mark("ready")
+
+    def forever() -> None:
+        while True:
+            ringcore.allreduce_(tensor, op=ringcore.Max, name="over.the.network")
+
+    error = caught(forever)
+    error["transports"] = ringcore._context.context().runtime.transports()
+    return error
+
+
+@pytest.mark.parametrize("half_open", [False, True], ids=["cut", "half-open"])
+def test_a_cut_cable_is_an_error_on_both_sides(tmp_path: Path, half_open: bool) -> None:
+    with open(os.open(tmp_path / "key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    with namespaces(2, sshd=False) as hosts:
+        env = {
+            "RINGCORE_RENDEZVOUS": f"tcp:{hosts[0].address}:{_PORT}", "RINGCORE_KEY_FILE": str(tmp_path / "key"),
+            "RINGCORE_HEARTBEAT_S": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+        }  # fmt: skip
+
+        def on_host(rank: int, command: list[str]) -> list[str]:
+            return hosts[rank].command(command, tmp_path)
+
+        with ranks.started(reduces_over_the_network, 2, tmp_path, env=env, wrap=on_host) as job:
+            job.await_mark("ready", 0, 1)
+            hosts[1].set_link(False)
+            if half_open:
+                # Its kernel's last words are lost as well: the other side has a connection to nobody.
+                job.signal(1, signal.SIGKILL)
+            outcomes = job.wait()
+    survivors = outcomes[:1] if half_open else outcomes
+    for outcome in survivors:
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.result["type"] == "PeerLostError", outcome.result
+        assert f"rank {1 - outcome.rank}" in outcome.result["message"]
+        assert "over.the.network" in outcome.result["message"]
+        assert outcome.result["transports"][1 - outcome.rank] == "tcp"

@@ -1,0 +1,120 @@
+"""Whole programs: ringcore.run, Ctrl-C, threads with process sets and join."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+from support.rank import await_mark, caught, mark
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+
+_MODULE = """
+import numpy as np
+import ringcore
+
+def total(values):
+    ringcore.init()
+    return ringcore.allreduce(np.array(values) * (ringcore.rank() + 1), op=ringcore.Sum)
+
+def fails_on_the_last(values):
+    ringcore.init()
+    if ringcore.rank() == ringcore.size() - 1:
+        raise LookupError("no such data on purpose")
+    return ringcore.allreduce(np.array(values))
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "functions_for_run.py").write_text(_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import functions_for_run
+
+    yield functions_for_run
+    del sys.modules["functions_for_run"]
+
+
+def test_run_returns_what_each_rank_returned(functions) -> None:
+    results = ringcore.run(functions.total, ([1.0, 2.0],), np=3)
+    assert [result.tolist() for result in results] == [[6.0, 12.0]] * 3
+
+
+def test_run_raises_the_first_cause_and_not_its_consequences(functions) -> None:
+    error = caught(ringcore.run, functions.fails_on_the_last, ([1.0],), np=3)
+    assert error["type"] == "RankError"
+    assert "rank 2 raised LookupError: no such data on purpose" in error["message"]
+    assert "functions_for_run.py" in error["message"]
+
+
+def is_interrupted() -> dict:
+    ringcore.init()
+    tensor = np.ones(3, np.float32)
+    interrupted = False
+    if ringcore.rank() == 1:
+        await_mark("interrupted", 0)
+        # The interrupted rank has contributed: nobody else is harmed.
+        ringcore.allreduce(tensor, name="waits")
+    else:
+        try:
+            mark("waiting")
+            ringcore.allreduce(tensor, name="waits")
+        except KeyboardInterrupt:
+            interrupted = True
+            mark("interrupted")
+    return {"interrupted": interrupted, "after": float(ringcore.allreduce(tensor, op=ringcore.Sum, name="after")[0])}
+
+
+def test_ctrl_c_ends_a_wait_and_the_job_goes_on(tmp_path: Path) -> None:
+    with ranks.started(is_interrupted, 2, tmp_path) as job:
+        job.await_mark("waiting", 0)
+        job.signal(0, signal.SIGINT)
+        outcomes = job.wait()
+    assert outcomes[0].result == {"interrupted": True, "after": 2.0}, outcomes
+    assert outcomes[1].result == {"interrupted": False, "after": 2.0}, outcomes
+
+
+def threads_with_process_sets() -> list:
+    ringcore.init()
+    me, size = ringcore.rank(), ringcore.size()
+    sets = [ringcore.global_process_set]
+    sets += [ringcore.add_process_set([rank, (rank + 1) % size]) for rank in range(size)]
+    wrong: list = []
+
+    def work(number: int) -> None:
+        process_set = sets[number]
+        if not process_set.included():
+            return
+        expected = sum(2.0**rank for rank in process_set.ranks)
+        for step in range(60):
+            tensor = np.full(1 + 500 * (step % 5), 2.0**me)
+            result = ringcore.allreduce(tensor, op=ringcore.Sum, process_set=process_set, name=f"{number}.{step % 20}")
+            if not (result == expected).all():
+                wrong.append([number, step, result[:3].tolist()])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(sets))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Then ranks join at different times, while sets without the joined ones go on.
+    pair = sets[1]  # ranks 0 and 1
+    if me < 2:
+        for step in range(20):
+            result = ringcore.allreduce(np.full(10, 2.0**me), op=ringcore.Sum, process_set=pair, name=f"pair.{step}")
+            if not (result == 3.0).all():
+                wrong.append(["pair", step, result[:3].tolist()])
+    last = ringcore.join()
+    return [wrong, last in (0, 1, 2)]
+
+
+@TRANSPORTS
+def test_threads_process_sets_and_join_together(tmp_path: Path, transport: str) -> None:
+    env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_TIMEOUT_S": "40"}
+    assert ranks.run(threads_with_process_sets, 3, tmp_path, env=env) == [[[], True]] * 3
