@@ -86,9 +86,8 @@ std::uint64_t Negotiation::longest() const {
 
 bool Negotiation::announced_join(int member) const {
   const auto& entries = logs_[member].entries;
-  return joined_[member] || std::any_of(entries.begin(), entries.end(), [](const Entry& entry) {
-           return entry.type == RecordType::kJoin;
-         });
+  return joined_[member] || std::any_of(entries.begin(), entries.end(),
+                                        [](const Entry& entry) { return entry.type == RecordType::kJoin; });
 }
 
 bool Negotiation::announced_by_all(std::uint64_t name_hash) const { return missing(name_hash).empty(); }
