@@ -6,6 +6,7 @@ framework. It has no collective logic of its own. Nothing is copied; the handle 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from ringcore import _native
 from ringcore._buffer import DTYPE_NAMES, Buffer, as_buffer
 from ringcore._context import ProcessSet, context, global_process_set, is_alone, process_set_id_of
-from ringcore._errors import InvalidArgument
+from ringcore._errors import InvalidArgument, RingcoreError
 
 __all__ = [
     "DTYPE_CODES",
@@ -70,11 +71,13 @@ class Handle:
         self._keep = keep
 
     def done(self) -> bool:
-        """Whether it has ended, successfully or not. Never blocks."""
-        if all(operation.done for operation in self.operations):
-            return True
-        # Somebody is interested: let an open bucket go.
-        return all(self._runtime.wait(operation, 0.0, False) for operation in self.operations)
+        """Whether it has ended, successfully or not. Never blocks; `wait` raises what made it fail."""
+        for operation in self.operations:
+            if not operation.done:
+                # Somebody is interested: let an open bucket go.
+                with contextlib.suppress(RingcoreError):
+                    self._runtime.wait(operation, 0.0, False)
+        return all(operation.done for operation in self.operations)
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Wait until it has ended.
