@@ -42,6 +42,19 @@ bool is_eager(const Operation& operation, std::size_t limit) {
          operation.bytes() <= limit;
 }
 
+// The fixed part of a log entry, as it travels.
+Entry entry_of(const RecordHeader& header) {
+  Entry entry;
+  entry.type = header.type;
+  entry.flags = header.flags;
+  entry.signature = header.signature;
+  entry.name_hash = header.name_hash;
+  entry.rows = header.rows;
+  entry.location = header.location;
+  entry.priority = header.priority;
+  return entry;
+}
+
 std::uint8_t blocking_flags(const Operation& operation) {
   return (operation.blocking ? kFlush : 0) | (operation.only_thread ? kBlocked : 0);
 }
@@ -197,14 +210,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
 
 // Appends the operation to this rank's log, here and at every member.
 void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& operation) {
-  Entry entry;
-  entry.type = header.type;
-  entry.flags = header.flags;
-  entry.signature = header.signature;
-  entry.name_hash = header.name_hash;
-  entry.rows = header.rows;
-  entry.location = header.location;
-  entry.priority = header.priority;
+  Entry entry = entry_of(header);
   entry.splits = operation.splits;
   entry.descriptor = set.negotiation.find(header.signature);
   // The full shape of an allgather differs from call to call although its signature does not.
@@ -527,14 +533,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     throw Error(ErrorKind::kProtocol, "announced position " + std::to_string(header.position) + " where " +
                                           std::to_string(set.negotiation.length(member)) + " was expected");
   }
-  Entry entry;
-  entry.type = header.type;
-  entry.flags = header.flags;
-  entry.signature = header.signature;
-  entry.name_hash = header.name_hash;
-  entry.rows = header.rows;
-  entry.location = header.location;
-  entry.priority = header.priority;
+  Entry entry = entry_of(header);
   entry.splits.resize(record.splits.size() / 8);
   if (!record.splits.empty()) std::memcpy(entry.splits.data(), record.splits.data(), record.splits.size());
   if (header.type == RecordType::kCancel || (header.flags & kEager) != 0) {

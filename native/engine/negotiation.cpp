@@ -11,6 +11,18 @@ std::shared_ptr<const Error> make_error(ErrorKind kind, const std::string& messa
   return std::make_shared<const Error>(kind, message);
 }
 
+// What an entry says about its operation; its data moves along.
+Contribution contribution_of(Entry& entry) {
+  return {.present = true,
+          .flags = entry.flags,
+          .signature = entry.signature,
+          .rows = entry.rows,
+          .location = entry.location,
+          .splits = std::move(entry.splits),
+          .payload = std::move(entry.payload),
+          .descriptor = entry.descriptor};
+}
+
 std::string title(const Descriptor& descriptor) {
   return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
 }
@@ -167,13 +179,7 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
   bool flush = false;
   for (std::size_t m = 0; m < logs_.size(); ++m) {
     Entry& entry = logs_[m].entries.front();
-    Contribution& contribution = release.contributions[m];
-    contribution.present = true;
-    contribution.flags = entry.flags;
-    contribution.signature = entry.signature;
-    contribution.rows = entry.rows;
-    contribution.location = entry.location;
-    contribution.payload = std::move(entry.payload);
+    release.contributions[m] = contribution_of(entry);
     flush = flush || (entry.flags & kFlush) != 0;
     blocked_on_[m] = 0;
   }
@@ -232,15 +238,7 @@ void Negotiation::announce(int member, Entry& entry) {
     instance->contributions.resize(members_.size());
     instance->descriptor = entry.descriptor;
   }
-  Contribution& contribution = instance->contributions[member];
-  contribution.present = true;
-  contribution.flags = entry.flags;
-  contribution.signature = entry.signature;
-  contribution.rows = entry.rows;
-  contribution.location = entry.location;
-  contribution.splits = std::move(entry.splits);
-  contribution.payload = std::move(entry.payload);
-  contribution.descriptor = entry.descriptor;
+  instance->contributions[member] = contribution_of(entry);
   touched_.emplace_back(instances.front().order, entry.name_hash);
 }
 

@@ -50,7 +50,8 @@ def synchronize(handle: Handle) -> Any:
     return handle.wait()
 
 
-def _name(name: str | None, kind: str) -> str:
+def name_or_next(name: str | None, kind: str) -> str:
+    """The caller's name for an operation, or the next one of its kind."""
     return name if name is not None else context().next_name(kind)
 
 
@@ -96,14 +97,16 @@ def allreduce(
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
     target = as_buffer(result, writable=True)
-    adapter.allreduce_now(source, target, _name(name, "allreduce"), op, prescale_factor, postscale_factor, process_set)
+    adapter.allreduce_now(
+        source, target, name_or_next(name, "allreduce"), op, prescale_factor, postscale_factor, process_set
+    )
     return result
 
 
 def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
     buffer = as_buffer(tensor, writable=True)
-    adapter.allreduce_now(buffer, buffer, _name(name, "allreduce"), op, **options)
+    adapter.allreduce_now(buffer, buffer, name_or_next(name, "allreduce"), op, **options)
     return tensor
 
 
@@ -111,13 +114,15 @@ def allreduce_async(tensor: Any, *, name: str | None = None, **options: Any) -> 
     """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then."""
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    handle = adapter.allreduce([(source, as_buffer(result, writable=True))], [_name(name, "allreduce")], **options)
+    handle = adapter.allreduce(
+        [(source, as_buffer(result, writable=True))], [name_or_next(name, "allreduce")], **options
+    )
     return Handle(handle, lambda _: result)
 
 
 def allreduce_async_(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
-    return Handle(_allreduce([tensor], [tensor], [_name(name, "allreduce")], **options), lambda _: tensor)
+    return Handle(_allreduce([tensor], [tensor], [name_or_next(name, "allreduce")], **options), lambda _: tensor)
 
 
 def grouped_allreduce(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> list[Any]:
@@ -137,16 +142,17 @@ def grouped_allreduce_async(tensors: Sequence[Any], *, name: str | None = None, 
     buffers = [as_buffer(tensor) for tensor in tensors]
     results = [empty(buffer.shape, buffer.dtype) for buffer in buffers]
     pairs = [(source, as_buffer(result, writable=True)) for source, result in zip(buffers, results, strict=True)]
-    return Handle(adapter.allreduce(pairs, _group_names(tensors, name), **options), lambda _: results)
+    return Handle(adapter.allreduce(pairs, group_names(tensors, name), **options), lambda _: results)
 
 
 def grouped_allreduce_async_(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce_`."""
-    return Handle(_allreduce(tensors, tensors, _group_names(tensors, name), **options), lambda _: tensors)
+    return Handle(_allreduce(tensors, tensors, group_names(tensors, name), **options), lambda _: tensors)
 
 
-def _group_names(tensors: Sequence[Any], name: str | None) -> list[str]:
-    base = _name(name, "grouped_allreduce")
+def group_names(tensors: Sequence[Any], name: str | None) -> list[str]:
+    """Names of the tensors of a group."""
+    base = name_or_next(name, "grouped_allreduce")
     return [f"{base}.{i}of{len(tensors)}" for i in range(len(tensors))]
 
 
@@ -162,7 +168,7 @@ def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet =
 def allgather_async(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
     """Start an `allgather`."""
     source = as_buffer(tensor)
-    handle = adapter.allgather(source, _name(name, "allgather"), process_set=process_set)
+    handle = adapter.allgather(source, name_or_next(name, "allgather"), process_set=process_set)
     return Handle(handle, lambda done: _gathered(done, source))
 
 
@@ -188,7 +194,7 @@ def broadcast(
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
     adapter.broadcast(
-        source, as_buffer(result, writable=True), root_rank, _name(name, "broadcast"), process_set=process_set,
+        source, as_buffer(result, writable=True), root_rank, name_or_next(name, "broadcast"), process_set=process_set,
         blocking=True,
     )  # fmt: skip
     return result
@@ -199,7 +205,9 @@ def broadcast_(
 ) -> Any:
     """`broadcast` in place."""
     buffer = as_buffer(tensor, writable=True)
-    adapter.broadcast(buffer, buffer, root_rank, _name(name, "broadcast"), process_set=process_set, blocking=True)
+    adapter.broadcast(
+        buffer, buffer, root_rank, name_or_next(name, "broadcast"), process_set=process_set, blocking=True
+    )
     return tensor
 
 
@@ -210,7 +218,7 @@ def broadcast_async(
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
     target = as_buffer(result, writable=True)
-    handle = adapter.broadcast(source, target, root_rank, _name(name, "broadcast"), process_set=process_set)
+    handle = adapter.broadcast(source, target, root_rank, name_or_next(name, "broadcast"), process_set=process_set)
     return Handle(handle, lambda _: result)
 
 
@@ -219,7 +227,7 @@ def broadcast_async_(
 ) -> Handle:
     """Start a `broadcast_`."""
     buffer = as_buffer(tensor, writable=True)
-    handle = adapter.broadcast(buffer, buffer, root_rank, _name(name, "broadcast"), process_set=process_set)
+    handle = adapter.broadcast(buffer, buffer, root_rank, name_or_next(name, "broadcast"), process_set=process_set)
     return Handle(handle, lambda _: tensor)
 
 
@@ -231,7 +239,7 @@ def reducescatter(tensor: Any, *, op: ReduceOp = Average, name: str | None = Non
 def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Handle:
     """Start a `reducescatter`."""
     source = as_buffer(tensor)
-    handle = adapter.reducescatter(source, _name(name, "reducescatter"), op=op, **options)
+    handle = adapter.reducescatter(source, name_or_next(name, "reducescatter"), op=op, **options)
     process_set: ProcessSet = options.get("process_set", global_process_set)
 
     def finish(done: adapter.Handle) -> Any:
@@ -272,7 +280,7 @@ def alltoall_async(
 ) -> Handle:
     """Start an `alltoall`."""
     source = as_buffer(tensor)
-    handle = adapter.alltoall(source, splits, _name(name, "alltoall"), process_set=process_set)
+    handle = adapter.alltoall(source, splits, name_or_next(name, "alltoall"), process_set=process_set)
 
     def finish(done: adapter.Handle) -> Any:
         rows = _gathered(done, source)
@@ -283,7 +291,7 @@ def alltoall_async(
 
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
-    adapter.barrier(_name(None, "barrier"), process_set=process_set)
+    adapter.barrier(name_or_next(None, "barrier"), process_set=process_set)
 
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:

@@ -29,15 +29,10 @@ from ringcore import (
     start_timeline,
     stop_timeline,
 )
+from ringcore._operations import Average, Handle, Max, Min, Product, Sum, poll, synchronize
 from ringcore._version import __version__
 
 from ringcore_torch._operations import (
-    Average,
-    Handle,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     allgather_async,
     allreduce,
@@ -56,10 +51,8 @@ from ringcore_torch._operations import (
     grouped_allreduce_async,
     grouped_allreduce_async_,
     join,
-    poll,
     reducescatter,
     reducescatter_async,
-    synchronize,
 )
 from ringcore_torch.optimizer import DistributedOptimizer
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters

@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from ringcore import adapter
-from ringcore._context import ProcessSet, context, global_process_set
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average, Handle, group_names, name_or_next
 from ringcore.adapter import ReduceOp
 
 from ringcore_torch._bridge import as_buffer, from_bytes
-
-Average = ReduceOp.AVERAGE
-Sum = ReduceOp.SUM
-Min = ReduceOp.MIN
-Max = ReduceOp.MAX
-Product = ReduceOp.PRODUCT
-
-
-class Handle:
-    """A running operation; pass it to `synchronize` or `poll`."""
-
-    __slots__ = ("_finish", "_handle")
-
-    def __init__(self, handle: adapter.Handle, finish: Callable[[adapter.Handle], Any]) -> None:
-        self._handle = handle
-        self._finish = finish
-
-    def done(self) -> bool:
-        """Whether the operation has ended."""
-        return self._handle.done()
-
-    def wait(self) -> Any:
-        """Wait for the result. Raises what made the operation fail."""
-        self._handle.wait()
-        return self._finish(self._handle)
-
-
-def poll(handle: Handle) -> bool:
-    """Whether the operation has ended, so that `synchronize` will not block."""
-    return handle.done()
-
-
-def synchronize(handle: Handle) -> Any:
-    """Wait for an operation and return its result.
-
-    Raises:
-        RingcoreError: Why it failed, the same on every rank.
-    """
-    return handle.wait()
-
-
-def _name(name: str | None, kind: str) -> str:
-    return name if name is not None else context().next_name(kind)
 
 
 def _start_allreduce(
@@ -107,7 +65,7 @@ def allreduce(
     source = tensor.detach().contiguous()
     result = torch.empty_like(source)
     adapter.allreduce_now(
-        as_buffer(source), as_buffer(result), _name(name, "allreduce"), op, prescale_factor, postscale_factor,
+        as_buffer(source), as_buffer(result), name_or_next(name, "allreduce"), op, prescale_factor, postscale_factor,
         process_set,
     )  # fmt: skip
     return result
@@ -119,7 +77,7 @@ def allreduce_(
     """`allreduce` in place."""
     source = tensor.detach().contiguous()
     buffer = as_buffer(source)
-    adapter.allreduce_now(buffer, buffer, _name(name, "allreduce"), op, **options)
+    adapter.allreduce_now(buffer, buffer, name_or_next(name, "allreduce"), op, **options)
     if source.data_ptr() != tensor.data_ptr():  # it was not contiguous
         tensor.detach().copy_(source)
     return tensor
@@ -127,13 +85,13 @@ def allreduce_(
 
 def allreduce_async(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce`. The tensor may not be written until `synchronize` returns the result."""
-    handle = _start_allreduce([tensor], [_name(name, "allreduce")], in_place=False, **options)
+    handle = _start_allreduce([tensor], [name_or_next(name, "allreduce")], in_place=False, **options)
     return Handle(handle._handle, lambda done: handle._finish(done)[0])
 
 
 def allreduce_async_(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
-    handle = _start_allreduce([tensor], [_name(name, "allreduce")], in_place=True, **options)
+    handle = _start_allreduce([tensor], [name_or_next(name, "allreduce")], in_place=True, **options)
     return Handle(handle._handle, lambda done: handle._finish(done)[0])
 
 
@@ -155,17 +113,12 @@ def grouped_allreduce_(
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce`."""
-    return _start_allreduce(tensors, _group_names(tensors, name), in_place=False, **options)
+    return _start_allreduce(tensors, group_names(tensors, name), in_place=False, **options)
 
 
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce_`."""
-    return _start_allreduce(tensors, _group_names(tensors, name), in_place=True, **options)
-
-
-def _group_names(tensors: Sequence[torch.Tensor], name: str | None) -> list[str]:
-    base = _name(name, "grouped_allreduce")
-    return [f"{base}.{i}of{len(tensors)}" for i in range(len(tensors))]
+    return _start_allreduce(tensors, group_names(tensors, name), in_place=True, **options)
 
 
 def allgather(
@@ -185,7 +138,7 @@ def allgather_async(
 ) -> Handle:
     """Start an `allgather`."""
     source = as_buffer(tensor.detach().contiguous())
-    handle = adapter.allgather(source, _name(name, "allgather"), process_set=process_set)
+    handle = adapter.allgather(source, name_or_next(name, "allgather"), process_set=process_set)
     return Handle(handle, lambda done: _gathered(done, tensor))
 
 
@@ -200,7 +153,7 @@ def _start_broadcast(
     source = tensor.detach().contiguous()
     result = source if in_place else torch.empty_like(source)
     handle = adapter.broadcast(
-        as_buffer(source), as_buffer(result), root_rank, _name(name, "broadcast"), process_set=process_set,
+        as_buffer(source), as_buffer(result), root_rank, name_or_next(name, "broadcast"), process_set=process_set,
         blocking=blocking,
     )  # fmt: skip
 
@@ -269,7 +222,7 @@ def reducescatter_async(
     source = as_buffer(tensor.detach().contiguous())
     process_set: ProcessSet = options.get("process_set", global_process_set)
     members, index = process_set.size(), process_set.rank()
-    handle = adapter.reducescatter(source, _name(name, "reducescatter"), op=op, **options)
+    handle = adapter.reducescatter(source, name_or_next(name, "reducescatter"), op=op, **options)
 
     def finish(done: adapter.Handle) -> torch.Tensor:
         rows = tensor.shape[0] // members + (index < tensor.shape[0] % members)
@@ -307,7 +260,7 @@ def alltoall_async(
     """Start an `alltoall`."""
     source = as_buffer(tensor.detach().contiguous())
     rows_to_send = splits.tolist() if isinstance(splits, torch.Tensor) else splits
-    handle = adapter.alltoall(source, rows_to_send, _name(name, "alltoall"), process_set=process_set)
+    handle = adapter.alltoall(source, rows_to_send, name_or_next(name, "alltoall"), process_set=process_set)
 
     def finish(done: adapter.Handle) -> Any:
         rows = _gathered(done, tensor)
@@ -320,7 +273,7 @@ def alltoall_async(
 
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
-    adapter.barrier(_name(None, "barrier"), process_set=process_set)
+    adapter.barrier(name_or_next(None, "barrier"), process_set=process_set)
 
 
 def join(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, broadcast_object, rank
+from ringcore import InvalidArgument, broadcast_object, rank, synchronize
 
-from ringcore_torch._operations import broadcast_async_, synchronize
+from ringcore_torch._operations import broadcast_async_
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
