@@ -1,0 +1,70 @@
+"""One rank of the network benchmark, on a host of its own; `network.py` starts it.
+
+    python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE
+
+Rank 0 prints one JSON line a size: the times of the calls in milliseconds, and rank 0's bytes on the wire for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SIZES = [1 << 20, 64 << 20]
+CALLS = {1 << 20: 15, 64 << 20: 5}
+PORT = 29441
+
+
+def ringcore_allreduce(rank: int, size: int, root: str, key_file: str) -> Callable[[Any], Any]:
+    """In-place sum by ringcore."""
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+        RINGCORE_RENDEZVOUS=f"tcp:{root}:{PORT}", RINGCORE_KEY_FILE=key_file,
+    )  # fmt: skip
+    import ringcore
+
+    ringcore.init()
+    return lambda array: ringcore.allreduce_(array, op=ringcore.Sum, name="benchmark")
+
+
+def gloo_allreduce(rank: int, size: int, root: str, key_file: str) -> Callable[[Any], Any]:  # noqa: ARG001
+    """In-place sum by gloo."""
+    os.environ.update(MASTER_ADDR=root, MASTER_PORT=str(PORT + 1), GLOO_SOCKET_IFNAME="eth0")
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo", rank=rank, world_size=size)
+    return lambda array: distributed.all_reduce(torch.from_numpy(array))
+
+
+def main() -> None:
+    """Measure all sizes."""
+    name, rank, size, root, key_file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
+    allreduce = {"ringcore": ringcore_allreduce, "gloo": gloo_allreduce}[name](rank, size, root, key_file)
+    import numpy as np
+
+    sent = Path("/sys/class/net/eth0/statistics/tx_bytes")
+    for nbytes in SIZES:
+        array = np.full(nbytes // 4, 2.0**rank, np.float32)
+        allreduce(array)
+        if not (array == 2.0**size - 1).all():
+            raise SystemExit(f"wrong sum at {nbytes} bytes on rank {rank}")
+        array[:] = 0
+        times = []
+        before = int(sent.read_text())
+        for _ in range(CALLS[nbytes]):
+            begin = time.perf_counter()
+            allreduce(array)
+            times.append((time.perf_counter() - begin) * 1e3)
+        wire = (int(sent.read_text()) - before) / CALLS[nbytes]
+        if rank == 0:
+            print(json.dumps({"bytes": nbytes, "milliseconds": times, "wire_bytes": wire}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
