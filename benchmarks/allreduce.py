@@ -36,6 +36,9 @@ class Library:
         """Memory for `count` floats, as a user of the library would have it."""
         return np.empty(count, np.float32)
 
+    def close(self) -> None:
+        """Leave properly, where a library aborts otherwise."""
+
     def native(self, array: np.ndarray) -> Any:
         """What `allreduce` takes."""
         return array
@@ -87,6 +90,7 @@ class Gloo(Library):
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self.native = torch.from_numpy
         self.allreduce = distributed.all_reduce
+        self.close = distributed.destroy_process_group
 
 
 LIBRARIES: dict[str, type[Library]] = {
@@ -129,6 +133,7 @@ def main() -> None:
         samples = measure(library, nbytes)
         if library.rank == 0:
             print(json.dumps({"bytes": nbytes, "median_us": statistics.median(samples)}), flush=True)
+    library.close()
 
 
 if __name__ == "__main__":
