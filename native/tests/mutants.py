@@ -2,7 +2,7 @@
 
     python native/tests/mutants.py BUILD_FOLDER [NAME ...]
 
-A mutant that survives is a hole in the tests. Fault schedules and plan tests are run on each; one that hangs counts as
+A mutant that survives is a hole in the tests. Fault schedules, plan and engine tests are run on each; one that hangs counts as
 caught, because the tests would not pass.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parents[1]
 LIMIT_S = 60
-TESTS = "*simulation_test*,*plan_test*"
+TESTS = "*simulation_test*,*plan_test*,*engine_test*"
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ MUTANTS = [
            "state.done_bytes == 0 && unsent(target) > 0", "false"),
     Mutant("a wait does not wait", "plan/executor.cpp",
            "if (!accept_header(step.peer, 0)) return false;", "accept_header(step.peer, 0);"),
-    Mutant("the verifier does not count contributions", "plan/verifier.cpp",
-           "if (sum.counts[r] > 1)", "if (false)"),
+    Mutant("the verifier does not look at final marks", "plan/verifier.cpp",
+           "if (step.final != sum.complete()) {", "if (false) {"),
     Mutant("the verifier does not look for deadlocks", "plan/verifier.cpp",
            "    check_ended();\n", ""),
     Mutant("the verifier does not ask whether memory is still in use", "plan/verifier.cpp",
