@@ -23,8 +23,8 @@
 namespace ringcore::benchmarks {
 namespace {
 
-constexpr std::size_t kSizes[] = {8,         64,      1024,    4096,     16 << 10, 64 << 10,
-                                  256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
+constexpr std::size_t kSizes[] = {8,         64,        1024,    4096,    16 << 10, 32 << 10, 64 << 10,
+                                  128 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
 
 // A barrier of spinning processes, for the limit and to start each sample together.
 struct Meeting {

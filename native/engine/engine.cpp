@@ -33,10 +33,14 @@ std::string list_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
-// Whether the operation may carry its data in the announcement: the same answer for the same call on every rank.
-bool is_eager(const Operation& operation, std::size_t limit) {
+// Up to this size sending it along is quicker even for data that the others could fetch from registered memory.
+constexpr std::size_t kMaxEagerRegistered = 16 * 1024;
+
+// Whether the operation carries its data in the announcement. Where ranks answer differently, the data is not used.
+bool is_eager(const Operation& operation, std::size_t limit, bool registered) {
   const Descriptor& descriptor = operation.descriptor;
   if (!operation.blocking || descriptor.group != 0 || descriptor.prescale != 1.0) return false;
+  if (registered && operation.bytes() > kMaxEagerRegistered) return false;
   if (descriptor.collective == Collective::kBarrier) return true;
   return (descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kBroadcast) &&
          operation.bytes() <= limit;
@@ -53,6 +57,10 @@ Entry entry_of(const RecordHeader& header) {
   entry.location = header.location;
   entry.priority = header.priority;
   return entry;
+}
+
+bool is_in_place(const Operation& operation) {
+  return operation.output != nullptr && operation.output == operation.input;
 }
 
 std::uint8_t blocking_flags(const Operation& operation) {
@@ -111,6 +119,7 @@ struct Engine::ProcessSet {
   std::shared_ptr<Operation> join;
   bool undecided = false;   // entries were appended since the last decision
   bool unflushed = false;   // something was announced that may sit in an open bucket
+  std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets
   std::uint64_t filled_for = 0;  // length of the longest log for which a fill was last asked
 
   int member(Rank rank) const {
@@ -187,7 +196,10 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                     "give each tensor a name of its own.");
   }
   if (eager_.operation != nullptr) leave_eager();
-  const bool eager = is_eager(*operation, settings_.eager_limit_bytes);
+  const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
+  const std::size_t eager_limit = std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
+  const std::optional<std::uint64_t> registered = registered_at(*operation);
+  const bool eager = is_eager(*operation, eager_limit, registered.has_value());
   if (eager && start_eager(set, operation)) return;
   set.operations.emplace(operation->name_hash, operation);
 
@@ -196,16 +208,18 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   header.name_hash = operation->name_hash;
   header.rows = descriptor.shape.rows();
   header.priority = operation->priority;
-  if (operation->output != nullptr && operation->output == operation->input) {
-    header.flags |= kInPlace;
-    if (arena_ != nullptr) {
-      if (const auto offset = arena_->offset_of(operation->output, operation->bytes())) header.location = *offset + 1;
-    }
-  }
+  if (is_in_place(*operation)) header.flags |= kInPlace;
+  if (registered) header.location = *registered + 1;
   header.flags |= blocking_flags(*operation);
   if (eager) header.flags |= kEager;
   set.unflushed = !operation->blocking;
   announce(set, header, *operation);
+}
+
+// Where the data lies in this rank's arena, of an operation in place on registered memory.
+std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
+  if (arena_ == nullptr || !is_in_place(operation)) return std::nullopt;
+  return arena_->offset_of(operation.output, operation.bytes());
 }
 
 // Appends the operation to this rank's log, here and at every member.
@@ -291,6 +305,7 @@ void Engine::wanted(Operation& operation, bool only_thread) {
   RecordHeader header{.type = RecordType::kNoop, .flags = kFlush, .name_hash = operation.name_hash};
   if (only_thread) header.flags |= kBlocked;
   append_noop(set, header);
+  set.flushed_until = set.negotiation.length(set.self);
 }
 
 void Engine::append_noop(ProcessSet& set, RecordHeader header) {
@@ -309,7 +324,7 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
     return false;
   }
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
-  header.flags = kEager | blocking_flags(*operation) | (operation->input == operation->output ? kInPlace : 0);
+  header.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
   header.position = set.negotiation.length(set.self);
   header.signature = operation->signature;
   header.name_hash = operation->name_hash;
@@ -385,7 +400,7 @@ void Engine::leave_eager() {
   eager_ = {};
   set.operations.emplace(operation->name_hash, operation);
   Entry entry{.type = RecordType::kOperation};
-  entry.flags = kEager | blocking_flags(*operation) | (operation->input == operation->output ? kInPlace : 0);
+  entry.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
   entry.signature = operation->signature;
   entry.name_hash = operation->name_hash;
   entry.rows = operation->descriptor.shape.rows();
@@ -418,6 +433,25 @@ bool Engine::progress() {
       return true;
     }
     collect_done(*set);
+  }
+  return moved || make_way();
+}
+
+// When nothing moves and several process sets are at work: a transfer of one may stand in the way of another's.
+bool Engine::make_way() {
+  const auto running =
+      std::count_if(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second->execution.idle(); });
+  if (running < 2) return false;
+  bool moved = false;
+  try {
+    for (const auto& peer : peers_) {
+      if (peer == nullptr) continue;
+      for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
+        moved = plan::set_aside(*peer->link, lane, peer->rank) || moved;
+      }
+    }
+  } catch (const Error& error) {
+    fail(std::make_shared<const Error>(error));
   }
   return moved;
 }
@@ -668,9 +702,11 @@ void Engine::tend_links(Nanoseconds now) {
 void Engine::tend_alignment(ProcessSet& set) {
   const std::uint64_t longest = set.negotiation.longest();
   if (set.operations.empty() || set.join != nullptr || set.filled_for == longest + 1) return;
+  const bool flush_undecided = set.negotiation.round() < set.flushed_until;
   for (const auto& [name_hash, operation] : set.operations) {
-    if (operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted) continue;
-    if (set.negotiation.announced_by_all(name_hash)) {
+    const bool released = operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted;
+    if (released && (!flush_undecided || operation->started_at != 0)) continue;
+    if (released || set.negotiation.announced_by_all(name_hash)) {
       fill(set, longest, operation->only_thread ? operation.get() : nullptr);
       append_noop(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
       set.filled_for = set.negotiation.longest() + 1;
@@ -852,8 +888,10 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members) {
       topology.memory_shared_in_host = false;
     }
   }
-  const FusionBuffers fusion{topology.memory_shared_in_host ? fusion_arena_ : nullptr,
-                             settings_.execution.fusion_threshold_bytes};
+  // The shared fusion buffer is the world's: ranks run the tasks of several process sets in different orders, so that
+  // two sets that waited for the same buffer could wait for each other.
+  const bool shared = id == kWorld && topology.memory_shared_in_host;
+  const FusionBuffers fusion{shared ? fusion_arena_ : nullptr, settings_.execution.fusion_threshold_bytes};
   auto set = std::make_unique<ProcessSet>(
       id, std::move(members), self,
       Execution(id, self, std::move(links), std::move(topology), fusion, settings_.execution, clock_, timeline_));

@@ -31,8 +31,9 @@ namespace ringcore::engine {
 
 struct EngineSettings {
   ExecutionSettings execution;
-  // Blocking operations up to this size carry their data in the announcement.
-  std::size_t eager_limit_bytes = 16 * 1024;
+  // A blocking operation carries its data in the announcement as long as a rank then sends no more than this, to all
+  // others together: at most kMaxPayloadBytes.
+  std::size_t eager_limit_bytes = kMaxPayloadBytes;
   // An operation that some rank has not submitted fails after this time.
   Nanoseconds timeout = 300 * kSecond;
   // ... and is reported after this one (0: never).
@@ -99,6 +100,7 @@ class Engine {
   struct ProcessSet;
   struct Peer;
 
+  std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void append_noop(ProcessSet& set, RecordHeader header);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
@@ -108,6 +110,7 @@ class Engine {
 
   bool start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation);
   bool progress_eager();
+  bool make_way();
   void leave_eager();
   void fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in);
 

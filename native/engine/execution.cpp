@@ -12,10 +12,8 @@ namespace {
 // Tensors of at least this size that all ranks registered run where they lie; smaller ones are cheaper in a bucket.
 constexpr std::size_t kMinDirectBytes = 32 * 1024;
 
-// A tensor that is alone in its bucket is packed where the one-sided plan on the shared buffer wins over sending private
-// memory, although packing copies twice: when it is small, and among more than two ranks of one host, who would wait for
-// each other at every step of a ring (measured with 4 ranks on 2 cores).
-constexpr std::size_t kMaxPackedAlone = 128 * 1024;
+// A large tensor goes through the fusion buffer in slices of this size, which stay in the caches.
+constexpr std::size_t kSliceBytes = 4 * 1024 * 1024;
 
 ReduceOp summing(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
@@ -72,6 +70,8 @@ struct Execution::Task {
   Memory work;  // for data that cannot lie in an operation's own memory
   Memory scratch;
   std::byte* packed = nullptr;  // where the tensors were packed
+  bool sliced = false;          // the tensor goes through there slice by slice
+  std::size_t slice_begin = 0;  // bytes
   const plan::Plan* plan = nullptr;
   std::unique_ptr<plan::Run> run;
   Nanoseconds started_at = 0;
@@ -196,9 +196,10 @@ bool Execution::progress() {
       }
       moved = task.run->progress() || moved;
       if (!task.run->done()) break;
+      moved = true;
+      if (task.sliced && next_slice(task)) continue;
       finish(task);
       queue.pop_front();
-      moved = true;
     }
   }
   return moved;
@@ -222,13 +223,18 @@ void Execution::start(Task& task) {
 }
 
 void Execution::start_allreduce(Task& task) {
+  // Private memory of more than two ranks of one host: packing copies twice, but without it they would wait for each
+  // other at every step of a ring (measured with 4 ranks on 2 cores).
+  if (task.descriptors.size() == 1 && (task.bucket || !task.registered) && size() > 2 && topology_.single_host() &&
+      fusion_.arena != nullptr && fusion_.bytes_per_lane >= kSliceBytes) {
+    task.sliced = true;
+    return start_slice(task);
+  }
   plan::Operands operands;
   plan::Query query;
-  const bool pays = task.bytes <= kMaxPackedAlone || (size() > 2 && topology_.single_host());
-  const bool alone = !task.bucket || (task.descriptors.size() == 1 && !pays);
-  if (alone) {
+  if (task.descriptors.size() == 1) {
     place_alone(task, operands);
-    query.registered = query.inputs_ready = task.registered;
+    query.registered = query.inputs_ready = !operands.peer_data.empty();
   } else {
     place_in_fusion_buffer(task, operands);
     query.registered = !operands.peer_data.empty();
@@ -236,6 +242,33 @@ void Execution::start_allreduce(Task& task) {
   query.collective = Collective::kAllreduce;
   query.bytes = task.bytes;
   run_plan(task, query, std::move(operands));
+}
+
+// Packs the next slice of the task's only tensor and starts the plan on it.
+void Execution::start_slice(Task& task) {
+  const Descriptor& descriptor = task.descriptor();
+  const std::size_t bytes = std::min(task.bytes - task.slice_begin, kSliceBytes);
+  const std::size_t count = bytes / size_of(descriptor.dtype);
+  plan::Operands operands;
+  use_fusion_arena(task, bytes, operands);
+  if (task.operations.empty()) {
+    fill_identity(descriptor.dtype, summing(descriptor.op), task.packed, count);
+  } else {
+    copy_scaled(descriptor, task.packed, task.operation().input + task.slice_begin, count);
+  }
+  run_plan(task, {.collective = Collective::kAllreduce, .bytes = bytes, .registered = true}, std::move(operands));
+}
+
+// After a slice: unpacks it. False when it was the last one.
+bool Execution::next_slice(Task& task) {
+  const std::size_t bytes = std::min(task.bytes - task.slice_begin, kSliceBytes);
+  if (!task.operations.empty() && bytes > 0) {
+    std::memcpy(task.operation().output + task.slice_begin, task.packed, bytes);
+  }
+  task.slice_begin += bytes;
+  if (task.slice_begin == task.bytes) return false;
+  start_slice(task);
+  return true;
 }
 
 // Works on the operation's own memory.
@@ -250,7 +283,7 @@ void Execution::place_alone(Task& task, plan::Operands& operands) {
     copy_scaled(descriptor, task.operation().output, task.operation().input, count);
     operands.data = task.operation().output;
   }
-  if (!task.registered) return;
+  if (!task.registered || task.bucket) return;
   operands.peer_data.resize(size(), nullptr);
   for (int m = 0; m < size(); ++m) {
     if (m == self_ || links_[m]->peer_memory().empty()) continue;
@@ -258,20 +291,24 @@ void Execution::place_alone(Task& task, plan::Operands& operands) {
   }
 }
 
+// The task's lane of the fusion buffer, which the other ranks see.
+void Execution::use_fusion_arena(Task& task, std::size_t bytes, plan::Operands& operands) {
+  operands.data = task.packed = fusion_.arena + fusion_.offset(task.lane);
+  operands.peer_data.resize(size(), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self_ || links_[m]->peer_memory().empty()) continue;
+    operands.peer_data[m] = visible(*links_[m], fusion_.offset(task.lane), bytes);
+  }
+}
+
 void Execution::place_in_fusion_buffer(Task& task, plan::Operands& operands) {
   if (fusion_.arena != nullptr && task.bytes <= fusion_.bytes_per_lane) {
-    task.packed = fusion_.arena + fusion_.offset(task.lane);
-    operands.peer_data.resize(size(), nullptr);
-    for (int m = 0; m < size(); ++m) {
-      if (m == self_ || links_[m]->peer_memory().empty()) continue;
-      operands.peer_data[m] = visible(*links_[m], fusion_.offset(task.lane), task.bytes);
-    }
+    use_fusion_arena(task, task.bytes, operands);
   } else {
     Memory& buffer = private_fusion_[task.lane];
     if (buffer.size() < task.bytes) buffer = Memory(task.bytes);
-    task.packed = buffer.data();
+    operands.data = task.packed = buffer.data();
   }
-  operands.data = task.packed;
   std::byte* at = task.packed;
   for (std::size_t i = 0; i < task.descriptors.size(); ++i) {
     const Descriptor& descriptor = *task.descriptors[i];
@@ -363,7 +400,7 @@ void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
   operands.op = summing(descriptor.op);
   operands.final_scale = final_scale(descriptor, size());
   const int parts = static_cast<int>(task.plan->chunks) / size();
-  operands.data_layout = blocks.empty() ? plan::Layout::even(task.bytes / element, task.plan->chunks)
+  operands.data_layout = blocks.empty() ? plan::Layout::even(query.bytes / element, task.plan->chunks)
                                         : plan::Layout::blocks(blocks, parts);
   if (!input_blocks.empty()) operands.input_layout = plan::Layout::blocks(input_blocks, parts);
   task.scratch = Memory(task.plan->scratch_chunks * operands.data_layout.largest() * element);
@@ -375,7 +412,7 @@ void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
 void Execution::finish(Task& task) {
   const Descriptor& descriptor = task.descriptor();
   const Nanoseconds ran_at = clock_.now();
-  if (task.packed != nullptr) {
+  if (task.packed != nullptr && !task.sliced) {
     const std::byte* at = task.packed;
     for (const auto& operation : task.operations) {
       if (operation->bytes() > 0) std::memcpy(operation->output, at, operation->bytes());

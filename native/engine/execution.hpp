@@ -73,6 +73,9 @@ class Execution {
   void start_alltoall(Task& task);
   void run_plan(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
                 const std::vector<std::uint64_t>& input_blocks = {});
+  void start_slice(Task& task);
+  bool next_slice(Task& task);
+  void use_fusion_arena(Task& task, std::size_t bytes, plan::Operands& operands);
   void place_in_fusion_buffer(Task& task, plan::Operands& operands);
   void place_alone(Task& task, plan::Operands& operands);
   void finish(Task& task);

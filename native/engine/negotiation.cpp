@@ -52,6 +52,11 @@ bool Release::all_have(std::uint8_t flag) const {
                      [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });
 }
 
+bool Release::any_has(std::uint8_t flag) const {
+  return std::any_of(contributions.begin(), contributions.end(),
+                     [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });
+}
+
 bool Release::all_registered() const {
   return std::all_of(contributions.begin(), contributions.end(),
                      [](const Contribution& c) { return c.present && c.location != 0; });
@@ -193,6 +198,7 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
 }
 
 void Negotiation::decide_round(std::vector<Decision>& decisions) {
+  const std::size_t before = decisions.size();
   bool flush = false;
   bool join = false;
   touched_.clear();
@@ -201,6 +207,7 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     Entry& entry = logs_[m].entries.front();
     flush = flush || (entry.flags & kFlush) != 0;
     blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
+    if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want_pending(static_cast<int>(m));
     if (entry.type == RecordType::kOperation) {
       announce(static_cast<int>(m), entry);
     } else if (entry.type == RecordType::kCancel) {
@@ -219,10 +226,24 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
   touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
   for (const auto& [order, name_hash] : touched_) settle(name_hash, decisions);
   detect_deadlock(decisions);
+  // Somebody waits, or has waited before for something that is complete only now.
+  flush =
+      std::any_of(decisions.begin() + static_cast<std::ptrdiff_t>(before), decisions.end(),
+                  [](const Decision& d) { return d.kind == Decision::Kind::kRelease && d.release.any_has(kFlush); }) ||
+      flush;
   if (flush) {
     Decision close;
     close.kind = Decision::Kind::kFlush;
     decisions.push_back(std::move(close));
+  }
+}
+
+// The member waits for what it has announced so far.
+void Negotiation::want_pending(int member) {
+  for (auto& [name_hash, instances] : pending_) {
+    for (Pending& pending : instances) {
+      if (pending.contributions[member].present) pending.contributions[member].flags |= kFlush;
+    }
   }
 }
 

@@ -56,7 +56,8 @@ struct Release {
   std::int32_t priority = 0;
   std::vector<Contribution> contributions;  // by member
 
-  bool all_have(std::uint8_t flag) const;  // every present contribution has it, and nobody is missing
+  bool all_have(std::uint8_t flag) const;  // and nobody is missing
+  bool any_has(std::uint8_t flag) const;
   bool all_registered() const;
 };
 
@@ -91,6 +92,8 @@ class Negotiation {
 
   std::uint64_t length(int member) const { return logs_[member].end(); }
   std::uint64_t longest() const;
+  // The position that is decided next.
+  std::uint64_t round() const { return round_; }
   // Positions up to here have been asked to be filled.
   std::uint64_t fill_until() const { return fill_until_; }
   bool joined(int member) const { return joined_[member]; }
@@ -120,6 +123,7 @@ class Negotiation {
   bool round_complete() const;
   bool decide_uniform_round(std::vector<Decision>& decisions);
   void decide_round(std::vector<Decision>& decisions);
+  void want_pending(int member);
   void announce(int member, Entry& entry);
   void cancel(const Entry& entry, std::vector<Decision>& decisions);
   void settle(std::uint64_t name_hash, std::vector<Decision>& decisions);

@@ -59,7 +59,9 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 72);
 
-inline constexpr std::size_t kMaxRecordBytes = 64 * 1024;
+inline constexpr std::size_t kMaxRecordBytes = 68 * 1024;
+// Leaves room for the header and a descriptor.
+inline constexpr std::size_t kMaxPayloadBytes = 64 * 1024;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 
 // A record as it lies in received memory.

@@ -14,9 +14,52 @@ constexpr std::size_t kReduceSlice = 512 * 1024;
 // Received bytes that are not aligned to their dtype are reduced through a buffer of this size.
 constexpr std::size_t kAlignBuffer = 4096;
 
+// Takes the header at the front of the lane, when it has arrived.
+bool read_header(transport::Link& link, int lane, Rank peer) {
+  const std::span<const std::byte> arrived = link.peek(lane);
+  if (arrived.size() < sizeof(TransferHeader)) return false;
+  TransferHeader header;
+  std::memcpy(&header, arrived.data(), sizeof(header));
+  if (header.magic != TransferHeader::kMagic) {
+    throw Error(ErrorKind::kProtocol,
+                "rank " + std::to_string(peer) + " sent something that is no transfer on lane " + std::to_string(lane));
+  }
+  link.consume(lane, sizeof(header));
+  transport::Link::LaneUse& use = link.lane_use(lane);
+  use.receiving = true;
+  use.accepted = false;
+  use.receiving_run = header.run;
+  use.receiving_bytes = header.bytes;
+  return true;
+}
+
 bool aligned(const std::byte* address, std::size_t to) { return reinterpret_cast<std::uintptr_t>(address) % to == 0; }
 
 }  // namespace
+
+bool set_aside(transport::Link& link, int lane, Rank peer) {
+  transport::Link::LaneUse& use = link.lane_use(lane);
+  const bool known = use.receiving;
+  if (!known && !read_header(link, lane, peer)) return false;
+  if (use.accepted) return false;
+  if (use.set_aside.empty() || !use.set_aside.back().arriving) {
+    use.set_aside.push_back({.run = use.receiving_run, .payload = {}});
+  }
+  transport::Link::SetAside& transfer = use.set_aside.back();
+  bool moved = !known;
+  while (transfer.payload.size() < use.receiving_bytes) {
+    const std::span<const std::byte> arrived = link.peek(lane);
+    const std::size_t bytes = std::min(arrived.size(), use.receiving_bytes - transfer.payload.size());
+    if (bytes == 0) return moved;
+    transfer.payload.insert(transfer.payload.end(), arrived.begin(),
+                            arrived.begin() + static_cast<std::ptrdiff_t>(bytes));
+    link.consume(lane, bytes);
+    moved = true;
+  }
+  transfer.arriving = false;
+  use.receiving = false;
+  return true;
+}
 
 Run::Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
          std::uint32_t id)
@@ -113,7 +156,7 @@ bool Run::step(std::size_t channel) {
       return true;
     case StepKind::kWait:
       if (!accept_header(step.peer, 0)) return false;
-      links_[step.peer]->lane_use(lane_).receiving = false;
+      end_transfer(step.peer);
       ++state.next;
       return true;
     case StepKind::kRecv:
@@ -170,43 +213,55 @@ bool Run::send(Rank rank) {
   return moved;
 }
 
-// Whether the transfer at the front of the peer's lane is the next one of this run. Reads its header.
+// Whether the next transfer of this run from the peer has arrived, at least its header.
 bool Run::accept_header(Rank peer, std::size_t expected) {
   transport::Link& link = *links_[peer];
   transport::Link::LaneUse& use = link.lane_use(lane_);
-  if (!use.receiving) {
-    const std::span<const std::byte> arrived = link.peek(lane_);
-    if (arrived.size() < sizeof(TransferHeader)) return false;
-    TransferHeader header;
-    std::memcpy(&header, arrived.data(), sizeof(header));
-    if (header.magic != TransferHeader::kMagic) {
-      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) +
-                                            " of the process set sent something that is "
-                                            "no transfer on lane " +
-                                            std::to_string(lane_));
-    }
-    link.consume(lane_, sizeof(header));
-    use = {.sending_run = use.sending_run,
-           .receiving = true,
-           .receiving_run = header.run,
-           .receiving_bytes = header.bytes};
+  std::uint64_t bytes = 0;
+  const auto aside = std::find_if(use.set_aside.begin(), use.set_aside.end(),
+                                  [this](const auto& transfer) { return transfer.run == id_; });
+  if (aside != use.set_aside.end()) {
+    if (aside->arriving) set_aside(link, lane_, peer);
+    if (aside->arriving) return false;
+    bytes = aside->payload.size();
+    peers_[peer].aside = std::move(aside->payload);
+    use.set_aside.erase(aside);
+  } else {
+    if (!use.receiving && !read_header(link, lane_, peer)) return false;
+    if (use.receiving_run != id_) return false;
+    use.accepted = true;
+    bytes = use.receiving_bytes;
   }
-  if (use.receiving_run != id_) return false;
-  if (use.receiving_bytes != expected) {
+  if (bytes != expected) {
     throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set sends " +
-                                          std::to_string(use.receiving_bytes) + " bytes where the " + plan_.generator +
+                                          std::to_string(bytes) + " bytes where the " + plan_.generator +
                                           " plan expects " + std::to_string(expected));
   }
   return true;
+}
+
+void Run::end_transfer(Rank peer) {
+  if (peers_[peer].aside) {
+    peers_[peer].aside.reset();
+  } else {
+    transport::Link::LaneUse& use = links_[peer]->lane_use(lane_);
+    use.receiving = use.accepted = false;
+  }
 }
 
 bool Run::receive(const Step& step, ChannelState& state) {
   const ChunkRef& target = step.targets.front();
   const std::size_t total =
       target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
-  const bool reading = links_[step.peer]->lane_use(lane_).receiving;
-  if (!accept_header(step.peer, total)) return false;
-  bool moved = !reading;
+  const bool reading = links_[step.peer]->lane_use(lane_).accepted && state.done_bytes > 0;
+  if (!reading && !accept_header(step.peer, total)) return false;
+  if (peers_[step.peer].aside) {
+    receive_aside(step, *peers_[step.peer].aside);
+    end_transfer(step.peer);
+    state = {.next = state.next + 1};
+    return true;
+  }
+  bool moved = false;
   while (state.done_bytes < total) {
     if (step.kind == StepKind::kRecvReduce) {
       if (!reduce_arrived(step, state, total)) return moved;
@@ -218,9 +273,19 @@ bool Run::receive(const Step& step, ChannelState& state) {
     }
     moved = true;
   }
-  links_[step.peer]->lane_use(lane_).receiving = false;
+  end_transfer(step.peer);
   state = {.next = state.next + 1};
   return true;
+}
+
+void Run::receive_aside(const Step& step, std::span<const std::byte> payload) {
+  std::byte* to = address(step.targets.front());
+  if (step.kind == StepKind::kRecvReduce) {
+    reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
+                step.final ? operands_.final_scale : 1.0, step.received_first);
+  } else if (!payload.empty()) {
+    std::memcpy(to, payload.data(), payload.size());
+  }
 }
 
 // Reduces straight from where the bytes arrived.

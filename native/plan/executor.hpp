@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,11 @@ struct TransferHeader {
 };
 static_assert(sizeof(TransferHeader) == 16);
 
+// Takes the transfer at the front of the lane out of the way, unless its run has begun to read it: the run finds it when
+// it gets there. Ranks run the tasks of several process sets in different orders; without this a transfer that nobody
+// takes yet could hold up the very one that somebody waits for. True if anything moved. Throws Error{kProtocol}.
+bool set_aside(transport::Link& link, int lane, Rank peer);
+
 class Run {
  public:
   // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
@@ -65,12 +71,15 @@ class Run {
   struct Peer {
     std::vector<Outgoing> outgoing;
     std::size_t next = 0;
+    std::optional<std::vector<std::byte>> aside;  // the accepted transfer, if it had been set aside
   };
 
   bool send(Rank rank);
   bool step(std::size_t channel);
   bool receive(const Step& step, ChannelState& state);
   bool reduce_arrived(const Step& step, ChannelState& state, std::size_t bytes);
+  void receive_aside(const Step& step, std::span<const std::byte> payload);
+  void end_transfer(Rank peer);
   bool accept_header(Rank peer, std::size_t bytes);
   bool reduce(const Step& step, ChannelState& state);
   void post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy);

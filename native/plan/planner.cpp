@@ -12,8 +12,10 @@ namespace ringcore::plan {
 namespace {
 
 constexpr int kParts[] = {1, 2, 4, 8, 16};
-// Smaller pieces than this are not worth a step of their own.
-constexpr std::size_t kMinPartBytes = 32 * 1024;
+// Smaller pieces than this are not worth a step of their own: in shared memory a reader close behind the writer disturbs
+// it (see transport/ring.cpp), between hosts the next hop should start early.
+constexpr std::size_t kMinPartBytesInHost = 128 * 1024;
+constexpr std::size_t kMinPartBytesBetweenHosts = 32 * 1024;
 
 // Whether the sum must be made at once: 16-bit floats round once, deterministic results do not depend on the plan.
 bool must_accumulate_once(const Query& query, int ranks) {
@@ -45,9 +47,10 @@ const Plan& Planner::find(const Query& query, std::size_t bytes) {
   double best_seconds = std::numeric_limits<double>::infinity();
   std::optional<Plan> best;
   int best_parts = 0;
+  const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
   for (const Generator* generator : generators()) {
     for (const int parts : kParts) {
-      if (parts > 1 && bytes / topology_.ranks() / parts < kMinPartBytes) break;
+      if (parts > 1 && bytes / topology_.ranks() / parts < min_part_bytes) break;
       const PlanRequest request{
           .collective = query.collective,
           .topology = &topology_,

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,7 +37,7 @@ class Link {
   // Bytes that have arrived, contiguous, without copying them; empty when there are none. Not necessarily all of them:
   // consume some and call again. On lane 0 the view holds a whole record once that has arrived, if it is at most
   // kMaxContiguous bytes long. The view is valid until the next call on this lane.
-  static constexpr std::size_t kMaxContiguous = 64 * 1024;
+  static constexpr std::size_t kMaxContiguous = 68 * 1024;
   virtual std::span<const std::byte> peek(int lane) = 0;
   virtual void consume(int lane, std::size_t bytes) = 0;
 
@@ -65,11 +66,18 @@ class Link {
 
   // Runs of several process sets may share a lane; a transfer, once begun, has it until its end. This says whose turn
   // it is. Kept by plan/executor.cpp.
+  struct SetAside {
+    std::uint32_t run = 0;
+    std::vector<std::byte> payload;
+    bool arriving = true;
+  };
   struct LaneUse {
     std::uint32_t sending_run = 0;       // 0: nobody is in the middle of a transfer
     bool receiving = false;              // a transfer's header has been read, its payload not wholly
+    bool accepted = false;               // by the run that it is for
     std::uint32_t receiving_run = 0;
     std::uint64_t receiving_bytes = 0;   // of the payload
+    std::deque<SetAside> set_aside;      // transfers that stood in the way, in the order of their arrival
   };
   LaneUse& lane_use(int lane) { return lane_use_[lane]; }
 

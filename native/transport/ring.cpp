@@ -14,8 +14,12 @@
 namespace ringcore::transport {
 namespace {
 
-// Published in pieces, so that the other side copies out while this side still copies in.
-constexpr std::size_t kPieceBytes = std::size_t{8} << 10;
+// Published in pieces, so that the other side copies out while this side still copies in. The pieces are large, because
+// a reader close behind the writer fetches lines, ahead of what it reads, that are just being written: with 8 KiB
+// instead of 256 KiB an allreduce of 1 MiB takes 100 us instead of 75.
+constexpr std::size_t kWrittenPieceBytes = std::size_t{256} << 10;
+// Room is given back in smaller ones: the writer should not wait for it.
+constexpr std::size_t kReadPieceBytes = std::size_t{64} << 10;
 
 // Sequentially consistent throughout: a side that publishes an index and then asks whether the other sleeps must not
 // have the two swapped. On x86 only the stores pay for it.
@@ -63,10 +67,10 @@ std::size_t RingProducer::write(std::span<const std::byte> bytes) {
   while (taken < wanted) {
     const std::size_t rest = wanted - taken;
     const std::size_t free = known_room() >= rest ? rest : room();
-    const std::size_t piece = std::min({free, rest, kPieceBytes});
+    const std::size_t piece = std::min({free, rest, kWrittenPieceBytes});
     if (piece == 0) break;
     std::byte* to = data_ + (tail_ & (capacity_ - 1));
-    if (wanted >= kStreamingBytes) {
+    if (piece >= kStreamingBytes) {
       stream_to_peer(to, bytes.data() + taken, piece);
     } else {
       std::memcpy(to, bytes.data() + taken, piece);
@@ -106,7 +110,7 @@ void RingConsumer::consume(std::size_t bytes) {
 std::size_t RingConsumer::read(std::span<std::byte> out) {
   std::size_t taken = 0;
   while (taken < out.size()) {
-    const std::size_t piece = std::min({available(), out.size() - taken, kPieceBytes});
+    const std::size_t piece = std::min({available(), out.size() - taken, kReadPieceBytes});
     if (piece == 0) break;
     std::memcpy(out.data() + taken, data_ + (head_ & (capacity_ - 1)), piece);
     consume(piece);

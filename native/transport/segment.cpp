@@ -89,7 +89,7 @@ std::uint64_t available_memory_bytes() {
 
 InboxLayout::InboxLayout(int size) {
   constexpr std::size_t kDataBytes = std::size_t{512} << 10;
-  constexpr std::size_t kFewestBytes = 2 * Link::kMaxContiguous;
+  constexpr std::size_t kFewestBytes = std::bit_ceil(Link::kMaxContiguous);
   const std::size_t ranks = std::bit_ceil(static_cast<std::size_t>(std::max(size, 1)));
   data_bytes_ = std::clamp(kDataBytes * 16 / ranks, kFewestBytes, kDataBytes);
   control_bytes_ = std::max(data_bytes_ / 2, kFewestBytes);

@@ -277,3 +277,30 @@ def join_in_a_process_set(adapter: Adapter, checks: Checks) -> None:
     result = c.allreduce(adapter.tensor(payload(me, (10,), "float32")), op=OPS["sum"], name="all again")
     checks.equal("all ranks afterwards", adapter.array(result), reduced(_parts((10,), "float32"), "sum"))
     c.remove_process_set(pair)
+
+
+@case
+def process_sets_at_work_at_the_same_time(adapter: Adapter, checks: Checks) -> None:
+    c, me, size = adapter.collectives, ringcore.rank(), ringcore.size()
+    groups = [list(range(size)), list(range(size)), list(range(max(size - 1, 1)))]
+    sets = [c.add_process_set(group) for group in groups[1:]]
+    for round_ in range(20):
+        handles = []
+        for index in range(24):
+            # Each rank serves the sets in an order of its own.
+            for which in np.random.default_rng([me, round_, index]).permutation(len(groups)):
+                if me not in groups[which]:
+                    continue
+                part = np.full(5000 + 100 * index, float((me + 1) * (which + 1)), np.float32)
+                options = {"process_set": sets[which - 1]} if which > 0 else {}
+                handle = c.allreduce_async(
+                    adapter.tensor(part), op=OPS["sum"], name=f"{round_} {index} {which}", **options
+                )
+                handles.append((which, part.size, handle))
+        for which, count, handle in handles:
+            expected = np.full(count, float((which + 1) * sum(rank + 1 for rank in groups[which])), np.float32)
+            checks.equal(
+                f"set {which} in round {round_}", adapter.array(c.synchronize(handle)), expected, common=False
+            )
+    for process_set in sets:
+        c.remove_process_set(process_set)

@@ -13,7 +13,7 @@ def test_without_variables_every_setting_has_its_default() -> None:
     settings = Settings.from_environ({})
     assert settings == Settings()
     assert settings.fusion_threshold_bytes == 64 * 1024**2
-    assert settings.eager_limit_bytes == 16384
+    assert settings.eager_limit_bytes == 65536
     assert (settings.timeout_s, settings.stall_warning_s, settings.heartbeat_s) == (300.0, 5.0, 2.0)
     assert (settings.start_timeout_s, settings.spin_us, settings.arena_bytes) == (30.0, 100, 0)
     assert (settings.transport, settings.network, settings.network_interfaces) == ("auto", (), ())

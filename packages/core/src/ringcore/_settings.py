@@ -132,7 +132,7 @@ class Settings:
         64 * _KIB**2, _size, _SIZE, "largest bucket that small tensors are fused into; 0: no fusion"
     )
     eager_limit_bytes: int = _setting(
-        16384, _size, _SIZE, "messages up to this size are sent before the receiver asks for them"
+        65536, _size, _SIZE, "blocking operations send their data at once while a rank then sends no more than this"
     )
     timeout_s: float = _setting(
         300.0,
