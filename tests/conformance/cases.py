@@ -299,8 +299,6 @@ def process_sets_at_work_at_the_same_time(adapter: Adapter, checks: Checks) -> N
                 handles.append((which, part.size, handle))
         for which, count, handle in handles:
             expected = np.full(count, float((which + 1) * sum(rank + 1 for rank in groups[which])), np.float32)
-            checks.equal(
-                f"set {which} in round {round_}", adapter.array(c.synchronize(handle)), expected, common=False
-            )
+            checks.equal(f"set {which} in round {round_}", adapter.array(c.synchronize(handle)), expected, common=False)
     for process_set in sets:
         c.remove_process_set(process_set)

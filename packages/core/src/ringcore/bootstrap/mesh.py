@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import ipaddress
 import os
+import resource
 import secrets
 import socket
 import struct
@@ -84,6 +85,7 @@ def connect(
         BootstrapError: The ranks did not find each other in time, or cannot reach each other.
     """
     deadline = time.monotonic() + settings.start_timeout_s
+    _reserve_descriptors(placement.size, lane_count)
     with contextlib.ExitStack() as stack:
         address, key = stack.enter_context(rendezvous_of(placement, settings))
         segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
@@ -114,6 +116,29 @@ def connect(
             connector.close()
             raise
     return _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
+
+
+# Descriptors besides those of the peers: listeners, the rendezvous, selectors, strangers who knock.
+_SPARE_DESCRIPTORS = 32
+
+
+def _reserve_descriptors(size: int, lane_count: int) -> None:
+    """Raise this process's limit of open files as far as the job needs it.
+
+    Raises:
+        BootstrapError: The system does not allow as many.
+    """
+    open_now = len(os.listdir("/proc/self/fd"))
+    needed = open_now + lane_count * (size - 1) + _SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BootstrapError(
+            f"a job of {size} ranks needs {needed} open files a rank ({open_now} are open already), but only {hard} are "
+            f"allowed; raise the limit (ulimit -Hn {needed}, or LimitNOFILE of the service, or nofile in limits.conf)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @dataclass

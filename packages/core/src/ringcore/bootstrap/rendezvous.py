@@ -92,6 +92,10 @@ class RendezvousServer:
         with self._served:
             return self._served.wait_for(lambda: self._rounds_served >= rounds, limit_s)
 
+    def posted(self) -> list[int]:
+        """The ranks that have come in this round and wait for the others."""
+        return sorted(self._contacts)
+
     def _serve(self) -> None:
         acceptor = Acceptor([self._listener], self._key, self._accepted, self._welcome)
         selector = selectors.DefaultSelector()
@@ -103,8 +107,10 @@ class RendezvousServer:
                 for key, _ in selector.select(0.25):
                     if key.fd == self._stop_read:
                         return
-                    if key.data is self:
-                        self._read(key.fileobj)
+                    if key.fileobj in self._reading:
+                        self._read(key.fileobj)  # type: ignore[arg-type]
+                    elif key.data is not None:
+                        self._forget(key.data)
                 acceptor.service(0)
                 self._check_missing()
         finally:
@@ -127,7 +133,7 @@ class RendezvousServer:
             connection.close()
             return
         self._reading[connection] = b""
-        self._selector.register(connection, selectors.EVENT_READ, self)
+        self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -143,10 +149,18 @@ class RendezvousServer:
             return
         self._selector.unregister(connection)
         del self._reading[connection]
-        if not complete or len(received) > MAX_CONTACT_BYTES + _LENGTH.size:
+        contact = _parse(received[_LENGTH.size :]) if complete else None
+        if contact is None:
             connection.close()
             return
-        self._post(connection, json.loads(received[_LENGTH.size :]))
+        self._post(connection, contact)
+
+    def _forget(self, rank: int) -> None:
+        """A waiting rank says nothing more: it has gone, and another process may come in its place."""
+        connection = self._waiting.pop(rank)
+        del self._contacts[rank]
+        self._selector.unregister(connection)
+        connection.close()
 
     def _post(self, connection: socket.socket, contact: dict[str, Any]) -> None:
         if not self._contacts:
@@ -160,6 +174,7 @@ class RendezvousServer:
         rank = int(contact["rank"])
         self._contacts[rank] = contact
         self._waiting[rank] = connection
+        self._selector.register(connection, selectors.EVENT_READ, rank)
         if len(self._contacts) == self._size:
             table = [self._contacts[r] for r in range(self._size)]
             self._answer({"epoch": self._epoch, "contacts": table})
@@ -190,7 +205,7 @@ class RendezvousServer:
     def _check_missing(self) -> None:
         if not self._contacts:
             return
-        limit = min(float(contact.get("start_timeout_s", 30.0)) for contact in self._contacts.values())
+        limit = min(float(contact["start_timeout_s"]) for contact in self._contacts.values())
         if time.monotonic() - self._round_began > limit:
             missing = [rank for rank in range(self._size) if rank not in self._contacts]
             self._fail(
@@ -203,6 +218,7 @@ class RendezvousServer:
 
     def _answer(self, message: dict[str, Any]) -> None:
         for connection in self._waiting.values():
+            self._selector.unregister(connection)
             _send(connection, message)
             connection.close()
         self._waiting.clear()
@@ -293,7 +309,7 @@ def listen_tcp(host: str, port: int = 0) -> socket.socket:
     except OSError as error:
         listener.close()
         remedy = "choose another port" if error.errno == errno.EADDRINUSE else "name an address of this machine"
-        raise BootstrapError(f"cannot listen on {host}:{port} ({error.strerror}); {remedy}") from error
+        raise BootstrapError(f"cannot listen on {host}:{port} ({error.strerror or error}); {remedy}") from error
     return listener
 
 
@@ -312,6 +328,16 @@ def peer_uid(connection: socket.socket) -> int:
     """The user on the other end of a Unix socket."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     return int(_PEER_CREDENTIALS.unpack(credentials)[1])
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    """A contact; None where it is none."""
+    try:
+        contact = json.loads(data)
+        float(contact["start_timeout_s"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return contact if isinstance(contact, dict) else None
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:

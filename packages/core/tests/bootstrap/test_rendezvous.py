@@ -1,0 +1,191 @@
+"""Ranks that do not fit together are told so, each of them; what is not a rank does not stop the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ringcore._errors import BootstrapError
+from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate
+from ringcore.bootstrap.keys import read_key
+from ringcore.bootstrap.rendezvous import RendezvousServer, dial, listen_tcp, meet
+from ringcore._settings import Settings
+
+KEY = bytes(range(32))
+LIMIT_S = 20.0
+
+
+def contact(rank: int, size: int = 2, version: str = "1.0", start_timeout_s: float = LIMIT_S) -> dict[str, Any]:
+    return {"rank": rank, "size": size, "version": version, "start_timeout_s": start_timeout_s}
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}"
+        time.sleep(0.001)
+
+
+def post(server: RendezvousServer, *contacts: dict[str, Any]) -> list[Any]:
+    """Each contact posted by a thread of its own; the answers, or what was raised."""
+
+    def one(posted: dict[str, Any]) -> Any:
+        try:
+            return meet(server.address, KEY, posted, time.monotonic() + LIMIT_S)
+        except BootstrapError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(contacts)) as pool:
+        return list(pool.map(one, contacts))
+
+
+@pytest.fixture
+def server() -> Iterator[RendezvousServer]:
+    with RendezvousServer(2, KEY) as running:
+        yield running
+
+
+def test_every_rank_gets_all_contacts_and_each_round_an_epoch_of_its_own(server: RendezvousServer) -> None:
+    for epoch in (1, 2, 3):
+        for answer in post(server, contact(0), contact(1)):
+            assert answer == (epoch, KEY, [contact(0), contact(1)])
+    assert server.wait_served(3, LIMIT_S)
+
+
+def test_it_listens_on_loopback_only(server: RendezvousServer) -> None:
+    assert server.address.startswith("tcp:127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (contact(0), "two processes say that they are rank 0"),
+        (contact(2), "there is no rank 2 in a job of 2 ranks"),
+        (contact(1, size=3), "rank 1 believes that the job has 3 ranks, but it was started with 2"),
+        (contact(1, version="0.9"), "install the same version on all hosts"),
+    ],
+)
+def test_ranks_that_do_not_fit_together_are_told(server: RendezvousServer, second: dict[str, Any], said: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, server, contact(0))
+        eventually(lambda: server.posted() == [0], "rank 0 has posted")
+        answers = [*post(server, second), *first.result()]
+    assert any(said in str(answer) for answer in answers), answers
+    assert all("the job cannot start" in str(answer) for answer in answers), answers
+    # The next attempt is not spoiled.
+    assert [answer[2] for answer in post(server, contact(0), contact(1))] == [[contact(0), contact(1)]] * 2
+
+
+def test_versions_that_differ_are_both_named(server: RendezvousServer) -> None:
+    answers = post(server, contact(0, version="1.0"), contact(1, version="1.1"))
+    assert all("1.0" in answer and "1.1" in answer for answer in answers), answers
+
+
+def test_a_missing_rank_is_named(server: RendezvousServer) -> None:
+    (answer,) = post(server, contact(0, start_timeout_s=0.2))
+    assert "ranks [1] did not come within 0.2 s" in answer
+    assert "RINGCORE_START_TIMEOUT_S" in answer
+
+
+def post_raw(server: RendezvousServer, data: bytes) -> socket.socket:
+    connection = dial(server.address, time.monotonic() + LIMIT_S)
+    authenticate(connection, KEY, Hello(RENDEZVOUS, 0, 0, 0), time.monotonic() + LIMIT_S)
+    connection.sendall(data)
+    connection.settimeout(LIMIT_S)
+    return connection
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<I", 0xFFFFFFFF) + b"x" * 70_000,  # larger than any contact
+        framed(b"no JSON"),
+        framed(b"[1, 2]"),
+        framed(b"\xff\xfe"),
+        framed(json.dumps({"rank": "0", "size": 2}).encode()),
+        framed(json.dumps({"rank": None}).encode()),
+        framed(json.dumps({"rank": 0, "size": 2, "version": "1.0", "start_timeout_s": "soon"}).encode()),
+    ],
+)
+def test_a_broken_contact_does_not_stop_the_server(server: RendezvousServer, data: bytes) -> None:
+    with post_raw(server, data) as connection:
+        while connection.recv(4096):
+            pass
+    assert [answer[0] for answer in post(server, contact(0), contact(1))] == [1, 1]
+
+
+def test_a_rank_that_dies_while_it_waits_may_come_again(server: RendezvousServer) -> None:
+    with post_raw(server, framed(json.dumps(contact(0)).encode())):
+        eventually(lambda: server.posted() == [0], "rank 0 has posted")
+    eventually(lambda: server.posted() == [], "the server has noticed")
+    answers = post(server, contact(0), contact(1))
+    assert [answer[0] for answer in answers] == [1, 1], answers
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BootstrapError, match=f"cannot listen on 127.0.0.1:{port} .*choose another port"):
+            listen_tcp("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    with pytest.raises(BootstrapError, match=r"192\.0\.2\.1.*name an address of this machine"):
+        listen_tcp("192.0.2.1")
+
+
+def test_a_host_that_does_not_resolve_is_named() -> None:
+    with pytest.raises(BootstrapError, match=r"'no-such-host\.invalid' does not resolve"):
+        dial("tcp:no-such-host.invalid:1", time.monotonic() + LIMIT_S)
+
+
+def test_nobody_there_is_said_at_the_deadline() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, not listening
+        address = f"tcp:127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(BootstrapError, match="nobody answers at"):
+            dial(address, time.monotonic() + 0.1)
+
+
+def test_on_a_unix_socket_the_server_gives_the_key(tmp_path: Path) -> None:
+    with RendezvousServer(1, KEY, path=str(tmp_path / "socket")) as server:
+        assert meet(server.address, None, contact(0, size=1), time.monotonic() + LIMIT_S)[1] == KEY
+    assert not (tmp_path / "socket").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "said"),
+    [
+        (0o644, KEY, "can be read by others; run: chmod 600"),
+        (0o600, b"short", "holds no key: 32 bytes, or 64 hexadecimal digits"),
+    ],
+)
+def test_a_key_file_must_be_private_and_hold_a_key(tmp_path: Path, mode: int, content: bytes, said: str) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    path.chmod(mode)
+    with pytest.raises(BootstrapError, match=said):
+        read_key(Settings.from_environ({"RINGCORE_KEY_FILE": str(path)}))
+
+
+def test_a_closed_server_leaves_no_thread_and_no_descriptor() -> None:
+    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    for _ in range(20):
+        with RendezvousServer(1, KEY) as server:
+            post(server, contact(0, size=1))
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
