@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -199,6 +200,36 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(tmp_path: Path) -> Non
         assert "fork" in result["errors"][0]["message"]
         assert result["status"] == 0
         assert result["sum"] == 2.0
+
+
+def is_killed_with_a_child() -> dict:
+    ringcore.init()
+    ones = np.ones(3, np.float32)
+    ringcore.allreduce(ones)
+    if ringcore.rank() == 1:
+        if os.fork() == 0:
+            mark("forked")
+            await_mark("noticed", 0)  # outlives its parent
+            os._exit(0)
+        await_mark("forked", 1)
+        mark("ready")
+        signal.pause()
+    error = caught(ringcore.allreduce, ones, name="lonely")
+    mark("noticed")
+    return error
+
+
+@TRANSPORTS
+def test_a_child_of_a_killed_rank_does_not_hide_its_death(tmp_path: Path, transport: str) -> None:
+    # The heartbeat would find it too, in a minute.
+    env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_HEARTBEAT_S": "60"}
+    with ranks.started(is_killed_with_a_child, 2, tmp_path, env=env) as job:
+        job.await_mark("ready", 1)
+        job.signal(1, signal.SIGKILL)
+        outcomes = job.wait()
+    assert outcomes[0].result["type"] == "PeerLostError", outcomes
+    assert outcomes[0].result["seconds"] < 30
+    assert "closed the connection" in outcomes[0].result["message"]
 
 
 def arrays_that_are_refused() -> dict:

@@ -35,8 +35,8 @@ def reduces_until_lost(elements: int) -> dict:
 @TRANSPORTS
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_killed_rank_is_named_with_the_tensor(tmp_path: Path, size: int, transport: str) -> None:
-    # 64 MiB: a kill at any moment hits the middle of an operation.
-    with ranks.started(reduces_until_lost, size, tmp_path, 16 << 20, env={"RINGCORE_TRANSPORT": transport}) as job:
+    # 256 MiB: a kill at any moment hits the middle of an operation.
+    with ranks.started(reduces_until_lost, size, tmp_path, 64 << 20, env={"RINGCORE_TRANSPORT": transport}) as job:
         job.await_mark("ready", *range(size))
         job.signal(size - 1, signal.SIGKILL)
         outcomes = job.wait()
@@ -155,8 +155,8 @@ def ends_without_shutdown(rounds: int) -> float:
     return float(sum(ringcore.synchronize(handle)[0] for handle in handles))
 
 
-def test_thirty_programs_that_end_without_shutdown_end_well(tmp_path: Path) -> None:
-    for number in range(30):
+def test_a_hundred_programs_that_end_without_shutdown_end_well(tmp_path: Path) -> None:
+    for number in range(100):
         directory = tmp_path / str(number)
         directory.mkdir()
         env = {"RINGCORE_TRANSPORT": ("shm", "tcp")[number % 2]}

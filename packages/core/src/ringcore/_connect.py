@@ -60,4 +60,7 @@ def _context_of(
         heartbeat_s=settings.heartbeat_s,
         spin_s=settings.spin_us * 1e-6,
     )
-    return Context(rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory)
+    return Context(
+        rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory,
+        peer_fds=[fd for _, _, fds, _ in peers for fd in fds],
+    )  # fmt: skip

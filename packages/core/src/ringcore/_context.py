@@ -33,6 +33,8 @@ class Context:
     runtime: _native.Runtime
     memory: _native.HostMemory | None
     pid: int = field(default_factory=os.getpid)
+    # The engine's connections. A forked child closes its copies: with them it would hide this process's death.
+    peer_fds: list[int] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     # Buffers of calls that were interrupted: the engine may still use them.
     abandoned: list[object] = field(default_factory=list)
@@ -48,6 +50,16 @@ class Context:
 _context: Context | None = None
 _lock = threading.Lock()
 _farewell = ""
+
+
+def _close_inherited_connections() -> None:
+    if _context is not None:
+        for fd in _context.peer_fds:
+            os.close(fd)
+        _context.peer_fds.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited_connections)
 
 
 def context() -> Context:
@@ -115,6 +127,7 @@ def shutdown() -> None:
             from ringcore import _timeline
 
             _timeline.write_pending()
+            current.peer_fds.clear()
             current.runtime.leave(_farewell)
             if current.attention_thread is not None:
                 current.attention_thread.join()

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from ringcore._errors import BootstrapError
+from ringcore._settings import Settings
 from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate
 from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.rendezvous import RendezvousServer, dial, listen_tcp, meet
-from ringcore._settings import Settings
 
 KEY = bytes(range(32))
 LIMIT_S = 20.0
