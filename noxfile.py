@@ -36,7 +36,9 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]  # that the core's one wheel serves
 JOBS = "2"  # compilers at a time: each may take a gigabyte
 
 # A framework's environment: its adapter's tests, the demonstration and the conformance suite run in it.
-FRAMEWORKS = {"torch": ["torch==2.13.0", "numpy", "scikit-learn", "matplotlib"]}
+FRAMEWORKS = {
+    "torch": ["torch==2.13.0", "numpy", "scikit-learn", "matplotlib", "lightning>=2.6", "accelerate>=1.14"],
+}
 TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.5"]  # ml_dtypes: numpy's bfloat16
 # .pre-commit-config.yaml has the same two pins.
 RUFF = "ruff==0.17.5"

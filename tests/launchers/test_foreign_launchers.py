@@ -1,0 +1,106 @@
+"""Ranks started by other launchers find their place; scripts written for torchrun run under ringrun unchanged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.mpis import PACKAGES, installed
+from support.processes import RINGRUN, clean_environ
+
+LIMIT_S = 100
+PLACE = """
+import numpy as np, ringcore
+ringcore.init()
+total = ringcore.allreduce(np.full(3, ringcore.rank() + 1.0), op=ringcore.Sum)[0]
+place = [ringcore.rank(), ringcore.size(), ringcore.local_rank(), ringcore.local_size(), total]
+print("PLACE " + " ".join(map(str, place)) + "\\n", end="", flush=True)
+"""
+DDP = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+model(torch.ones(2, 4)).sum().backward()
+print("SAME", model.module.weight.grad.sum().item(), dist.get_world_size(), flush=True)
+os._exit(0)  # with torch 2.13 a process group of gloo sometimes aborts when it is destroyed, under torchrun too
+"""
+LIGHTNING = """
+import lightning as L, torch
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, _):
+        return self.layer(batch[0]).pow(2).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(16, 4))
+trainer = L.Trainer(
+    max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=4))
+print("SAME", trainer.global_step, trainer.world_size, flush=True)
+"""
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(16, 4))
+model, optimizer, loader = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(data, batch_size=4))
+steps = 0
+for (batch,) in loader:
+    optimizer.zero_grad()
+    accelerator.backward(model(batch).pow(2).mean())
+    optimizer.step()
+    steps += 1
+print("SAME", steps, accelerator.num_processes, flush=True)
+accelerator.end_training()
+"""
+
+
+def output(command: list[str], **variables: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env={**clean_environ(), "OMP_NUM_THREADS": "1", **variables},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+EXPECTED = [f"PLACE {rank} 3 {rank} 3 6.0" for rank in range(3)]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_ranks_of_mpirun_find_their_place(tmp_path: Path, name: str) -> None:
+    mpi = installed(name)
+    said = output([*mpi.launch(3), sys.executable, script(tmp_path, PLACE)], **mpi.environ())
+    assert sorted(line for line in said.splitlines() if "PLACE" in line) == EXPECTED
+
+
+def test_ranks_of_torchrun_find_their_place(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
+    said = output([*launcher, script(tmp_path, PLACE)])
+    assert sorted(line for line in said.splitlines() if "PLACE" in line) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(DDP, "SAME 8.0 2"), (LIGHTNING, "SAME 2 2"), (ACCELERATE, "SAME 2 2")],
+    ids=["DistributedDataParallel", "Lightning", "Accelerate"],
+)
+def test_scripts_for_torchrun_run_under_ringrun(tmp_path: Path, text: str, expected: str) -> None:
+    said = output([*RINGRUN, "-np", "2", sys.executable, script(tmp_path, text)], HOME=os.environ.get("HOME", "/"))
+    assert said.count(expected) == 2, said
