@@ -9,10 +9,12 @@ namespace {
 
 // Changes with every incompatible change of records, plans or lanes.
 constexpr std::uint64_t kProtocolVersion = 1;
+// The number of a process set is part of the number of its runs, see Execution::schedule.
+constexpr ProcessSetId kLastProcessSet = 4095;
 // Payloads up to this size are copied behind their header, so that one write publishes both.
 constexpr std::size_t kOneWriteBytes = 1024;
 // Records for a process set that this rank has not added yet wait for it; more than this is an error.
-constexpr std::size_t kMaxEarlyRecords = 100'000;
+constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {
@@ -37,8 +39,10 @@ std::string list_ranks(const std::vector<Rank>& ranks) {
 constexpr std::size_t kMaxEagerRegistered = 16 * 1024;
 
 // Whether the operation carries its data in the announcement. Where ranks answer differently, the data is not used.
-bool is_eager(const Operation& operation, std::size_t limit, bool registered) {
+bool is_eager(const Operation& operation, std::size_t members, std::size_t limit, bool registered) {
   const Descriptor& descriptor = operation.descriptor;
+  // A root that is no member is found by the general way.
+  if (static_cast<std::uint64_t>(static_cast<std::int64_t>(descriptor.root)) >= members) return false;
   if (!operation.blocking || descriptor.group != 0 || descriptor.prescale != 1.0) return false;
   if (registered && operation.bytes() > kMaxEagerRegistered) return false;
   if (descriptor.collective == Collective::kBarrier) return true;
@@ -101,6 +105,7 @@ struct Engine::Peer {
   Nanoseconds last_heard = 0;
   bool greeted = false;
   bool left = false;  // said goodbye
+  bool gone = false;  // and its link's end has been noticed
   std::string farewell;
   bool saw_farewell = false;
   bool wants_stacks = false;
@@ -199,7 +204,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
   const std::size_t eager_limit = std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
   const std::optional<std::uint64_t> registered = registered_at(*operation);
-  const bool eager = is_eager(*operation, eager_limit, registered.has_value());
+  const bool eager = is_eager(*operation, set.peers.size(), eager_limit, registered.has_value());
   if (eager && start_eager(set, operation)) return;
   set.operations.emplace(operation->name_hash, operation);
 
@@ -323,6 +328,10 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
       set.announced.count(operation->signature) == 0) {
     return false;
   }
+  // While it waits nothing else moves: there must be nothing else.
+  for (const auto& [id, other] : sets_) {
+    if (!other->operations.empty() || other->join != nullptr || !other->execution.idle()) return false;
+  }
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
   header.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
   header.position = set.negotiation.length(set.self);
@@ -346,6 +355,9 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   eager_sources_.assign(set.peers.size(), nullptr);
   eager_sources_[set.self] = operation->input;
   eager_record_bytes_.assign(set.peers.size(), 0);
+  const bool sent = std::all_of(set.peers.begin(), set.peers.end(),
+                                [](const Peer* peer) { return peer == nullptr || peer->backlog.empty(); });
+  if (!sent) leave_eager();
   return true;
 }
 
@@ -355,7 +367,7 @@ bool Engine::progress_eager() {
   Operation& operation = *eager_.operation;
   bool all = true;
   for (std::size_t m = 0; m < set.peers.size(); ++m) {
-    if (set.peers[m] == nullptr || eager_sources_[m] != nullptr) continue;
+    if (set.peers[m] == nullptr) continue;
     const std::span<const std::byte> bytes = set.peers[m]->link->peek(transport::kControlLane);
     if (bytes.size() < sizeof(RecordHeader)) {
       all = false;
@@ -363,11 +375,13 @@ bool Engine::progress_eager() {
     }
     RecordHeader header;
     std::memcpy(&header, bytes.data(), sizeof(header));
+    const std::size_t expected = eager_bytes(operation.descriptor, static_cast<int>(m));
     const bool same = header.type == RecordType::kOperation && header.signature == operation.signature &&
                       header.process_set == set.id && (header.flags & kEager) != 0 && header.epoch == epoch_ &&
                       header.sequence == set.peers[m]->received_records &&
                       header.position == set.negotiation.length(set.self) && header.splits_count == 0 &&
-                      header.payload_bytes == eager_bytes(operation.descriptor, static_cast<int>(m));
+                      header.descriptor_bytes == 0 && header.payload_bytes == expected &&
+                      header.bytes == (sizeof(header) + expected + 7) / 8 * 8;
     if (!same) {
       leave_eager();
       return false;
@@ -413,6 +427,19 @@ void Engine::leave_eager() {
 
 bool Engine::progress() {
   if (failure_ != nullptr) return false;
+  try {
+    return move();
+  } catch (const Error& error) {
+    fail(std::make_shared<const Error>(error));
+  } catch (const std::bad_alloc&) {
+    fail(std::make_shared<const Error>(
+        ErrorKind::kResource, "rank " + std::to_string(rank_) + " has not enough memory. " + pending_summary() +
+                                  " Remedy: gather or scatter less at once, or use fewer ranks a host."));
+  }
+  return true;
+}
+
+bool Engine::move() {
   if (eager_.operation != nullptr && progress_eager()) return true;
   if (eager_.operation != nullptr) return false;
   bool moved = false;
@@ -426,12 +453,7 @@ bool Engine::progress() {
     if (set->undecided) decide(*set);
     const std::uint64_t until = set->negotiation.fill_until();
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
-    try {
-      moved = set->execution.progress() || moved;
-    } catch (const Error& error) {
-      fail(std::make_shared<const Error>(error));
-      return true;
-    }
+    moved = set->execution.progress() || moved;
     collect_done(*set);
   }
   return moved || make_way();
@@ -443,15 +465,11 @@ bool Engine::make_way() {
       std::count_if(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second->execution.idle(); });
   if (running < 2) return false;
   bool moved = false;
-  try {
-    for (const auto& peer : peers_) {
-      if (peer == nullptr) continue;
-      for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
-        moved = plan::set_aside(*peer->link, lane, peer->rank) || moved;
-      }
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
+      moved = plan::set_aside(*peer->link, lane, peer->rank) || moved;
     }
-  } catch (const Error& error) {
-    fail(std::make_shared<const Error>(error));
   }
   return moved;
 }
@@ -550,12 +568,12 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   const auto found = sets_.find(header.process_set);
   if (found == sets_.end()) {
     if (header.process_set < next_set_) return;  // removed here already
-    if (early_records_.size() >= kMaxEarlyRecords) {
+    early_bytes_ += header.bytes;
+    if (early_bytes_ > kMaxEarlyBytes) {
       throw Error(ErrorKind::kProtocol,
                   "uses process set " + std::to_string(header.process_set) + ", which this rank has not added");
     }
-    early_records_.push_back(
-        {peer.rank, header.process_set, build_record(header, record.descriptor, {}, record.payload)});
+    early_records_.push_back({peer.rank, header.process_set, {record.whole.begin(), record.whole.end()}});
     return;
   }
   ProcessSet& set = *found->second;
@@ -666,7 +684,7 @@ void Engine::tend(bool idle) {
       if (peer != nullptr) peer->last_heard = now;
     }
   }
-  tend_links(now);
+  tend_links(now, idle);
   if (failure_ != nullptr) return;
   for (auto& [id, set] : sets_) {
     if (idle && eager_.operation == nullptr) tend_alignment(*set);
@@ -674,10 +692,14 @@ void Engine::tend(bool idle) {
   }
 }
 
-void Engine::tend_links(Nanoseconds now) {
+void Engine::tend_links(Nanoseconds now, bool idle) {
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
     peer->link->check();
+    // What it sent before has been looked at since its end was noticed.
+    if (idle && peer->left && peer->link->failure() && std::exchange(peer->gone, true) && runs_wait_for(*peer)) {
+      return lose(*peer, "has left" + peer->farewell + " in the middle of an operation");
+    }
     if (const auto failure = peer->link->failure(); failure && !peer->left) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);  // its last words
@@ -730,6 +752,13 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
   }
 }
 
+std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {
+  const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
+  if (missing.empty()) return "all ranks submitted it, but not all of them the rest of its group";
+  return list_ranks(missing) + " did not submit it; " + list_ranks(set.negotiation.present(operation.name_hash)) +
+         " did";
+}
+
 void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {
   const Nanoseconds waited = now - operation.submitted_at;
   if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
@@ -744,10 +773,9 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
   if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !operation.stall_reported) {
     operation.stall_reported = true;
     const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
-    warnings_.push_back(
-        title(operation) + " has waited for " + std::to_string(waited / kMillisecond) + " ms: " + list_ranks(missing) +
-        " did not submit it; " + list_ranks(set.negotiation.present(operation.name_hash)) +
-        " did. It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
+    warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
+                        " ms: " + who_submitted(set, operation) +
+                        ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
     for (const Rank rank : missing) {
       if (peers_[rank] == nullptr) continue;
       RecordHeader request{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest};
@@ -756,11 +784,9 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
   }
   if (waited > settings_.timeout && !operation.cancel_sent && set.join == nullptr) {
     operation.cancel_sent = true;
-    const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
-    const std::string text = title(operation) + ": " + list_ranks(missing) + " did not submit it within " +
-                             std::to_string(settings_.timeout / kMillisecond) + " ms, " +
-                             list_ranks(set.negotiation.present(operation.name_hash)) +
-                             " did. Remedy: make all ranks submit the same tensors (look at the reported stacks), or "
+    const std::string text = title(operation) + ": " + who_submitted(set, operation) + ", for " +
+                             std::to_string(settings_.timeout / kMillisecond) +
+                             " ms. Remedy: make all ranks submit the same tensors (look at the reported stacks), or "
                              "raise RINGCORE_TIMEOUT_S if a rank may be that slow.";
     fill(set, set.negotiation.longest(), nullptr);
     RecordHeader header{.type = RecordType::kCancel, .flags = kFlush | kFill, .name_hash = operation.name_hash};
@@ -771,6 +797,15 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
     set.negotiation.append(set.self, std::move(entry));
     set.undecided = true;
   }
+}
+
+// Whether a run that has begun can go on only with the peer.
+bool Engine::runs_wait_for(const Peer& peer) const {
+  return std::any_of(sets_.begin(), sets_.end(), [&peer](const auto& item) {
+    const ProcessSet& set = *item.second;
+    const int member = set.member(peer.rank);
+    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer && set.execution.waits_for(member);
+  });
 }
 
 // ---- ending ----
@@ -821,6 +856,9 @@ void Engine::fail_operations_needing(const Peer& peer) {
       complete(set->join, error_for(*set->join));
       set->join = nullptr;
     }
+    // What it has announced may still be decided, and run as far as its data was sent.
+    set->negotiation.leave(member);
+    set->undecided = true;
   }
 }
 
@@ -873,6 +911,11 @@ bool Engine::busy() const {
 // ---- process sets ----
 
 ProcessSetId Engine::add_process_set(std::vector<Rank> members) {
+  if (next_set_ > kLastProcessSet) {
+    throw Error(ErrorKind::kResource, "this job has had " + std::to_string(kLastProcessSet) +
+                                          " process sets, and there can be no more. Remedy: keep process sets instead "
+                                          "of adding them again and again.");
+  }
   const auto own = std::find(members.begin(), members.end(), rank_);
   const ProcessSetId id = next_set_++;
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
@@ -899,10 +942,12 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members) {
   sets_.emplace(id, std::move(set));
   std::vector<EarlyRecord> early = std::move(early_records_);
   early_records_.clear();
+  early_bytes_ = 0;
   for (EarlyRecord& record : early) {
     if (record.process_set == id) {
       receive_entry(*peers_[record.rank], *parse_record(record.bytes));
     } else {
+      early_bytes_ += record.bytes.size();
       early_records_.push_back(std::move(record));
     }
   }
@@ -912,7 +957,9 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members) {
 void Engine::remove_process_set(ProcessSetId id) {
   const auto found = sets_.find(id);
   if (found == sets_.end()) return;
-  if (id == kWorld || !found->second->operations.empty()) {
+  if (eager_.operation != nullptr) leave_eager();
+  if (id == kWorld || !found->second->operations.empty() || found->second->join != nullptr ||
+      !found->second->execution.idle()) {
     throw Error(ErrorKind::kInvalidArgument,
                 "process set " + std::to_string(id) +
                     (id == kWorld ? " is the world and stays" : " has operations that are not done"));

@@ -111,6 +111,7 @@ class Engine {
   bool start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation);
   bool progress_eager();
   bool make_way();
+  bool move();
   void leave_eager();
   void fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in);
 
@@ -123,9 +124,11 @@ class Engine {
   void collect_done(ProcessSet& set);
   static void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
-  void tend_links(Nanoseconds now);
+  void tend_links(Nanoseconds now, bool idle);
   void tend_alignment(ProcessSet& set);
   void tend_stalls(ProcessSet& set, Nanoseconds now);
+  static std::string who_submitted(const ProcessSet& set, const Operation& operation);
+  bool runs_wait_for(const Peer& peer) const;
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void lose(Peer& peer, const std::string& why);
   void fail_operations_needing(const Peer& peer);
@@ -168,6 +171,7 @@ class Engine {
     std::vector<std::byte> bytes;
   };
   std::vector<EarlyRecord> early_records_;
+  std::size_t early_bytes_ = 0;
 };
 
 }  // namespace ringcore::engine

@@ -15,6 +15,9 @@ constexpr std::size_t kMinDirectBytes = 32 * 1024;
 // A large tensor goes through the fusion buffer in slices of this size, which stay in the caches.
 constexpr std::size_t kSliceBytes = 4 * 1024 * 1024;
 
+// Copies before a plan are made in pieces of this size: in between other lanes, control records and heartbeats move.
+constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
+
 ReduceOp summing(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
 // Applied to each complete sum.
@@ -72,6 +75,13 @@ struct Execution::Task {
   std::byte* packed = nullptr;  // where the tensors were packed
   bool sliced = false;          // the tensor goes through there slice by slice
   std::size_t slice_begin = 0;  // bytes
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+    double scale;
+  };
+  std::optional<Copy> copy;  // still to be made before the run
   const plan::Plan* plan = nullptr;
   std::unique_ptr<plan::Run> run;
   Nanoseconds started_at = 0;
@@ -194,6 +204,10 @@ bool Execution::progress() {
         start(task);
         moved = true;
       }
+      if (task.copy) {
+        moved = true;
+        if (!copy_piece(task)) break;
+      }
       moved = task.run->progress() || moved;
       if (!task.run->done()) break;
       moved = true;
@@ -220,6 +234,26 @@ void Execution::start(Task& task) {
     case Collective::kAlltoall: return start_alltoall(task);
     case Collective::kBarrier: break;  // completes when it is released
   }
+}
+
+// Data that must lie elsewhere, or be scaled, before the plan runs.
+void Execution::copy_first(Task& task, std::byte* to, const std::byte* from, std::size_t bytes) {
+  const double scale = task.descriptor().prescale;
+  if (bytes > 0 && (to != from || scale != 1.0)) task.copy = Task::Copy{to, from, bytes, scale};
+}
+
+// True when all is copied.
+bool Execution::copy_piece(Task& task) {
+  Task::Copy& copy = *task.copy;
+  const std::size_t bytes = std::min(copy.bytes, kCopyBytes);
+  const DType dtype = task.descriptor().dtype;
+  if (copy.to != copy.from) std::memcpy(copy.to, copy.from, bytes);
+  if (copy.scale != 1.0) scale_in_place(dtype, copy.to, bytes / size_of(dtype), copy.scale);
+  copy = {copy.to + bytes, copy.from + bytes, copy.bytes - bytes, copy.scale};
+  if (copy.bytes > 0) return false;
+  task.copy.reset();
+  task.ready_at = clock_.now();
+  return true;
 }
 
 void Execution::start_allreduce(Task& task) {
@@ -280,7 +314,7 @@ void Execution::place_alone(Task& task, plan::Operands& operands) {
     fill_identity(descriptor.dtype, summing(descriptor.op), task.work.data(), count);
     operands.data = task.work.data();
   } else {
-    copy_scaled(descriptor, task.operation().output, task.operation().input, count);
+    copy_first(task, task.operation().output, task.operation().input, task.bytes);
     operands.data = task.operation().output;
   }
   if (!task.registered || task.bucket) return;
@@ -337,8 +371,7 @@ void Execution::start_allgather(Task& task) {
   }
   const std::size_t element = size_of(descriptor.dtype);
   operation.result = Memory(total * element);
-  if (operation.bytes() > 0)
-    std::memcpy(operation.result.data() + before * element, operation.input, operation.bytes());
+  copy_first(task, operation.result.data() + before * element, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.result.data();
   run_plan(task, {.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
@@ -346,9 +379,7 @@ void Execution::start_allgather(Task& task) {
 
 void Execution::start_broadcast(Task& task) {
   Operation& operation = task.operation();
-  if (self_ == task.descriptor().root && operation.output != operation.input && operation.bytes() > 0) {
-    std::memcpy(operation.output, operation.input, operation.bytes());
-  }
+  if (self_ == task.descriptor().root) copy_first(task, operation.output, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.output;
   run_plan(task, {.collective = Collective::kBroadcast, .bytes = task.bytes, .root = task.descriptor().root},
@@ -359,7 +390,7 @@ void Execution::start_reducescatter(Task& task) {
   const Descriptor& descriptor = task.descriptor();
   Operation& operation = task.operation();
   task.work = Memory(task.bytes);
-  copy_scaled(descriptor, task.work.data(), operation.input, operation.count());
+  copy_first(task, task.work.data(), operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = task.work.data();
   run_plan(task, {.collective = Collective::kReduceScatter, .bytes = task.bytes}, std::move(operands),
@@ -453,6 +484,12 @@ void Execution::fail() {
   buckets_.clear();
   for (auto& queue : lanes_) queue.clear();
   done_.clear();
+}
+
+bool Execution::waits_for(int member) const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [member](const auto& queue) {
+    return !queue.empty() && queue.front()->run != nullptr && queue.front()->run->waits_for(member);
+  });
 }
 
 std::string Execution::describe_running() const {

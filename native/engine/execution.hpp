@@ -56,6 +56,8 @@ class Execution {
   std::vector<std::shared_ptr<Operation>>& done() { return done_; }
   // Drops everything; the operations are failed by the engine.
   void fail();
+  // Whether a run that has begun can go on only with this member.
+  bool waits_for(int member) const;
   // What a running operation waits for, for error messages; empty when none runs.
   std::string describe_running() const;
 
@@ -73,6 +75,8 @@ class Execution {
   void start_alltoall(Task& task);
   void run_plan(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
                 const std::vector<std::uint64_t>& input_blocks = {});
+  void copy_first(Task& task, std::byte* to, const std::byte* from, std::size_t bytes);
+  bool copy_piece(Task& task);
   void start_slice(Task& task);
   bool next_slice(Task& task);
   void use_fusion_arena(Task& task, std::size_t bytes, plan::Operands& operands);

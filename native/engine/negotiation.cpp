@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace ringcore::engine {
 namespace {
@@ -25,6 +26,14 @@ Contribution contribution_of(Entry& entry) {
 
 std::string title(const Descriptor& descriptor) {
   return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
+}
+
+// Adds the rows of one more member to `sum`. False when their bytes can lie in no memory: what a peer says is not believed.
+bool fits_memory(std::uint64_t rows, const Descriptor& descriptor, std::uint64_t& sum) {
+  std::uint64_t bytes = 0;
+  return !__builtin_add_overflow(sum, rows, &sum) &&
+         !__builtin_mul_overflow(sum, descriptor.shape.row_elements() * size_of(descriptor.dtype), &bytes) &&
+         bytes <= static_cast<std::uint64_t>(PTRDIFF_MAX);
 }
 
 // What two descriptors of one name differ in, and what to do about it.
@@ -66,6 +75,7 @@ Negotiation::Negotiation(std::vector<Rank> members, int self)
     : members_(std::move(members)),
       self_(self),
       logs_(members_.size()),
+      left_(members_.size(), false),
       joined_(members_.size(), false),
       blocked_on_(members_.size(), 0) {}
 
@@ -118,10 +128,15 @@ std::vector<Rank> Negotiation::present(std::uint64_t name_hash) const {
 
 std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
   std::vector<Rank> ranks;
-  const auto found = pending_.find(name_hash);
+  const Pending* pending = alive(name_hash, self_);
+  const auto held_back = std::any_of(groups_.begin(), groups_.end(), [name_hash](const auto& item) {
+    return std::any_of(item.second.begin(), item.second.end(),
+                       [name_hash](const Group& group) { return group.finished.count(name_hash) > 0; });
+  });
+  if (pending == nullptr && held_back) return ranks;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (joined_[m]) continue;
-    if (found != pending_.end() && found->second.front().contributions[m].present) continue;
+    if (pending != nullptr && pending->contributions[m].present) continue;
     const auto& entries = logs_[m].entries;
     const bool waits_undecided = std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
       return entry.type == RecordType::kJoin || (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
@@ -133,9 +148,10 @@ std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
 
 bool Negotiation::round_complete() const {
   for (std::size_t m = 0; m < logs_.size(); ++m) {
-    if (!joined_[m] && logs_[m].entries.empty()) return false;
+    if (!joined_[m] && !left_[m] && logs_[m].entries.empty()) return false;
   }
-  return joined_count_ < static_cast<int>(logs_.size());
+  return std::any_of(logs_.begin(), logs_.end(), [](const Log& log) { return !log.entries.empty(); }) &&
+         joined_count_ < static_cast<int>(logs_.size());
 }
 
 void Negotiation::decide(std::vector<Decision>& decisions) {
@@ -145,7 +161,7 @@ void Negotiation::decide(std::vector<Decision>& decisions) {
     if (!decide_uniform_round(decisions)) decide_round(decisions);
     ++round_;
     for (std::size_t m = 0; m < logs_.size(); ++m) {
-      if (!sits_out[m]) logs_[m].entries.pop_front();
+      if (!sits_out[m] && !logs_[m].entries.empty()) logs_[m].entries.pop_front();
       logs_[m].first = round_;
     }
     if (joined_count_ == static_cast<int>(logs_.size())) {
@@ -162,6 +178,7 @@ void Negotiation::decide(std::vector<Decision>& decisions) {
 // The steady state: every rank announced the same operation at this position, and it is not known from earlier.
 bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
   if (joined_count_ > 0 || !groups_.empty()) return false;
+  if (std::any_of(logs_.begin(), logs_.end(), [](const Log& log) { return log.entries.empty(); })) return false;
   const Entry& first = logs_[0].entries.front();
   if (first.type != RecordType::kOperation || first.descriptor->group != 0 ||
       (!pending_.empty() && pending_.count(first.name_hash) > 0)) {
@@ -203,7 +220,7 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
   bool join = false;
   touched_.clear();
   for (std::size_t m = 0; m < logs_.size(); ++m) {
-    if (joined_[m]) continue;
+    if (joined_[m] || logs_[m].entries.empty()) continue;
     Entry& entry = logs_[m].entries.front();
     flush = flush || (entry.flags & kFlush) != 0;
     blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
@@ -211,7 +228,7 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     if (entry.type == RecordType::kOperation) {
       announce(static_cast<int>(m), entry);
     } else if (entry.type == RecordType::kCancel) {
-      cancel(entry, decisions);
+      cancel(static_cast<int>(m), entry, decisions);
     } else if (entry.type == RecordType::kJoin) {
       join = true;
       joined_[m] = true;
@@ -263,20 +280,50 @@ void Negotiation::announce(int member, Entry& entry) {
   touched_.emplace_back(instances.front().order, entry.name_hash);
 }
 
-void Negotiation::cancel(const Entry& entry, std::vector<Decision>& decisions) {
-  const auto found = pending_.find(entry.name_hash);
-  if (found == pending_.end() || found->second.front().error) return;  // it was decided in the meantime
+// The use of the name that the member waits in: not one that has failed and that others have not met yet.
+const Negotiation::Pending* Negotiation::alive(std::uint64_t name_hash, int member) const {
+  const auto found = pending_.find(name_hash);
+  if (found == pending_.end()) return nullptr;
+  for (const Pending& pending : found->second) {
+    if (!pending.error && pending.contributions[member].present) return &pending;
+  }
+  return nullptr;
+}
+
+Negotiation::Pending* Negotiation::alive(std::uint64_t name_hash, int member) {
+  return const_cast<Pending*>(std::as_const(*this).alive(name_hash, member));
+}
+
+void Negotiation::cancel(int member, const Entry& entry, std::vector<Decision>& decisions) {
   const std::string text(reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size());
-  fail(found->second.front(), entry.name_hash, make_error(ErrorKind::kTimeout, text), decisions);
+  const auto error = make_error(ErrorKind::kTimeout, text);
+  if (Pending* pending = alive(entry.name_hash, member)) {
+    fail(*pending, entry.name_hash, error, decisions);
+    const std::uint64_t group = pending->descriptor->group;
+    if (group != 0) fail_group(group_of(group, entry.name_hash), group, error, decisions);
+    return;
+  }
+  for (auto& [hash, groups] : groups_) {
+    for (Group& group : groups) {
+      const bool holds = std::any_of(group.ready.begin(), group.ready.end(),
+                                     [&](const Release& ready) { return ready.name_hash == entry.name_hash; });
+      if (holds) return fail_group(group, hash, error, decisions);
+    }
+  }
 }
 
 // What has become of the operation in this round: impossible, complete, or neither?
 void Negotiation::settle(std::uint64_t name_hash, std::vector<Decision>& decisions) {
   for (auto found = pending_.find(name_hash); found != pending_.end(); found = pending_.find(name_hash)) {
     Pending& pending = found->second.front();
+    const std::uint64_t group = pending.descriptor->group;
     if (!pending.error) pending.error = find_mismatch(pending);
+    if (!pending.error && group != 0) pending.error = group_of(group, name_hash).error;
     // A failed instance tells each rank once, in the round in which that rank announces it.
-    if (pending.error) fail(pending, name_hash, pending.error, decisions);
+    if (pending.error) {
+      fail(pending, name_hash, pending.error, decisions);
+      if (group != 0) fail_group(group_of(group, name_hash), group, pending.error, decisions);
+    }
     for (std::size_t m = 0; m < members_.size(); ++m) {
       if (!pending.contributions[m].present && !joined_[m]) return;
     }
@@ -291,54 +338,64 @@ void Negotiation::finish(std::uint64_t name_hash, Pending pending, std::vector<D
   if (!pending.error) {
     if (auto error = check_complete(pending)) fail(pending, name_hash, std::move(error), decisions);
   }
-  const std::uint64_t group = pending.descriptor->group;
-  if (pending.error) {
-    if (group != 0) fail_group(group, pending.error, decisions);
-    return;
-  }
+  const std::uint64_t group_hash = pending.descriptor->group;
   Decision decision;
   decision.kind = Decision::Kind::kRelease;
   decision.release.descriptor = pending.descriptor;
   decision.release.name_hash = name_hash;
   decision.release.priority = pending.priority;
   decision.release.contributions = std::move(pending.contributions);
-  if (group == 0) {
-    decisions.push_back(std::move(decision));
+  if (group_hash == 0) {
+    if (!pending.error) decisions.push_back(std::move(decision));
     return;
   }
-  const std::size_t group_size = pending.descriptor->group_size;
-  std::vector<Release>& ready = groups_[group];
-  ready.push_back(std::move(decision.release));
-  if (ready.size() < group_size) return;
-  for (Release& release : ready) {
+  Group& group = group_of(group_hash, name_hash);
+  group.finished.insert(name_hash);
+  if (pending.error) {
+    fail_group(group, group_hash, pending.error, decisions);
+  } else {
+    group.ready.push_back(std::move(decision.release));
+  }
+  if (group.finished.size() < pending.descriptor->group_size) return;
+  for (Release& release : group.ready) {
     Decision member;
     member.kind = Decision::Kind::kRelease;
     member.release = std::move(release);
     decisions.push_back(std::move(member));
   }
-  groups_.erase(group);
+  // Uses of a group finish in the order in which they began: a name counts for the first one that lacks it.
+  std::deque<Group>& uses = groups_[group_hash];
+  uses.erase(std::find_if(uses.begin(), uses.end(), [&group](const Group& use) { return &use == &group; }));
+  if (uses.empty()) groups_.erase(group_hash);
+}
+
+// The use of the group that the name's next finish counts for.
+Negotiation::Group& Negotiation::group_of(std::uint64_t group_hash, std::uint64_t name_hash) {
+  std::deque<Group>& uses = groups_[group_hash];
+  for (Group& use : uses) {
+    if (use.finished.count(name_hash) == 0) return use;
+  }
+  return uses.emplace_back();
 }
 
 // All or nothing: when one operation of a group fails, all of it fails.
-void Negotiation::fail_group(std::uint64_t group, const std::shared_ptr<const Error>& error,
+void Negotiation::fail_group(Group& group, std::uint64_t group_hash, const std::shared_ptr<const Error>& error,
                              std::vector<Decision>& decisions) {
-  if (const auto found = groups_.find(group); found != groups_.end()) {
-    for (const Release& ready : found->second) {
-      Decision decision;
-      decision.kind = Decision::Kind::kFail;
-      decision.name_hash = ready.name_hash;
-      decision.error = error;
-      decisions.push_back(std::move(decision));
-    }
-    groups_.erase(found);
+  if (group.error) return;
+  group.error = error;
+  for (const Release& ready : group.ready) {
+    Decision decision;
+    decision.kind = Decision::Kind::kFail;
+    decision.name_hash = ready.name_hash;
+    decision.error = error;
+    decisions.push_back(std::move(decision));
   }
-  for (auto it = pending_.begin(); it != pending_.end();) {
-    Pending& pending = it->second.front();
-    if (pending.descriptor->group == group) {
-      fail(pending, it->first, error, decisions);
-      it = pending_.erase(it);
-    } else {
-      ++it;
+  group.ready.clear();
+  for (auto& [name_hash, instances] : pending_) {
+    for (Pending& pending : instances) {
+      if (pending.descriptor->group != group_hash || pending.error) continue;
+      if (&group_of(group_hash, name_hash) == &group) fail(pending, name_hash, error, decisions);
+      break;  // the later ones belong to later uses
     }
   }
 }
@@ -386,15 +443,23 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
 std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending) const {
   const Descriptor& descriptor = *pending.descriptor;
   std::vector<int> absent;
+  std::uint64_t rows = 0;  // of all members up to here
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Contribution& contribution = pending.contributions[m];
     if (!contribution.present) {
       absent.push_back(static_cast<int>(m));
       continue;
     }
+    if (!fits_memory(contribution.rows, descriptor, rows)) {
+      return make_error(ErrorKind::kMismatch, title(descriptor) + ": rank " + std::to_string(members_[m]) + " has " +
+                                                  std::to_string(contribution.rows) +
+                                                  " rows, and no memory holds all of them together.");
+    }
     if (descriptor.collective != Collective::kAlltoall) continue;
     const std::uint64_t sum = std::accumulate(contribution.splits.begin(), contribution.splits.end(), std::uint64_t{0});
-    if (contribution.splits.size() != members_.size() || sum != contribution.rows) {
+    const bool too_large = std::any_of(contribution.splits.begin(), contribution.splits.end(),
+                                       [&](std::uint64_t split) { return split > contribution.rows; });
+    if (contribution.splits.size() != members_.size() || sum != contribution.rows || too_large) {
       return make_error(ErrorKind::kMismatch,
                         title(descriptor) + ": rank " + std::to_string(members_[m]) + " gave " +
                             std::to_string(contribution.splits.size()) + " splits that add up to " +
@@ -424,13 +489,11 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   std::string cycle;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (joined_[m]) continue;
-    const auto found = blocked_on_[m] == 0 ? pending_.end() : pending_.find(blocked_on_[m]);
-    if (found == pending_.end() || found->second.front().error || !found->second.front().contributions[m].present) {
-      return;
-    }
+    const Pending* pending = blocked_on_[m] == 0 ? nullptr : alive(blocked_on_[m], static_cast<int>(m));
+    if (pending == nullptr) return;
     anyone = true;
     cycle += (cycle.empty() ? "rank " : ", rank ") + std::to_string(members_[m]) + " in " +
-             title(*found->second.front().contributions[m].descriptor);
+             title(*pending->contributions[m].descriptor);
   }
   if (!anyone) return;
   const auto error = make_error(ErrorKind::kDeadlock,
@@ -438,17 +501,21 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
                                     ". Remedy: call blocking operations in the same order on all ranks, or submit them "
                                     "with the _async forms and synchronize afterwards.");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stuck;
-  for (const std::uint64_t name_hash : blocked_on_) {
-    if (name_hash == 0) continue;
-    const auto found = pending_.find(name_hash);
-    if (found != pending_.end()) stuck.emplace_back(found->second.front().order, name_hash);
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    const Pending* pending = blocked_on_[m] == 0 ? nullptr : alive(blocked_on_[m], static_cast<int>(m));
+    if (pending != nullptr) stuck.emplace_back(pending->order, blocked_on_[m]);
   }
   std::sort(stuck.begin(), stuck.end());
   stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
   for (const auto& [order, name_hash] : stuck) {
-    fail(pending_.find(name_hash)->second.front(), name_hash, error, decisions);
+    const auto found = pending_.find(name_hash);
+    std::deque<Pending>& instances = found->second;
+    const auto instance = std::find_if(instances.begin(), instances.end(),
+                                       [order = order](const Pending& pending) { return pending.order == order; });
+    fail(*instance, name_hash, error, decisions);
     // Nobody else will announce it in this instance: every rank was blocked, and is told now.
-    pending_.erase(name_hash);
+    instances.erase(instance);
+    if (instances.empty()) pending_.erase(found);
   }
   std::fill(blocked_on_.begin(), blocked_on_.end(), 0);
 }

@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/record.hpp"
@@ -99,6 +100,8 @@ class Negotiation {
   bool joined(int member) const { return joined_[member]; }
   // Whether the member's log says that it joins, decided or not.
   bool announced_join(int member) const;
+  // The member's log ends here: what it has announced is decided, and nothing more is waited for from it.
+  void leave(int member) { left_[member] = true; }
   // Whether the operation stands in every log, decided or not; and the ranks whose logs it does not stand in.
   bool announced_by_all(std::uint64_t name_hash) const;
   std::vector<Rank> missing(std::uint64_t name_hash) const;
@@ -120,15 +123,26 @@ class Negotiation {
     bool told_self = false;  // this rank's operation has failed already
   };
 
+  // One use of a group. A member of it is finished when all ranks have announced it, well or not.
+  struct Group {
+    std::unordered_set<std::uint64_t> finished;  // name hashes
+    std::vector<Release> ready;  // held back until all are finished
+    std::shared_ptr<const Error> error;
+  };
+
   bool round_complete() const;
   bool decide_uniform_round(std::vector<Decision>& decisions);
   void decide_round(std::vector<Decision>& decisions);
   void want_pending(int member);
   void announce(int member, Entry& entry);
-  void cancel(const Entry& entry, std::vector<Decision>& decisions);
+  void cancel(int member, const Entry& entry, std::vector<Decision>& decisions);
   void settle(std::uint64_t name_hash, std::vector<Decision>& decisions);
   void finish(std::uint64_t name_hash, Pending pending, std::vector<Decision>& decisions);
-  void fail_group(std::uint64_t group, const std::shared_ptr<const Error>& error, std::vector<Decision>& decisions);
+  Group& group_of(std::uint64_t group_hash, std::uint64_t name_hash);
+  void fail_group(Group& group, std::uint64_t group_hash, const std::shared_ptr<const Error>& error,
+                  std::vector<Decision>& decisions);
+  Pending* alive(std::uint64_t name_hash, int member);
+  const Pending* alive(std::uint64_t name_hash, int member) const;
   void fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
             std::vector<Decision>& decisions);
   void detect_deadlock(std::vector<Decision>& decisions);
@@ -142,6 +156,7 @@ class Negotiation {
   std::uint64_t round_ = 0;
   std::uint64_t next_order_ = 0;
   std::uint64_t fill_until_ = 0;
+  std::vector<bool> left_;
   std::vector<bool> joined_;
   int joined_count_ = 0;
   int last_joined_ = -1;
@@ -149,7 +164,7 @@ class Negotiation {
   // More than one instance of a name exists only after a failure that not all members have met yet.
   std::unordered_map<std::uint64_t, std::deque<Pending>> pending_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> touched_;  // (order, name hash) announced in this round
-  std::unordered_map<std::uint64_t, std::vector<Release>> groups_;  // complete operations of incomplete groups
+  std::unordered_map<std::uint64_t, std::deque<Group>> groups_;  // incomplete ones; more than one after a failure
   std::unordered_map<std::uint64_t, std::shared_ptr<const Descriptor>> known_;
 };
 

@@ -42,6 +42,7 @@ std::optional<RecordView> parse_record(std::span<const std::byte> bytes) {
     refuse("parts of " + std::to_string(content) + " bytes in " + std::to_string(header.bytes));
   }
   if (bytes.size() < header.bytes) return std::nullopt;
+  view.whole = bytes.first(header.bytes);
   std::span<const std::byte> rest = bytes.subspan(sizeof(RecordHeader));
   view.splits = rest.first(std::size_t{header.splits_count} * 8);
   rest = rest.subspan(view.splits.size());
@@ -103,6 +104,12 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   descriptor.dtype = static_cast<DType>(packed.dtype);
   descriptor.op = static_cast<ReduceOp>(packed.op);
   descriptor.root = packed.root;
+  std::uint64_t size = size_of(static_cast<DType>(packed.dtype));
+  for (int i = 0; i < packed.dims; ++i) {
+    // The product is asked for without its zeros: it must not wrap on the way to them.
+    if (packed.extent[i] > 0 && __builtin_mul_overflow(size, packed.extent[i], &size)) refuse("a shape of no memory");
+  }
+  if (size > static_cast<std::uint64_t>(PTRDIFF_MAX)) refuse("a shape of no memory");
   descriptor.shape.dims = packed.dims;
   std::memcpy(descriptor.shape.extent.data(), packed.extent, sizeof(packed.extent));
   descriptor.prescale = packed.prescale;

@@ -70,6 +70,7 @@ struct RecordView {
   std::span<const std::byte> descriptor;
   std::span<const std::byte> splits;
   std::span<const std::byte> payload;
+  std::span<const std::byte> whole;
 
   std::string text() const { return {reinterpret_cast<const char*>(payload.data()), payload.size()}; }
 };

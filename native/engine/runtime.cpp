@@ -64,6 +64,10 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation) {
   engine_.submit(operation);
   while (engine_.progress()) {
   }
+  // The progress thread has gone to sleep when nothing waited for room.
+  if (armed_ && std::any_of(links_.begin(), links_.end(), [](transport::Link* link) { return link->blocked(); })) {
+    disarm();
+  }
   if (!armed_ && engine_.busy()) thread_waiter_.wake();
 }
 
@@ -99,10 +103,9 @@ void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& 
   Nanoseconds tended = begin;
   Nanoseconds asked = begin;
   while (!operation.done()) {
-    if (engine_.progress()) {
-      waiter.active();
-      continue;
-    }
+    const bool moved = engine_.progress();
+    if (moved) waiter.active();
+    if (operation.done()) break;
     const Nanoseconds now = clock_.now();
     if (now - tended >= (waiter.idle_for(now) >= kIdle ? kTendInterval / 8 : kTendInterval)) {
       tended = now;
@@ -111,6 +114,7 @@ void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& 
       continue;
     }
     if (now - begin >= limit || stopped_) break;
+    if (moved) continue;
     if (now - asked >= kInterruptInterval && interrupted) {
       asked = now;
       lock.unlock();

@@ -333,6 +333,19 @@ bool Run::reduce(const Step& step, ChannelState& state) {
   return true;
 }
 
+bool Run::waits_for(Rank rank) const {
+  if (peers_[rank].next < peers_[rank].outgoing.size()) return true;
+  for (std::size_t c = 0; c < channels_.size(); ++c) {
+    const ChannelState& state = channels_[c];
+    if (state.next == program_.channels[c].size()) continue;
+    const Step& step = program_.channels[c][state.next];
+    const bool receives =
+        step.kind == StepKind::kWait || step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce;
+    if (receives && step.peer == rank && may_run(step)) return true;
+  }
+  return false;
+}
+
 std::string Run::waiting_for() const {
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const ChannelState& state = channels_[c];

@@ -52,6 +52,8 @@ class Run {
   // Moves what can be moved now; true if anything did. Throws Error{kProtocol} on a transfer that does not fit.
   bool progress();
   bool done() const;
+  // Whether it can go on only when this rank sends or takes something.
+  bool waits_for(Rank rank) const;
   // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
   std::string waiting_for() const;
 

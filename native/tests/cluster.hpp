@@ -21,6 +21,7 @@ struct ClusterOptions {
   int ranks = 2;
   std::vector<int> host_of;  // empty: one host
   engine::EngineSettings settings = small_settings();
+  int socket_buffer_bytes = 0;  // between hosts; 0: the system's default
 
   static engine::EngineSettings small_settings() {
     engine::EngineSettings settings;
@@ -84,10 +85,14 @@ class Cluster {
     return (transport::kLaneCount - transport::kFirstDataLane) * options_.settings.execution.fusion_threshold_bytes;
   }
 
-  static std::pair<Fd, Fd> socket_pair() {
+  std::pair<Fd, Fd> socket_pair() const {
     int fds[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
       throw Error(ErrorKind::kResource, "socketpair failed");
+    }
+    for (const int fd : fds) {
+      if (options_.socket_buffer_bytes == 0) continue;
+      ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &options_.socket_buffer_bytes, sizeof(int));
     }
     return {Fd(fds[0]), Fd(fds[1])};
   }

@@ -368,3 +368,39 @@ TEST_CASE("an operation that one rank never submits ends in a timeout on all tha
     CHECK(data[0] == 7.0F);
   });
 }
+
+TEST_CASE("records of a process set that this rank has not added yet wait for it, whole") {
+  Cluster cluster({.ranks = 2, .host_of = {0, 1}});
+  std::vector<float> data[2] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  const auto exchange = [&](Rank rank) {
+    auto operation = make(Collective::kAlltoall, "a", {4}, DType::kFloat32, data[rank].data(), nullptr);
+    operation->process_set = cluster.runtime(rank).add_process_set({0, 1});
+    operation->splits = {1, 3};
+    cluster.runtime(rank).submit(operation);
+    return operation;
+  };
+  const auto early = exchange(1);
+  // What rank 1 has sent arrives before this, on the same lane.
+  cluster.run([&](Rank rank) {
+    std::vector<float> one(1, 1.0F);
+    run(cluster.runtime(rank), allreduce("order", one));
+  });
+  const auto late = exchange(0);
+  finish(cluster.runtime(0), *late);
+  finish(cluster.runtime(1), *early);
+  CHECK(late->result_rows == std::vector<std::uint64_t>{1, 1});
+  CHECK(early->result_rows == std::vector<std::uint64_t>{3, 3});
+}
+
+TEST_CASE("blocking operations whose data does not fit the socket's buffer end") {
+  testing::ClusterOptions options{.ranks = 2, .host_of = {0, 1}, .socket_buffer_bytes = 4096};
+  options.settings.heartbeat = 2 * kSecond;
+  Cluster cluster(options);
+  cluster.run([&](Rank rank) {
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      std::vector<float> data(15'000, mark(rank));
+      run(cluster.runtime(rank), allreduce("x", data));
+      REQUIRE(std::all_of(data.begin(), data.end(), [](float x) { return x == 3.0F; }));
+    }
+  });
+}

@@ -51,6 +51,9 @@ class Link {
   // Looks, with a system call, whether the peer is still connected. Called about once a millisecond while waiting.
   virtual void check() = 0;
 
+  // Whether a write came short and there has been no room since.
+  virtual bool blocked() = 0;
+
   // Before the caller sleeps: asks the peer to ring when it writes. Returns true when something has arrived already
   // (then do not sleep). `disarm` takes the wish back and drains the bell.
   virtual bool arm() = 0;

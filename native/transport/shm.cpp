@@ -1,5 +1,6 @@
 #include "transport/shm.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -87,6 +88,10 @@ class ShmLink final : public Link {
   void check() override {
     pollfd socket{socket_.get(), POLLRDHUP, 0};
     if (::poll(&socket, 1, 0) > 0) fail("closed the connection");
+  }
+
+  bool blocked() override {
+    return std::any_of(lanes_.begin(), lanes_.end(), [](Lane& lane) { return lane.out.blocked(); });
   }
 
   bool arm() override {

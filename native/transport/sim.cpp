@@ -52,6 +52,14 @@ class SimLink final : public Link {
   std::optional<std::string> failure() const override { return network_.connection(self_, peer_).failure; }
   void check() override {}
 
+  bool blocked() override {
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      const SimNetwork::Stream& stream = network_.connection(peer_, self_).lanes[lane];
+      if (stream.arrived.size() - stream.consumed + stream.in_flight >= network_.capacity(lane)) return true;
+    }
+    return false;
+  }
+
   bool arm() override {
     bool news = false;
     for (int lane = 0; lane < kLaneCount; ++lane) {

@@ -117,6 +117,10 @@ class TcpLink final : public Link {
   }
 
   // There is no bell: the sockets themselves wake the sleeper. Empties them first, so that only new bytes do.
+  bool blocked() override {
+    return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.short_write; });
+  }
+
   bool arm() override {
     bool news = false;
     for (Lane& lane : lanes_) news |= fill(lane);

@@ -1,6 +1,8 @@
 // Segments, and tensors in registered memory.
 #include "memory.hpp"
 
+#include <unistd.h>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -22,7 +24,10 @@ class RegisteredMemory {
       : memory_(std::move(memory)), data_(memory_->arena.allocate(bytes)), bytes_(bytes) {}
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
-  ~RegisteredMemory() { memory_->arena.release(data_); }
+  // A forked child shares the pages with its parent: only the process that has allocated them may give them back.
+  ~RegisteredMemory() {
+    if (::getpid() == pid_) memory_->arena.release(data_);
+  }
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
@@ -30,6 +35,7 @@ class RegisteredMemory {
   std::shared_ptr<HostMemory> memory_;
   std::byte* data_;
   std::size_t bytes_;
+  pid_t pid_ = ::getpid();
 };
 
 }  // namespace

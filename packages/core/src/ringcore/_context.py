@@ -36,15 +36,21 @@ class Context:
     # The engine's connections. A forked child closes its copies: with them it would hide this process's death.
     peer_fds: list[int] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
-    # Buffers of calls that were interrupted: the engine may still use them.
-    abandoned: list[object] = field(default_factory=list)
+    # Operations whose handles were dropped, and their buffers: the engine may still use them.
+    abandoned: list[tuple[Sequence[_native.Operation], object]] = field(default_factory=list)
     attention_thread: threading.Thread | None = None
 
     def next_name(self, kind: str) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order."""
         number = self.counters.get(kind, 0)
-        self.counters[kind] = number + 1
+        # Names come again: the engine remembers each one for ever. So many unnamed operations may be under way at once.
+        self.counters[kind] = (number + 1) % 16384
         return f"{kind}.noname.{number}"
+
+    def abandon(self, operations: Sequence[_native.Operation], keep: object) -> None:
+        """Keep the memory of operations that nobody waits for any more, until the engine is done with it."""
+        self.abandoned = [(left, kept) for left, kept in self.abandoned if not all(one.done for one in left)]
+        self.abandoned.append((operations, keep))
 
 
 _context: Context | None = None

@@ -56,6 +56,15 @@ _ALLTOALL: int = _native.COLLECTIVES["alltoall"]
 _BARRIER: int = _native.COLLECTIVES["barrier"]
 
 
+class _NeverDone:
+    """Stands for an interrupted blocking call, of which nobody can tell when the engine is done with it."""
+
+    done = False
+
+
+_NEVER_DONE: Any = _NeverDone()
+
+
 class Handle:
     """One submitted operation, or a group of them.
 
@@ -63,12 +72,18 @@ class Handle:
         operations: The engine's operations; read `result`, `result_rows`, `last_joined` from them when done.
     """
 
-    __slots__ = ("_keep", "_runtime", "operations")
+    __slots__ = ("_context", "_keep", "_runtime", "operations")
 
-    def __init__(self, runtime: Any, operations: Sequence[Any], keep: object) -> None:
-        self._runtime = runtime
+    def __init__(self, operations: list[Any], keep: object) -> None:
+        self._context = context()
+        self._runtime = self._context.runtime
         self.operations = operations
         self._keep = keep
+
+    def __del__(self) -> None:
+        # Dropped without `wait`, or its wait was interrupted: the engine still reads and writes the buffers.
+        if self._keep is not None and not all(operation.done for operation in self.operations):
+            self._context.abandon(self.operations, self._keep)
 
     def done(self) -> bool:
         """Whether it has ended, successfully or not. Never blocks; `wait` raises what made it fail."""
@@ -96,9 +111,6 @@ class Handle:
             try:
                 if not self._runtime.wait(operation, timeout_s, not operation.done and is_alone()):
                     return False
-            except KeyboardInterrupt:
-                context().abandoned.append(self)
-                raise
             except Exception as error:  # the others of the group must end before their memory is free
                 failure = failure or error
         self._keep = None
@@ -133,7 +145,7 @@ def _submit(
                 prescale, postscale, set_id, splits, is_alone(),
             )  # fmt: skip
         except KeyboardInterrupt:
-            current.abandoned.append((source, target_address))
+            current.abandon((_NEVER_DONE,), (source, target_address))
             raise
     return current.runtime.submit(
         collective, name, source.dtype, _OPS[op], source.shape, source.address, target_address, root,
@@ -172,7 +184,7 @@ def allreduce_now(
             prescale_factor, postscale_factor, set_id, (), is_alone(),
         )  # fmt: skip
     except KeyboardInterrupt:
-        current.abandoned.append((source, target))
+        current.abandon((_NEVER_DONE,), (source, target))
         raise
 
 
@@ -209,14 +221,14 @@ def allreduce(
                 f"the input {DTYPE_NAMES[source.dtype]} {list(source.shape)}; they must agree"
             )
     group = names[0] if len(pairs) > 1 else ""
-    operations = [
-        _submit(
+    handle = Handle([], pairs)  # first: if a later submission fails, the earlier ones still have their memory
+    for (source, target), name in zip(pairs, names, strict=True):
+        operation = _submit(
             _ALLREDUCE, name, source, target.address, op=op, prescale=prescale_factor, postscale=postscale_factor,
             process_set=process_set, priority=priority, group=group, group_size=len(pairs) if group else 0,
-        )
-        for (source, target), name in zip(pairs, names, strict=True)
-    ]  # fmt: skip
-    return Handle(context().runtime, operations, pairs)
+        )  # fmt: skip
+        handle.operations.append(operation)
+    return handle
 
 
 def allgather(
@@ -229,7 +241,7 @@ def allgather(
     if not source.shape:
         source = source._replace(shape=(1,))
     operation = _submit(_ALLGATHER, name, source, 0, process_set=process_set, blocking=blocking)
-    return Handle(context().runtime, [operation], source)
+    return Handle([operation], source)
 
 
 def broadcast(
@@ -245,7 +257,7 @@ def broadcast(
     members = process_set.ranks
     root = members.index(root_rank) if root_rank in members else -1
     operation = _submit(_BROADCAST, name, source, target.address, root=root, process_set=process_set, blocking=blocking)
-    return Handle(context().runtime, [operation], (source, target))
+    return Handle([operation], (source, target))
 
 
 def reducescatter(
@@ -269,7 +281,7 @@ def reducescatter(
         _REDUCESCATTER, name, source, 0, op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set, blocking=blocking,
     )  # fmt: skip
-    return Handle(context().runtime, [operation], source)
+    return Handle([operation], source)
 
 
 def alltoall(
@@ -294,7 +306,7 @@ def alltoall(
             )
         splits = [source.shape[0] // members] * members
     operation = _submit(_ALLTOALL, name, source, 0, process_set=process_set, splits=list(splits), blocking=blocking)
-    return Handle(context().runtime, [operation], source)
+    return Handle([operation], source)
 
 
 def barrier(name: str, *, process_set: ProcessSet = global_process_set) -> None:
@@ -306,7 +318,7 @@ def join(*, process_set: ProcessSet = global_process_set) -> int:
     """Contribute nothing to the allreduces of the others until all ranks have joined; returns the last one to join."""
     current = context()
     operation = current.runtime.join(process_set_id_of(process_set))
-    Handle(current.runtime, [operation], None).wait()
+    Handle([operation], None).wait()
     return int(operation.last_joined)
 
 
