@@ -299,6 +299,7 @@ bool Execution::next_slice(Task& task) {
   if (!task.operations.empty() && bytes > 0) {
     std::memcpy(task.operation().output + task.slice_begin, task.packed, bytes);
   }
+  if (timeline_.enabled()) record_steps(task);
   task.slice_begin += bytes;
   if (task.slice_begin == task.bytes) return false;
   start_slice(task);
@@ -438,6 +439,7 @@ void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
   operands.scratch = task.scratch.data();
   task.run = std::make_unique<plan::Run>(*task.plan, self_, std::move(operands), links_, task.lane, task.id);
   task.ready_at = clock_.now();
+  if (timeline_.enabled()) task.run->time_steps(clock_);
 }
 
 void Execution::finish(Task& task) {
@@ -461,8 +463,18 @@ void Execution::finish(Task& task) {
       std::memcpy(operation.result.data(), task.work.data() + before * element, operation.result.size());
     }
   }
-  if (timeline_.enabled()) record_spans(task, ran_at);
+  if (timeline_.enabled()) {
+    record_steps(task);
+    record_spans(task, ran_at);
+  }
   for (auto& operation : task.operations) done_.push_back(std::move(operation));
+}
+
+void Execution::record_steps(const Task& task) {
+  for (const plan::Run::StepTime& time : task.run->step_times()) {
+    timeline_.record({task.descriptor().name, plan::describe(*time.step), task.lane, time.channel, time.begin, time.end,
+                      time.bytes});
+  }
 }
 
 void Execution::record_spans(const Task& task, Nanoseconds ran_at) {
@@ -470,7 +482,7 @@ void Execution::record_spans(const Task& task, Nanoseconds ran_at) {
   for (const auto& operation : task.operations) {
     const std::string& name = operation->descriptor.name;
     const auto span = [&](const std::string& activity, Nanoseconds begin, Nanoseconds end) {
-      timeline_.record({name, activity, task.lane, begin, end, operation->bytes()});
+      timeline_.record({name, activity, task.lane, -1, begin, end, operation->bytes()});
     };
     span("negotiate", operation->submitted_at, operation->released_at);
     span("queue", operation->released_at, task.started_at);

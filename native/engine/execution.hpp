@@ -83,6 +83,7 @@ class Execution {
   void place_in_fusion_buffer(Task& task, plan::Operands& operands);
   void place_alone(Task& task, plan::Operands& operands);
   void finish(Task& task);
+  void record_steps(const Task& task);
   void record_spans(const Task& task, Nanoseconds ran_at);
 
   ProcessSetId id_;

@@ -12,8 +12,9 @@ namespace ringcore::engine {
 
 struct Span {
   std::string name;      // of the tensor
-  std::string activity;  // "negotiate", "queue", "copy in", "ring", "copy out", ...
+  std::string activity;  // "negotiate", "queue", "pack", "ring", "unpack", "send chunk 3 to rank 1" ...
   int lane = 0;
+  int channel = -1;  // of a step of a plan; -1: of the operation as a whole
   Nanoseconds begin = 0;
   Nanoseconds end = 0;
   std::uint64_t bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/reduce.hpp"
@@ -113,12 +114,33 @@ std::size_t Run::bytes(const ChunkRef& ref) const {
 bool Run::progress() {
   bool moved = false;
   for (std::size_t c = 0; c < channels_.size(); ++c) {
-    while (step(c)) moved = true;
+    for (std::size_t before = channels_[c].next; step(c); before = channels_[c].next) {
+      moved = true;
+      if (clock_ != nullptr && channels_[c].next != before) note_step(c, before);
+    }
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r].next < peers_[r].outgoing.size()) moved = send(static_cast<Rank>(r)) || moved;
   }
   return moved;
+}
+
+void Run::time_steps(const Clock& clock) {
+  clock_ = &clock;
+  step_begins_.assign(channels_.size(), clock.now());
+}
+
+void Run::note_step(std::size_t channel, std::size_t index) {
+  const Step& step = program_.channels[channel][index];
+  const Nanoseconds now = clock_->now();
+  const ChunkRef* chunk = nullptr;
+  for (const auto* refs : {&step.sources, &step.targets}) {
+    for (const ChunkRef& ref : *refs) {
+      if (ref.buffer != Buffer::kScratch) chunk = &ref;
+    }
+  }
+  step_times_.push_back({static_cast<int>(channel), &step, chunk == nullptr ? 0 : bytes(*chunk),
+                         std::exchange(step_begins_[channel], now), now});
 }
 
 bool Run::done() const {
@@ -331,6 +353,20 @@ bool Run::reduce(const Step& step, ChannelState& state) {
   state.done_bytes += slice;
   if (state.done_bytes == total) state = {.next = state.next + 1};
   return true;
+}
+
+std::string describe(const Step& step) {
+  const auto chunk = [](const std::vector<ChunkRef>& refs) { return " chunk " + std::to_string(refs.front().chunk); };
+  const std::string peer = "rank " + std::to_string(step.peer);
+  switch (step.kind) {
+    case StepKind::kSend: return "send" + chunk(step.sources) + " to " + peer;
+    case StepKind::kRecv: return "receive" + chunk(step.targets) + " from " + peer;
+    case StepKind::kRecvReduce: return "receive and reduce" + chunk(step.targets) + " from " + peer;
+    case StepKind::kReduce: return (step.sources.size() == 1 ? "copy" : "reduce") + chunk(step.sources);
+    case StepKind::kSignal: return "signal " + peer;
+    case StepKind::kWait: return "wait for " + peer;
+  }
+  __builtin_unreachable();
 }
 
 bool Run::waits_for(Rank rank) const {

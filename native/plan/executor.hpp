@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/types.hpp"
 #include "plan/layout.hpp"
 #include "plan/plan.hpp"
@@ -49,6 +50,17 @@ class Run {
   Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
       std::uint32_t id);
 
+  // From now on notes when each step ends; for the timeline.
+  void time_steps(const Clock& clock);
+  struct StepTime {
+    int channel = 0;
+    const Step* step = nullptr;
+    std::size_t bytes = 0;
+    Nanoseconds begin = 0;  // the end of the channel's step before it
+    Nanoseconds end = 0;
+  };
+  const std::vector<StepTime>& step_times() const { return step_times_; }
+
   // Moves what can be moved now; true if anything did. Throws Error{kProtocol} on a transfer that does not fit.
   bool progress();
   bool done() const;
@@ -78,6 +90,7 @@ class Run {
 
   bool send(Rank rank);
   bool step(std::size_t channel);
+  void note_step(std::size_t channel, std::size_t index);
   bool receive(const Step& step, ChannelState& state);
   bool reduce_arrived(const Step& step, ChannelState& state, std::size_t bytes);
   void receive_aside(const Step& step, std::span<const std::byte> payload);
@@ -103,6 +116,12 @@ class Run {
   std::vector<std::uint32_t> unsent_;  // by buffer and chunk
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
+  const Clock* clock_ = nullptr;  // null: steps are not timed
+  std::vector<Nanoseconds> step_begins_;  // by channel
+  std::vector<StepTime> step_times_;
 };
+
+// "send chunk 3 to rank 1", "wait for rank 2", ...
+std::string describe(const Step& step);
 
 }  // namespace ringcore::plan

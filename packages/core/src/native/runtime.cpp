@@ -239,11 +239,11 @@ void register_runtime(nb::module_& module) {
             }
             nb::list list;
             for (const engine::Span& span : spans) {
-              list.append(nb::make_tuple(span.name, span.activity, span.lane, span.begin, span.end, span.bytes));
+              list.append(nb::make_tuple(span.name, span.activity, span.lane, span.channel, span.begin, span.end, span.bytes));
             }
             return list;
           },
-          "Spans since start_timeline: (name, activity, lane, begin ns, end ns, bytes).")
+          "Spans since start_timeline: (name, activity, lane, channel or -1, begin ns, end ns, bytes).")
       .def(
           "wait_for_attention",
           [](PythonRuntime& self, double limit_s) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from ringcore._context import context
 from ringcore._errors import InvalidArgument
 
 _path: Path | None = None
+# Barriers that the clocks of several hosts are compared at.
+_MEETINGS = 9
 
 
 def start_timeline(path: str | Path) -> None:
@@ -42,16 +45,22 @@ def stop_timeline() -> None:
     path, _path = _path, None
     from ringcore._objects import gather_bytes
 
-    # The same instant on both clocks lets rank 0 shift every rank's spans onto its own clock.
     report = {
         "spans": current.runtime.stop_timeline(),
-        "monotonic_ns": time.monotonic_ns(),
-        "wall_ns": time.time_ns(),
+        "met_ns": [_meet() for _ in range(_MEETINGS)],
         "host": current.host_of[current.rank],
     }
     reports = gather_bytes(json.dumps(report).encode(), current.next_name("timeline"))
     if current.rank == 0:
         path.write_text(json.dumps(merge([json.loads(text) for text in reports])), encoding="utf-8")
+
+
+def _meet() -> int:
+    """This rank's clock at a moment that is about the same on all ranks: the end of a barrier."""
+    from ringcore._operations import barrier
+
+    barrier()
+    return time.monotonic_ns()
 
 
 def write_pending() -> None:
@@ -65,27 +74,38 @@ def write_pending() -> None:
         _path = None
 
 
-def merge(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Chrome trace events of all ranks: a process a rank, a thread a lane, microseconds since the first span.
+def _tid(lane: int, channel: int) -> int:
+    return lane * 1000 + channel + 1
 
-    Ranks of one host share the monotonic clock. Between hosts the wall clocks, kept by NTP, are the common measure.
+
+def merge(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Chrome trace events of all ranks: a process a rank, a thread a lane, one below it for each channel of its plans.
+
+    Times are microseconds since the first span. Ranks of one host share the monotonic clock; another host's is shifted
+    by the median difference at barriers, which end everywhere within a round trip.
     """
     first = reports[0]
     events: list[dict[str, Any]] = []
     for rank, report in enumerate(reports):
         shift = 0
         if report["host"] != first["host"]:
-            shift = (report["wall_ns"] - report["monotonic_ns"]) - (first["wall_ns"] - first["monotonic_ns"])
+            pairs = zip(first["met_ns"], report["met_ns"], strict=True)
+            shift = int(statistics.median(ours - theirs for ours, theirs in pairs))
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        for name, activity, lane, begin, end, nbytes in report["spans"]:
+        for lane, channel in sorted({(span[2], span[3]) for span in report["spans"]}):
+            name = f"lane {lane}" if channel < 0 else f"lane {lane}, channel {channel}"
+            tid = _tid(lane, channel)
+            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}})
+            events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}})
+        for name, activity, lane, channel, begin, end, nbytes in report["spans"]:
             events.append(
                 {
                     "ph": "X",
                     "name": activity,
-                    "cat": activity,
+                    "cat": "operation" if channel < 0 else "step",
                     "pid": rank,
-                    "tid": lane,
+                    "tid": _tid(lane, channel),
                     "ts": (begin + shift) / 1000,
                     "dur": (end - begin) / 1000,
                     "args": {"tensor": name, "bytes": nbytes},
