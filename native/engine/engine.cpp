@@ -899,6 +899,10 @@ bool Engine::farewell_seen() const {
          });
 }
 
+bool Engine::running() const {
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->execution.idle(); });
+}
+
 bool Engine::busy() const {
   if (eager_.operation != nullptr) return true;
   const bool backlog = std::any_of(peers_.begin(), peers_.end(),

@@ -14,6 +14,9 @@ constexpr Nanoseconds kQuietTick = 10 * kMillisecond;
 // A waiting thread looks after timers this often, and after signals so often.
 constexpr Nanoseconds kTendInterval = kMillisecond;
 constexpr Nanoseconds kInterruptInterval = 50 * kMillisecond;
+// After announcements that nobody waits for the progress thread lets more of them come before it asks to be rung again:
+// a bell for each would cost both sides more than the announcement.
+constexpr Nanoseconds kGather = 100'000;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -68,7 +71,7 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation) {
   if (armed_ && std::any_of(links_.begin(), links_.end(), [](transport::Link* link) { return link->blocked(); })) {
     disarm();
   }
-  if (!armed_ && engine_.busy()) thread_waiter_.wake();
+  if (!armed_ && !gathering_ && engine_.busy()) thread_waiter_.wake();
 }
 
 void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone) {
@@ -163,15 +166,21 @@ void Runtime::progress_loop() {
     Nanoseconds limit = kQuietTick;
     {
       const auto lock = lock_engine();
+      gathering_ = false;
       if (waiters_ == 0 && drives_ == seen_drives) {
         disarm();
-        while (engine_.progress()) {
-        }
+        bool moved = false;
+        while (engine_.progress()) moved = true;
         engine_.tend(true);
         collect_attention();
-        if (arm()) continue;
-        wait_set = thread_waiter_.wait_set(links_);
-        limit = engine_.busy() ? std::min(engine_.tend_interval(), kQuietTick) : engine_.tend_interval();
+        if (moved && engine_.busy() && !engine_.running()) {
+          gathering_ = true;
+          limit = kGather;
+        } else {
+          if (arm()) continue;
+          wait_set = thread_waiter_.wait_set(links_);
+          limit = engine_.busy() ? std::min(engine_.tend_interval(), kQuietTick) : engine_.tend_interval();
+        }
       } else if (waiters_ == 0 && engine_.busy()) {
         seen_drives = drives_;
         continue;

@@ -85,6 +85,7 @@ class Runtime {
   Engine engine_;
   std::vector<transport::Link*> links_;
   bool armed_ = false;         // peers ring when they write
+  bool gathering_ = false;     // the progress thread naps: see kGather
   int waiters_ = 0;            // threads in `drive`
   std::uint64_t drives_ = 0;   // calls of `drive` so far
   transport::Waiter driver_waiter_;
