@@ -86,6 +86,8 @@ class Engine {
   std::shared_ptr<const Error> failure() const { return failure_; }
 
   const std::vector<std::unique_ptr<transport::Link>>& links() const { return links_; }
+  // After `leave`: closes all links.
+  void disconnect();
   bool busy() const;     // operations are pending, or bytes wait to be written
   bool running() const;  // a plan is under way: peers wait for its next step
   Timeline& timeline() { return timeline_; }

@@ -215,6 +215,12 @@ void Runtime::leave(const std::string& reason) {
   thread_waiter_.wake();
   driver_waiter_.wake();
   if (thread_.joinable()) thread_.join();
+  {
+    const auto lock = lock_engine();
+    // Even if somebody keeps this object: who waits for data of this rank is to see that no more will come.
+    links_.clear();
+    engine_.disconnect();
+  }
   const std::lock_guard guard(attention_mutex_);
   attention_ = true;
   attention_changed_.notify_all();

@@ -404,3 +404,75 @@ TEST_CASE("blocking operations whose data does not fit the socket's buffer end")
     }
   });
 }
+
+TEST_CASE("a group fails as a whole, and its names can be used again") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    for (const std::size_t wrong : {0, 1, 2, 3}) {  // 3: none
+      std::vector<std::vector<float>> data;
+      std::vector<std::shared_ptr<Operation>> group;
+      for (std::size_t i = 0; i < 3; ++i) data.emplace_back(i == wrong && rank == 1 ? 5 : 4, mark(rank));
+      for (std::size_t i = 0; i < 3; ++i) {
+        group.push_back(allreduce("g" + std::to_string(i), data[i]));
+        group.back()->descriptor.group = 7;
+        group.back()->descriptor.group_size = 3;
+        cluster.runtime(rank).submit(group.back());
+      }
+      for (const auto& operation : group) {
+        REQUIRE(cluster.runtime(rank).wait(*operation, 30 * kSecond, {}));
+        REQUIRE((operation->error != nullptr) == (wrong < 3));
+        if (operation->error) REQUIRE(operation->error->kind() == ErrorKind::kMismatch);
+      }
+      if (wrong == 3) CHECK(data[2][0] == 3.0F);
+    }
+  });
+}
+
+TEST_CASE("the second try of an operation that a rank does not submit has a deadline as well") {
+  testing::ClusterOptions options{.ranks = 2, .host_of = {}};
+  options.settings.timeout = 200 * kMillisecond;
+  Cluster cluster(options);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::vector<float> data(4, 1.0F);
+    auto operation = allreduce("x", data);
+    cluster.runtime(0).submit(operation);
+    REQUIRE(cluster.runtime(0).wait(*operation, 10 * kSecond, {}));
+    REQUIRE(operation->error != nullptr);
+    CHECK(operation->error->kind() == ErrorKind::kTimeout);
+  }
+}
+
+TEST_CASE("what a leaving rank has announced ends") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  std::vector<float> data[4] = {{1}, {2}, {3}, {4}};
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (int i = 0; i < 3; ++i) {
+    operations.push_back(allreduce(std::string(1, "abx"[i]), data[i]));
+    cluster.runtime(0).submit(operations.back());
+  }
+  cluster.runtime(1).submit(allreduce("x", data[3]));
+  cluster.runtime(1).leave("");
+  for (const auto& operation : operations) CHECK(cluster.runtime(0).wait(*operation, 10 * kSecond, {}));
+}
+
+TEST_CASE("what somebody has waited for does not stay in a bucket when it is complete at last") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  std::vector<float> data[6] = {{1}, {1}, {1}, {1}, {1}, {1}};
+  const auto submit = [&](Rank rank, const std::string& name, int index) {
+    auto operation = allreduce(name, data[index]);
+    cluster.runtime(rank).submit(operation);
+    return operation;
+  };
+  const auto wanted = submit(0, "p", 0);
+  CHECK_FALSE(cluster.runtime(0).wait(*wanted, 20 * kMillisecond, {}));
+  submit(0, "z", 1);  // its place in the log completes the round of rank 1's "p"
+  submit(1, "u", 2);
+  submit(1, "v", 3);
+  const auto other = submit(1, "p", 4);
+  const SteadyClock clock;
+  const Nanoseconds deadline = clock.now() + 10 * kSecond;
+  // Nobody waits any more: the engines' own threads bring it to its end.
+  while (!(wanted->done() && other->done()) && clock.now() < deadline) std::this_thread::yield();
+  CHECK(wanted->done());
+  CHECK(other->done());
+}

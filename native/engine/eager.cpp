@@ -1,0 +1,127 @@
+// The short cut for small blocking operations: their data travels with the announcement.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/state.hpp"
+
+namespace ringcore::engine {
+namespace {
+
+// Up to this size sending it along is quicker even for data that the others could fetch from registered memory.
+constexpr std::size_t kMaxEagerRegistered = 16 * 1024;
+
+}  // namespace
+
+bool is_eager(const Operation& operation, std::size_t members, std::size_t limit, bool registered) {
+  const Descriptor& descriptor = operation.descriptor;
+  // A root that is no member is found by the general way.
+  if (static_cast<std::uint64_t>(static_cast<std::int64_t>(descriptor.root)) >= members) return false;
+  if (!operation.blocking || descriptor.group != 0 || descriptor.prescale != 1.0) return false;
+  if (registered && operation.bytes() > kMaxEagerRegistered) return false;
+  if (descriptor.collective == Collective::kBarrier) return true;
+  return (descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kBroadcast) &&
+         operation.bytes() <= limit;
+}
+
+bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
+  const Descriptor& descriptor = operation->descriptor;
+  if (set.peers.size() == 1 || !set.operations.empty() || !set.negotiation.quiet() || !set.execution.idle() ||
+      set.announced.count(operation->signature) == 0) {
+    return false;
+  }
+  // While it waits nothing else moves: there must be nothing else.
+  for (const auto& [id, other] : sets_) {
+    if (!other->operations.empty() || other->join != nullptr || !other->execution.idle()) return false;
+  }
+  RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
+  header.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
+  header.position = set.negotiation.length(set.self);
+  header.signature = operation->signature;
+  header.name_hash = operation->name_hash;
+  header.rows = descriptor.shape.rows();
+  const std::size_t bytes = eager_bytes(descriptor, set.self);
+  header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  header.bytes = static_cast<std::uint32_t>((sizeof(header) + bytes + 7) / 8 * 8);
+  // The padding behind the payload is never looked at; it must only be there.
+  std::span<const std::byte> payload(operation->input, bytes);
+  if (bytes % 8 != 0) {
+    eager_padded_.resize(header.bytes - sizeof(header));
+    std::memcpy(eager_padded_.data(), operation->input, bytes);
+    payload = eager_padded_;
+  }
+  for (Peer* peer : set.peers) {
+    if (peer != nullptr) send(*peer, header, payload);
+  }
+  eager_ = {operation, &set};
+  eager_sources_.assign(set.peers.size(), nullptr);
+  eager_sources_[set.self] = operation->input;
+  eager_record_bytes_.assign(set.peers.size(), 0);
+  const bool sent = std::all_of(set.peers.begin(), set.peers.end(),
+                                [](const Peer* peer) { return peer == nullptr || peer->backlog.empty(); });
+  if (!sent) leave_eager();
+  return true;
+}
+
+// Looks at the front of every lane. True when the operation is complete.
+bool Engine::progress_eager() {
+  ProcessSet& set = *eager_.set;
+  Operation& operation = *eager_.operation;
+  bool all = true;
+  for (std::size_t m = 0; m < set.peers.size(); ++m) {
+    if (set.peers[m] == nullptr) continue;
+    const std::span<const std::byte> bytes = set.peers[m]->link->peek(transport::kControlLane);
+    if (bytes.size() < sizeof(RecordHeader)) {
+      all = false;
+      continue;
+    }
+    RecordHeader header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    const std::size_t expected = eager_bytes(operation.descriptor, static_cast<int>(m));
+    const bool same = header.type == RecordType::kOperation && header.signature == operation.signature &&
+                      header.process_set == set.id && (header.flags & kEager) != 0 && header.epoch == epoch_ &&
+                      header.sequence == set.peers[m]->received_records &&
+                      header.position == set.negotiation.length(set.self) && header.splits_count == 0 &&
+                      header.descriptor_bytes == 0 && header.payload_bytes == expected &&
+                      header.bytes == (sizeof(header) + expected + 7) / 8 * 8;
+    if (!same) {
+      leave_eager();
+      return false;
+    }
+    if (bytes.size() < header.bytes) {
+      all = false;
+      continue;
+    }
+    eager_sources_[m] = bytes.data() + sizeof(header);
+    eager_record_bytes_[m] = header.bytes;
+  }
+  if (!all) return false;
+  const std::shared_ptr<Operation> done = std::move(eager_.operation);
+  eager_ = {};
+  set.execution.finish_eager(done->descriptor, eager_sources_, *done);
+  for (std::size_t m = 0; m < set.peers.size(); ++m) {
+    if (set.peers[m] == nullptr) continue;
+    ++set.peers[m]->received_records;
+    set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
+  }
+  set.negotiation.skip_round();
+  done->state.store(OperationState::kDone, std::memory_order_release);
+  return true;
+}
+
+// Something else has come: the general way takes over; the records still lie in their lanes.
+void Engine::leave_eager() {
+  const std::shared_ptr<Operation> operation = std::move(eager_.operation);
+  ProcessSet& set = *eager_.set;
+  eager_ = {};
+  set.operations.emplace(operation->name_hash, operation);
+  Entry entry{.type = RecordType::kOperation};
+  entry.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
+  entry.signature = operation->signature;
+  entry.name_hash = operation->name_hash;
+  entry.rows = operation->descriptor.shape.rows();
+  entry.descriptor = set.negotiation.find(operation->signature);
+  set.negotiation.append(set.self, std::move(entry));
+  set.undecided = true;
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,103 @@
+// Ends: of a peer, of an operation that needs it, of this rank, of everything.
+#include <algorithm>
+
+#include "engine/state.hpp"
+
+namespace ringcore::engine {
+
+void Engine::lose(Peer& peer, const std::string& why) {
+  fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
+                                     "rank " + std::to_string(peer.rank) + " " + why + ". " + pending_summary() +
+                                         " Remedy: look at the output of rank " + std::to_string(peer.rank) +
+                                         " for the cause; shutdown() and init() make this process usable again."));
+}
+
+std::string Engine::pending_summary() const {
+  std::string running;
+  std::vector<std::string> waiting;
+  std::size_t count = 0;
+  for (const auto& [id, set] : sets_) {
+    if (const std::string text = set->execution.describe_running(); !text.empty()) running = text;
+    for (const auto& [name_hash, operation] : set->operations) {
+      if (++count <= 3) waiting.push_back(title(*operation));
+    }
+  }
+  if (count == 0) return "No operation was pending on rank " + std::to_string(rank_) + ".";
+  std::string text = "Pending on rank " + std::to_string(rank_) + ": ";
+  for (std::size_t i = 0; i < waiting.size(); ++i) text += (i > 0 ? ", " : "") + waiting[i];
+  if (count > waiting.size()) text += " and " + std::to_string(count - waiting.size()) + " more";
+  return text + (running.empty() ? "." : " (" + running + ").");
+}
+
+void Engine::fail_operations_needing(const Peer& peer) {
+  for (auto& [id, set] : sets_) {
+    const int member = set->member(peer.rank);
+    if (member >= static_cast<int>(set->peers.size()) || set->peers[member] != &peer) continue;
+    if (eager_.operation != nullptr && eager_.set == set.get()) leave_eager();
+    const auto error_for = [&](const Operation& operation) {
+      return std::make_shared<const Error>(
+          ErrorKind::kPeerLost, title(operation) + ": rank " + std::to_string(peer.rank) + " has left" + peer.farewell +
+                                    " without submitting it. Remedy: let every rank run the same "
+                                    "number of operations, or call join() on ranks that finish early.");
+    };
+    for (auto it = set->operations.begin(); it != set->operations.end();) {
+      const std::vector<Rank> missing = set->negotiation.missing(it->first);
+      const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
+                         std::find(missing.begin(), missing.end(), peer.rank) != missing.end();
+      if (needs) complete(it->second, error_for(*it->second));
+      it = needs ? set->operations.erase(it) : std::next(it);
+    }
+    if (set->join != nullptr && !set->negotiation.announced_join(member)) {
+      complete(set->join, error_for(*set->join));
+      set->join = nullptr;
+    }
+    // What it has announced may still be decided, and run as far as its data was sent.
+    set->negotiation.leave(member);
+    set->undecided = true;
+  }
+}
+
+void Engine::fail(const std::shared_ptr<const Error>& error) {
+  if (failure_ != nullptr) return;
+  failure_ = error;
+  if (eager_.operation != nullptr) {
+    complete(eager_.operation, error);
+    eager_ = {};
+  }
+  const std::string text = error->what();
+  const RecordHeader header{.type = RecordType::kAbort, .rows = static_cast<std::uint64_t>(error->kind())};
+  if (error->kind() != ErrorKind::kShutdown) broadcast(kWorld, header, std::as_bytes(std::span(text)));
+  for (auto& [id, set] : sets_) {
+    set->execution.fail();
+    for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
+    set->operations.clear();
+    if (set->join != nullptr) complete(set->join, error);
+    set->join = nullptr;
+  }
+}
+
+void Engine::leave(const std::string& reason) {
+  if (left_) return;
+  left_ = true;
+  if (failure_ == nullptr) {
+    // Whoever leaves because another has left passes on who was the first, and why.
+    const bool follows = reason.empty() && first_farewell_;
+    const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank_, reason);
+    const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
+    broadcast(kWorld, header, std::as_bytes(std::span(why)));
+  }
+}
+
+void Engine::disconnect() {
+  for (auto& peer : peers_) peer = nullptr;
+  sets_.clear();
+  for (auto& link : links_) link = nullptr;
+}
+
+bool Engine::farewell_seen() const {
+  return failure_ != nullptr || std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+           return peer == nullptr || peer->saw_farewell || peer->left || peer->link->failure();
+         });
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,267 @@
+// Records to and from the peers: announcements, which make up the logs, and everything else that ranks tell each other.
+#include <array>
+#include <cstring>
+
+#include "engine/state.hpp"
+
+namespace ringcore::engine {
+namespace {
+
+// Payloads up to this size are copied behind their header, so that one write publishes both.
+constexpr std::size_t kOneWriteBytes = 1024;
+
+// Records for a process set that this rank has not added yet wait for it; more than this is an error.
+constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
+
+// The fixed part of a log entry, as it travels.
+Entry entry_of(const RecordHeader& header) {
+  Entry entry;
+  entry.type = header.type;
+  entry.flags = header.flags;
+  entry.signature = header.signature;
+  entry.name_hash = header.name_hash;
+  entry.rows = header.rows;
+  entry.location = header.location;
+  entry.priority = header.priority;
+  return entry;
+}
+
+// " (it raised ...)", " (after rank 2 had left: it raised ...)" or nothing.
+std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
+  if (rank == first) return why.empty() ? "" : " (" + why + ")";
+  return " (after rank " + std::to_string(first) + " had left" + (why.empty() ? "" : ": " + why) + ")";
+}
+
+}  // namespace
+
+// Appends the operation to this rank's log, here and at every member.
+void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& operation) {
+  Entry entry = entry_of(header);
+  entry.splits = operation.splits;
+  entry.descriptor = set.negotiation.find(header.signature);
+  // The full shape of an allgather differs from call to call although its signature does not.
+  const bool first_use = set.announced.insert(header.signature).second;
+  if (entry.descriptor == nullptr) {
+    entry.descriptor = std::make_shared<const Descriptor>(operation.descriptor);
+    set.negotiation.learn(entry.descriptor, header.signature);
+  }
+  header.position = set.negotiation.length(set.self);
+  std::vector<std::byte> descriptor;
+  if (first_use) {
+    header.flags |= kHasDescriptor;
+    descriptor = encode(operation.descriptor);
+  }
+  std::span<const std::byte> payload;
+  if ((header.flags & kEager) != 0) payload = {operation.input, eager_bytes(operation.descriptor, set.self)};
+  const std::vector<std::byte> record = build_record(header, descriptor, operation.splits, payload);
+  for (Peer* peer : set.peers) {
+    if (peer != nullptr) send(*peer, record);
+  }
+  set.negotiation.append(set.self, std::move(entry));
+  set.undecided = true;
+}
+
+void Engine::append_noop(ProcessSet& set, RecordHeader header) {
+  broadcast(set.id, header, {});
+  set.negotiation.append(set.self,
+                         Entry{.type = RecordType::kNoop, .flags = header.flags, .name_hash = header.name_hash});
+  set.undecided = true;
+}
+
+// Appends no-ops to this rank's log up to position `until`.
+void Engine::fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in) {
+  if (set.negotiation.joined(set.self) || set.join != nullptr) return;
+  RecordHeader header{.type = RecordType::kNoop};
+  if (blocked_in != nullptr) {
+    header.flags |= kBlocked;
+    header.name_hash = blocked_in->name_hash;
+  }
+  while (set.negotiation.length(set.self) < until) append_noop(set, header);
+}
+
+// A record without an operation, for all members of a process set; entries of the log are appended here by the caller.
+void Engine::broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload) {
+  const ProcessSet& set = *sets_.at(id);
+  header.process_set = id;
+  header.position = set.negotiation.length(set.self);
+  const std::vector<std::byte> record = build_record(header, {}, {}, payload);
+  for (Peer* peer : set.peers) {
+    if (peer != nullptr) send(*peer, record);
+  }
+}
+
+void Engine::send(Peer& peer, std::span<const std::byte> record) {
+  RecordHeader header;
+  std::memcpy(&header, record.data(), sizeof(header));
+  send(peer, header, record.subspan(sizeof(header)));
+}
+
+void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> rest) {
+  if (peer.left || peer.link->failure()) return;
+  header.epoch = epoch_;
+  header.sequence = peer.sent_records++;
+  peer.last_sent = last_tend_;
+  std::array<std::byte, sizeof(RecordHeader) + kOneWriteBytes> together;
+  std::memcpy(together.data(), &header, sizeof(header));
+  std::span<const std::byte> first(together.data(), sizeof(header));
+  if (rest.size() <= kOneWriteBytes) {
+    if (!rest.empty()) std::memcpy(together.data() + sizeof(header), rest.data(), rest.size());
+    first = {together.data(), sizeof(header) + rest.size()};
+    rest = {};
+  }
+  for (std::span<const std::byte> part : {first, rest}) {
+    if (peer.backlog.empty()) part = part.subspan(peer.link->write(transport::kControlLane, part));
+    peer.backlog.insert(peer.backlog.end(), part.begin(), part.end());
+  }
+}
+
+bool Engine::flush_backlog(Peer& peer) {
+  if (peer.backlog.empty()) return false;
+  const auto rest = std::span<const std::byte>(peer.backlog).subspan(peer.backlog_sent);
+  const std::size_t written = peer.link->write(transport::kControlLane, rest);
+  peer.backlog_sent += written;
+  if (peer.backlog_sent == peer.backlog.size() || peer.link->failure()) {
+    peer.backlog.clear();
+    peer.backlog_sent = 0;
+  }
+  return written > 0;
+}
+
+bool Engine::read_control(Peer& peer) {
+  bool moved = false;
+  try {
+    while (!peer.left) {
+      const std::optional<RecordView> record = parse_record(peer.link->peek(transport::kControlLane));
+      if (!record) break;
+      receive(peer, *record);
+      peer.link->consume(transport::kControlLane, record->header.bytes);
+      moved = true;
+      if (failure_ != nullptr) break;
+    }
+  } catch (const Error& error) {
+    fail(std::make_shared<const Error>(error.kind(), "rank " + std::to_string(peer.rank) + ": " + error.what()));
+    return true;
+  }
+  return moved;
+}
+
+void Engine::receive(Peer& peer, const RecordView& record) {
+  const RecordHeader& header = record.header;
+  if (header.epoch != epoch_) {
+    throw Error(ErrorKind::kProtocol,
+                "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " + std::to_string(epoch_));
+  }
+  if (header.sequence != peer.received_records) {
+    throw Error(ErrorKind::kProtocol, "sent record " + std::to_string(header.sequence) + " where record " +
+                                          std::to_string(peer.received_records) + " was expected");
+  }
+  ++peer.received_records;
+  peer.last_heard = clock_.now();
+  if (!peer.greeted && header.type != RecordType::kHello) {
+    throw Error(ErrorKind::kProtocol, "did not start with a greeting");
+  }
+  switch (header.type) {
+    case RecordType::kOperation:
+    case RecordType::kNoop:
+    case RecordType::kJoin:
+    case RecordType::kCancel: return receive_entry(peer, record);
+    case RecordType::kHello: return receive_hello(peer, record);
+    case RecordType::kHeartbeat: return;
+    case RecordType::kAbort: {
+      peer.left = true;  // and will not listen any more
+      const auto kind = header.rows <= static_cast<std::uint64_t>(ErrorKind::kShutdown)
+                            ? static_cast<ErrorKind>(header.rows)
+                            : ErrorKind::kPeerLost;
+      return fail(std::make_shared<const Error>(kind, record.text()));
+    }
+    case RecordType::kBye:
+      send(peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kByeSeen}, {});
+      flush_backlog(peer);
+      peer.left = true;
+      peer.farewell = describe_farewell(peer.rank, static_cast<Rank>(header.rows), record.text());
+      if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
+      return fail_operations_needing(peer);
+    case RecordType::kByeSeen: peer.saw_farewell = true; return;
+    case RecordType::kStackRequest:
+      stack_requested_ = true;
+      peer.wants_stacks = true;
+      return;
+    case RecordType::kStackReply:
+      warnings_.push_back("rank " + std::to_string(peer.rank) + " stands at:\n" + record.text());
+      return;
+  }
+}
+
+void Engine::receive_hello(Peer& peer, const RecordView& record) {
+  Agreement theirs;
+  if (record.payload.size() != sizeof(theirs)) throw Error(ErrorKind::kProtocol, "greeted in another protocol");
+  std::memcpy(&theirs, record.payload.data(), sizeof(theirs));
+  if (theirs.protocol != kProtocolVersion) {
+    throw Error(ErrorKind::kProtocol, "speaks protocol " + std::to_string(theirs.protocol) + ", this rank " +
+                                          std::to_string(kProtocolVersion) +
+                                          "; install the same version of ringcore everywhere");
+  }
+  if (record.header.rows != static_cast<std::uint64_t>(peer.rank) || record.header.location != links_.size()) {
+    throw Error(ErrorKind::kProtocol, "believes to be rank " + std::to_string(record.header.rows) + " of " +
+                                          std::to_string(record.header.location));
+  }
+  const auto differs = [&](const char* name, std::uint64_t mine, std::uint64_t other) {
+    if (mine == other) return;
+    throw Error(ErrorKind::kMismatch, std::string("has ") + name + " = " + std::to_string(other) + ", rank " +
+                                          std::to_string(rank_) + " has " + std::to_string(mine) +
+                                          ". Remedy: give all ranks the same settings");
+  };
+  differs("RINGCORE_FUSION_THRESHOLD_BYTES", settings_.execution.fusion_threshold_bytes, theirs.fusion_threshold_bytes);
+  differs("RINGCORE_DETERMINISTIC", settings_.execution.deterministic, theirs.deterministic);
+  peer.greeted = true;
+}
+
+void Engine::receive_entry(Peer& peer, const RecordView& record) {
+  const RecordHeader& header = record.header;
+  const auto found = sets_.find(header.process_set);
+  if (found == sets_.end()) {
+    if (header.process_set < next_set_) return;  // removed here already
+    early_bytes_ += header.bytes;
+    if (early_bytes_ > kMaxEarlyBytes) {
+      throw Error(ErrorKind::kProtocol,
+                  "uses process set " + std::to_string(header.process_set) + ", which this rank has not added");
+    }
+    early_records_.push_back({peer.rank, header.process_set, {record.whole.begin(), record.whole.end()}});
+    return;
+  }
+  ProcessSet& set = *found->second;
+  const int member = set.member(peer.rank);
+  if (member >= static_cast<int>(set.peers.size()) || set.peers[member] != &peer) {
+    throw Error(ErrorKind::kProtocol, "is not a member of process set " + std::to_string(set.id));
+  }
+  if (!set.negotiation.joined(member) && header.position != set.negotiation.length(member)) {
+    throw Error(ErrorKind::kProtocol, "announced position " + std::to_string(header.position) + " where " +
+                                          std::to_string(set.negotiation.length(member)) + " was expected");
+  }
+  Entry entry = entry_of(header);
+  entry.splits.resize(record.splits.size() / 8);
+  if (!record.splits.empty()) std::memcpy(entry.splits.data(), record.splits.data(), record.splits.size());
+  if (header.type == RecordType::kCancel || (header.flags & kEager) != 0) {
+    entry.payload.assign(record.payload.begin(), record.payload.end());
+  }
+  if (header.type == RecordType::kOperation) {
+    if ((header.flags & kHasDescriptor) != 0) {
+      auto descriptor = std::make_shared<const Descriptor>(decode_descriptor(record.descriptor));
+      if (descriptor->signature() != header.signature || descriptor->name_hash() != header.name_hash) {
+        throw Error(ErrorKind::kProtocol, "announced '" + descriptor->name + "' under a wrong signature");
+      }
+      set.negotiation.learn(descriptor, header.signature);
+    }
+    entry.descriptor = set.negotiation.find(header.signature);
+    if (entry.descriptor == nullptr)
+      throw Error(ErrorKind::kProtocol, "announced an operation that it never described");
+    if ((header.flags & kEager) != 0 && record.payload.size() != eager_bytes(*entry.descriptor, member)) {
+      throw Error(ErrorKind::kProtocol,
+                  "sent " + std::to_string(record.payload.size()) + " bytes for '" + entry.descriptor->name + "'");
+    }
+  }
+  set.negotiation.append(member, std::move(entry));
+  set.undecided = true;
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,104 @@
+// What the parts of the engine share: its peers, its process sets, and how they are spoken of. Included by the files of
+// this folder that implement Engine, and by nothing else.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/engine.hpp"
+
+namespace ringcore::engine {
+
+// Changes with every incompatible change of records, plans or lanes.
+constexpr std::uint64_t kProtocolVersion = 1;
+
+// What all ranks must have set alike, because decisions depend on it.
+struct Agreement {
+  std::uint64_t protocol = kProtocolVersion;
+  std::uint64_t fusion_threshold_bytes = 0;
+  std::uint64_t deterministic = 0;
+};
+
+// A connected rank.
+struct Engine::Peer {
+  Rank rank = 0;
+  transport::Link* link = nullptr;
+  std::uint32_t sent_records = 0;
+  std::uint32_t received_records = 0;
+  std::vector<std::byte> backlog;  // control bytes that the lane had no room for
+  std::size_t backlog_sent = 0;
+  Nanoseconds last_sent = 0;
+  Nanoseconds last_heard = 0;
+  bool greeted = false;
+  bool left = false;  // said goodbye
+  bool gone = false;  // and its link's end has been noticed
+  std::string farewell;
+  bool saw_farewell = false;
+  bool wants_stacks = false;
+};
+
+struct Engine::ProcessSet {
+  ProcessSet(ProcessSetId id, std::vector<Rank> ranks, int self, Execution execution)
+      : id(id), self(self), negotiation(std::move(ranks), self), execution(std::move(execution)) {}
+  ProcessSetId id;
+  int self;  // index among the members
+  Negotiation negotiation;
+  Execution execution;
+  std::vector<Peer*> peers;  // by member, null at self
+  std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
+  std::unordered_set<std::uint64_t> announced;  // signatures whose descriptors all members have from us
+  std::shared_ptr<Operation> join;
+  bool undecided = false;  // entries were appended since the last decision
+  bool unflushed = false;  // something was announced that may sit in an open bucket
+  std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets
+  std::uint64_t filled_for = 0;  // length of the longest log for which a fill was last asked
+
+  int member(Rank rank) const {
+    const auto& members = negotiation.members();
+    return static_cast<int>(std::lower_bound(members.begin(), members.end(), rank) - members.begin());
+  }
+};
+
+inline std::string title(const Operation& operation) {
+  return operation.join
+             ? "join"
+             : std::string(name_of(operation.descriptor.collective)) + " '" + operation.descriptor.name + "'";
+}
+
+inline std::string list_ranks(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+inline bool is_in_place(const Operation& operation) {
+  return operation.output != nullptr && operation.output == operation.input;
+}
+
+inline std::uint8_t blocking_flags(const Operation& operation) {
+  return (operation.blocking ? kFlush : 0) | (operation.only_thread ? kBlocked : 0);
+}
+
+// How many bytes member `member` sends along with its announcement of an eager operation.
+inline std::size_t eager_bytes(const Descriptor& descriptor, int member) {
+  switch (descriptor.collective) {
+    case Collective::kAllreduce: return descriptor.shape.elements() * size_of(descriptor.dtype);
+    case Collective::kBroadcast:
+      return member == descriptor.root ? descriptor.shape.elements() * size_of(descriptor.dtype) : 0;
+    case Collective::kBarrier:
+    case Collective::kAllgather:
+    case Collective::kReduceScatter:
+    case Collective::kAlltoall: return 0;
+  }
+  __builtin_unreachable();
+}
+
+// Whether the operation carries its data in the announcement. Where ranks answer differently, the data is not used.
+bool is_eager(const Operation& operation, std::size_t members, std::size_t limit, bool registered);
+
+}  // namespace ringcore::engine

@@ -1,0 +1,148 @@
+// Time: lost peers, heartbeats, operations that wait too long, logs of different length.
+#include <algorithm>
+#include <utility>
+
+#include "engine/state.hpp"
+
+namespace ringcore::engine {
+
+Nanoseconds Engine::tend_interval() const {
+  return std::clamp(settings_.heartbeat / 8, kMillisecond, 250 * kMillisecond);
+}
+
+void Engine::tend(bool idle) {
+  const Nanoseconds now = clock_.now();
+  const Nanoseconds since_last = now - last_tend_;
+  last_tend_ = now;
+  if (failure_ != nullptr) return;
+  if (since_last > settings_.heartbeat / 2) {
+    // This rank itself stood still (it was stopped, or the machine was): it cannot judge others by its clock.
+    for (const auto& peer : peers_) {
+      if (peer != nullptr) peer->last_heard = now;
+    }
+  }
+  tend_links(now, idle);
+  if (failure_ != nullptr) return;
+  for (auto& [id, set] : sets_) {
+    if (idle && eager_.operation == nullptr) tend_alignment(*set);
+    tend_stalls(*set, now);
+  }
+}
+
+void Engine::tend_links(Nanoseconds now, bool idle) {
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->link->check();
+    // What it sent before has been looked at since its end was noticed.
+    if (idle && peer->left && peer->link->failure() && std::exchange(peer->gone, true) && runs_wait_for(*peer)) {
+      return lose(*peer, "has left" + peer->farewell + " in the middle of an operation");
+    }
+    if (const auto failure = peer->link->failure(); failure && !peer->left) {
+      if (eager_.operation != nullptr) leave_eager();
+      read_control(*peer);  // its last words
+      if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
+    } else if (!peer->left && now - peer->last_heard > settings_.heartbeat) {
+      if (eager_.operation != nullptr) leave_eager();
+      read_control(*peer);
+      if (!peer->left && now - peer->last_heard > settings_.heartbeat && failure_ == nullptr) {
+        lose(*peer, "has sent nothing for " + std::to_string((now - peer->last_heard) / kMillisecond) +
+                        " ms (it was stopped, or the network between the hosts is cut)");
+      }
+    }
+    if (failure_ != nullptr) return;
+    if (!peer->left && now - peer->last_sent >= settings_.heartbeat / 4) {
+      RecordHeader heartbeat{.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat};
+      send(*peer, heartbeat, {});
+    }
+  }
+}
+
+// Logs of different length keep operations from being decided that all ranks have announced.
+void Engine::tend_alignment(ProcessSet& set) {
+  const std::uint64_t longest = set.negotiation.longest();
+  if (set.operations.empty() || set.join != nullptr || set.filled_for == longest + 1) return;
+  const bool flush_undecided = set.negotiation.round() < set.flushed_until;
+  for (const auto& [name_hash, operation] : set.operations) {
+    const bool released = operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted;
+    if (released && (!flush_undecided || operation->started_at != 0)) continue;
+    if (released || set.negotiation.announced_by_all(name_hash)) {
+      fill(set, longest, operation->only_thread ? operation.get() : nullptr);
+      append_noop(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
+      set.filled_for = set.negotiation.longest() + 1;
+      return;
+    }
+    if (operation->only_thread && set.negotiation.length(set.self) < longest) {
+      fill(set, longest, operation.get());
+      return;
+    }
+  }
+}
+
+void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
+  for (const auto& [name_hash, operation] : set.operations) {
+    tend_stall(set, *operation, now);
+    if (failure_ != nullptr) return;
+  }
+  if (eager_.set == &set && eager_.operation != nullptr &&
+      now - eager_.operation->submitted_at > std::min(settings_.stall_warning, settings_.timeout) / 2) {
+    leave_eager();
+  }
+}
+
+std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {
+  const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
+  if (missing.empty()) return "all ranks submitted it, but not all of them the rest of its group";
+  return list_ranks(missing) + " did not submit it; " + list_ranks(set.negotiation.present(operation.name_hash)) +
+         " did";
+}
+
+void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {
+  const Nanoseconds waited = now - operation.submitted_at;
+  if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
+    if (now - operation.released_at > settings_.timeout) {
+      fail(std::make_shared<const Error>(ErrorKind::kTimeout,
+                                         title(operation) + " was started on all ranks and has not ended within " +
+                                             std::to_string(settings_.timeout / kSecond) +
+                                             " s: " + set.execution.describe_running() + "."));
+    }
+    return;
+  }
+  if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !operation.stall_reported) {
+    operation.stall_reported = true;
+    const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
+    warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
+                        " ms: " + who_submitted(set, operation) +
+                        ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
+    for (const Rank rank : missing) {
+      if (peers_[rank] == nullptr) continue;
+      RecordHeader request{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest};
+      send(*peers_[rank], request, {});
+    }
+  }
+  if (waited > settings_.timeout && !operation.cancel_sent && set.join == nullptr) {
+    operation.cancel_sent = true;
+    const std::string text = title(operation) + ": " + who_submitted(set, operation) + ", for " +
+                             std::to_string(settings_.timeout / kMillisecond) +
+                             " ms. Remedy: make all ranks submit the same tensors (look at the reported stacks), or "
+                             "raise RINGCORE_TIMEOUT_S if a rank may be that slow.";
+    fill(set, set.negotiation.longest(), nullptr);
+    RecordHeader header{.type = RecordType::kCancel, .flags = kFlush | kFill, .name_hash = operation.name_hash};
+    const auto payload = std::as_bytes(std::span(text));
+    broadcast(set.id, header, payload);
+    Entry entry{.type = RecordType::kCancel, .flags = header.flags, .name_hash = header.name_hash};
+    entry.payload.assign(payload.begin(), payload.end());
+    set.negotiation.append(set.self, std::move(entry));
+    set.undecided = true;
+  }
+}
+
+// Whether a run that has begun can go on only with the peer.
+bool Engine::runs_wait_for(const Peer& peer) const {
+  return std::any_of(sets_.begin(), sets_.end(), [&peer](const auto& item) {
+    const ProcessSet& set = *item.second;
+    const int member = set.member(peer.rank);
+    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer && set.execution.waits_for(member);
+  });
+}
+
+}  // namespace ringcore::engine
