@@ -177,6 +177,10 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
     case Decision::Kind::kRelease: {
       const auto found = set.operations.find(decision.release.name_hash);
       const bool own = decision.release.contributions[set.self].present;
+      if (own && found == set.operations.end()) {
+        throw Error(ErrorKind::kProtocol, "'" + decision.release.descriptor->name +
+                                              "' became complete after it had failed on rank " + std::to_string(rank_));
+      }
       set.execution.release(std::move(decision.release), own ? found->second : nullptr);
       return;
     }

@@ -126,9 +126,20 @@ std::vector<Rank> Negotiation::present(std::uint64_t name_hash) const {
   return ranks;
 }
 
+// The use of the name that this rank has announced, or, as long as that announcement is not decided, the one that it
+// will be part of.
+const Negotiation::Pending* Negotiation::own_use(std::uint64_t name_hash) const {
+  if (const Pending* pending = alive(name_hash, self_)) return pending;
+  const auto found = pending_.find(name_hash);
+  if (found == pending_.end()) return nullptr;
+  const auto next = std::find_if(found->second.begin(), found->second.end(),
+                                 [this](const Pending& pending) { return !pending.contributions[self_].present; });
+  return next == found->second.end() ? nullptr : &*next;
+}
+
 std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
   std::vector<Rank> ranks;
-  const Pending* pending = alive(name_hash, self_);
+  const Pending* pending = own_use(name_hash);
   const auto held_back = std::any_of(groups_.begin(), groups_.end(), [name_hash](const auto& item) {
     return std::any_of(item.second.begin(), item.second.end(),
                        [name_hash](const Group& group) { return group.finished.count(name_hash) > 0; });

@@ -143,6 +143,7 @@ class Negotiation {
                   std::vector<Decision>& decisions);
   Pending* alive(std::uint64_t name_hash, int member);
   const Pending* alive(std::uint64_t name_hash, int member) const;
+  const Pending* own_use(std::uint64_t name_hash) const;
   void fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
             std::vector<Decision>& decisions);
   void detect_deadlock(std::vector<Decision>& decisions);

@@ -229,7 +229,7 @@ def test_a_child_of_a_killed_rank_does_not_hide_its_death(tmp_path: Path, transp
         outcomes = job.wait()
     assert outcomes[0].result["type"] == "PeerLostError", outcomes
     assert outcomes[0].result["seconds"] < 30
-    assert "closed the connection" in outcomes[0].result["message"]
+    assert "the connection" in outcomes[0].result["message"]  # closed or reset
 
 
 def arrays_that_are_refused() -> dict:

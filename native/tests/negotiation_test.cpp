@@ -1,0 +1,46 @@
+// The decisions that follow from logs, without engines around them.
+#include <doctest/doctest.h>
+
+#include "engine/negotiation.hpp"
+
+using namespace ringcore;
+using namespace ringcore::engine;
+
+namespace {
+
+std::shared_ptr<const Descriptor> tensor(const std::string& name) {
+  Descriptor descriptor;
+  descriptor.name = name;
+  descriptor.collective = Collective::kAllreduce;
+  descriptor.dtype = DType::kFloat32;
+  return std::make_shared<const Descriptor>(descriptor);
+}
+
+Entry entry_for(const std::shared_ptr<const Descriptor>& descriptor) {
+  Entry entry{.type = RecordType::kOperation};
+  entry.signature = descriptor->signature();
+  entry.name_hash = descriptor->name_hash();
+  entry.descriptor = descriptor;
+  return entry;
+}
+
+}  // namespace
+
+TEST_CASE("nobody is missing whose announcement is decided while this rank's own is not") {
+  Negotiation negotiation({0, 1, 2}, 1);
+  const auto x = tensor("x");
+  negotiation.append(0, entry_for(x));
+  negotiation.append(1, Entry{.type = RecordType::kNoop});
+  negotiation.append(2, entry_for(x));
+  std::vector<Decision> decisions;
+  negotiation.decide(decisions);
+  REQUIRE(decisions.empty());
+  negotiation.append(1, entry_for(x));
+  CHECK(negotiation.missing(x->name_hash()).empty());
+  // The others leave: what they have announced is decided all the same.
+  negotiation.leave(0);
+  negotiation.leave(2);
+  negotiation.decide(decisions);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions[0].kind == Decision::Kind::kRelease);
+}
