@@ -51,20 +51,24 @@ def reduces_until_an_error(elements: int, leaves: bool) -> float:
 
 def killed(size: int) -> float:
     """Milliseconds from SIGKILL to the last survivor's error."""
-    with tempfile.TemporaryDirectory() as directory:
-        with ranks.started(reduces_until_an_error, size, Path(directory), ELEMENTS, False) as job:
-            job.await_mark("ready", *range(size))
-            begin = time.monotonic()
-            job.signal(size - 1, signal.SIGKILL)
-            heard = [outcome.result for outcome in job.wait()[:-1]]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ranks.started(reduces_until_an_error, size, Path(directory), ELEMENTS, False) as job,
+    ):
+        job.await_mark("ready", *range(size))
+        begin = time.monotonic()
+        job.signal(size - 1, signal.SIGKILL)
+        heard = [outcome.result for outcome in job.wait()[:-1]]
     return (max(heard) - begin) * 1000
 
 
 def left(size: int) -> float:
     """Milliseconds from a rank's early exit to the last survivor's error."""
-    with tempfile.TemporaryDirectory() as directory:
-        with ranks.started(reduces_until_an_error, size, Path(directory), ELEMENTS, True) as job:
-            times = [outcome.result for outcome in job.wait()]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ranks.started(reduces_until_an_error, size, Path(directory), ELEMENTS, True) as job,
+    ):
+        times = [outcome.result for outcome in job.wait()]
     return (max(times[:-1]) - times[-1]) * 1000
 
 

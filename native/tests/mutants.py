@@ -2,8 +2,8 @@
 
     python native/tests/mutants.py BUILD_FOLDER [NAME ...]
 
-A mutant that survives is a hole in the tests. Fault schedules, plan and engine tests are run on each; one that hangs counts as
-caught, because the tests would not pass.
+A mutant that survives is a hole in the tests. Fault schedules, plan, negotiation and engine tests are run on each; one
+that hangs counts as caught, because the tests would not pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parents[1]
 LIMIT_S = 60
-TESTS = "*simulation_test*,*plan_test*,*engine_test*"
+TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ MUTANTS = [
     Mutant("the log of a rank that has left is waited for", "engine/negotiation.hpp",
            "void leave(int member) { left_[member] = true; }", "void leave(int) {}"),
     Mutant("what becomes complete after somebody had waited for it stays in its bucket", "engine/negotiation.cpp",
-           "if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want_pending(static_cast<int>(m));", ""),
+           "if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) "
+           "want_pending(static_cast<int>(m));", ""),
     Mutant("a chunk is overwritten before it is sent", "plan/executor.cpp",
            "state.done_bytes == 0 && unsent(target) > 0", "false"),
     Mutant("a wait does not wait", "plan/executor.cpp",

@@ -34,8 +34,7 @@ def spans(events: list[dict[str, Any]], rank: int, tensor: str, category: str) -
     return [
         event
         for event in events
-        if event["ph"] == "X"
-        and (event["pid"], event["args"]["tensor"], event["cat"]) == (rank, tensor, category)
+        if event["ph"] == "X" and (event["pid"], event["args"]["tensor"], event["cat"]) == (rank, tensor, category)
     ]
 
 
@@ -63,7 +62,9 @@ def test_operations_and_steps_of_all_ranks_are_in_one_file(tmp_path: Path, trans
             assert begin - 20 <= step["ts"] <= step["ts"] + step["dur"] <= end + 20
     # Both ranks took part at the same time: the later start is before the earlier end.
     both = [spans(events, rank, "large", "step") for rank in (0, 1)]
-    assert max(min(s["ts"] for s in steps) for steps in both) < min(max(s["ts"] + s["dur"] for s in steps) for steps in both)
+    assert max(min(s["ts"] for s in steps) for steps in both) < min(
+        max(s["ts"] + s["dur"] for s in steps) for steps in both
+    )
 
 
 def test_clocks_of_other_hosts_are_shifted_onto_the_first_ones() -> None:

@@ -97,7 +97,9 @@ def merge(reports: list[dict[str, Any]]) -> dict[str, Any]:
             name = f"lane {lane}" if channel < 0 else f"lane {lane}, channel {channel}"
             tid = _tid(lane, channel)
             events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}})
-            events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}})
+            events.append(
+                {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
+            )
         for name, activity, lane, channel, begin, end, nbytes in report["spans"]:
             events.append(
                 {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import importlib.metadata
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from ringcore import _native
 from ringcore._buffer import DTYPE_NAMES, Buffer, as_buffer
 from ringcore._context import ProcessSet, context, global_process_set, is_alone, process_set_id_of
 from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore._version import __version__
 
 __all__ = [
     "DTYPE_CODES",
@@ -32,7 +34,28 @@ __all__ = [
     "broadcast",
     "join",
     "reducescatter",
+    "require_same_version",
 ]
+
+
+def require_same_version(distribution: str) -> None:
+    """For an adapter's import: it works with the core of its own version only.
+
+    Args:
+        distribution: The adapter's, such as "ringcore-torch".
+
+    Raises:
+        ImportError: The core has another version; the message tells what to install.
+    """
+    try:
+        installed = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return  # run from a source tree
+    if installed != __version__:
+        raise ImportError(
+            f"{distribution} {installed} works with ringcore {installed}, but ringcore {__version__} is installed. "
+            f"Remedy: pip install ringcore=={installed} {distribution}=={installed}"
+        )
 
 
 class ReduceOp(enum.Enum):

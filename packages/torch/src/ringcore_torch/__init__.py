@@ -29,6 +29,7 @@ from ringcore import (
     start_timeline,
     stop_timeline,
 )
+from ringcore import adapter as _adapter
 from ringcore._operations import Average, Handle, Max, Min, Product, Sum, poll, synchronize
 from ringcore._version import __version__
 
@@ -56,6 +57,8 @@ from ringcore_torch._operations import (
 )
 from ringcore_torch.optimizer import DistributedOptimizer
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
+
+_adapter.require_same_version("ringcore-torch")
 
 __all__ = [
     "Average",
