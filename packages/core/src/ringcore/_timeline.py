@@ -95,11 +95,9 @@ def merge(reports: list[dict[str, Any]]) -> dict[str, Any]:
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
         for lane, channel in sorted({(span[2], span[3]) for span in report["spans"]}):
             name = f"lane {lane}" if channel < 0 else f"lane {lane}, channel {channel}"
-            tid = _tid(lane, channel)
-            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}})
-            events.append(
-                {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
-            )
+            row = {"ph": "M", "pid": rank, "tid": _tid(lane, channel)}
+            events.append({**row, "name": "thread_name", "args": {"name": name}})
+            events.append({**row, "name": "thread_sort_index", "args": {"sort_index": row["tid"]}})
         for name, activity, lane, channel, begin, end, nbytes in report["spans"]:
             events.append(
                 {

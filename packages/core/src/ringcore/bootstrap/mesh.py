@@ -136,7 +136,7 @@ def _reserve_descriptors(size: int, lane_count: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise BootstrapError(
             f"a job of {size} ranks needs {needed} open files a rank ({open_now} are open already), but only {hard} "
-            f"are allowed; raise the limit (ulimit -Hn {needed}, or LimitNOFILE of the service, or nofile in limits.conf)"
+            f"are allowed; raise the limit: ulimit -Hn {needed}, LimitNOFILE of the service, or nofile in limits.conf"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

@@ -108,7 +108,7 @@ class RendezvousServer:
                     if key.fd == self._stop_read:
                         return
                     if key.fileobj in self._reading:
-                        self._read(key.fileobj)  # type: ignore[arg-type]
+                        self._read(key.fileobj)
                     elif key.data is not None:
                         self._forget(key.data)
                 acceptor.service(0)
