@@ -239,7 +239,8 @@ void register_runtime(nb::module_& module) {
             }
             nb::list list;
             for (const engine::Span& span : spans) {
-              list.append(nb::make_tuple(span.name, span.activity, span.lane, span.channel, span.begin, span.end, span.bytes));
+              list.append(
+                  nb::make_tuple(span.name, span.activity, span.lane, span.channel, span.begin, span.end, span.bytes));
             }
             return list;
           },

@@ -91,7 +91,7 @@ class Runtime:
 
     def stop_timeline(self) -> list:
         """
-        Spans since start_timeline: (name, activity, lane, begin ns, end ns, bytes).
+        Spans since start_timeline: (name, activity, lane, channel or -1, begin ns, end ns, bytes).
         """
 
     def wait_for_attention(self, limit_s: float) -> bool: ...
