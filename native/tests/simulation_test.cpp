@@ -38,6 +38,7 @@ struct Plan {
   std::uint64_t group = 0;
   std::uint32_t group_size = 0;
   Rank misfit = -1;  // this rank submits another dtype
+  bool fails = false;  // because of a misfit, here or in the group
 };
 
 // One operation of one rank, with its memory.
@@ -125,15 +126,16 @@ class Simulation {
         plan.collective = Collective::kAllreduce;
         plan.group = 99;
         plan.group_size = static_cast<std::uint32_t>(count);
-      } else if (pick(8) == 0) {
-        plan.misfit = pick(ranks_);
       }
+      if (pick(grouped ? 4 * count : 8) == 0) plan.misfit = pick(ranks_);
       plans_.push_back(plan);
     }
+    const bool misfits = std::any_of(plans_.begin(), plans_.end(), [](const Plan& plan) { return plan.misfit >= 0; });
+    for (Plan& plan : plans_) plan.fails = plan.misfit >= 0 || (grouped && misfits);
     blocking_ = !grouped && pick(3) == 0;  // everything in blocking calls, in one order
     joins_ = !grouped && pick(4) == 0;
     if (joins_) {
-      for (Plan& plan : plans_) plan.collective = Collective::kAllreduce, plan.misfit = -1;
+      for (Plan& plan : plans_) plan.collective = Collective::kAllreduce, plan.misfit = -1, plan.fails = false;
     }
   }
 
@@ -329,11 +331,11 @@ class Simulation {
         if (!task.operation->done()) continue;  // never submitted: the engine had failed before
         if (task.operation->error != nullptr) {
           ++messages[task.operation->error->what()];
-          const bool explained = may_fail(fault_) || task.plan->misfit >= 0;
+          const bool explained = may_fail(fault_) || task.plan->fails;
           if (!explained) return describe(plans_[i].name + " failed: " + task.operation->error->what());
           continue;
         }
-        if (task.plan->misfit >= 0) return describe(plans_[i].name + ": a mismatch was not noticed");
+        if (task.plan->fails) return describe(plans_[i].name + ": a mismatch was not noticed");
         if (const std::string wrong = check_result(rank, task); !wrong.empty()) return describe(wrong);
       }
       if (messages.size() > 1 && !may_fail(fault_)) {
