@@ -67,6 +67,54 @@ def test_mistakes_are_explained_and_training_goes_on(tmp_path: Path) -> None:
         assert found["equal"]
 
 
+def test_gradients_of_the_collectives(tmp_path: Path) -> None:
+    for found in run("differentiable", tmp_path):
+        assert "op=MAX has no gradient" in found.pop("max")
+        # Linear functions: what is left is the rounding of the losses, divided by the step of 2e-4.
+        assert max(found.values()) < 1e-10, found
+
+
+def test_compression_sends_16_bits_and_ranks_stay_equal(tmp_path: Path) -> None:
+    for found in run("compression", tmp_path):
+        assert found["none"] == [[3.0, 3 + 3 * 2**-9, 3000.0], "torch.float32"]
+        # 1 + 2^-9 and the sums fit float16's eleven bits; of bfloat16's eight, 1000 and 2000 need all, 3000 one more.
+        assert found["fp16"] == found["none"]
+        assert found["bf16"] == [[3.0, 3.0, 3008.0], "torch.float32"]
+        assert all(found[f"{name} weights"][0] for name in ("none", "fp16", "bf16"))
+
+
+def test_sparse_gradients_train_like_one_rank(tmp_path: Path) -> None:
+    for rank, found in enumerate(run("sparse", tmp_path, 3)):
+        assert found["rows"]
+        assert found["difference False"] < ROUNDING
+        assert found["difference True"] < ROUNDING
+        missing = rank == 1
+        assert found["layout False 1"] == "torch.sparse_coo"
+        assert found["layout True 1"] == "torch.strided"
+        assert (found["layout False 2"] == "None") == missing
+
+
+def test_sync_batch_norm_is_one_batch_norm_over_all_batches(tmp_path: Path) -> None:
+    for found in run("sync_batch_norm", tmp_path):
+        assert found["worst"] < 1e-12
+        assert found["batches"] == 2
+
+
+def test_groups_of_gradients(tmp_path: Path) -> None:
+    for found in run("groups", tmp_path):
+        assert (found["none"], found["number"], found["lists"]) == (1, 2, 3)
+        assert found["equal"]
+        assert "at least 1" in found["zero"]
+        assert "does not have" in found["foreign"]
+
+
+def test_grouped_rows(tmp_path: Path) -> None:
+    assert run("grouped_rows", tmp_path) == [
+        {"gathered": [[0.0, 1.0, 1.0], [0, 0, 1, 1]], "shares": [[0.0, 2.0, 4.0], [2.0, 2.0]]},
+        {"gathered": [[0.0, 1.0, 1.0], [0, 0, 1, 1]], "shares": [[6.0, 8.0, 10.0], [2.0, 2.0]]},
+    ]
+
+
 def test_a_core_of_another_version_is_refused_at_import(tmp_path: Path) -> None:
     metadata = tmp_path / "ringcore_torch-9.9.dist-info"
     metadata.mkdir()

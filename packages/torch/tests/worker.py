@@ -181,6 +181,173 @@ def states() -> dict[str, Any]:
     return found
 
 
+def differentiable() -> dict[str, Any]:
+    """The gradient of every collective against finite differences of the sum of all ranks' losses, in float64."""
+    rank, size = ring.rank(), ring.size()
+    calls: dict[str, Callable[[torch.Tensor], Any]] = {
+        "allreduce sum": lambda x: ring.allreduce(x, op=ring.Sum, prescale_factor=0.5, postscale_factor=3.0, name="a"),
+        "allreduce average": lambda x: ring.allreduce(x, name="b"),
+        "grouped_allreduce": lambda x: torch.cat(ring.grouped_allreduce([x, 2 * x], op=ring.Sum, name="c")),
+        "allgather": lambda x: ring.allgather(x[: 1 + rank], name="d"),
+        "broadcast": lambda x: ring.broadcast(x, size - 1, name="e"),
+        "alltoall": lambda x: ring.alltoall(x, [3 - size + 1] + [1] * (size - 1), name="f")[0],
+        "reducescatter sum": lambda x: ring.reducescatter(x, op=ring.Sum, name="g"),
+        "reducescatter average": lambda x: ring.reducescatter(x, prescale_factor=2.0, name="h"),
+    }
+    worst = {}
+    for what, call in calls.items():
+        x = torch.randn(3, 2, generator=torch.Generator().manual_seed(rank), dtype=torch.float64, requires_grad=True)
+        out = call(x)
+        weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(10 + rank), dtype=torch.float64)
+        (out * weights).sum().backward()
+
+        def loss(x: torch.Tensor, call: Any = call, weights: torch.Tensor = weights) -> float:
+            own = (call(x) * weights).sum().reshape(1)
+            return float(ring.allreduce(own, op=ring.Sum, name="loss"))
+
+        worst[what] = 0.0
+        step = 1e-4
+        for who in range(size):
+            for index in range(x.numel()):
+                moved = []
+                for sign in (1, -1):
+                    other = x.detach().clone()
+                    if who == rank:
+                        other.view(-1)[index] += sign * step
+                    moved.append(loss(other))
+                if who == rank:
+                    slope = (moved[0] - moved[1]) / (2 * step)  # exact: all are linear
+                    worst[what] = max(worst[what], abs(slope - x.grad.view(-1)[index].item()))
+    x = torch.ones(2, requires_grad=True)
+    try:
+        ring.allreduce(x, op=ring.Max, name="max").sum().backward()
+    except ringcore.InvalidArgument as error:
+        worst["max"] = str(error)
+    return worst
+
+
+def compression() -> dict[str, Any]:
+    """What is sent in 16 bits, and that training with it ends equal on all ranks."""
+    found = {}
+    x = torch.tensor([1.0, 1 + 2**-9, 1000.0]) * (ring.rank() + 1)
+    for name in ("none", "fp16", "bf16"):
+        method = getattr(ring.Compression, name)
+        result = ring.allreduce(x, op=ring.Sum, compression=method, name=name)
+        found[name] = [result.tolist(), str(result.dtype)]
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=method
+        )
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.full((1, 3), ring.rank() + 1.0)).sum().backward()
+            optimizer.step()
+        every = ring.allgather(model.weight.detach()[None], name=f"weights {name}")
+        found[f"{name} weights"] = [bool((every == every[0]).all()), model.weight.detach().tolist()]
+    return found
+
+
+def sparse() -> dict[str, Any]:
+    """Sparse tensors, and an embedding whose rows some ranks use: like one rank with all batches."""
+    rank, size = ring.rank(), ring.size()
+    own = torch.sparse_coo_tensor(torch.tensor([[rank, 3]]), torch.tensor([[1.0, 2.0], [10.0, 20.0]]), (5, 2))
+    total = ring.sparse_allreduce_async(own, op=ring.Sum, name="rows")().to_dense()
+    expected = sum(
+        torch.sparse_coo_tensor(torch.tensor([[r, 3]]), torch.tensor([[1.0, 2.0], [10.0, 20.0]]), (5, 2)).to_dense()
+        for r in range(size)
+    )
+    found: dict[str, Any] = {"rows": bool(torch.equal(total, expected))}
+    for as_dense in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(20, 4, sparse=True), torch.nn.Linear(4, 1)).double()
+        alone = copy.deepcopy(model)
+        optimizer = ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), sparse_as_dense=as_dense
+        )
+        reference = torch.optim.SGD(alone.parameters(), lr=0.5)
+        for step in range(4):
+            words = [torch.tensor([[(5 * r + step) % 20, 7]]) for r in range(size)]
+            optimizer.zero_grad()
+            if not (step == 2 and rank == 1):  # this rank has no batch
+                model(words[rank]).sum().backward()
+            kind = model[0].weight.grad.layout if model[0].weight.grad is not None else None
+            optimizer.step()
+            reference.zero_grad()
+            losses = [alone(w).sum() for r, w in enumerate(words) if not (step == 2 and r == 1)]
+            (sum(losses) / size).backward()
+            reference.step()
+            found[f"layout {as_dense} {step}"] = str(kind)
+        pairs = zip(model.parameters(), alone.parameters(), strict=True)
+        found[f"difference {as_dense}"] = max((a - b).abs().max().item() for a, b in pairs)
+    return found
+
+
+def sync_batch_norm() -> dict[str, Any]:
+    """Forward, backward and running statistics against one BatchNorm over all ranks' batches."""
+    rank, size = ring.rank(), ring.size()
+    batches = [torch.randn(3 + 2 * r, 4, 5, generator=torch.Generator().manual_seed(r)).double() for r in range(size)]
+    torch.manual_seed(0)
+    ours, reference = ring.SyncBatchNorm(4).double(), torch.nn.BatchNorm1d(4).double()
+    worst = 0.0
+    for _ in range(2):
+        x, everything = batches[rank].clone().requires_grad_(), torch.cat(batches).requires_grad_()
+        out, expected = ours(x), reference(everything)
+        begin = sum(len(batch) for batch in batches[:rank])
+        mine = slice(begin, begin + len(x))
+        (out**3).sum().backward()
+        (expected**3).sum().backward()
+        differences = [
+            out - expected[mine], x.grad - everything.grad[mine], ours.running_mean - reference.running_mean,
+            ours.running_var - reference.running_var,
+            ring.allreduce(ours.weight.grad, op=ring.Sum, name="w") - reference.weight.grad,
+        ]  # fmt: skip
+        worst = max([worst, *(difference.abs().max().item() for difference in differences)])
+        ours.zero_grad()
+        reference.zero_grad()
+    ours.eval(), reference.eval()
+    worst = max(worst, (ours(batches[0]) - reference(batches[0])).abs().max().item())
+    return {"worst": worst, "batches": int(ours.num_batches_tracked)}
+
+
+def groups() -> dict[str, Any]:
+    """Groups by number and by lists give the same training; what is no group is refused."""
+    found: dict[str, Any] = {}
+    weights = []
+    for kind in ("none", "number", "lists"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3), torch.nn.Linear(3, 1)).double()
+        parameters = list(model.parameters())
+        chosen = {"none": None, "number": 2, "lists": [parameters[:3], [parameters[5]]]}[kind]
+        optimizer = ring.DistributedOptimizer(
+            torch.optim.SGD(parameters, lr=0.1), model.named_parameters(), groups=chosen
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), 1.0 + ring.rank() + step, dtype=torch.float64)).sum().backward()
+            optimizer.step()
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
+        found[kind] = len(optimizer._ring._buckets)
+    found["equal"] = all(torch.equal(weights[0], other) for other in weights[1:])
+    for name, wrong in {"zero": 0, "foreign": [[torch.nn.Parameter(torch.ones(1))]]}.items():
+        try:
+            ring.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1), model.named_parameters(), groups=wrong)
+        except ringcore.InvalidArgument as error:
+            found[name] = str(error)
+    return found
+
+
+def grouped_rows() -> dict[str, Any]:
+    """grouped_allgather and grouped_reducescatter."""
+    rank, size = ring.rank(), ring.size()
+    gathered = ring.grouped_allgather([torch.full((rank + 1,), float(rank)), torch.full((1, 2), rank)], name="g")
+    shares = ring.grouped_reducescatter([torch.arange(6.0), torch.ones(size, 2)], op=ring.Sum, name="s")
+    return {
+        "gathered": [tensor.flatten().tolist() for tensor in gathered],
+        "shares": [tensor.flatten().tolist() for tensor in shares],
+    }
+
+
 def mistakes() -> dict[str, Any]:
     """What misuse says, and that training goes on afterwards."""
     torch.manual_seed(0)

@@ -150,9 +150,9 @@ def grouped_allreduce_async_(tensors: Sequence[Any], *, name: str | None = None,
     return Handle(_allreduce(tensors, tensors, group_names(tensors, name), **options), lambda _: tensors)
 
 
-def group_names(tensors: Sequence[Any], name: str | None) -> list[str]:
+def group_names(tensors: Sequence[Any], name: str | None, kind: str = "grouped_allreduce") -> list[str]:
     """Names of the tensors of a group."""
-    base = name_or_next(name, "grouped_allreduce")
+    base = name_or_next(name, kind)
     return [f"{base}.{i}of{len(tensors)}" for i in range(len(tensors))]
 
 

@@ -255,15 +255,24 @@ def allreduce(
 
 
 def allgather(
-    source: Buffer, name: str, *, process_set: ProcessSet = global_process_set, blocking: bool = False
+    source: Buffer,
+    name: str,
+    *,
+    process_set: ProcessSet = global_process_set,
+    blocking: bool = False,
+    group: str = "",
+    group_size: int = 0,
 ) -> Handle:
     """Concatenate every rank's rows. The first dimension may differ between ranks, the others not.
 
-    The result is in `handle.operations[0].result`, the rows of each rank in `.result_rows`.
+    The result is in `handle.operations[0].result`, the rows of each rank in `.result_rows`. Operations of one `group`
+    (`group_size` of them, submitted one after the other) run all or none.
     """
     if not source.shape:
         source = source._replace(shape=(1,))
-    operation = _submit(_ALLGATHER, name, source, 0, process_set=process_set, blocking=blocking)
+    operation = _submit(
+        _ALLGATHER, name, source, 0, process_set=process_set, blocking=blocking, group=group, group_size=group_size
+    )
     return Handle([operation], source)
 
 
@@ -292,17 +301,19 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     blocking: bool = False,
+    group: str = "",
+    group_size: int = 0,
 ) -> Handle:
     """Reduce over all ranks and deal out the rows: the first ranks get one more where they do not divide evenly.
 
-    The result is in `handle.operations[0].result`.
+    The result is in `handle.operations[0].result`. `group`: see `allgather`.
     """
     _check_op(op, source, name)
     if not source.shape:
         raise InvalidArgument(f"'{name}': a scalar has no rows to deal out; pass at least one dimension")
     operation = _submit(
         _REDUCESCATTER, name, source, 0, op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set, blocking=blocking,
+        process_set=process_set, blocking=blocking, group=group, group_size=group_size,
     )  # fmt: skip
     return Handle([operation], source)
 

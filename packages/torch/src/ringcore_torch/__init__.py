@@ -33,35 +33,38 @@ from ringcore import adapter as _adapter
 from ringcore._operations import Average, Handle, Max, Min, Product, Sum, poll, synchronize
 from ringcore._version import __version__
 
+from ringcore_torch._differentiable import allgather, allreduce, alltoall, broadcast, grouped_allreduce, reducescatter
 from ringcore_torch._operations import (
-    allgather,
     allgather_async,
-    allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    alltoall,
     alltoall_async,
     barrier,
-    broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    grouped_allreduce,
+    grouped_allgather,
+    grouped_allgather_async,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
     join,
-    reducescatter,
     reducescatter_async,
 )
+from ringcore_torch.compression import Compression
 from ringcore_torch.optimizer import DistributedOptimizer
+from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
+from ringcore_torch.sync_batch_norm import SyncBatchNorm
 
 _adapter.require_same_version("ringcore-torch")
 
 __all__ = [
     "Average",
+    "Compression",
     "DistributedOptimizer",
     "Handle",
     "Max",
@@ -69,6 +72,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "__version__",
     "add_process_set",
     "allgather",
@@ -91,10 +95,14 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -108,6 +116,7 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
     "synchronize",

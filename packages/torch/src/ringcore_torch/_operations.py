@@ -133,13 +133,66 @@ def allgather(
     return result
 
 
-def allgather_async(
-    tensor: torch.Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
+def allgather_async(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allgather`."""
     source = as_buffer(tensor.detach().contiguous())
-    handle = adapter.allgather(source, name_or_next(name, "allgather"), process_set=process_set)
+    handle = adapter.allgather(source, name_or_next(name, "allgather"), **options)
     return Handle(handle, lambda done: _gathered(done, tensor))
+
+
+class GroupHandle:
+    """Several operations that run all or none; `synchronize` returns the list of their results."""
+
+    def __init__(self, handles: list[Handle]) -> None:
+        self._handles = handles
+
+    def done(self) -> bool:
+        """Whether all have ended."""
+        return all([handle.done() for handle in self._handles])
+
+    def wait(self) -> list[torch.Tensor]:
+        """Wait for all results. Raises what made the group fail."""
+        return [handle.wait() for handle in self._handles]
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """`allgather` of several tensors that are released together: all of them run, or none."""
+    return grouped_allgather_async(tensors, name=name, process_set=process_set).wait()
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> GroupHandle:
+    """Start a `grouped_allgather`."""
+    names = group_names(tensors, name, "grouped_allgather")
+    group = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
+    return GroupHandle(
+        [
+            allgather_async(tensor, name=one, process_set=process_set, **group)
+            for tensor, one in zip(tensors, names, strict=True)
+        ]
+    )
+
+
+def grouped_reducescatter(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> list[Any]:
+    """`reducescatter` of several tensors that are released together: all of them run, or none."""
+    return grouped_reducescatter_async(tensors, name=name, **options).wait()
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any
+) -> GroupHandle:
+    """Start a `grouped_reducescatter`."""
+    names = group_names(tensors, name, "grouped_reducescatter")
+    group = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
+    return GroupHandle(
+        [
+            reducescatter_async(tensor, name=one, **options, **group)
+            for tensor, one in zip(tensors, names, strict=True)
+        ]
+    )
 
 
 def _gathered(handle: adapter.Handle, tensor: torch.Tensor) -> torch.Tensor:
