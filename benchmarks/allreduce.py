@@ -20,9 +20,9 @@ import numpy as np
 
 SIZES = [8, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20]
 SAMPLES = 15
-# A sample repeats the call until about this many bytes were reduced, so that short calls are timed together.
-SAMPLE_BYTES = 4 << 20
-MOST_CALLS = 1000
+# A sample repeats the call for about so long, so that short calls are timed together.
+SAMPLE_S = 0.02
+MOST_CALLS = 2000
 
 
 class Library:
@@ -101,6 +101,17 @@ LIBRARIES: dict[str, type[Library]] = {
 }
 
 
+def calls_a_sample(library: Library, data: Any) -> int:
+    """The same number on every rank: they add up how long a call has taken."""
+    begin = time.perf_counter()
+    for _ in range(5):
+        library.allreduce(data)
+    probe = library.empty(2)
+    probe[:] = (time.perf_counter() - begin) / 5
+    library.allreduce(library.native(probe))
+    return max(1, min(MOST_CALLS, int(SAMPLE_S * library.size / float(probe[0]))))
+
+
 def measure(library: Library, nbytes: int) -> list[float]:
     """Microseconds of a call, one value a sample."""
     array = library.empty(nbytes // 4)
@@ -110,7 +121,7 @@ def measure(library: Library, nbytes: int) -> list[float]:
     if not (array == 2.0**library.size - 1).all():
         raise SystemExit(f"wrong sum at {nbytes} bytes on rank {library.rank}")
     array[:] = 0  # stays zero however often it is summed
-    calls = max(1, min(MOST_CALLS, SAMPLE_BYTES // nbytes))
+    calls = calls_a_sample(library, data)
     samples = []
     for _ in range(SAMPLES if nbytes < 16 << 20 else 5):
         begin = time.perf_counter()

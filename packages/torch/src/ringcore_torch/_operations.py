@@ -188,10 +188,7 @@ def grouped_reducescatter_async(
     names = group_names(tensors, name, "grouped_reducescatter")
     group = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
     return GroupHandle(
-        [
-            reducescatter_async(tensor, name=one, **options, **group)
-            for tensor, one in zip(tensors, names, strict=True)
-        ]
+        [reducescatter_async(tensor, name=one, **options, **group) for tensor, one in zip(tensors, names, strict=True)]
     )
 
 
