@@ -1,7 +1,7 @@
 """The blocking collectives with gradients: what autograd records of them, and sends back through the ranks.
 
-The loss of the job is the sum of the losses of its ranks. A tensor that went to several ranks has a part in each of them,
-so that its gradient is the sum of what those ranks send back.
+The loss of the job is the sum of the losses of its ranks. A tensor that went to several ranks has a part in each of
+them, so that its gradient is the sum of what those ranks send back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Allreduce(torch.autograd.Function):
         return tuple(plain.grouped_allreduce(tensors, name=name, **options))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         op = ctx.options.get("op", Average)
         if op not in (Average, Sum):
             raise InvalidArgument(f"allreduce '{ctx.name}' with op={op.name} has no gradient; use op=Sum or op=Average")
@@ -54,7 +54,7 @@ class _Allgather(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         total = plain.allreduce(grad, op=Sum, name=f"{ctx.name}.gradient", process_set=ctx.process_set)
         return None, None, total[ctx.begin : ctx.begin + ctx.rows].reshape(ctx.shape)
 
@@ -67,7 +67,7 @@ class _Broadcast(torch.autograd.Function):
         return plain.broadcast(tensor, root_rank, name=name, process_set=process_set)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         total = plain.allreduce(grad, op=Sum, name=f"{ctx.name}.gradient", process_set=ctx.process_set)
         return None, None, None, total if ctx.is_root else torch.zeros_like(total)
 
@@ -85,7 +85,7 @@ class _Alltoall(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
         back = plain.alltoall(grad, ctx.received, name=f"{ctx.name}.gradient", process_set=ctx.process_set)
         return None, None, None, back[0]
 
@@ -97,7 +97,7 @@ class _Reducescatter(torch.autograd.Function):
         return plain.reducescatter(tensor, name=name, **options)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         op, process_set = ctx.options.get("op", Average), ctx.options.get("process_set", global_process_set)
         if op not in (Average, Sum):
             raise InvalidArgument(
@@ -117,7 +117,15 @@ def allreduce(
     compression: type[Compressor] = Compression.none,
     **options: Any,
 ) -> torch.Tensor:
-    """`plain.allreduce`, recorded by autograd where the tensor requires a gradient. `compression`: see `Compression`."""
+    """`plain.allreduce`, recorded by autograd where the tensor requires a gradient.
+
+    Args:
+        tensor: See `plain.allreduce`, as for the other options.
+        op: Only `Average` and `Sum` have gradients.
+        name: Identifies the tensor on all ranks.
+        compression: What is sent: see `Compression`.
+        options: `prescale_factor`, `postscale_factor`, `process_set`.
+    """
     compressed, context = compression.compress(tensor)
     if not _tracked(compressed):
         return compression.decompress(plain.allreduce(compressed, op=op, name=name, **options), context)

@@ -148,7 +148,8 @@ class GroupHandle:
 
     def done(self) -> bool:
         """Whether all have ended."""
-        return all([handle.done() for handle in self._handles])
+        finished = [handle.done() for handle in self._handles]  # asks each: that lets open buckets go
+        return all(finished)
 
     def wait(self) -> list[torch.Tensor]:
         """Wait for all results. Raises what made the group fail."""
@@ -167,7 +168,7 @@ def grouped_allgather_async(
 ) -> GroupHandle:
     """Start a `grouped_allgather`."""
     names = group_names(tensors, name, "grouped_allgather")
-    group = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
+    group: dict[str, Any] = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
     return GroupHandle(
         [
             allgather_async(tensor, name=one, process_set=process_set, **group)
@@ -186,7 +187,7 @@ def grouped_reducescatter_async(
 ) -> GroupHandle:
     """Start a `grouped_reducescatter`."""
     names = group_names(tensors, name, "grouped_reducescatter")
-    group = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
+    group: dict[str, Any] = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
     return GroupHandle(
         [reducescatter_async(tensor, name=one, **options, **group) for tensor, one in zip(tensors, names, strict=True)]
     )

@@ -32,7 +32,10 @@ class _BFloat16(Compressor):
 
 
 class Compression:
-    """What `compression=` takes: `none`, `fp16` (11 bits of precision, up to 65504), `bf16` (8 bits, float32's range)."""
+    """What `compression=` takes.
+
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range.
+    """
 
     none = Compressor
     fp16 = _Float16

@@ -57,9 +57,13 @@ class SyncBatchNorm(_BatchNorm):
         return allreduce(tensor, op=Sum, name=f"{self._name}.{what}", process_set=self._process_set)
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, total: torch.Tensor) -> None:
-        if not self.training or self.running_mean is None or self.running_var is None:
+        if (
+            not self.training
+            or self.running_mean is None
+            or self.running_var is None
+            or self.num_batches_tracked is None
+        ):
             return
-        assert self.num_batches_tracked is not None
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             weight = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
