@@ -2,7 +2,7 @@
 
 Parameters are dealt to buckets in the reverse of their order, which is about the order in which backward finishes them.
 A bucket is one piece of registered memory and gradients are views into it: when the last of its gradients is there, one
-in-place allreduce runs on it, without a copy. Behind the gradients a bucket has two elements for each parameter: whether
+in-place allreduce runs on it, without a copy. Behind the gradients a bucket has two elements a parameter: whether
 the rank had a dense gradient, and whether it had a sparse one. After the sum a 0 means that no rank had one. Sparse
 gradients are reduced one by one when all buckets are done, and every rank knows which they are.
 """
