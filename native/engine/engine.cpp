@@ -50,7 +50,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                                                  std::to_string(operation->process_set) + " on rank " +
                                                  std::to_string(rank_));
   }
-  if (failure_ != nullptr) throw *failure_;
+  if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
   ProcessSet& set = *found->second;
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) {
