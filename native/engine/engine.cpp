@@ -11,6 +11,50 @@ namespace {
 // The number of a process set is part of the number of its runs, see Execution::schedule.
 constexpr ProcessSetId kLastProcessSet = 4095;
 
+// What a rank can tell without the others.
+void check(const Descriptor& descriptor) {
+  if (descriptor.is_group()) {
+    for (const auto& part : descriptor.parts) check(*part);
+    return;
+  }
+  const bool reduces =
+      descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kReduceScatter;
+  if (reduces && descriptor.op == ReduceOp::kAverage && !is_float(descriptor.dtype)) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': the average of " +
+                                                 std::string(name_of(descriptor.dtype)) +
+                                                 " is not defined without rounding. Remedy: use op=Sum and divide, or "
+                                                 "convert the tensor to a float dtype.");
+  }
+  const bool deals_rows =
+      descriptor.collective == Collective::kReduceScatter || descriptor.collective == Collective::kAlltoall;
+  if (deals_rows && descriptor.shape.dims == 0) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name +
+                                                 "': a scalar has no rows to deal out. Remedy: pass a tensor of at "
+                                                 "least one dimension.");
+  }
+}
+
+// Of an alltoall without splits.
+std::vector<std::uint64_t> even_splits(const Descriptor& descriptor, std::size_t members) {
+  const std::uint64_t rows = descriptor.shape.rows();
+  if (rows % members != 0) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': " + std::to_string(rows) +
+                                                 " rows cannot be divided evenly among " + std::to_string(members) +
+                                                 " ranks. Remedy: pass splits.");
+  }
+  return std::vector<std::uint64_t>(members, rows / members);
+}
+
+// A group is announced in one record.
+void check_record_size(const Operation& group) {
+  const std::size_t bytes = sizeof(RecordHeader) + encode(group.descriptor).size() + group.splits.size() * 8 + 7;
+  if (bytes <= kMaxRecordBytes) return;
+  throw Error(ErrorKind::kInvalidArgument, title(group) + ": a group of " + std::to_string(group.parts.size()) +
+                                               " tensors needs " + std::to_string(bytes) +
+                                               " bytes to be described, and " + std::to_string(kMaxRecordBytes) +
+                                               " are possible. Remedy: submit them as several groups.");
+}
+
 }  // namespace
 
 Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
@@ -78,6 +122,11 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                     " submitted this name again before its first use was done. Remedy: synchronize the first one, or "
                     "give each tensor a name of its own.");
   }
+  check(descriptor);
+  if (descriptor.collective == Collective::kAlltoall && operation->splits.empty()) {
+    operation->splits = even_splits(descriptor, set.peers.size());
+  }
+  if (descriptor.is_group()) check_record_size(*operation);
   if (eager_.operation != nullptr) leave_eager();
   const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
   const std::size_t eager_limit = std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;

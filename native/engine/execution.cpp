@@ -89,6 +89,12 @@ struct Execution::Task {
 
   const Descriptor& descriptor() const { return *descriptors.front(); }
   Operation& operation() const { return *operations.front(); }
+
+  void add(std::shared_ptr<const Descriptor> described, std::shared_ptr<Operation> own, std::size_t size) {
+    descriptors.push_back(std::move(described));
+    if (own != nullptr) operations.push_back(std::move(own));
+    bytes += size;
+  }
 };
 
 Execution::Execution(ProcessSetId id, int self, std::vector<transport::Link*> links, plan::Topology topology,
@@ -112,49 +118,89 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
   if (own != nullptr) {
     own->released_at = clock_.now();
     own->state.store(OperationState::kReleased, std::memory_order_relaxed);
-    if (descriptor.collective == Collective::kBarrier) return done_.push_back(std::move(own));
+  }
+  if (descriptor.is_group()) return release_parts(release, own);
+  release_one(release.descriptor, std::move(own), release);
+}
+
+void Execution::release_parts(Release& group, const std::shared_ptr<Operation>& own) {
+  const std::vector<std::shared_ptr<const Descriptor>>& parts = group.descriptor->parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Release release;
+    release.priority = group.priority;
+    release.contributions.resize(group.contributions.size());
+    for (std::size_t m = 0; m < group.contributions.size(); ++m) {
+      const Contribution& contribution = group.contributions[m];
+      release.contributions[m].present = contribution.present;
+      if (parts[i]->has_free_rows()) release.contributions[m].rows = contribution.rows_of(i);
+    }
+    // The part keeps its group alive.
+    const std::shared_ptr<Operation> part =
+        own == nullptr ? nullptr : std::shared_ptr<Operation>(own, own->parts[i].get());
+    if (part != nullptr) {
+      part->submitted_at = own->submitted_at;
+      part->released_at = own->released_at;
+    }
+    release_one(parts[i], part, release);
+  }
+}
+
+// The operation is done; of a group only when all of its parts are.
+void Execution::complete(std::shared_ptr<Operation> operation) {
+  Operation* whole = operation->whole;
+  if (whole == nullptr) return done_.push_back(std::move(operation));
+  if (--whole->unfinished == 0) done_.emplace_back(operation, whole);
+}
+
+void Execution::release_one(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
+                            Release& release) {
+  const Descriptor& descriptor = *described;
+  if (own != nullptr) {
+    if (descriptor.collective == Collective::kBarrier) return complete(std::move(own));
     if (release.all_have(kEager)) {
       std::vector<const std::byte*> sources(size());
       for (int m = 0; m < size(); ++m) {
         sources[m] = m == self_ ? own->input : release.contributions[m].payload.data();
       }
-      finish_eager(*release.descriptor, sources, *own);
-      return done_.push_back(std::move(own));
+      finish_eager(descriptor, sources, *own);
+      return complete(std::move(own));
     }
   }
   if (size() == 1) {
     finish_alone(*own);
-    return done_.push_back(std::move(own));
+    return complete(std::move(own));
+  }
+  const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
+  const bool registered = release.all_registered() && release.all_have(kInPlace) && descriptor.prescale == 1.0;
+  const bool large_and_in_place = registered && bytes >= kMinDirectBytes;
+  const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
+                      bytes <= settings_.fusion_threshold_bytes && !large_and_in_place;
+  if (bucket) {
+    if (Task* open = open_bucket(descriptor, bytes)) return open->add(described, std::move(own), bytes);
   }
   auto task = std::make_unique<Task>();
-  task->descriptors.push_back(release.descriptor);
-  if (own != nullptr) task->operations.push_back(std::move(own));
-  task->bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
-  task->registered = release.all_registered() && release.all_have(kInPlace) && descriptor.prescale == 1.0;
-  const bool large_and_in_place = task->registered && task->bytes >= kMinDirectBytes;
-  if (descriptor.collective != Collective::kAllreduce || task->bytes > settings_.fusion_threshold_bytes ||
-      large_and_in_place || release.priority > 0) {
-    task->contributions = std::move(release.contributions);
-    task->lane = lane_of(release.priority, next_run_);
-    return schedule(std::move(task));
-  }
-  task->bucket = true;
-  auto open = std::find_if(buckets_.begin(), buckets_.end(),
-                           [&](const auto& bucket) { return same_bucket(bucket->descriptor(), descriptor); });
-  if (open != buckets_.end() && (*open)->bytes + task->bytes > settings_.fusion_threshold_bytes) {
-    std::unique_ptr<Task> full = std::move(*open);
-    buckets_.erase(open);
-    schedule(std::move(full));
-    open = buckets_.end();
-  }
-  if (open == buckets_.end()) {
+  task->add(described, std::move(own), bytes);
+  task->registered = registered;
+  task->bucket = bucket;
+  if (bucket) {
     buckets_.push_back(std::move(task));
     return;
   }
-  Task& bucket = **open;
-  bucket.bytes += task->bytes;
-  bucket.descriptors.push_back(std::move(task->descriptors.front()));
-  if (!task->operations.empty()) bucket.operations.push_back(std::move(task->operations.front()));
+  task->contributions = std::move(release.contributions);
+  task->lane = lane_of(release.priority, next_run_);
+  schedule(std::move(task));
+}
+
+// The bucket that the tensor still fits into; one that is too full for it is closed.
+Execution::Task* Execution::open_bucket(const Descriptor& descriptor, std::size_t bytes) {
+  const auto open = std::find_if(buckets_.begin(), buckets_.end(),
+                                 [&](const auto& bucket) { return same_bucket(bucket->descriptor(), descriptor); });
+  if (open == buckets_.end()) return nullptr;
+  if ((*open)->bytes + bytes <= settings_.fusion_threshold_bytes) return open->get();
+  std::unique_ptr<Task> full = std::move(*open);
+  buckets_.erase(open);
+  schedule(std::move(full));
+  return nullptr;
 }
 
 // The only member: the result is the (scaled) input.
@@ -467,7 +513,7 @@ void Execution::finish(Task& task) {
     record_steps(task);
     record_spans(task, ran_at);
   }
-  for (auto& operation : task.operations) done_.push_back(std::move(operation));
+  for (auto& operation : task.operations) complete(std::move(operation));
 }
 
 void Execution::record_steps(const Task& task) {

@@ -43,7 +43,8 @@ class Execution {
   Execution(Execution&&) noexcept;
   ~Execution();
 
-  // `own` is this rank's operation, null when this rank has joined. Operations that complete are moved to `done`.
+  // `own` is this rank's operation, null when this rank has joined. Operations that complete are moved to `done`; of a
+  // group only the group itself.
   void release(Release release, std::shared_ptr<Operation> own);
   // Closes the open buckets.
   void flush();
@@ -65,6 +66,11 @@ class Execution {
   struct Task;
 
   int size() const { return topology_.ranks(); }
+  void release_parts(Release& group, const std::shared_ptr<Operation>& own);
+  void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
+                   Release& release);
+  Task* open_bucket(const Descriptor& descriptor, std::size_t bytes);
+  void complete(std::shared_ptr<Operation> operation);
   void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);
   void start(Task& task);

@@ -42,7 +42,8 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   // The full shape of an allgather differs from call to call although its signature does not.
   const bool first_use = set.announced.insert(header.signature).second;
   if (entry.descriptor == nullptr) {
-    entry.descriptor = std::make_shared<const Descriptor>(operation.descriptor);
+    // Not a copy: the parts of a group belong to the operation, and this stays.
+    entry.descriptor = std::make_shared<const Descriptor>(decode_descriptor(encode(operation.descriptor)));
     set.negotiation.learn(entry.descriptor, header.signature);
   }
   header.position = set.negotiation.length(set.self);
@@ -255,6 +256,10 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     entry.descriptor = set.negotiation.find(header.signature);
     if (entry.descriptor == nullptr)
       throw Error(ErrorKind::kProtocol, "announced an operation that it never described");
+    if (entry.descriptor->is_group() && entry.descriptor->has_free_rows() &&
+        entry.splits.size() != entry.descriptor->parts.size()) {
+      throw Error(ErrorKind::kProtocol, "announced a group without its rows");
+    }
     if ((header.flags & kEager) != 0 && record.payload.size() != eager_bytes(*entry.descriptor, member)) {
       throw Error(ErrorKind::kProtocol,
                   "sent " + std::to_string(record.payload.size()) + " bytes for '" + entry.descriptor->name + "'");

@@ -36,6 +36,33 @@ bool fits_memory(std::uint64_t rows, const Descriptor& descriptor, std::uint64_t
          bytes <= static_cast<std::uint64_t>(PTRDIFF_MAX);
 }
 
+// The same for all parts of a group.
+bool fits_memory(const Contribution& contribution, const Descriptor& descriptor, std::vector<std::uint64_t>& sums) {
+  if (!descriptor.is_group()) return fits_memory(contribution.rows, descriptor, sums[0]);
+  for (std::size_t i = 0; i < descriptor.parts.size(); ++i) {
+    const Descriptor& part = *descriptor.parts[i];
+    const std::uint64_t rows = part.has_free_rows() ? contribution.splits[i] : part.shape.rows();
+    if (!fits_memory(rows, part, sums[i])) return false;
+  }
+  return true;
+}
+
+bool same_part(const Descriptor& a, const Descriptor& b) {
+  const int first = a.has_free_rows() ? 1 : 0;
+  return a.dtype == b.dtype && a.shape.dims == b.shape.dims &&
+         std::equal(a.shape.extent.begin() + first, a.shape.extent.begin() + std::max<int>(first, a.shape.dims),
+                    b.shape.extent.begin() + first);
+}
+
+// Where two groups of the same number of tensors differ; nullopt when it is not one of their tensors.
+std::optional<std::size_t> differing_part(const Descriptor& a, const Descriptor& b) {
+  if (a.parts.size() != b.parts.size() || a.collective != b.collective) return std::nullopt;
+  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+    if (!same_part(*a.parts[i], *b.parts[i])) return i;
+  }
+  return std::nullopt;
+}
+
 // What two descriptors of one name differ in, and what to do about it.
 std::string difference(const Descriptor& a, const Descriptor& b) {
   if (a.collective != b.collective) {
@@ -48,8 +75,8 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
     return "the shape differs; give the tensor the same shape on all ranks (allgather and alltoall allow another "
            "first dimension)";
   }
-  if (a.group != b.group || a.group_size != b.group_size) {
-    return "the group differs; submit the same tensors together on all ranks";
+  if (a.parts.size() != b.parts.size()) {
+    return "the number of tensors in the group differs; submit the same tensors together on all ranks";
   }
   return "the prescale or postscale factor differs; pass the same factors on all ranks";
 }
@@ -95,7 +122,7 @@ std::shared_ptr<const Descriptor> Negotiation::find(std::uint64_t signature) con
 }
 
 bool Negotiation::quiet() const {
-  if (!pending_.empty() || !groups_.empty() || joined_count_ > 0) return false;
+  if (!pending_.empty() || joined_count_ > 0) return false;
   return std::all_of(logs_.begin(), logs_.end(),
                      [this](const Log& log) { return log.entries.empty() && log.first == round_; });
 }
@@ -140,11 +167,6 @@ const Negotiation::Pending* Negotiation::own_use(std::uint64_t name_hash) const 
 std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
   std::vector<Rank> ranks;
   const Pending* pending = own_use(name_hash);
-  const auto held_back = std::any_of(groups_.begin(), groups_.end(), [name_hash](const auto& item) {
-    return std::any_of(item.second.begin(), item.second.end(),
-                       [name_hash](const Group& group) { return group.finished.count(name_hash) > 0; });
-  });
-  if (pending == nullptr && held_back) return ranks;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (joined_[m]) continue;
     if (pending != nullptr && pending->contributions[m].present) continue;
@@ -188,18 +210,17 @@ void Negotiation::decide(std::vector<Decision>& decisions) {
 
 // The steady state: every rank announced the same operation at this position, and it is not known from earlier.
 bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
-  if (joined_count_ > 0 || !groups_.empty()) return false;
+  if (joined_count_ > 0) return false;
   if (std::any_of(logs_.begin(), logs_.end(), [](const Log& log) { return log.entries.empty(); })) return false;
   const Entry& first = logs_[0].entries.front();
-  if (first.type != RecordType::kOperation || first.descriptor->group != 0 ||
-      (!pending_.empty() && pending_.count(first.name_hash) > 0)) {
+  if (first.type != RecordType::kOperation || (!pending_.empty() && pending_.count(first.name_hash) > 0)) {
     return false;
   }
   for (const Log& log : logs_) {
     const Entry& entry = log.entries.front();
     if (entry.type != RecordType::kOperation || entry.signature != first.signature) return false;
   }
-  if (first.descriptor->collective == Collective::kAlltoall || first.descriptor->collective == Collective::kBroadcast) {
+  if (first.descriptor->has_free_rows() || first.descriptor->collective == Collective::kBroadcast) {
     return false;  // more to check
   }
   Decision decision;
@@ -308,33 +329,16 @@ Negotiation::Pending* Negotiation::alive(std::uint64_t name_hash, int member) {
 void Negotiation::cancel(int member, const Entry& entry, std::vector<Decision>& decisions) {
   const std::string text(reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size());
   const auto error = make_error(ErrorKind::kTimeout, text);
-  if (Pending* pending = alive(entry.name_hash, member)) {
-    fail(*pending, entry.name_hash, error, decisions);
-    const std::uint64_t group = pending->descriptor->group;
-    if (group != 0) fail_group(group_of(group, entry.name_hash), group, error, decisions);
-    return;
-  }
-  for (auto& [hash, groups] : groups_) {
-    for (Group& group : groups) {
-      const bool holds = std::any_of(group.ready.begin(), group.ready.end(),
-                                     [&](const Release& ready) { return ready.name_hash == entry.name_hash; });
-      if (holds) return fail_group(group, hash, error, decisions);
-    }
-  }
+  if (Pending* pending = alive(entry.name_hash, member)) fail(*pending, entry.name_hash, error, decisions);
 }
 
 // What has become of the operation in this round: impossible, complete, or neither?
 void Negotiation::settle(std::uint64_t name_hash, std::vector<Decision>& decisions) {
   for (auto found = pending_.find(name_hash); found != pending_.end(); found = pending_.find(name_hash)) {
     Pending& pending = found->second.front();
-    const std::uint64_t group = pending.descriptor->group;
     if (!pending.error) pending.error = find_mismatch(pending);
-    if (!pending.error && group != 0) pending.error = group_of(group, name_hash).error;
     // A failed instance tells each rank once, in the round in which that rank announces it.
-    if (pending.error) {
-      fail(pending, name_hash, pending.error, decisions);
-      if (group != 0) fail_group(group_of(group, name_hash), group, pending.error, decisions);
-    }
+    if (pending.error) fail(pending, name_hash, pending.error, decisions);
     for (std::size_t m = 0; m < members_.size(); ++m) {
       if (!pending.contributions[m].present && !joined_[m]) return;
     }
@@ -349,66 +353,14 @@ void Negotiation::finish(std::uint64_t name_hash, Pending pending, std::vector<D
   if (!pending.error) {
     if (auto error = check_complete(pending)) fail(pending, name_hash, std::move(error), decisions);
   }
-  const std::uint64_t group_hash = pending.descriptor->group;
+  if (pending.error) return;
   Decision decision;
   decision.kind = Decision::Kind::kRelease;
   decision.release.descriptor = pending.descriptor;
   decision.release.name_hash = name_hash;
   decision.release.priority = pending.priority;
   decision.release.contributions = std::move(pending.contributions);
-  if (group_hash == 0) {
-    if (!pending.error) decisions.push_back(std::move(decision));
-    return;
-  }
-  Group& group = group_of(group_hash, name_hash);
-  group.finished.insert(name_hash);
-  if (pending.error) {
-    fail_group(group, group_hash, pending.error, decisions);
-  } else {
-    group.ready.push_back(std::move(decision.release));
-  }
-  if (group.finished.size() < pending.descriptor->group_size) return;
-  for (Release& release : group.ready) {
-    Decision member;
-    member.kind = Decision::Kind::kRelease;
-    member.release = std::move(release);
-    decisions.push_back(std::move(member));
-  }
-  // Uses of a group finish in the order in which they began: a name counts for the first one that lacks it.
-  std::deque<Group>& uses = groups_[group_hash];
-  uses.erase(std::find_if(uses.begin(), uses.end(), [&group](const Group& use) { return &use == &group; }));
-  if (uses.empty()) groups_.erase(group_hash);
-}
-
-// The use of the group that the name's next finish counts for.
-Negotiation::Group& Negotiation::group_of(std::uint64_t group_hash, std::uint64_t name_hash) {
-  std::deque<Group>& uses = groups_[group_hash];
-  for (Group& use : uses) {
-    if (use.finished.count(name_hash) == 0) return use;
-  }
-  return uses.emplace_back();
-}
-
-// All or nothing: when one operation of a group fails, all of it fails.
-void Negotiation::fail_group(Group& group, std::uint64_t group_hash, const std::shared_ptr<const Error>& error,
-                             std::vector<Decision>& decisions) {
-  if (group.error) return;
-  group.error = error;
-  for (const Release& ready : group.ready) {
-    Decision decision;
-    decision.kind = Decision::Kind::kFail;
-    decision.name_hash = ready.name_hash;
-    decision.error = error;
-    decisions.push_back(std::move(decision));
-  }
-  group.ready.clear();
-  for (auto& [name_hash, instances] : pending_) {
-    for (Pending& pending : instances) {
-      if (pending.descriptor->group != group_hash || pending.error) continue;
-      if (&group_of(group_hash, name_hash) == &group) fail(pending, name_hash, error, decisions);
-      break;  // the later ones belong to later uses
-    }
-  }
+  decisions.push_back(std::move(decision));
 }
 
 void Negotiation::fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
@@ -432,39 +384,43 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
     if (contribution.signature != first->signature) other = &contribution;
   }
   if (other == nullptr) return nullptr;
+  const std::optional<std::size_t> part = differing_part(*first->descriptor, *other->descriptor);
   std::map<std::string, std::vector<int>> ranks_by_text;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Contribution& contribution = pending.contributions[m];
     if (!contribution.present) continue;
     // One descriptor stands for all first dimensions of an allgather or alltoall; what this rank has was announced.
-    Descriptor submitted = *contribution.descriptor;
-    if (submitted.shape.dims > 0) submitted.shape.extent[0] = contribution.rows;
+    const bool has_part = part && *part < contribution.descriptor->parts.size();
+    Descriptor submitted = has_part ? *contribution.descriptor->parts[*part] : *contribution.descriptor;
+    if (submitted.shape.dims > 0 && submitted.has_free_rows()) submitted.shape.extent[0] = contribution.rows_of(part);
     ranks_by_text[submitted.to_string()].push_back(static_cast<int>(m));
   }
   std::map<int, std::string> lines;
   for (const auto& [text, ranks] : ranks_by_text) lines[ranks.front()] = ranks_text(ranks) + ": " + text;
-  std::string message = "'" + pending.descriptor->name + "' was submitted differently:";
+  std::string message =
+      "'" + (part ? first->descriptor->parts[*part]->name : pending.descriptor->name) + "' was submitted differently:";
   for (const auto& [rank, line] : lines) message += " " + line + ";";
   message.back() = '.';
-  return make_error(ErrorKind::kMismatch,
-                    message + " Remedy: " + difference(*first->descriptor, *other->descriptor) + ".");
+  return make_error(ErrorKind::kMismatch, message + " Remedy: " +
+                                              difference(part ? *first->descriptor->parts[*part] : *first->descriptor,
+                                                         part ? *other->descriptor->parts[*part] : *other->descriptor) +
+                                              ".");
 }
 
 // What can be wrong although all descriptors agree.
 std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending) const {
   const Descriptor& descriptor = *pending.descriptor;
   std::vector<int> absent;
-  std::uint64_t rows = 0;  // of all members up to here
+  std::vector<std::uint64_t> rows(std::max<std::size_t>(descriptor.parts.size(), 1));  // of all members up to here
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Contribution& contribution = pending.contributions[m];
     if (!contribution.present) {
       absent.push_back(static_cast<int>(m));
       continue;
     }
-    if (!fits_memory(contribution.rows, descriptor, rows)) {
-      return make_error(ErrorKind::kMismatch, title(descriptor) + ": rank " + std::to_string(members_[m]) + " has " +
-                                                  std::to_string(contribution.rows) +
-                                                  " rows, and no memory holds all of them together.");
+    if (!fits_memory(contribution, descriptor, rows)) {
+      return make_error(ErrorKind::kMismatch, title(descriptor) + ": rank " + std::to_string(members_[m]) +
+                                                  " has so many rows that no memory holds those of all ranks.");
     }
     if (descriptor.collective != Collective::kAlltoall) continue;
     const std::uint64_t sum = std::accumulate(contribution.splits.begin(), contribution.splits.end(), std::uint64_t{0});

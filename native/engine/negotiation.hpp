@@ -15,6 +15,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -48,6 +49,9 @@ struct Contribution {
   std::vector<std::uint64_t> splits;
   std::vector<std::byte> payload;
   std::shared_ptr<const Descriptor> descriptor;
+
+  // Where the first dimension may differ between ranks; `part`: of a group.
+  std::uint64_t rows_of(std::optional<std::size_t> part) const { return part ? splits[*part] : rows; }
 };
 
 // An operation that every member has announced (or has joined instead): it runs now, on every rank.
@@ -123,13 +127,6 @@ class Negotiation {
     bool told_self = false;  // this rank's operation has failed already
   };
 
-  // One use of a group. A member of it is finished when all ranks have announced it, well or not.
-  struct Group {
-    std::unordered_set<std::uint64_t> finished;  // name hashes
-    std::vector<Release> ready;  // held back until all are finished
-    std::shared_ptr<const Error> error;
-  };
-
   bool round_complete() const;
   bool decide_uniform_round(std::vector<Decision>& decisions);
   void decide_round(std::vector<Decision>& decisions);
@@ -138,9 +135,6 @@ class Negotiation {
   void cancel(int member, const Entry& entry, std::vector<Decision>& decisions);
   void settle(std::uint64_t name_hash, std::vector<Decision>& decisions);
   void finish(std::uint64_t name_hash, Pending pending, std::vector<Decision>& decisions);
-  Group& group_of(std::uint64_t group_hash, std::uint64_t name_hash);
-  void fail_group(Group& group, std::uint64_t group_hash, const std::shared_ptr<const Error>& error,
-                  std::vector<Decision>& decisions);
   Pending* alive(std::uint64_t name_hash, int member);
   const Pending* alive(std::uint64_t name_hash, int member) const;
   const Pending* own_use(std::uint64_t name_hash) const;
@@ -165,7 +159,6 @@ class Negotiation {
   // More than one instance of a name exists only after a failure that not all members have met yet.
   std::unordered_map<std::uint64_t, std::deque<Pending>> pending_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> touched_;  // (order, name hash) announced in this round
-  std::unordered_map<std::uint64_t, std::deque<Group>> groups_;  // incomplete ones; more than one after a failure
   std::unordered_map<std::uint64_t, std::shared_ptr<const Descriptor>> known_;
 };
 

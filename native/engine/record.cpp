@@ -19,11 +19,81 @@ struct PackedDescriptor {
   std::uint64_t extent[Shape::kMaxDims];
   double prescale;
   double postscale;
-  std::uint64_t group;
-  std::uint32_t group_size;
+  std::uint32_t parts;
   std::uint32_t name_bytes;
 };
-static_assert(sizeof(PackedDescriptor) == 104);
+static_assert(sizeof(PackedDescriptor) == 96);
+
+// The parts of a group follow the name: dtype, number of dimensions, and the extents in groups of 7 bits, the lowest
+// first, so that thousands of tensors fit into one record.
+void append_part(std::vector<std::byte>& bytes, const Descriptor& part) {
+  bytes.push_back(static_cast<std::byte>(part.dtype));
+  bytes.push_back(static_cast<std::byte>(part.shape.dims));
+  for (int i = 0; i < part.shape.dims; ++i) {
+    std::uint64_t extent = part.shape.extent[i];
+    for (; extent >= 0x80; extent >>= 7) bytes.push_back(static_cast<std::byte>(extent | 0x80));
+    bytes.push_back(static_cast<std::byte>(extent));
+  }
+}
+
+// Reads what append_part writes, and trusts nothing.
+class PartReader {
+ public:
+  explicit PartReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  bool empty() const { return bytes_.empty(); }
+
+  void read(Descriptor& part) {
+    const std::uint8_t dtype = next();
+    if (dtype >= kDTypeCount) refuse("an unknown dtype in a group");
+    part.dtype = static_cast<DType>(dtype);
+    part.shape.dims = next();
+    if (part.shape.dims > Shape::kMaxDims) refuse("too many dimensions in a group");
+    for (int i = 0; i < part.shape.dims; ++i) part.shape.extent[i] = next_extent();
+  }
+
+ private:
+  std::uint8_t next() {
+    if (bytes_.empty()) refuse("a group that ends early");
+    const auto byte = static_cast<std::uint8_t>(bytes_.front());
+    bytes_ = bytes_.subspan(1);
+    return byte;
+  }
+
+  std::uint64_t next_extent() {
+    std::uint64_t extent = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+      const std::uint64_t byte = next();
+      extent |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return extent;
+    }
+    refuse("a shape of no memory");
+  }
+
+  std::span<const std::byte> bytes_;
+};
+
+// What a part has in common with its group.
+std::shared_ptr<Descriptor> part_of(const Descriptor& group, std::size_t index) {
+  auto part = std::make_shared<Descriptor>();
+  part->name = group.name + "[" + std::to_string(index) + "]";
+  part->collective = group.collective;
+  part->op = group.op;
+  part->root = group.root;
+  part->prescale = group.prescale;
+  part->postscale = group.postscale;
+  return part;
+}
+
+void check_shape(const Descriptor& descriptor) {
+  std::uint64_t size = size_of(descriptor.dtype);
+  for (int i = 0; i < descriptor.shape.dims; ++i) {
+    // The product is asked for without its zeros: it must not wrap on the way to them.
+    const std::uint64_t extent = descriptor.shape.extent[i];
+    if (extent > 0 && __builtin_mul_overflow(size, extent, &size)) refuse("a shape of no memory");
+  }
+  if (size > static_cast<std::uint64_t>(PTRDIFF_MAX)) refuse("a shape of no memory");
+}
 
 }  // namespace
 
@@ -81,12 +151,12 @@ std::vector<std::byte> encode(const Descriptor& descriptor) {
   std::memcpy(packed.extent, descriptor.shape.extent.data(), sizeof(packed.extent));
   packed.prescale = descriptor.prescale;
   packed.postscale = descriptor.postscale;
-  packed.group = descriptor.group;
-  packed.group_size = descriptor.group_size;
+  packed.parts = static_cast<std::uint32_t>(descriptor.parts.size());
   packed.name_bytes = static_cast<std::uint32_t>(descriptor.name.size());
   std::vector<std::byte> bytes(sizeof(packed) + descriptor.name.size());
   std::memcpy(bytes.data(), &packed, sizeof(packed));
   std::memcpy(bytes.data() + sizeof(packed), descriptor.name.data(), descriptor.name.size());
+  for (const auto& part : descriptor.parts) append_part(bytes, *part);
   return bytes;
 }
 
@@ -95,8 +165,8 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof(packed)) refuse("descriptor of " + std::to_string(bytes.size()) + " bytes");
   std::memcpy(&packed, bytes.data(), sizeof(packed));
   if (packed.collective >= kCollectiveCount || packed.dtype >= kDTypeCount || packed.op >= kReduceOpCount ||
-      packed.dims > Shape::kMaxDims || packed.name_bytes != bytes.size() - sizeof(packed) ||
-      packed.name_bytes > kMaxNameBytes) {
+      packed.dims > Shape::kMaxDims || packed.name_bytes > bytes.size() - sizeof(packed) ||
+      packed.name_bytes > kMaxNameBytes || packed.parts > bytes.size()) {
     refuse("descriptor fields out of range");
   }
   Descriptor descriptor;
@@ -104,19 +174,21 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   descriptor.dtype = static_cast<DType>(packed.dtype);
   descriptor.op = static_cast<ReduceOp>(packed.op);
   descriptor.root = packed.root;
-  std::uint64_t size = size_of(static_cast<DType>(packed.dtype));
-  for (int i = 0; i < packed.dims; ++i) {
-    // The product is asked for without its zeros: it must not wrap on the way to them.
-    if (packed.extent[i] > 0 && __builtin_mul_overflow(size, packed.extent[i], &size)) refuse("a shape of no memory");
-  }
-  if (size > static_cast<std::uint64_t>(PTRDIFF_MAX)) refuse("a shape of no memory");
   descriptor.shape.dims = packed.dims;
   std::memcpy(descriptor.shape.extent.data(), packed.extent, sizeof(packed.extent));
+  check_shape(descriptor);
   descriptor.prescale = packed.prescale;
   descriptor.postscale = packed.postscale;
-  descriptor.group = packed.group;
-  descriptor.group_size = packed.group_size;
   descriptor.name.assign(reinterpret_cast<const char*>(bytes.data()) + sizeof(packed), packed.name_bytes);
+  PartReader reader(bytes.subspan(sizeof(packed) + packed.name_bytes));
+  descriptor.parts.reserve(packed.parts);
+  for (std::uint32_t i = 0; i < packed.parts; ++i) {
+    const std::shared_ptr<Descriptor> part = part_of(descriptor, i);
+    reader.read(*part);
+    check_shape(*part);
+    descriptor.parts.push_back(part);
+  }
+  if (!reader.empty()) refuse("bytes behind a descriptor");
   return descriptor;
 }
 

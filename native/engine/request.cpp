@@ -13,10 +13,6 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-bool first_dimension_is_free(Collective collective) {
-  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
-}
-
 }  // namespace
 
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
@@ -64,15 +60,24 @@ std::string Shape::to_string() const {
 
 std::uint64_t Descriptor::name_hash() const { return hash_bytes(name); }
 
+bool Descriptor::has_free_rows() const {
+  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
+}
+
 std::uint64_t Descriptor::signature() const {
   std::uint64_t hash = name_hash();
   hash = mix(hash, static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(dtype) << 8 |
                        static_cast<std::uint64_t>(op) << 16 | static_cast<std::uint64_t>(shape.dims) << 24 |
                        static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32);
-  for (int i = first_dimension_is_free(collective) ? 1 : 0; i < shape.dims; ++i) hash = mix(hash, shape.extent[i]);
+  const int first = has_free_rows() ? 1 : 0;
+  for (int i = first; i < shape.dims; ++i) hash = mix(hash, shape.extent[i]);
+  for (const auto& part : parts) {
+    hash = mix(hash, static_cast<std::uint64_t>(part->dtype) << 8 | part->shape.dims);
+    for (int i = first; i < part->shape.dims; ++i) hash = mix(hash, part->shape.extent[i]);
+  }
   hash = mix(hash, std::bit_cast<std::uint64_t>(prescale));
   hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));
-  return mix(hash, group ^ group_size);
+  return mix(hash, parts.size());
 }
 
 std::string Descriptor::to_string() const {
@@ -81,12 +86,39 @@ std::string Descriptor::to_string() const {
   if (collective == Collective::kAllreduce || collective == Collective::kReduceScatter) {
     text += " " + std::string(name_of(op));
   }
-  text += " of " + std::string(name_of(dtype)) + " " + shape.to_string();
+  text += is_group() ? " of a group of " + std::to_string(parts.size()) + " tensors"
+                     : " of " + std::string(name_of(dtype)) + " " + shape.to_string();
   if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
-  if (group != 0) text += ", in a group of " + std::to_string(group_size);
   return text;
+}
+
+std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts) {
+  auto group = std::make_shared<Operation>();
+  const Descriptor& first = parts.front()->descriptor;
+  group->descriptor = {.name = name,
+                       .collective = first.collective,
+                       .dtype = {},
+                       .op = first.op,
+                       .root = first.root,
+                       .shape = {},
+                       .prescale = first.prescale,
+                       .postscale = first.postscale,
+                       .parts = {}};
+  group->process_set = parts.front()->process_set;
+  group->priority = parts.front()->priority;
+  group->unfinished = parts.size();
+  group->descriptor.parts.reserve(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Operation& part = *parts[i];
+    part.descriptor.name = name + "[" + std::to_string(i) + "]";
+    part.whole = group.get();
+    group->descriptor.parts.emplace_back(parts[i], &part.descriptor);
+    if (first.collective == Collective::kAllgather) group->splits.push_back(part.descriptor.shape.rows());
+  }
+  group->parts = std::move(parts);
+  return group;
 }
 
 }  // namespace ringcore::engine

@@ -36,6 +36,7 @@ struct Shape {
 
 // The part of an operation that must be the same on every rank. Ranks announce it once in full, afterwards by its hash.
 // Allgather and alltoall may differ in the first dimension, which is therefore not part of the hash.
+// A group is announced, decided and completed as one operation: all of it runs, or nothing.
 struct Descriptor {
   std::string name;
   Collective collective{};
@@ -45,12 +46,14 @@ struct Descriptor {
   Shape shape;
   double prescale = 1.0;
   double postscale = 1.0;
-  // Operations that carry the same group (a hash of its name; 0: none) are released together, all or nothing.
-  std::uint64_t group = 0;
-  std::uint32_t group_size = 0;
+  // Of a group: the operations that it consists of, in order; dtype and shape are theirs then.
+  std::vector<std::shared_ptr<const Descriptor>> parts;
 
   std::uint64_t signature() const;
   std::uint64_t name_hash() const;
+  bool is_group() const { return !parts.empty(); }
+  // The first dimension may differ between ranks.
+  bool has_free_rows() const;
   // "allreduce sum of float32 [3, 4]" ...
   std::string to_string() const;
 };
@@ -78,7 +81,9 @@ struct Operation {
   ProcessSetId process_set = kWorld;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;        // allreduce, broadcast; may equal input
-  std::vector<std::uint64_t> splits;  // alltoall: rows for each rank
+  std::vector<std::uint64_t>
+      splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
+  std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
   std::int32_t priority = 0;          // larger is more urgent; above 0 takes the urgent lane
   bool blocking = false;     // the submitting thread waits for it
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
@@ -100,10 +105,15 @@ struct Operation {
   bool stall_reported = false;
   bool cancel_sent = false;
   bool flush_sent = false;
+  Operation* whole = nullptr;   // the group that this is a part of
+  std::size_t unfinished = 0;   // parts that still run
 
   std::uint64_t count() const { return descriptor.shape.elements(); }
   std::size_t bytes() const { return count() * size_of(descriptor.dtype); }
   bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }
 };
+
+// One operation of several of one kind. Submit and wait for the group; the results are in its parts.
+std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts);
 
 }  // namespace ringcore::engine

@@ -17,6 +17,9 @@ constexpr Nanoseconds kInterruptInterval = 50 * kMillisecond;
 // After announcements that nobody waits for the progress thread lets more of them come before it asks to be rung again:
 // a bell for each would cost both sides more than the announcement.
 constexpr Nanoseconds kGather = 100'000;
+// A thread that submits one operation after the other drives the engine by that: it is left alone for longer.
+constexpr std::uint64_t kBurst = 8;
+constexpr Nanoseconds kGatherBurst = kMillisecond;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -64,6 +67,7 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation) {
   note_thread();
   const auto lock = lock_engine();
   check_running();
+  ++submits_;
   engine_.submit(operation);
   while (engine_.progress()) {
   }
@@ -161,6 +165,7 @@ void Runtime::disarm() {
 
 void Runtime::progress_loop() {
   std::uint64_t seen_drives = 0;
+  std::uint64_t seen_submits = 0;
   while (!stopped_) {
     std::vector<pollfd> wait_set = thread_waiter_.wait_set({});
     Nanoseconds limit = kQuietTick;
@@ -173,9 +178,10 @@ void Runtime::progress_loop() {
         while (engine_.progress()) moved = true;
         engine_.tend(true);
         collect_attention();
-        if (moved && engine_.busy() && !engine_.running()) {
+        const bool burst = submits_ - seen_submits >= kBurst;
+        if ((moved || burst) && engine_.busy() && !engine_.running()) {
           gathering_ = true;
-          limit = kGather;
+          limit = burst ? kGatherBurst : kGather;
         } else {
           if (arm()) continue;
           wait_set = thread_waiter_.wait_set(links_);
@@ -186,6 +192,7 @@ void Runtime::progress_loop() {
         continue;
       }
       seen_drives = drives_;
+      seen_submits = submits_;
     }
     thread_waiter_.sleep(std::move(wait_set), limit);
   }

@@ -91,7 +91,6 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
 
 std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {
   const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
-  if (missing.empty()) return "all ranks submitted it, but not all of them the rest of its group";
   return list_ranks(missing) + " did not submit it; " + list_ranks(set.negotiation.present(operation.name_hash)) +
          " did";
 }

@@ -30,6 +30,12 @@ std::shared_ptr<Operation> allreduce(const std::string& name, std::vector<float>
   return make(Collective::kAllreduce, name, {data.size()}, DType::kFloat32, data.data(), data.data(), op);
 }
 
+std::shared_ptr<Operation> group_of(const std::string& name, std::vector<std::vector<float>>& tensors) {
+  std::vector<std::shared_ptr<Operation>> parts;
+  for (auto& tensor : tensors) parts.push_back(allreduce("", tensor));
+  return engine::make_group(name, std::move(parts));
+}
+
 void finish(engine::Runtime& runtime, Operation& operation) {
   REQUIRE(runtime.wait(operation, 30 * kSecond, {}));
   if (operation.error) throw *operation.error;
@@ -261,16 +267,64 @@ TEST_CASE("a group is released as one, and fails as one") {
     engine::Runtime& runtime = cluster.runtime(rank);
     for (int step = 0; step < 3; ++step) {
       std::vector<std::vector<float>> tensors(3, std::vector<float>(10, mark(rank)));
-      std::vector<std::shared_ptr<Operation>> operations;
-      for (int i = 0; i < 3; ++i) {
-        operations.push_back(allreduce("g" + std::to_string(i), tensors[i]));
-        operations.back()->descriptor.group = 77;
-        operations.back()->descriptor.group_size = 3;
-        runtime.submit(operations.back());
-      }
-      for (auto& operation : operations) finish(runtime, *operation);
+      const auto group = group_of("g", tensors);
+      runtime.submit(group);
+      finish(runtime, *group);
       for (const auto& tensor : tensors) CHECK(tensor[9] == 3.0F);
     }
+  });
+}
+
+TEST_CASE("groups of gathers and scatters, of mixed dtypes, and of more tensors than one bucket holds") {
+  on_all_clusters([](Cluster& cluster) {
+    const int ranks = cluster.ranks();
+    cluster.run([&](Rank rank) {
+      engine::Runtime& runtime = cluster.runtime(rank);
+      // Part i of rank r has r + i rows.
+      std::vector<std::vector<std::int64_t>> rows;
+      std::vector<std::shared_ptr<Operation>> parts;
+      for (int i = 0; i < 3; ++i) rows.emplace_back((rank + i) * 2, 10 * rank + i);
+      for (int i = 0; i < 3; ++i) {
+        const std::uint64_t count = static_cast<std::uint64_t>(rank + i);
+        parts.push_back(make(Collective::kAllgather, "", {count, 2}, DType::kInt64, rows[i].data(), nullptr));
+      }
+      const auto gathered = engine::make_group("gather", parts);
+      runtime.submit(gathered);
+      finish(runtime, *gathered);
+      for (int i = 0; i < 3; ++i) {
+        std::vector<std::int64_t> expected;
+        for (int r = 0; r < ranks; ++r)
+          expected.insert(expected.end(), static_cast<std::size_t>(r + i) * 2, 10 * r + i);
+        const Operation& part = *gathered->parts[i];
+        REQUIRE(part.result_rows[ranks - 1] == static_cast<std::uint64_t>(ranks - 1 + i));
+        REQUIRE(part.result.size() == expected.size() * 8);
+        REQUIRE(std::memcmp(part.result.data(), expected.data(), part.result.size()) == 0);
+      }
+
+      parts.clear();
+      std::vector<std::vector<float>> scatter(2, std::vector<float>(static_cast<std::size_t>(ranks) * 3, mark(rank)));
+      for (auto& tensor : scatter) {
+        parts.push_back(make(Collective::kReduceScatter, "", {tensor.size()}, DType::kFloat32, tensor.data(), nullptr));
+      }
+      const auto scattered = engine::make_group("scatter", parts);
+      runtime.submit(scattered);
+      finish(runtime, *scattered);
+      for (const auto& part : scattered->parts) {
+        REQUIRE(part->result.size() == 12);
+        REQUIRE(*reinterpret_cast<const float*>(part->result.data()) == static_cast<float>((1 << ranks) - 1));
+      }
+
+      parts.clear();
+      std::vector<std::vector<float>> floats(300, std::vector<float>(1000, mark(rank)));
+      std::vector<std::int32_t> whole(77, 1 << rank);
+      for (auto& tensor : floats) parts.push_back(allreduce("", tensor));
+      parts.push_back(make(Collective::kAllreduce, "", {77}, DType::kInt32, whole.data(), whole.data()));
+      const auto mixed = engine::make_group("mixed", parts);
+      runtime.submit(mixed);
+      finish(runtime, *mixed);
+      for (const auto& tensor : floats) REQUIRE(tensor[999] == static_cast<float>((1 << ranks) - 1));
+      REQUIRE(whole[76] == (1 << ranks) - 1);
+    });
   });
 }
 
@@ -410,20 +464,18 @@ TEST_CASE("a group fails as a whole, and its names can be used again") {
   cluster.run([&](Rank rank) {
     for (const std::size_t wrong : {0, 1, 2, 3}) {  // 3: none
       std::vector<std::vector<float>> data;
-      std::vector<std::shared_ptr<Operation>> group;
       for (std::size_t i = 0; i < 3; ++i) data.emplace_back(i == wrong && rank == 1 ? 5 : 4, mark(rank));
-      for (std::size_t i = 0; i < 3; ++i) {
-        group.push_back(allreduce("g" + std::to_string(i), data[i]));
-        group.back()->descriptor.group = 7;
-        group.back()->descriptor.group_size = 3;
-        cluster.runtime(rank).submit(group.back());
+      const auto group = group_of("g", data);
+      cluster.runtime(rank).submit(group);
+      REQUIRE(cluster.runtime(rank).wait(*group, 30 * kSecond, {}));
+      REQUIRE((group->error != nullptr) == (wrong < 3));
+      if (group->error) {
+        REQUIRE(group->error->kind() == ErrorKind::kMismatch);
+        const std::string part = "'g[" + std::to_string(wrong) + "]' was submitted differently: rank 0: allreduce";
+        REQUIRE(std::string(group->error->what()).find(part) == 0);
+      } else {
+        CHECK(data[2][0] == 3.0F);
       }
-      for (const auto& operation : group) {
-        REQUIRE(cluster.runtime(rank).wait(*operation, 30 * kSecond, {}));
-        REQUIRE((operation->error != nullptr) == (wrong < 3));
-        if (operation->error) REQUIRE(operation->error->kind() == ErrorKind::kMismatch);
-      }
-      if (wrong == 3) CHECK(data[2][0] == 3.0F);
     }
   });
 }

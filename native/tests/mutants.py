@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant("a second try of an operation cannot be cancelled", "engine/negotiation.cpp",
            "if (!pending.error && pending.contributions[member].present) return &pending;",
            "return pending.error ? nullptr : &pending;"),
-    Mutant("a group does not fail as a whole", "engine/negotiation.cpp", "if (group.error) return;", "return;"),
+    Mutant("a group is done with its first part", "engine/execution.cpp", "if (--whole->unfinished == 0)", "if (true)"),
     Mutant("the log of a rank that has left is waited for", "engine/negotiation.hpp",
            "void leave(int member) { left_[member] = true; }", "void leave(int) {}"),
     Mutant("what becomes complete after somebody had waited for it stays in its bucket", "engine/negotiation.cpp",

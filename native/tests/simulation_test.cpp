@@ -35,10 +35,8 @@ struct Plan {
   std::uint64_t count = 1;  // elements, or rows of 2 elements
   Rank root = 0;
   int priority = 0;
-  std::uint64_t group = 0;
-  std::uint32_t group_size = 0;
+  std::uint64_t parts = 0;  // above 0: the rows are submitted as a group of so many tensors
   Rank misfit = -1;  // this rank submits another dtype
-  bool fails = false;  // because of a misfit, here or in the group
 };
 
 // One operation of one rank, with its memory.
@@ -114,7 +112,6 @@ class Simulation {
 
   void make_plans() {
     const int count = 1 + pick(6);
-    const bool grouped = pick(4) == 0;
     for (int i = 0; i < count; ++i) {
       Plan plan;
       plan.name = "t" + std::to_string(i);
@@ -122,20 +119,14 @@ class Simulation {
       plan.count = static_cast<std::uint64_t>(pick(4) == 0 ? pick(2000) : pick(40));
       plan.root = pick(ranks_);
       plan.priority = pick(5) == 0 ? 1 : 0;
-      if (grouped) {
-        plan.collective = Collective::kAllreduce;
-        plan.group = 99;
-        plan.group_size = static_cast<std::uint32_t>(count);
-      }
-      if (pick(grouped ? 4 * count : 8) == 0) plan.misfit = pick(ranks_);
+      if (pick(8) == 0) plan.misfit = pick(ranks_);
       plans_.push_back(plan);
     }
-    const bool misfits = std::any_of(plans_.begin(), plans_.end(), [](const Plan& plan) { return plan.misfit >= 0; });
-    for (Plan& plan : plans_) plan.fails = plan.misfit >= 0 || (grouped && misfits);
-    blocking_ = !grouped && pick(3) == 0;  // everything in blocking calls, in one order
-    joins_ = !grouped && pick(4) == 0;
-    if (joins_) {
-      for (Plan& plan : plans_) plan.collective = Collective::kAllreduce, plan.misfit = -1, plan.fails = false;
+    blocking_ = pick(3) == 0;  // everything in blocking calls, in one order
+    joins_ = pick(4) == 0;
+    for (Plan& plan : plans_) {
+      if (joins_) plan.collective = Collective::kAllreduce, plan.misfit = -1;
+      if (plan.collective == Collective::kAllreduce && pick(4) == 0) plan.parts = 1 + static_cast<unsigned>(pick(5));
     }
   }
 
@@ -192,8 +183,6 @@ class Simulation {
     descriptor.dtype = plan.misfit == rank ? DType::kFloat64 : DType::kInt64;
     descriptor.op = ReduceOp::kSum;
     descriptor.root = plan.root;
-    descriptor.group = plan.group;
-    descriptor.group_size = plan.group_size;
     operation.priority = plan.priority;
     std::uint64_t rows = plan.count;
     switch (plan.collective) {
@@ -218,7 +207,25 @@ class Simulation {
       task.output.assign(rows * 2, -1);
       operation.output = reinterpret_cast<std::byte*>(task.output.data());
     }
+    if (plan.parts > 0) task.operation = in_parts(operation, plan.parts);
     return task;
+  }
+
+  // The rows of an allreduce dealt out to the tensors of a group.
+  static std::shared_ptr<Operation> in_parts(const Operation& whole, std::uint64_t count) {
+    std::vector<std::shared_ptr<Operation>> parts;
+    const std::uint64_t rows = whole.descriptor.shape.rows();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t begin = rows * i / count;
+      auto part = std::make_shared<Operation>();
+      part->descriptor = whole.descriptor;
+      part->descriptor.shape.extent[0] = rows * (i + 1) / count - begin;
+      part->input = whole.input + begin * 16;
+      part->output = whole.output + begin * 16;
+      part->priority = whole.priority;
+      parts.push_back(std::move(part));
+    }
+    return engine::make_group(whole.descriptor.name, std::move(parts));
   }
 
   static std::uint64_t split(Rank from, Rank to, std::uint64_t count) {
@@ -331,11 +338,11 @@ class Simulation {
         if (!task.operation->done()) continue;  // never submitted: the engine had failed before
         if (task.operation->error != nullptr) {
           ++messages[task.operation->error->what()];
-          const bool explained = may_fail(fault_) || task.plan->fails;
+          const bool explained = may_fail(fault_) || task.plan->misfit >= 0;
           if (!explained) return describe(plans_[i].name + " failed: " + task.operation->error->what());
           continue;
         }
-        if (task.plan->fails) return describe(plans_[i].name + ": a mismatch was not noticed");
+        if (task.plan->misfit >= 0) return describe(plans_[i].name + ": a mismatch was not noticed");
         if (const std::string wrong = check_result(rank, task); !wrong.empty()) return describe(wrong);
       }
       if (messages.size() > 1 && !may_fail(fault_)) {
@@ -378,7 +385,7 @@ class Simulation {
     };
     std::vector<std::int64_t> got(task.output);
     std::vector<std::int64_t> expected;
-    if (task.operation->output == nullptr) {
+    if (task.output.empty()) {
       got.resize(task.operation->result.size() / 8);
       if (!got.empty()) std::memcpy(got.data(), task.operation->result.data(), got.size() * 8);
     }

@@ -12,7 +12,7 @@ from conformance.adapters import Adapter
 from conformance.checks import Checks
 from conformance.payload import FLOATS, HALVES, SHAPES, fractions, payload, reduced
 
-OPS = {op.value: op for op in ringcore.ReduceOp}
+OPS = {op.name.lower(): op for op in ringcore.ReduceOp}
 Case = Callable[[Adapter, Checks], None]
 CASES: dict[str, Case] = {}
 

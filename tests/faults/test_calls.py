@@ -120,7 +120,7 @@ def polls_in_another_order() -> list:
     for name in tensors if ringcore.rank() == 0 else reversed(tensors):
         handles[name] = ringcore.allreduce_async(tensors[name], op=ringcore.Sum, name=name)
         ringcore.poll(handles[name])
-        handles[name]._handle.wait(0.2)
+        handles[name].wait(0.2)
     return [float(ringcore.synchronize(handles[name])[0]) for name in tensors]
 
 
@@ -282,7 +282,7 @@ def not_a_number() -> dict:
                 tensor[count // 2] = np.nan if me == size - 1 else me  # behind numbers on the other ranks
                 tensor[0] = np.nan if me == 0 else me
                 result = ringcore.allreduce(tensor, op=op)
-                found[f"{dtype} {op.value} {count}"] = [
+                found[f"{dtype} {op.name} {count}"] = [
                     bool(np.isnan(result[0])), bool(np.isnan(result[count // 2])), int(np.isnan(result).sum()),
                     result.tobytes().hex()[:400],
                 ]  # fmt: skip

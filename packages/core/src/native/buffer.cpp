@@ -1,6 +1,12 @@
 // Where an array lies and what it holds, for anything that speaks the buffer protocol or DLPack.
-#include <nanobind/nanobind.h>
+#include "buffer.hpp"
+
+#include <string>
+#include <unordered_map>
+
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "base/types.hpp"
 #include "register.hpp"
@@ -9,6 +15,49 @@ namespace nb = nanobind;
 
 namespace ringcore::python {
 namespace {
+
+// What a type offers C code that wants to look at its objects without a Python call: the C exchange of DLPack 1.3.
+struct ExchangeApi {
+  std::uint32_t major, minor;
+  ExchangeApi* previous;
+  void* allocate;
+  void* managed_from_object;
+  void* managed_to_object;
+  int (*tensor_from_object)(void* object, nb::dlpack::dltensor* tensor);
+  void* current_stream;
+};
+constexpr const char* kExchangeAttribute = "__dlpack_c_exchange_api__";
+constexpr const char* kExchangeCapsule = "dlpack_exchange_api";
+
+// Pinned memory of CUDA lies in the host as well.
+constexpr std::int32_t kCpu = 1;
+constexpr std::int32_t kPinned = 3;
+
+// The exchange of the object's type; null when it offers none.
+const ExchangeApi* exchange_of(nb::handle array) {
+  static std::unordered_map<PyTypeObject*, const ExchangeApi*> known;
+  static PyTypeObject* last_type = nullptr;
+  static const ExchangeApi* last_api = nullptr;
+  PyTypeObject* type = Py_TYPE(array.ptr());
+  if (type == last_type) return last_api;
+  const auto found = known.find(type);
+  const ExchangeApi* api = nullptr;
+  if (found != known.end()) {
+    api = found->second;
+  } else {
+    const nb::object capsule =
+        nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), kExchangeAttribute, nb::none());
+    if (PyCapsule_IsValid(capsule.ptr(), kExchangeCapsule) != 0) {
+      api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kExchangeCapsule));
+      while (api != nullptr && api->major != 1) api = api->previous;
+    }
+    Py_INCREF(type);  // its address stays its own
+    known.emplace(type, api);
+  }
+  last_type = type;
+  last_api = api;
+  return api;
+}
 
 // Our code for a DLPack dtype, -1 when there is none.
 int code_of(nb::dlpack::dtype dtype) {
@@ -30,31 +79,79 @@ int code_of(nb::dlpack::dtype dtype) {
   }
 }
 
-template <class Array>
-nb::tuple describe(const Array& array) {
-  bool contiguous = true;
+Buffer buffer_of(const void* data, int dims, const std::int64_t* shape, const std::int64_t* strides, int dtype) {
+  Buffer buffer;
+  buffer.address = reinterpret_cast<std::uintptr_t>(data);
+  buffer.dtype = dtype;
+  buffer.shape.assign(shape, shape + dims);
+  std::int64_t size = 1;
+  for (int i = 0; i < dims; ++i) size *= shape[i];
   std::int64_t stride = 1;
-  for (std::size_t i = array.ndim(); i-- > 0;) {
-    contiguous = contiguous && (array.shape(i) == 1 || array.size() == 0 || array.stride(i) == stride);
-    stride *= static_cast<std::int64_t>(array.shape(i));
+  for (int i = dims; strides != nullptr && size > 0 && i-- > 0;) {
+    buffer.contiguous = buffer.contiguous && (shape[i] == 1 || strides[i] == stride);
+    stride *= shape[i];
   }
-  nb::list shape;
-  for (std::size_t i = 0; i < array.ndim(); ++i) shape.append(array.shape(i));
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), nb::tuple(shape), code_of(array.dtype()),
-                        contiguous);
+  return buffer;
+}
+
+template <class Array>
+std::optional<Buffer> described_as(nb::handle object) {
+  Array array;
+  if (!nb::try_cast<Array>(object, array, false)) return std::nullopt;
+  return buffer_of(array.data(), static_cast<int>(array.ndim()), array.shape_ptr(), array.stride_ptr(),
+                   code_of(array.dtype()));
 }
 
 }  // namespace
 
+std::optional<Buffer> describe(nb::handle array, bool writable) {
+  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) return nb::cast<const Buffer&>(array);
+  if (const ExchangeApi* api = exchange_of(array)) {
+    nb::dlpack::dltensor tensor{};
+    if (api->tensor_from_object(array.ptr(), &tensor) != 0) {
+      PyErr_Clear();
+      return std::nullopt;
+    }
+    if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned) return std::nullopt;
+    return buffer_of(static_cast<const std::byte*>(tensor.data) + tensor.byte_offset, tensor.ndim, tensor.shape,
+                     tensor.strides, code_of(tensor.dtype));
+  }
+  return writable ? described_as<nb::ndarray<nb::device::cpu>>(array)
+                  : described_as<nb::ndarray<nb::ro, nb::device::cpu>>(array);
+}
+
 void register_buffer(nb::module_& module) {
+  nb::class_<Buffer>(module, "Buffer",
+                     "A contiguous piece of host memory: `address` of the first element, `shape` with the outermost "
+                     "extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive.")
+      .def(
+          "__init__",
+          [](Buffer* self, std::uintptr_t address, std::vector<std::uint64_t> shape, int dtype, nb::object owner) {
+            new (self) Buffer{address, std::move(shape), dtype, true, std::move(owner)};
+          },
+          nb::arg("address"), nb::arg("shape"), nb::arg("dtype"), nb::arg("owner").none())
+      .def_ro("address", &Buffer::address)
+      .def_prop_ro("shape",
+                   [](const Buffer& buffer) {
+                     nb::list extents;
+                     for (const std::uint64_t extent : buffer.shape) extents.append(extent);
+                     return nb::tuple(extents);
+                   })
+      .def_ro("dtype", &Buffer::dtype)
+      .def_ro("owner", &Buffer::owner)
+      .def_ro("contiguous", &Buffer::contiguous);
   module.def(
-      "describe_writable", [](const nb::ndarray<nb::device::cpu>& array) { return describe(array); },
-      nb::arg("array").noconvert(),
-      "(address, shape, dtype code or -1, contiguous) of a writable array in host memory. TypeError for anything "
-      "else.");
-  module.def(
-      "describe", [](const nb::ndarray<nb::ro, nb::device::cpu>& array) { return describe(array); },
-      nb::arg("array").noconvert(), "The same for an array that may be read-only.");
+      "describe",
+      [](nb::handle array, bool writable) {
+        std::optional<Buffer> buffer = describe(array, writable);
+        if (!buffer) throw nb::type_error("not an array in host memory");
+        buffer->owner = nb::borrow(array);
+        return *std::move(buffer);
+      },
+      nb::arg("array"), nb::arg("writable"),
+      "The array as a Buffer; its dtype may be -1, and it may be not contiguous. TypeError for what is no array in "
+      "host "
+      "memory, or may not be written where `writable`.");
 }
 
 }  // namespace ringcore::python

@@ -3,14 +3,16 @@
 
 #include <unistd.h>
 
+#include <limits>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "buffer.hpp"
 #include "memory.hpp"
 #include "raise.hpp"
 #include "register.hpp"
@@ -62,6 +64,12 @@ class PythonRuntime {
 
   engine::Runtime& get() { return *runtime_; }
 
+  // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
+  void abandon(std::shared_ptr<Operation> operation, nb::object memory) {
+    std::erase_if(abandoned_, [](const auto& item) { return item.first->done(); });
+    abandoned_.emplace_back(std::move(operation), std::move(memory));
+  }
+
  private:
   std::unique_ptr<transport::Link> make_link(Rank rank, int size, Rank peer, const std::string& kind,
                                              const std::vector<int>& fds, int segment_fd) const {
@@ -74,7 +82,64 @@ class PythonRuntime {
 
   pid_t pid_ = ::getpid();
   std::shared_ptr<HostMemory> memory_;
+  std::vector<std::pair<std::shared_ptr<Operation>, nb::object>> abandoned_;  // outlives the engine
   std::unique_ptr<engine::Runtime> runtime_;
+};
+
+// An operation as Python holds it: with the arrays that the engine reads and writes, and the result that the caller
+// wants: an object, or a function of the handle that makes it.
+class PythonHandle {
+ public:
+  PythonHandle(std::shared_ptr<Operation> operation, nb::object memory, nb::object runtime, nb::object result,
+               nb::object finish)
+      : operation_(std::move(operation)),
+        memory_(std::move(memory)),
+        runtime_(std::move(runtime)),
+        result_(std::move(result)),
+        finish_(std::move(finish)) {}
+  PythonHandle(const PythonHandle&) = delete;
+  PythonHandle& operator=(const PythonHandle&) = delete;
+  PythonHandle(PythonHandle&&) noexcept = default;
+  PythonHandle& operator=(PythonHandle&&) = delete;
+  // Dropped without a wait, or its wait was interrupted: the engine still reads and writes the memory.
+  ~PythonHandle() {
+    if (operation_ != nullptr && !operation_->done()) runtime().abandon(std::move(operation_), std::move(memory_));
+  }
+
+  // True when it has ended; lets an open bucket go, because somebody is interested.
+  bool done() {
+    if (operation_->done()) return true;
+    const nb::gil_scoped_release released;
+    try {
+      return runtime().get().wait(*operation_, 0, {}, false);
+    } catch (const Error&) {
+      return operation_->done();  // `wait` tells
+    }
+  }
+
+  bool wait(double timeout_s);
+  // After a wait: why it was interrupted, or why the operation failed.
+  void raise_error();
+
+  const Operation& part(std::size_t index) const {
+    if (operation_->parts.empty() && index == 0) return *operation_;
+    return *operation_->parts.at(index);
+  }
+  Rank last_joined() const { return operation_->last_joined; }
+  static nb::object synchronize(nb::handle_t<PythonHandle> self) {
+    auto& handle = nb::cast<PythonHandle&>(self);
+    handle.wait(std::numeric_limits<double>::infinity());
+    return handle.finish_.is_none() ? handle.result_ : handle.finish_(self);
+  }
+
+ private:
+  PythonRuntime& runtime() const { return nb::cast<PythonRuntime&>(runtime_); }
+
+  std::shared_ptr<Operation> operation_;
+  nb::object memory_;
+  nb::object runtime_;
+  nb::object result_;
+  nb::object finish_;
 };
 
 bool python_interrupted() {
@@ -82,55 +147,138 @@ bool python_interrupted() {
   return PyErr_CheckSignals() != 0;
 }
 
-// After a wait: a pending Python exception (Ctrl-C) first, then the operation's error.
-void raise_error_of(const Operation& operation) {
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  if (operation.error != nullptr) throw *operation.error;
+// Whether the calling thread is the only one that Python knows, but for ringcore's own.
+bool is_alone() {
+  // Never freed: it is asked until the interpreter ends.
+  static const auto& function = *new nb::object(nb::module_::import_("ringcore._context").attr("is_alone"));
+  return nb::cast<bool>(function());
 }
 
-std::shared_ptr<Operation> make_operation(int collective, const std::string& name, int dtype, int op,
-                                          const std::vector<std::uint64_t>& shape, std::uintptr_t input,
-                                          std::uintptr_t output, Rank root, double prescale, double postscale,
-                                          engine::ProcessSetId process_set, std::int32_t priority,
-                                          std::vector<std::uint64_t> splits, const std::string& group,
-                                          std::uint32_t group_size) {
-  if (name.empty() || name.size() > engine::kMaxNameBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a name has 1 to " + std::to_string(engine::kMaxNameBytes) +
-                                                 " bytes, not " + std::to_string(name.size()));
+bool PythonHandle::wait(double timeout_s) {
+  if (!operation_->done()) {
+    const bool alone = is_alone();
+    const double limit = timeout_s * static_cast<double>(kSecond);
+    bool done = false;
+    {
+      const nb::gil_scoped_release released;
+      done =
+          runtime().get().wait(*operation_, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
+                               python_interrupted, alone);
+    }
+    if (!done && PyErr_Occurred() == nullptr) return false;
   }
+  raise_error();
+  return true;
+}
+
+// After a wait: a pending Python exception (Ctrl-C) first, then the operation's error.
+void PythonHandle::raise_error() {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  memory_.reset();
+  if (operation_->error != nullptr) throw *operation_->error;
+}
+
+Buffer describe_contiguous(nb::handle array, bool writable) {
+  std::optional<Buffer> buffer = describe(array, writable);
+  if (!buffer || buffer->dtype < 0 || !buffer->contiguous) {
+    throw nb::type_error("not a contiguous array in host memory of a dtype that ringcore knows");
+  }
+  return *std::move(buffer);
+}
+
+// What all tensors of a call have in common.
+struct Call {
+  Collective collective;
+  const std::string& name;
+  ReduceOp op;
+  Rank root;
+  double prescale;
+  double postscale;
+  engine::ProcessSetId process_set;
+  std::int32_t priority;
+};
+
+std::shared_ptr<Operation> make_operation(const Call& call, nb::handle input, nb::handle output) {
   auto operation = std::make_shared<Operation>();
   engine::Descriptor& descriptor = operation->descriptor;
-  descriptor.name = name;
-  descriptor.collective = static_cast<Collective>(collective);
-  descriptor.dtype = static_cast<DType>(dtype);
-  descriptor.op = static_cast<ReduceOp>(op);
-  descriptor.root = root;
-  descriptor.shape = engine::Shape::of(shape);
-  descriptor.prescale = prescale;
-  descriptor.postscale = postscale;
-  descriptor.group = group.empty() ? 0 : engine::hash_bytes(group, 1);
-  descriptor.group_size = group_size;
-  operation->process_set = process_set;
-  operation->input = reinterpret_cast<const std::byte*>(input);
-  operation->output = reinterpret_cast<std::byte*>(output);
-  operation->splits = std::move(splits);
-  operation->priority = priority;
+  const Buffer source = describe_contiguous(input, false);
+  operation->input = reinterpret_cast<const std::byte*>(source.address);
+  descriptor.dtype = static_cast<DType>(source.dtype);
+  descriptor.shape = engine::Shape::of(source.shape);
+  if (output.is_valid() && output.is(input)) {
+    operation->output = reinterpret_cast<std::byte*>(source.address);
+  } else if (output.is_valid()) {
+    const Buffer target = describe_contiguous(output, true);
+    operation->output = reinterpret_cast<std::byte*>(target.address);
+    if (target.dtype != source.dtype || target.shape != source.shape) {
+      const auto text = [](const Buffer& buffer) {
+        return std::string(name_of(static_cast<DType>(buffer.dtype))) + " " +
+               engine::Shape::of(buffer.shape).to_string();
+      };
+      throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': the output is " + text(target) + ", the input " +
+                                                   text(source) + ". Remedy: give them one dtype and one shape.");
+    }
+  }
+  descriptor.name = call.name;
+  descriptor.collective = call.collective;
+  descriptor.op = call.op;
+  descriptor.root = call.root;
+  descriptor.prescale = call.prescale;
+  descriptor.postscale = call.postscale;
+  operation->process_set = call.process_set;
+  operation->priority = call.priority;
   return operation;
 }
 
-nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<Operation> self) {
-  const auto& operation = nb::cast<const Operation&>(self);
+// One operation of one array, or a group of several. `outputs` is empty where the engine allocates the result.
+std::shared_ptr<Operation> make_operation(const Call& call, const nb::tuple& inputs, const nb::tuple& outputs) {
+  if (call.name.empty() || call.name.size() > engine::kMaxNameBytes) {
+    throw Error(ErrorKind::kInvalidArgument, "a name has 1 to " + std::to_string(engine::kMaxNameBytes) +
+                                                 " bytes, not " + std::to_string(call.name.size()));
+  }
+  if (inputs.size() == 0 || (outputs.size() > 0 && outputs.size() != inputs.size())) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': there are " + std::to_string(inputs.size()) +
+                                                 " inputs and " + std::to_string(outputs.size()) + " outputs");
+  }
+  const auto one = [&](std::size_t index) {
+    return make_operation(call, inputs[index], outputs.size() > 0 ? nb::handle(outputs[index]) : nb::handle());
+  };
+  if (inputs.size() == 1) return one(0);
+  std::vector<std::shared_ptr<Operation>> parts;
+  parts.reserve(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) parts.push_back(one(i));
+  return engine::make_group(call.name, std::move(parts));
+}
+
+nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<PythonHandle> self, std::size_t index) {
+  const Operation& operation = nb::cast<const PythonHandle&>(self).part(index);
   return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(operation.result.data(), {operation.result.size()}, self);
 }
 
 }  // namespace
 
 void register_runtime(nb::module_& module) {
-  nb::class_<Operation>(module, "Operation", "A submitted operation.")
-      .def_prop_ro("done", &Operation::done)
-      .def_prop_ro("result", &result_view, "The bytes of what an allgather, alltoall or reducescatter produced.")
-      .def_prop_ro("result_rows", [](const Operation& operation) { return operation.result_rows; })
-      .def_prop_ro("last_joined", [](const Operation& operation) { return operation.last_joined; });
+  nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
+      .def("done", &PythonHandle::done, "Whether it has ended, successfully or not. Never blocks.")
+      .def("wait", &PythonHandle::wait, nb::arg("timeout_s") = std::numeric_limits<double>::infinity(),
+           "Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same "
+           "on every rank.")
+      .def("synchronize", &PythonHandle::synchronize,
+           "Waits until it has ended and returns its result. Raises why it failed, which is the same on every rank.")
+      .def_static(
+          "of_nothing",
+          [](nb::object result) {
+            auto operation = std::make_shared<Operation>();
+            operation->state.store(engine::OperationState::kDone);
+            return PythonHandle(std::move(operation), nb::none(), nb::none(), std::move(result), nb::none());
+          },
+          nb::arg("result").none(), "Of an empty group: it has ended.")
+      .def("result", &result_view, nb::arg("index") = 0,
+           "The bytes of what an allgather, alltoall or reducescatter produced; of a group's tensor `index`.")
+      .def(
+          "rows", [](const PythonHandle& operation, std::size_t index) { return operation.part(index).result_rows; },
+          nb::arg("index") = 0, "The rows that came from each rank, in the result of an allgather or alltoall.")
+      .def_prop_ro("last_joined", &PythonHandle::last_joined, "Of a join: the rank that joined last.");
 
   nb::class_<PythonRuntime>(module, "Runtime", "The engine of this rank, connected to its peers.")
       .def(
@@ -158,64 +306,57 @@ void register_runtime(nb::module_& module) {
           nb::arg("spin_s"))
       .def(
           "submit",
-          [](PythonRuntime& self, int collective, const std::string& name, int dtype, int op,
-             const std::vector<std::uint64_t>& shape, std::uintptr_t input, std::uintptr_t output, Rank root,
-             double prescale, double postscale, engine::ProcessSetId process_set, std::int32_t priority,
-             std::vector<std::uint64_t> splits, const std::string& group, std::uint32_t group_size) {
-            auto operation = make_operation(collective, name, dtype, op, shape, input, output, root, prescale,
-                                            postscale, process_set, priority, std::move(splits), group, group_size);
-            const nb::gil_scoped_release released;
-            self.get().submit(operation);
-            return operation;
-          },
-          nb::arg("collective"), nb::arg("name"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape"), nb::arg("input"),
-          nb::arg("output"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
-          nb::arg("priority"), nb::arg("splits"), nb::arg("group"), nb::arg("group_size"))
-      .def(
-          "run",
-          [](PythonRuntime& self, int collective, const std::string& name, int dtype, int op,
-             const std::vector<std::uint64_t>& shape, std::uintptr_t input, std::uintptr_t output, Rank root,
-             double prescale, double postscale, engine::ProcessSetId process_set, std::vector<std::uint64_t> splits,
-             bool alone) {
-            auto operation = make_operation(collective, name, dtype, op, shape, input, output, root, prescale,
-                                            postscale, process_set, 0, std::move(splits), "", 0);
+          [](nb::handle_t<PythonRuntime> self, int collective, const std::string& name, const nb::tuple& inputs,
+             const nb::tuple& outputs, int op, Rank root, double prescale, double postscale,
+             engine::ProcessSetId process_set, std::int32_t priority, const nb::tuple& splits, bool blocking,
+             nb::object result, nb::object finish) {
+            const Call call{static_cast<Collective>(collective),
+                            name,
+                            static_cast<ReduceOp>(op),
+                            root,
+                            prescale,
+                            postscale,
+                            process_set,
+                            priority};
+            std::shared_ptr<Operation> operation = make_operation(call, inputs, outputs);
+            for (const nb::handle rows : splits) operation->splits.push_back(nb::cast<std::uint64_t>(rows));
+            // Of one array itself: a tuple less for Python's garbage collector to look at.
+            nb::object memory = inputs.size() == 1 ? nb::object(inputs[0]) : nb::object(inputs);
+            if (outputs.size() > 0 && !outputs.is(inputs)) memory = nb::make_tuple(inputs, outputs);
+            engine::Runtime& runtime = nb::cast<PythonRuntime&>(self).get();
             {
+              const bool alone = blocking && is_alone();
               const nb::gil_scoped_release released;
-              self.get().run(operation, python_interrupted, alone);
+              if (blocking) {
+                runtime.run(operation, python_interrupted, alone);
+              } else {
+                runtime.submit(operation);
+              }
             }
-            raise_error_of(*operation);
-            return operation;
+            PythonHandle handle(std::move(operation), std::move(memory), nb::borrow(self), std::move(result),
+                                std::move(finish));
+            if (blocking) handle.raise_error();
+            return handle;
           },
-          nb::arg("collective"), nb::arg("name"), nb::arg("dtype"), nb::arg("op"), nb::arg("shape"), nb::arg("input"),
-          nb::arg("output"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
-          nb::arg("splits"), nb::arg("alone"),
-          "Submits and waits. `alone`: this process has no other thread that might use the engine.")
+          nb::arg("collective"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("op"), nb::arg("root"),
+          nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"), nb::arg("priority"), nb::arg("splits"),
+          nb::arg("blocking"), nb::arg("result").none(), nb::arg("finish").none(),
+          "Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits "
+          "for "
+          "it where `blocking`.")
       .def(
           "join",
-          [](PythonRuntime& self, engine::ProcessSetId process_set) {
+          [](nb::handle_t<PythonRuntime> self, engine::ProcessSetId process_set) {
             auto operation = std::make_shared<Operation>();
             operation->join = true;
             operation->process_set = process_set;
-            const nb::gil_scoped_release released;
-            self.get().submit(operation);
-            return operation;
+            {
+              const nb::gil_scoped_release released;
+              nb::cast<PythonRuntime&>(self).get().submit(operation);
+            }
+            return PythonHandle(std::move(operation), nb::none(), nb::borrow(self), nb::none(), nb::none());
           },
           nb::arg("process_set"))
-      .def(
-          "wait",
-          [](PythonRuntime& self, Operation& operation, double limit_s, bool alone) {
-            bool done = operation.done();
-            if (!done) {
-              const nb::gil_scoped_release released;
-              const double limit = limit_s * static_cast<double>(kSecond);
-              done =
-                  self.get().wait(operation, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
-                                  python_interrupted, alone);
-            }
-            raise_error_of(operation);
-            return done;
-          },
-          nb::arg("operation"), nb::arg("limit_s"), nb::arg("alone"))
       .def(
           "leave", [](PythonRuntime& self, const std::string& reason) { self.get().leave(reason); }, nb::arg("reason"),
           nb::call_guard<nb::gil_scoped_release>())

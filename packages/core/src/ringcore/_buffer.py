@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import struct
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
+from ringcore._native import Buffer
 
 DTYPE_NAMES: dict[int, str] = {code: name for name, code in _native.DTYPES.items()}
 _BFLOAT16: int = _native.DTYPES["bfloat16"]
-
-
-class Buffer(NamedTuple):
-    """A contiguous piece of host memory.
-
-    Attributes:
-        address: Of the first element.
-        shape: Extents, outermost first; () for a scalar.
-        dtype: The engine's code, see `DTYPE_NAMES`.
-        owner: Keeps the memory alive.
-    """
-
-    address: int
-    shape: tuple[int, ...]
-    dtype: int
-    owner: object
 
 
 def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
@@ -39,28 +24,28 @@ def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
     Raises:
         InvalidArgument: Not an array, not contiguous, read-only, or of a dtype that the engine does not know.
     """
-    describe = _native.describe_writable if writable else _native.describe
     try:
-        address, shape, dtype, contiguous = describe(array)
+        buffer = _native.describe(array, writable)
     except TypeError:
         # numpy arrays of ml_dtypes.bfloat16 speak neither protocol; their bits do.
         if str(getattr(array, "dtype", "")) != "bfloat16":
             raise InvalidArgument(_refusal(array, writable)) from None
         try:
-            address, shape, dtype, contiguous = describe(array.view("uint16"))
+            buffer = _native.describe(array.view("uint16"), writable)
         except TypeError:
             raise InvalidArgument(_refusal(array, writable)) from None
-        dtype = _BFLOAT16
-    if dtype < 0:
+        if buffer.contiguous:
+            return Buffer(buffer.address, buffer.shape, _BFLOAT16, array)
+    if buffer.dtype < 0:
         raise InvalidArgument(
             f"{_kind(array)} has a dtype that cannot be reduced; convert it to one of {', '.join(_native.DTYPES)}"
         )
-    if not contiguous:
+    if not buffer.contiguous:
         raise InvalidArgument(
-            f"{_kind(array)} of shape {list(shape)} is not contiguous; pass numpy.ascontiguousarray(x) and "
+            f"{_kind(array)} of shape {list(buffer.shape)} is not contiguous; pass numpy.ascontiguousarray(x) and "
             "use the result"
         )
-    return Buffer(address, shape, dtype, array)
+    return buffer
 
 
 def empty(shape: tuple[int, ...], dtype: int) -> Any:

@@ -32,12 +32,9 @@ class Context:
     settings: Settings
     runtime: _native.Runtime
     memory: _native.HostMemory | None
-    pid: int = field(default_factory=os.getpid)
     # The engine's connections. A forked child closes its copies: with them it would hide this process's death.
     peer_fds: list[int] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
-    # Operations whose handles were dropped, and their buffers: the engine may still use them.
-    abandoned: list[tuple[Sequence[_native.Operation], object]] = field(default_factory=list)
     attention_thread: threading.Thread | None = None
 
     def next_name(self, kind: str) -> str:
@@ -47,25 +44,25 @@ class Context:
         self.counters[kind] = (number + 1) % 16384
         return f"{kind}.noname.{number}"
 
-    def abandon(self, operations: Sequence[_native.Operation], keep: object) -> None:
-        """Keep the memory of operations that nobody waits for any more, until the engine is done with it."""
-        self.abandoned = [(left, kept) for left, kept in self.abandoned if not all(one.done for one in left)]
-        self.abandoned.append((operations, keep))
-
 
 _context: Context | None = None
+_inherited: Context | None = None  # of the parent of this forked process; its engine did not come along
 _lock = threading.Lock()
 _farewell = ""
 
 
-def _close_inherited_connections() -> None:
-    if _context is not None:
-        for fd in _context.peer_fds:
-            os.close(fd)
-        _context.peer_fds.clear()
+def _forget_parent() -> None:
+    global _context, _inherited, _lock
+    _lock = threading.Lock()
+    if _context is None:
+        return
+    for fd in _context.peer_fds:
+        os.close(fd)
+    _context.peer_fds.clear()
+    _context, _inherited = None, _context
 
 
-os.register_at_fork(after_in_child=_close_inherited_connections)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def context() -> Context:
@@ -74,14 +71,14 @@ def context() -> Context:
     Raises:
         NotInitializedError: Before `init()`, after `shutdown()`, and in a forked child.
     """
-    if _context is None:
-        raise NotInitializedError("ringcore has not been initialized; call ringcore.init() first")
-    if _context.pid != os.getpid():
+    if _context is not None:
+        return _context
+    if _inherited is not None:
         raise NotInitializedError(
             "ringcore was initialized in the parent of this forked process, and its engine did not come along; "
             "start workers with the 'spawn' method, or call ringcore.init() after the fork"
         )
-    return _context
+    raise NotInitializedError("ringcore has not been initialized; call ringcore.init() first")
 
 
 def is_alone() -> bool:
@@ -105,7 +102,7 @@ def init(*, settings: Settings | None = None) -> None:
     """
     global _context
     with _lock:
-        if _context is not None and _context.pid == os.getpid():
+        if _context is not None:
             return
         from ringcore._connect import connect_context
 
@@ -129,20 +126,19 @@ def shutdown() -> None:
         current = _context
         if current is None:
             return
-        if current.pid == os.getpid():
-            from ringcore import _timeline
+        from ringcore import _timeline
 
-            _timeline.write_pending()
-            current.peer_fds.clear()
-            current.runtime.leave(_farewell)
-            if current.attention_thread is not None:
-                current.attention_thread.join()
+        _timeline.write_pending()
+        current.peer_fds.clear()
+        current.runtime.leave(_farewell)
+        if current.attention_thread is not None:
+            current.attention_thread.join()
         _context = None
 
 
 def is_initialized() -> bool:
     """Whether `init()` was called and `shutdown()` was not."""
-    return _context is not None and _context.pid == os.getpid()
+    return _context is not None
 
 
 def rank() -> int:

@@ -67,12 +67,11 @@ def gather_bytes(data: bytes, name: str, process_set: ProcessSet = global_proces
     from ringcore import adapter
 
     source: Buffer = as_buffer(bytearray(data))
-    handle = adapter.allgather(source, name, process_set=process_set)
+    handle = adapter.allgather((source,), name, process_set=process_set)
     handle.wait()
-    operation = handle.operations[0]
-    view = memoryview(operation.result)
+    view = memoryview(handle.result())
     parts, begin = [], 0
-    for rows in operation.result_rows:
+    for rows in handle.rows():
         parts.append(bytes(view[begin : begin + rows]))
         begin += rows
     return parts

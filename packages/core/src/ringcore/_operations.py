@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ringcore import adapter
 from ringcore._buffer import Buffer, as_buffer, empty, from_bytes
 from ringcore._context import ProcessSet, context, global_process_set
-from ringcore.adapter import ReduceOp
+from ringcore.adapter import Handle, ReduceOp
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
-
-
-class Handle:
-    """A running operation; pass it to `synchronize` or `poll`."""
-
-    __slots__ = ("_finish", "_handle")
-
-    def __init__(self, handle: adapter.Handle, finish: Callable[[adapter.Handle], Any]) -> None:
-        self._handle = handle
-        self._finish = finish
-
-    def done(self) -> bool:
-        """Whether the operation has ended."""
-        return self._handle.done()
-
-    def wait(self) -> Any:
-        """Wait for the result. Raises what made the operation fail."""
-        self._handle.wait()
-        return self._finish(self._handle)
 
 
 def poll(handle: Handle) -> bool:
@@ -47,7 +28,7 @@ def synchronize(handle: Handle) -> Any:
     Raises:
         RingcoreError: Why it failed, the same on every rank.
     """
-    return handle.wait()
+    return handle.synchronize()
 
 
 def name_or_next(name: str | None, kind: str) -> str:
@@ -55,12 +36,12 @@ def name_or_next(name: str | None, kind: str) -> str:
     return name if name is not None else context().next_name(kind)
 
 
-def _allreduce(sources: Sequence[Any], targets: Sequence[Any], names: Sequence[str], **options: Any) -> adapter.Handle:
-    pairs = []
-    for source, target in zip(sources, targets, strict=True):
-        out = as_buffer(target, writable=True)
-        pairs.append((out if target is source else as_buffer(source), out))
-    return adapter.allreduce(pairs, names, **options)
+def _as_buffers(tensors: Sequence[Any], *, writable: bool = False) -> tuple[Buffer, ...]:
+    return tuple(as_buffer(tensor, writable=writable) for tensor in tensors)
+
+
+def _empty_like(buffers: Sequence[Buffer]) -> list[Any]:
+    return [empty(buffer.shape, buffer.dtype) for buffer in buffers]
 
 
 def allreduce(
@@ -96,64 +77,62 @@ def allreduce(
     """
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    target = as_buffer(result, writable=True)
-    adapter.allreduce_now(
-        source, target, name_or_next(name, "allreduce"), op, prescale_factor, postscale_factor, process_set
-    )
+    adapter.allreduce(
+        (source,), (as_buffer(result),), name_or_next(name, "allreduce"), op=op, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, blocking=True,
+    )  # fmt: skip
     return result
 
 
 def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
-    buffer = as_buffer(tensor, writable=True)
-    adapter.allreduce_now(buffer, buffer, name_or_next(name, "allreduce"), op, **options)
+    buffers = (as_buffer(tensor, writable=True),)
+    adapter.allreduce(buffers, buffers, name_or_next(name, "allreduce"), op=op, blocking=True, **options)
     return tensor
 
 
 def allreduce_async(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then."""
-    source = as_buffer(tensor)
-    result = empty(source.shape, source.dtype)
-    handle = adapter.allreduce(
-        [(source, as_buffer(result, writable=True))], [name_or_next(name, "allreduce")], **options
-    )
-    return Handle(handle, lambda _: result)
+    sources = _as_buffers([tensor])
+    (result,) = _empty_like(sources)
+    name = name_or_next(name, "allreduce")
+    return adapter.allreduce(sources, _as_buffers([result]), name, result=result, **options)
 
 
 def allreduce_async_(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
-    return Handle(_allreduce([tensor], [tensor], [name_or_next(name, "allreduce")], **options), lambda _: tensor)
+    buffers = _as_buffers([tensor], writable=True)
+    return adapter.allreduce(buffers, buffers, name_or_next(name, "allreduce"), result=tensor, **options)
 
 
 def grouped_allreduce(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> list[Any]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
-    result: list[Any] = grouped_allreduce_async(tensors, name=name, **options).wait()
+    result: list[Any] = grouped_allreduce_async(tensors, name=name, **options).synchronize()
     return result
 
 
 def grouped_allreduce_(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Sequence[Any]:
     """`grouped_allreduce` in place."""
-    result: Sequence[Any] = grouped_allreduce_async_(tensors, name=name, **options).wait()
+    result: Sequence[Any] = grouped_allreduce_async_(tensors, name=name, **options).synchronize()
     return result
 
 
 def grouped_allreduce_async(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce`."""
-    buffers = [as_buffer(tensor) for tensor in tensors]
-    results = [empty(buffer.shape, buffer.dtype) for buffer in buffers]
-    pairs = [(source, as_buffer(result, writable=True)) for source, result in zip(buffers, results, strict=True)]
-    return Handle(adapter.allreduce(pairs, group_names(tensors, name), **options), lambda _: results)
+    if not tensors:
+        return Handle.of_nothing([])
+    sources = _as_buffers(tensors)
+    results = _empty_like(sources)
+    name = name_or_next(name, "grouped_allreduce")
+    return adapter.allreduce(sources, _as_buffers(results), name, result=results, **options)
 
 
 def grouped_allreduce_async_(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce_`."""
-    return Handle(_allreduce(tensors, tensors, group_names(tensors, name), **options), lambda _: tensors)
-
-
-def group_names(tensors: Sequence[Any], name: str | None, kind: str = "grouped_allreduce") -> list[str]:
-    """Names of the tensors of a group."""
-    base = name_or_next(name, kind)
-    return [f"{base}.{i}of{len(tensors)}" for i in range(len(tensors))]
+    if not tensors:
+        return Handle.of_nothing([])
+    buffers = _as_buffers(tensors, writable=True)
+    return adapter.allreduce(buffers, buffers, name_or_next(name, "grouped_allreduce"), result=tensors, **options)
 
 
 def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -162,19 +141,19 @@ def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet =
     Raises:
         MismatchError: Dtypes or other dimensions differ. On every rank.
     """
-    return allgather_async(tensor, name=name, process_set=process_set).wait()
+    return allgather_async(tensor, name=name, process_set=process_set).synchronize()
 
 
 def allgather_async(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
     """Start an `allgather`."""
     source = as_buffer(tensor)
-    handle = adapter.allgather(source, name_or_next(name, "allgather"), process_set=process_set)
-    return Handle(handle, lambda done: _gathered(done, source))
+    return adapter.allgather(
+        (source,), name_or_next(name, "allgather"), process_set=process_set, finish=lambda done: _gathered(done, source)
+    )
 
 
-def _gathered(handle: adapter.Handle, source: Buffer) -> Any:
-    operation = handle.operations[0]
-    return from_bytes(operation.result, (sum(operation.result_rows), *source.shape[1:]), source.dtype)
+def _gathered(handle: Handle, source: Buffer) -> Any:
+    return from_bytes(handle.result(), (sum(handle.rows()), *source.shape[1:]), source.dtype)
 
 
 def broadcast(
@@ -194,9 +173,8 @@ def broadcast(
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
     adapter.broadcast(
-        source, as_buffer(result, writable=True), root_rank, name_or_next(name, "broadcast"), process_set=process_set,
-        blocking=True,
-    )  # fmt: skip
+        source, as_buffer(result), root_rank, name_or_next(name, "broadcast"), process_set=process_set, blocking=True
+    )
     return result
 
 
@@ -217,9 +195,8 @@ def broadcast_async(
     """Start a `broadcast`."""
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    target = as_buffer(result, writable=True)
-    handle = adapter.broadcast(source, target, root_rank, name_or_next(name, "broadcast"), process_set=process_set)
-    return Handle(handle, lambda _: result)
+    name = name_or_next(name, "broadcast")
+    return adapter.broadcast(source, as_buffer(result), root_rank, name, process_set=process_set, result=result)
 
 
 def broadcast_async_(
@@ -227,30 +204,30 @@ def broadcast_async_(
 ) -> Handle:
     """Start a `broadcast_`."""
     buffer = as_buffer(tensor, writable=True)
-    handle = adapter.broadcast(buffer, buffer, root_rank, name_or_next(name, "broadcast"), process_set=process_set)
-    return Handle(handle, lambda _: tensor)
+    name = name_or_next(name, "broadcast")
+    return adapter.broadcast(buffer, buffer, root_rank, name, process_set=process_set, result=tensor)
 
 
 def reducescatter(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
-    return reducescatter_async(tensor, op=op, name=name, **options).wait()
+    return reducescatter_async(tensor, op=op, name=name, **options).synchronize()
 
 
 def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Handle:
     """Start a `reducescatter`."""
     source = as_buffer(tensor)
-    handle = adapter.reducescatter(source, name_or_next(name, "reducescatter"), op=op, **options)
     process_set: ProcessSet = options.get("process_set", global_process_set)
 
-    def finish(done: adapter.Handle) -> Any:
+    def finish(done: Handle) -> Any:
         members, index = (
             process_set.size(),
             process_set.rank() if process_set is not global_process_set else context().rank,
         )
         rows = source.shape[0] // members + (index < source.shape[0] % members)
-        return from_bytes(done.operations[0].result, (rows, *source.shape[1:]), source.dtype)
+        return from_bytes(done.result(), (rows, *source.shape[1:]), source.dtype)
 
-    return Handle(handle, finish)
+    name = name_or_next(name, "reducescatter")
+    return adapter.reducescatter((source,), name, op=op, finish=finish, **options)
 
 
 def alltoall(
@@ -268,7 +245,7 @@ def alltoall(
     Raises:
         MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
     """
-    return alltoall_async(tensor, splits, name=name, process_set=process_set).wait()
+    return alltoall_async(tensor, splits, name=name, process_set=process_set).synchronize()
 
 
 def alltoall_async(
@@ -280,13 +257,13 @@ def alltoall_async(
 ) -> Handle:
     """Start an `alltoall`."""
     source = as_buffer(tensor)
-    handle = adapter.alltoall(source, splits, name_or_next(name, "alltoall"), process_set=process_set)
 
-    def finish(done: adapter.Handle) -> Any:
+    def finish(done: Handle) -> Any:
         rows = _gathered(done, source)
-        return rows if splits is None else (rows, list(done.operations[0].result_rows))
+        return rows if splits is None else (rows, list(done.rows()))
 
-    return Handle(handle, finish)
+    name = name_or_next(name, "alltoall")
+    return adapter.alltoall(source, splits, name, process_set=process_set, finish=finish)
 
 
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:

@@ -1,22 +1,22 @@
 """For authors of adapters: collectives on raw memory.
 
-An adapter makes a `Buffer` of each tensor, calls the functions here, and waits for the handle in the way of its
-framework. It has no collective logic of its own. Nothing is copied; the handle keeps the buffers' owners alive.
+An adapter hands arrays to the functions here, or a `Buffer` of each where its framework speaks neither the buffer
+protocol nor DLPack, and waits for the operation in the way of its framework. It has no collective logic of its own.
+Nothing is copied; an operation keeps its arrays alive, also when it is dropped before it is done.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import importlib.metadata
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore import _native
-from ringcore._buffer import DTYPE_NAMES, Buffer, as_buffer
-from ringcore._context import ProcessSet, context, global_process_set, is_alone, process_set_id_of
-from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore._buffer import Buffer, as_buffer
+from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
+from ringcore._errors import InvalidArgument
+from ringcore._native import Handle
 from ringcore._version import __version__
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "allgather",
     "allocate",
     "allreduce",
-    "allreduce_now",
     "alltoall",
     "as_buffer",
     "barrier",
@@ -58,19 +57,17 @@ def require_same_version(distribution: str) -> None:
         )
 
 
-class ReduceOp(enum.Enum):
+class ReduceOp(enum.IntEnum):
     """How the ranks' values become one. `AVERAGE` divides the sum by the number of ranks; floats only."""
 
-    AVERAGE = "average"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-    PRODUCT = "product"
+    SUM = _native.REDUCE_OPS["sum"]
+    AVERAGE = _native.REDUCE_OPS["average"]
+    MIN = _native.REDUCE_OPS["min"]
+    MAX = _native.REDUCE_OPS["max"]
+    PRODUCT = _native.REDUCE_OPS["product"]
 
 
 DTYPE_CODES: dict[str, int] = dict(_native.DTYPES)
-_FLOATS = {code for name, code in DTYPE_CODES.items() if "float" in name}
-_OPS = {op: _native.REDUCE_OPS[op.value] for op in ReduceOp}
 _ALLREDUCE: int = _native.COLLECTIVES["allreduce"]
 _ALLGATHER: int = _native.COLLECTIVES["allgather"]
 _BROADCAST: int = _native.COLLECTIVES["broadcast"]
@@ -78,222 +75,93 @@ _REDUCESCATTER: int = _native.COLLECTIVES["reducescatter"]
 _ALLTOALL: int = _native.COLLECTIVES["alltoall"]
 _BARRIER: int = _native.COLLECTIVES["barrier"]
 
+# Makes the result of a handle that has ended.
+Finish = Callable[[Handle], Any]
 
-class _NeverDone:
-    """Stands for an interrupted blocking call, of which nobody can tell when the engine is done with it."""
-
-    done = False
-
-
-_NEVER_DONE: Any = _NeverDone()
-
-
-class Handle:
-    """One submitted operation, or a group of them.
-
-    Attributes:
-        operations: The engine's operations; read `result`, `result_rows`, `last_joined` from them when done.
-    """
-
-    __slots__ = ("_context", "_keep", "_runtime", "operations")
-
-    def __init__(self, operations: list[Any], keep: object) -> None:
-        self._context = context()
-        self._runtime = self._context.runtime
-        self.operations = operations
-        self._keep = keep
-
-    def __del__(self) -> None:
-        # Dropped without `wait`, or its wait was interrupted: the engine still reads and writes the buffers.
-        if self._keep is not None and not all(operation.done for operation in self.operations):
-            self._context.abandon(self.operations, self._keep)
-
-    def done(self) -> bool:
-        """Whether it has ended, successfully or not. Never blocks; `wait` raises what made it fail."""
-        for operation in self.operations:
-            if not operation.done:
-                # Somebody is interested: let an open bucket go.
-                with contextlib.suppress(RingcoreError):
-                    self._runtime.wait(operation, 0.0, False)
-        return all(operation.done for operation in self.operations)
-
-    def wait(self, timeout_s: float = math.inf) -> bool:
-        """Wait until it has ended.
-
-        Args:
-            timeout_s: Give up waiting (not the operation) after this many seconds.
-
-        Returns:
-            True when it has ended, False when `timeout_s` has passed.
-
-        Raises:
-            RingcoreError: Why it failed: `MismatchError`, `PeerLostError`, `TimeoutError`, ... the same on every rank.
-        """
-        failure: Exception | None = None
-        for operation in self.operations:
-            try:
-                if not self._runtime.wait(operation, timeout_s, not operation.done and is_alone()):
-                    return False
-            except Exception as error:  # the others of the group must end before their memory is free
-                failure = failure or error
-        self._keep = None
-        if failure is not None:
-            raise failure
-        return True
-
-
-def _submit(
-    collective: int,
-    name: str,
-    source: Buffer,
-    target_address: int,
-    *,
-    op: ReduceOp = ReduceOp.SUM,
-    root: int = 0,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    priority: int = 0,
-    splits: Sequence[int] = (),
-    group: str = "",
-    group_size: int = 0,
-    blocking: bool = False,
-) -> Any:
-    current = context()
-    set_id = process_set_id_of(process_set)
-    if blocking and not group and priority == 0:
-        try:
-            return current.runtime.run(
-                collective, name, source.dtype, _OPS[op], source.shape, source.address, target_address, root,
-                prescale, postscale, set_id, splits, is_alone(),
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            current.abandon((_NEVER_DONE,), (source, target_address))
-            raise
-    return current.runtime.submit(
-        collective, name, source.dtype, _OPS[op], source.shape, source.address, target_address, root,
-        prescale, postscale, set_id, priority, splits, group, group_size,
-    )  # fmt: skip
-
-
-def _check_op(op: ReduceOp, source: Buffer, name: str) -> None:
-    if op is ReduceOp.AVERAGE and "float" not in DTYPE_NAMES[source.dtype]:
-        raise InvalidArgument(
-            f"'{name}': the average of {DTYPE_NAMES[source.dtype]} is not defined without rounding; "
-            "use op=Sum and divide, or convert the tensor to a float dtype"
-        )
-
-
-def allreduce_now(
-    source: Buffer,
-    target: Buffer,
-    name: str,
-    op: ReduceOp = ReduceOp.AVERAGE,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> None:
-    """`allreduce` of one tensor, blocking: the shortest way through Python, for when every microsecond counts.
-
-    `target` has the shape and dtype of `source`. Raises what `allreduce` and `Handle.wait` raise.
-    """
-    if op is ReduceOp.AVERAGE and source.dtype not in _FLOATS:
-        _check_op(op, source, name)
-    current = context()
-    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
-    try:
-        current.runtime.run(
-            _ALLREDUCE, name, source.dtype, _OPS[op], source.shape, source.address, target.address, 0,
-            prescale_factor, postscale_factor, set_id, (), is_alone(),
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        current.abandon((_NEVER_DONE,), (source, target))
-        raise
+_NOTHING = Buffer(0, (0,), 0, None)
 
 
 def allreduce(
-    pairs: Sequence[tuple[Buffer, Buffer]],
-    names: Sequence[str],
+    sources: tuple[Any, ...],
+    targets: tuple[Any, ...],
+    name: str,
     *,
     op: ReduceOp = ReduceOp.AVERAGE,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    blocking: bool = False,
+    result: object = None,
+    finish: Finish | None = None,
 ) -> Handle:
-    """Reduce tensors over all ranks; several are released together, all or nothing.
+    """Reduce an array over all ranks; several as a group, which runs as a whole or not at all.
 
     Args:
-        pairs: (input, output) of each tensor, of equal shape and dtype; they may be the same memory.
-        names: One a tensor; identify the tensors on all ranks.
+        sources: Contiguous arrays in host memory: a `Buffer`, or anything that speaks the buffer protocol or DLPack.
+        targets: Where the results go, of the same shapes and dtypes; may be the same arrays.
+        name: Identifies the operation on all ranks.
         op: Of `ReduceOp`.
         prescale_factor: Multiplied into the inputs before they are reduced.
         postscale_factor: Multiplied into the results.
         process_set: The ranks that take part.
         priority: Above 0: urgent, overtakes bulk data.
+        blocking: Return when it is done: quicker than `wait`.
+        result: What `Handle.synchronize` returns.
+        finish: Makes that instead, from the handle.
 
     Raises:
-        InvalidArgument: An average of integers, or outputs that do not fit the inputs.
-        DuplicateNameError: A name is in use by an operation that is not done.
+        TypeError: A source or target is no such array; `as_buffer` tells what is wrong with it.
+        InvalidArgument: An average of integers, or targets that do not fit the sources.
+        DuplicateNameError: The name is in use by an operation that is not done.
+        RingcoreError: Where `blocking`, what `Handle.wait` raises.
     """
-    for (source, target), name in zip(pairs, names, strict=True):
-        _check_op(op, source, name)
-        if target.shape != source.shape or target.dtype != source.dtype:
-            raise InvalidArgument(
-                f"'{name}': the output is {DTYPE_NAMES[target.dtype]} {list(target.shape)}, "
-                f"the input {DTYPE_NAMES[source.dtype]} {list(source.shape)}; they must agree"
-            )
-    group = names[0] if len(pairs) > 1 else ""
-    handle = Handle([], pairs)  # first: if a later submission fails, the earlier ones still have their memory
-    for (source, target), name in zip(pairs, names, strict=True):
-        operation = _submit(
-            _ALLREDUCE, name, source, target.address, op=op, prescale=prescale_factor, postscale=postscale_factor,
-            process_set=process_set, priority=priority, group=group, group_size=len(pairs) if group else 0,
-        )  # fmt: skip
-        handle.operations.append(operation)
-    return handle
+    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+    return context().runtime.submit(
+        _ALLREDUCE, name, sources, targets, op, 0, prescale_factor, postscale_factor, set_id, priority, (), blocking,
+        result, finish,
+    )  # fmt: skip
 
 
 def allgather(
-    source: Buffer,
+    sources: tuple[Any, ...],
     name: str,
     *,
     process_set: ProcessSet = global_process_set,
     blocking: bool = False,
-    group: str = "",
-    group_size: int = 0,
+    finish: Finish | None = None,
 ) -> Handle:
     """Concatenate every rank's rows. The first dimension may differ between ranks, the others not.
 
-    The result is in `handle.operations[0].result`, the rows of each rank in `.result_rows`. Operations of one `group`
-    (`group_size` of them, submitted one after the other) run all or none.
+    The results are in `handle.result(index)`, the rows of each rank in `handle.rows(index)`.
     """
-    if not source.shape:
-        source = source._replace(shape=(1,))
-    operation = _submit(
-        _ALLGATHER, name, source, 0, process_set=process_set, blocking=blocking, group=group, group_size=group_size
-    )
-    return Handle([operation], source)
+    return _submit(_ALLGATHER, name, sources, (), process_set=process_set, blocking=blocking, finish=finish)
 
 
 def broadcast(
-    source: Buffer,
-    target: Buffer,
+    source: Any,
+    target: Any,
     root_rank: int,
     name: str,
     *,
     process_set: ProcessSet = global_process_set,
     blocking: bool = False,
+    result: object = None,
+    finish: Finish | None = None,
 ) -> Handle:
     """Give every rank the root's values. `root_rank` is a rank of the job, and must be a member of `process_set`."""
     members = process_set.ranks
     root = members.index(root_rank) if root_rank in members else -1
-    operation = _submit(_BROADCAST, name, source, target.address, root=root, process_set=process_set, blocking=blocking)
-    return Handle([operation], (source, target))
+    sources = (source,)
+    targets = sources if target is source else (target,)
+    return _submit(
+        _BROADCAST, name, sources, targets, root=root, process_set=process_set, blocking=blocking, result=result,
+        finish=finish,
+    )  # fmt: skip
 
 
 def reducescatter(
-    source: Buffer,
+    sources: tuple[Any, ...],
     name: str,
     *,
     op: ReduceOp = ReduceOp.AVERAGE,
@@ -301,59 +169,72 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     blocking: bool = False,
-    group: str = "",
-    group_size: int = 0,
+    finish: Finish | None = None,
 ) -> Handle:
     """Reduce over all ranks and deal out the rows: the first ranks get one more where they do not divide evenly.
 
-    The result is in `handle.operations[0].result`. `group`: see `allgather`.
+    The results are in `handle.result(index)`.
     """
-    _check_op(op, source, name)
-    if not source.shape:
-        raise InvalidArgument(f"'{name}': a scalar has no rows to deal out; pass at least one dimension")
-    operation = _submit(
-        _REDUCESCATTER, name, source, 0, op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set, blocking=blocking, group=group, group_size=group_size,
+    return _submit(
+        _REDUCESCATTER, name, sources, (), op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set, blocking=blocking, finish=finish,
     )  # fmt: skip
-    return Handle([operation], source)
 
 
 def alltoall(
-    source: Buffer,
+    source: Any,
     splits: Sequence[int] | None,
     name: str,
     *,
     process_set: ProcessSet = global_process_set,
     blocking: bool = False,
+    finish: Finish | None = None,
 ) -> Handle:
     """Send `splits[r]` rows to each rank r. Without splits the rows are divided evenly.
 
-    The result is in `handle.operations[0].result`, the rows that came from each rank in `.result_rows`.
+    The result is in `handle.result()`, the rows that came from each rank in `handle.rows()`.
     """
-    if not source.shape:
-        raise InvalidArgument(f"'{name}': a scalar has no rows to send; pass at least one dimension")
-    if splits is None:
-        members = process_set.size()
-        if source.shape[0] % members:
-            raise InvalidArgument(
-                f"'{name}': {source.shape[0]} rows cannot be divided evenly among {members} ranks; pass splits"
-            )
-        splits = [source.shape[0] // members] * members
-    operation = _submit(_ALLTOALL, name, source, 0, process_set=process_set, splits=list(splits), blocking=blocking)
-    return Handle([operation], source)
+    if splits is not None and not splits:
+        raise InvalidArgument(f"'{name}': there are no splits; pass one for each rank, or None to divide evenly")
+    return _submit(
+        _ALLTOALL, name, (source,), (), process_set=process_set, splits=tuple(splits or ()), blocking=blocking,
+        finish=finish,
+    )  # fmt: skip
 
 
 def barrier(name: str, *, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
-    _submit(_BARRIER, name, Buffer(0, (0,), 0, None), 0, process_set=process_set, blocking=True)
+    _submit(_BARRIER, name, (_NOTHING,), (), process_set=process_set, blocking=True)
 
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:
     """Contribute nothing to the allreduces of the others until all ranks have joined; returns the last one to join."""
-    current = context()
-    operation = current.runtime.join(process_set_id_of(process_set))
-    Handle([operation], None).wait()
-    return int(operation.last_joined)
+    handle = context().runtime.join(process_set_id_of(process_set))
+    handle.wait()
+    return int(handle.last_joined)
+
+
+def _submit(
+    collective: int,
+    name: str,
+    sources: tuple[Any, ...],
+    targets: tuple[Any, ...],
+    *,
+    op: ReduceOp = ReduceOp.SUM,
+    root: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: ProcessSet,
+    splits: tuple[int, ...] = (),
+    blocking: bool,
+    result: object = None,
+    finish: Finish | None = None,
+) -> Handle:
+    set_id = process_set_id_of(process_set)
+    return context().runtime.submit(
+        collective, name, sources, targets, op, root, prescale, postscale, set_id, 0, splits, blocking, result,
+        finish,
+    )  # fmt: skip
 
 
 def allocate(nbytes: int) -> Any | None:

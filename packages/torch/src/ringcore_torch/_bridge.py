@@ -26,6 +26,9 @@ _CODES: dict[torch.dtype, int] = {
 def as_buffer(tensor: torch.Tensor) -> Buffer:
     """Describe a contiguous tensor in host memory; the buffer keeps it alive.
 
+    The engine looks at tensors itself, through DLPack, and far quicker. This is for versions of torch whose tensors it
+    cannot look at, and tells what is wrong with a tensor that it refuses.
+
     Raises:
         InvalidArgument: It is on another device, sparse, or of a dtype that cannot be reduced.
     """

@@ -46,8 +46,8 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str, process_set: ProcessSet, tensor: torch.Tensor) -> torch.Tensor:
         handle = plain.allgather_async(tensor, name=name, process_set=process_set)
-        result: torch.Tensor = handle.wait()
-        rows = handle._handle.operations[0].result_rows
+        result: torch.Tensor = handle.synchronize()
+        rows = handle.rows()
         me = process_set.rank()
         ctx.name, ctx.process_set, ctx.shape = name, process_set, tensor.shape
         ctx.begin, ctx.rows = sum(rows[:me]), rows[me]
@@ -76,9 +76,9 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str, splits: Any, process_set: ProcessSet, tensor: torch.Tensor) -> Any:
         handle = plain.alltoall_async(tensor, splits, name=name, process_set=process_set)
-        result = handle.wait()
+        result = handle.synchronize()
         ctx.name, ctx.process_set = name, process_set
-        ctx.received = list(handle._handle.operations[0].result_rows)
+        ctx.received = list(handle.rows())
         if splits is None:
             return result
         ctx.mark_non_differentiable(result[1])

@@ -8,32 +8,52 @@ from typing import Any
 import torch
 from ringcore import adapter
 from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Handle, group_names, name_or_next
-from ringcore.adapter import ReduceOp
+from ringcore._operations import Average, name_or_next
+from ringcore.adapter import Buffer, Handle, ReduceOp
 
 from ringcore_torch._bridge import as_buffer, from_bytes
 
 
-def _start_allreduce(
-    tensors: Sequence[torch.Tensor], names: Sequence[str], *, in_place: bool, **options: Any
+def _allreduce_copies(
+    tensors: tuple[torch.Tensor, ...], name: str, *, in_place: bool, one: bool, **options: Any
 ) -> Handle:
-    """`allreduce` of one tensor or of a group. The result of the handle is the list of tensors."""
-    pairs, results = [], []
-    for tensor in tensors:
-        source = tensor.detach().contiguous()
-        target = source if in_place else torch.empty_like(source)
-        pairs.append((as_buffer(source), as_buffer(target)))
-        results.append(target)
+    """`_start_allreduce` of tensors that the engine may not be able to work on as they are."""
+    sources = tuple([_contiguous(tensor) for tensor in tensors])
+    targets = sources if in_place else tuple([torch.empty_like(source) for source in sources])
+    arrays = tuple(map(as_buffer, sources))
 
-    def finish(_: adapter.Handle) -> list[torch.Tensor]:
-        if not in_place:
-            return results
-        for tensor, result in zip(tensors, results, strict=True):
-            if result.data_ptr() != tensor.data_ptr():  # it was not contiguous
-                tensor.detach().copy_(result)
-        return list(tensors)
+    def finish(_: Handle) -> Any:
+        if in_place:
+            _write_back(tensors, targets)
+        results = list(tensors if in_place else targets)
+        return results[0] if one else results
 
-    return Handle(adapter.allreduce(pairs, names, **options), finish)
+    return adapter.allreduce(
+        arrays, arrays if in_place else tuple(map(as_buffer, targets)), name, finish=finish, **options
+    )
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    as_buffer(tensor)  # tells what else may be wrong
+    return tensor.detach().contiguous()
+
+
+def _write_back(tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Give results in place to tensors that were not contiguous."""
+    for tensor, result in zip(tensors, results, strict=True):
+        if result.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(result)
+
+
+def _start_allreduce(
+    tensors: tuple[torch.Tensor, ...], name: str, *, in_place: bool, one: bool, **options: Any
+) -> Handle:
+    """Start an allreduce; `one`: its result is the tensor, otherwise the list of them."""
+    try:
+        targets = tensors if in_place else tuple([torch.empty_like(tensor) for tensor in tensors])
+        return adapter.allreduce(tensors, targets, name, result=targets[0] if one else list(targets), **options)
+    except TypeError:
+        return _allreduce_copies(tensors, name, in_place=in_place, one=one, **options)
 
 
 def allreduce(
@@ -62,44 +82,87 @@ def allreduce(
         TimeoutError: A rank did not submit it in time. On every rank.
         PeerLostError: A rank died or left. On every rank.
     """
-    source = tensor.detach().contiguous()
-    result = torch.empty_like(source)
-    adapter.allreduce_now(
-        as_buffer(source), as_buffer(result), name_or_next(name, "allreduce"), op, prescale_factor, postscale_factor,
-        process_set,
+    handle = _start_allreduce(
+        (tensor,), name_or_next(name, "allreduce"), in_place=False, one=True, op=op, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, blocking=True,
     )  # fmt: skip
+    result: torch.Tensor = handle.synchronize()
     return result
 
 
 def allreduce_(
-    tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
+    tensor: torch.Tensor,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """`allreduce` in place."""
-    source = tensor.detach().contiguous()
-    buffer = as_buffer(source)
-    adapter.allreduce_now(buffer, buffer, name_or_next(name, "allreduce"), op, **options)
-    if source.data_ptr() != tensor.data_ptr():  # it was not contiguous
-        tensor.detach().copy_(source)
+    tensors = (tensor,)
+    if name is None:
+        name = name_or_next(None, "allreduce")
+    try:
+        adapter.allreduce(
+            tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=True,
+        )  # fmt: skip
+    except TypeError:
+        _allreduce_copies(
+            tensors, name, in_place=True, one=True, op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, process_set=process_set, blocking=True,
+        ).synchronize()  # fmt: skip
     return tensor
 
 
 def allreduce_async(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce`. The tensor may not be written until `synchronize` returns the result."""
-    handle = _start_allreduce([tensor], [name_or_next(name, "allreduce")], in_place=False, **options)
-    return Handle(handle._handle, lambda done: handle._finish(done)[0])
+    return _start_allreduce((tensor,), name_or_next(name, "allreduce"), in_place=False, one=True, **options)
 
 
-def allreduce_async_(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
-    """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
-    handle = _start_allreduce([tensor], [name_or_next(name, "allreduce")], in_place=True, **options)
-    return Handle(handle._handle, lambda done: handle._finish(done)[0])
+def allreduce_async_(
+    tensor: torch.Tensor,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Handle:
+    """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns.
+
+    Args:
+        tensor: See `allreduce`, as for all but the last.
+        op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`.
+        name: Identifies the tensor on all ranks.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+        priority: Above 0: urgent, overtakes bulk data.
+    """
+    # The way of every gradient of a loop written by hand: as short as it can be.
+    tensors = (tensor,)
+    if name is None:
+        name = name_or_next(None, "allreduce")
+    try:
+        return adapter.allreduce(
+            tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, priority=priority, result=tensor,
+        )  # fmt: skip
+    except TypeError:
+        return _allreduce_copies(
+            tensors, name, in_place=True, one=True, op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+        )  # fmt: skip
 
 
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any
 ) -> list[torch.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
-    result: list[torch.Tensor] = grouped_allreduce_async(tensors, name=name, **options).wait()
+    result: list[torch.Tensor] = grouped_allreduce_async(tensors, name=name, **options).synchronize()
     return result
 
 
@@ -107,18 +170,30 @@ def grouped_allreduce_(
     tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any
 ) -> list[torch.Tensor]:
     """`grouped_allreduce` in place."""
-    result: list[torch.Tensor] = grouped_allreduce_async_(tensors, name=name, **options).wait()
+    result: list[torch.Tensor] = grouped_allreduce_async_(tensors, name=name, **options).synchronize()
     return result
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce`."""
-    return _start_allreduce(tensors, group_names(tensors, name), in_place=False, **options)
+    if not tensors:
+        return Handle.of_nothing([])
+    return _start_allreduce(
+        tuple(tensors), name_or_next(name, "grouped_allreduce"), in_place=False, one=False, **options
+    )
 
 
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce_`."""
-    return _start_allreduce(tensors, group_names(tensors, name), in_place=True, **options)
+    if not tensors:
+        return Handle.of_nothing([])
+    return _start_allreduce(
+        tuple(tensors), name_or_next(name, "grouped_allreduce"), in_place=True, one=False, **options
+    )
+
+
+def _arrays(tensors: Sequence[torch.Tensor]) -> tuple[Buffer, ...]:
+    return tuple(as_buffer(_contiguous(tensor)) for tensor in tensors)
 
 
 def allgather(
@@ -129,93 +204,58 @@ def allgather(
     Raises:
         MismatchError: Dtypes or other dimensions differ. On every rank.
     """
-    result: torch.Tensor = allgather_async(tensor, name=name, process_set=process_set).wait()
+    result: torch.Tensor = allgather_async(tensor, name=name, process_set=process_set).synchronize()
     return result
 
 
 def allgather_async(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allgather`."""
-    source = as_buffer(tensor.detach().contiguous())
-    handle = adapter.allgather(source, name_or_next(name, "allgather"), **options)
-    return Handle(handle, lambda done: _gathered(done, tensor))
-
-
-class GroupHandle:
-    """Several operations that run all or none; `synchronize` returns the list of their results."""
-
-    def __init__(self, handles: list[Handle]) -> None:
-        self._handles = handles
-
-    def done(self) -> bool:
-        """Whether all have ended."""
-        finished = [handle.done() for handle in self._handles]  # asks each: that lets open buckets go
-        return all(finished)
-
-    def wait(self) -> list[torch.Tensor]:
-        """Wait for all results. Raises what made the group fail."""
-        return [handle.wait() for handle in self._handles]
+    name = name_or_next(name, "allgather")
+    return adapter.allgather(_arrays([tensor]), name, finish=lambda done: _gathered(done, tensor), **options)
 
 
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """`allgather` of several tensors that are released together: all of them run, or none."""
-    return grouped_allgather_async(tensors, name=name, process_set=process_set).wait()
+    result: list[torch.Tensor] = grouped_allgather_async(tensors, name=name, process_set=process_set).synchronize()
+    return result
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> GroupHandle:
+) -> Handle:
     """Start a `grouped_allgather`."""
-    names = group_names(tensors, name, "grouped_allgather")
-    group: dict[str, Any] = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
-    return GroupHandle(
-        [
-            allgather_async(tensor, name=one, process_set=process_set, **group)
-            for tensor, one in zip(tensors, names, strict=True)
-        ]
-    )
+    name = name_or_next(name, "grouped_allgather")
+    if not tensors:
+        return Handle.of_nothing([])
+    return adapter.allgather(
+        _arrays(tensors), name, process_set=process_set,
+        finish=lambda done: [_gathered(done, tensor, i) for i, tensor in enumerate(tensors)],
+    )  # fmt: skip
 
 
-def grouped_reducescatter(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> list[Any]:
-    """`reducescatter` of several tensors that are released together: all of them run, or none."""
-    return grouped_reducescatter_async(tensors, name=name, **options).wait()
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any
-) -> GroupHandle:
-    """Start a `grouped_reducescatter`."""
-    names = group_names(tensors, name, "grouped_reducescatter")
-    group: dict[str, Any] = {"group": names[0], "group_size": len(names)} if len(names) > 1 else {}
-    return GroupHandle(
-        [reducescatter_async(tensor, name=one, **options, **group) for tensor, one in zip(tensors, names, strict=True)]
-    )
-
-
-def _gathered(handle: adapter.Handle, tensor: torch.Tensor) -> torch.Tensor:
-    operation = handle.operations[0]
-    return from_bytes(operation.result, (sum(operation.result_rows), *tensor.shape[1:]), tensor.dtype)
+def _gathered(handle: Handle, tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
+    return from_bytes(handle.result(index), (sum(handle.rows(index)), *tensor.shape[1:]), tensor.dtype)
 
 
 def _start_broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, in_place: bool, blocking: bool
 ) -> Handle:
-    source = tensor.detach().contiguous()
+    source = _contiguous(tensor)
     result = source if in_place else torch.empty_like(source)
-    handle = adapter.broadcast(
-        as_buffer(source), as_buffer(result), root_rank, name_or_next(name, "broadcast"), process_set=process_set,
-        blocking=blocking,
-    )  # fmt: skip
+    array = as_buffer(source)
 
-    def finish(_: adapter.Handle) -> torch.Tensor:
+    def finish(_: Handle) -> torch.Tensor:
         if not in_place:
             return result
-        if result.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(result)
+        _write_back([tensor], [result])
         return tensor
 
-    return Handle(handle, finish)
+    return adapter.broadcast(
+        array, array if in_place else as_buffer(result), root_rank, name_or_next(name, "broadcast"),
+        process_set=process_set, blocking=blocking, finish=finish,
+    )  # fmt: skip
 
 
 def broadcast(
@@ -232,7 +272,9 @@ def broadcast(
     Raises:
         MismatchError: Ranks named different roots, shapes or dtypes. On every rank.
     """
-    result: torch.Tensor = _start_broadcast(tensor, root_rank, name, process_set, in_place=False, blocking=True).wait()
+    result: torch.Tensor = _start_broadcast(
+        tensor, root_rank, name, process_set, in_place=False, blocking=True
+    ).synchronize()
     return result
 
 
@@ -240,7 +282,9 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """`broadcast` in place."""
-    result: torch.Tensor = _start_broadcast(tensor, root_rank, name, process_set, in_place=True, blocking=True).wait()
+    result: torch.Tensor = _start_broadcast(
+        tensor, root_rank, name, process_set, in_place=True, blocking=True
+    ).synchronize()
     return result
 
 
@@ -262,7 +306,7 @@ def reducescatter(
     tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
 ) -> torch.Tensor:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
-    result: torch.Tensor = reducescatter_async(tensor, op=op, name=name, **options).wait()
+    result: torch.Tensor = reducescatter_async(tensor, op=op, name=name, **options).synchronize()
     return result
 
 
@@ -270,16 +314,39 @@ def reducescatter_async(
     tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
 ) -> Handle:
     """Start a `reducescatter`."""
-    source = as_buffer(tensor.detach().contiguous())
     process_set: ProcessSet = options.get("process_set", global_process_set)
-    members, index = process_set.size(), process_set.rank()
-    handle = adapter.reducescatter(source, name_or_next(name, "reducescatter"), op=op, **options)
+    return adapter.reducescatter(
+        _arrays([tensor]), name_or_next(name, "reducescatter"), op=op,
+        finish=lambda done: _scattered(done, tensor, process_set), **options,
+    )  # fmt: skip
 
-    def finish(done: adapter.Handle) -> torch.Tensor:
-        rows = tensor.shape[0] // members + (index < tensor.shape[0] % members)
-        return from_bytes(done.operations[0].result, (rows, *tensor.shape[1:]), tensor.dtype)
 
-    return Handle(handle, finish)
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor], *, op: ReduceOp = Average, name: str | None = None, **options: Any
+) -> list[torch.Tensor]:
+    """`reducescatter` of several tensors that are released together: all of them run, or none."""
+    result: list[torch.Tensor] = grouped_reducescatter_async(tensors, op=op, name=name, **options).synchronize()
+    return result
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor], *, op: ReduceOp = Average, name: str | None = None, **options: Any
+) -> Handle:
+    """Start a `grouped_reducescatter`."""
+    name = name_or_next(name, "grouped_reducescatter")
+    if not tensors:
+        return Handle.of_nothing([])
+    process_set: ProcessSet = options.get("process_set", global_process_set)
+    return adapter.reducescatter(
+        _arrays(tensors), name, op=op,
+        finish=lambda done: [_scattered(done, tensor, process_set, i) for i, tensor in enumerate(tensors)], **options,
+    )  # fmt: skip
+
+
+def _scattered(handle: Handle, tensor: torch.Tensor, process_set: ProcessSet, index: int = 0) -> torch.Tensor:
+    members = process_set.size()
+    rows = tensor.shape[0] // members + (process_set.rank() < tensor.shape[0] % members)
+    return from_bytes(handle.result(index), (rows, *tensor.shape[1:]), tensor.dtype)
 
 
 def alltoall(
@@ -298,7 +365,7 @@ def alltoall(
     Raises:
         MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
     """
-    return alltoall_async(tensor, splits, name=name, process_set=process_set).wait()
+    return alltoall_async(tensor, splits, name=name, process_set=process_set).synchronize()
 
 
 def alltoall_async(
@@ -309,17 +376,17 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Start an `alltoall`."""
-    source = as_buffer(tensor.detach().contiguous())
     rows_to_send = splits.tolist() if isinstance(splits, torch.Tensor) else splits
-    handle = adapter.alltoall(source, rows_to_send, name_or_next(name, "alltoall"), process_set=process_set)
+    (source,) = _arrays([tensor])
 
-    def finish(done: adapter.Handle) -> Any:
+    def finish(done: Handle) -> Any:
         rows = _gathered(done, tensor)
         if splits is None:
             return rows
-        return rows, torch.tensor(done.operations[0].result_rows, dtype=torch.int32)
+        return rows, torch.tensor(done.rows(), dtype=torch.int32)
 
-    return Handle(handle, finish)
+    name = name_or_next(name, "alltoall")
+    return adapter.alltoall(source, rows_to_send, name, process_set=process_set, finish=finish)
 
 
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:

@@ -184,9 +184,9 @@ class _Reducer:
         bucket.sparse.copy_(torch.tensor(sparse))
         if bucket.wire is not bucket.flat:
             bucket.wire.copy_(bucket.flat)
-        buffer = as_buffer(bucket.wire)
+        arrays = (as_buffer(bucket.wire),)
         bucket.handle = adapter.allreduce(
-            [(buffer, buffer)], [bucket.name], op=self._op, prescale_factor=self._prescale,
+            arrays, arrays, bucket.name, op=self._op, prescale_factor=self._prescale,
             postscale_factor=self._postscale, process_set=self._process_set,
         )  # fmt: skip
 

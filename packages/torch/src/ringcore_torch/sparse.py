@@ -46,7 +46,7 @@ def sparse_allreduce_async(
     values = allgather_async(own.values(), name=f"{base}.values", process_set=process_set)
 
     def finish() -> torch.Tensor:
-        total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), tensor.shape).coalesce()
+        total = torch.sparse_coo_tensor(indices.synchronize().t(), values.synchronize(), tensor.shape).coalesce()
         return total / process_set.size() if op is Average else total
 
     return finish
