@@ -5,8 +5,6 @@ The compiled engine of ringcore. Use the package `ringcore`; this module is its 
 from collections.abc import Sequence
 from typing import Annotated
 
-from numpy.typing import NDArray
-
 
 DTYPES: dict = ...
 
@@ -17,13 +15,32 @@ COLLECTIVES: dict = ...
 def kernel_instruction_set() -> str:
     """The instruction set that the reduction kernels use on this processor."""
 
-def describe_writable(array: Annotated[NDArray, dict(device='cpu')]) -> tuple:
+class Buffer:
     """
-    (address, shape, dtype code or -1, contiguous) of a writable array in host memory. TypeError for anything else.
+    A contiguous piece of host memory: `address` of the first element, `shape` with the outermost extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive.
     """
 
-def describe(array: Annotated[NDArray, dict(device='cpu', writable=False)]) -> tuple:
-    """The same for an array that may be read-only."""
+    def __init__(self, address: int, shape: Sequence[int], dtype: int, owner: object | None) -> None: ...
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple: ...
+
+    @property
+    def dtype(self) -> int: ...
+
+    @property
+    def owner(self) -> object: ...
+
+    @property
+    def contiguous(self) -> bool: ...
+
+def describe(array: object, writable: bool) -> Buffer:
+    """
+    The array as a Buffer; its dtype may be -1, and it may be not contiguous. TypeError for what is no array in host memory, or may not be written where `writable`.
+    """
 
 class HostMemory:
     """The memory that this rank shares with the other ranks of its host."""
@@ -49,37 +66,51 @@ class RegisteredMemory:
     def view(self) -> Annotated[memoryview, dict(dtype='uint8', shape=(None,))]:
         """A writable memoryview that keeps the memory alive."""
 
-class Operation:
-    """A submitted operation."""
+class Handle:
+    """A submitted operation, or a group of them."""
+
+    def done(self) -> bool:
+        """Whether it has ended, successfully or not. Never blocks."""
+
+    def wait(self, timeout_s: float = float('inf')) -> bool:
+        """
+        Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same on every rank.
+        """
+
+    def synchronize(self) -> object:
+        """
+        Waits until it has ended and returns its result. Raises why it failed, which is the same on every rank.
+        """
+
+    @staticmethod
+    def of_nothing(result: object | None) -> Handle:
+        """Of an empty group: it has ended."""
+
+    def result(self, index: int = 0) -> Annotated[memoryview, dict(dtype='uint8', shape=(None,))]:
+        """
+        The bytes of what an allgather, alltoall or reducescatter produced; of a group's tensor `index`.
+        """
+
+    def rows(self, index: int = 0) -> list[int]:
+        """
+        The rows that came from each rank, in the result of an allgather or alltoall.
+        """
 
     @property
-    def done(self) -> bool: ...
-
-    @property
-    def result(self) -> Annotated[memoryview, dict(dtype='uint8', shape=(None,))]:
-        """The bytes of what an allgather, alltoall or reducescatter produced."""
-
-    @property
-    def result_rows(self) -> list[int]: ...
-
-    @property
-    def last_joined(self) -> int: ...
+    def last_joined(self) -> int:
+        """Of a join: the rank that joined last."""
 
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
     def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float) -> None: ...
 
-    def submit(self, collective: int, name: str, dtype: int, op: int, shape: Sequence[int], input: int, output: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: Sequence[int], group: str, group_size: int) -> Operation: ...
-
-    def run(self, collective: int, name: str, dtype: int, op: int, shape: Sequence[int], input: int, output: int, root: int, prescale: float, postscale: float, process_set: int, splits: Sequence[int], alone: bool) -> Operation:
+    def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """
-        Submits and waits. `alone`: this process has no other thread that might use the engine.
+        Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits for it where `blocking`.
         """
 
-    def join(self, process_set: int) -> Operation: ...
-
-    def wait(self, operation: Operation, limit_s: float, alone: bool) -> bool: ...
+    def join(self, process_set: int) -> Handle: ...
 
     def leave(self, reason: str) -> None: ...
 
