@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,25 @@ DTYPES = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool,
 ]  # fmt: skip
 SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (3, 5), (40, 1000)]
+
+
+# Columns of a matrix that is large enough for a bucket in registered memory.
+WIDE = 4000
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """What it says when it refuses."""
+    try:
+        call()
+    except ringcore.InvalidArgument as error:
+        return str(error)
+    return "it was accepted"
+
+
+def equal_on_all_ranks(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether all ranks have the same bits."""
+    every = ring.allgather(torch.cat([tensor.detach().flatten() for tensor in tensors])[None], name="equal")
+    return bool((every == every[0]).all())
 
 
 def mark(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -81,7 +102,8 @@ class Net(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.Tanh(), torch.nn.Linear(20, 3))
+        # The first matrix is large enough for a bucket in registered memory, the others are packed by the engine.
+        self.body = torch.nn.Sequential(torch.nn.Linear(10, 500), torch.nn.Tanh(), torch.nn.Linear(500, 3))
         self.nobody = torch.nn.Linear(2, 2)
         self.first = torch.nn.Linear(3, 3)
 
@@ -162,15 +184,27 @@ def clip() -> dict[str, Any]:
 
 
 def states() -> dict[str, Any]:
-    """Optimizer state of rank 0 on all ranks, for several optimizers."""
+    """Optimizer state of rank 0 on all ranks, for every optimizer of torch.optim."""
     found = {}
-    for make in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad):
+    optimizers = [
+        kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind is not torch.optim.Optimizer
+    ]
+    for make in optimizers:
         torch.manual_seed(ring.rank())
-        model = torch.nn.Linear(4, 2)
+        model = torch.nn.Linear(4, 2, bias=make is not torch.optim.Muon)  # which takes matrices only
+        if make is torch.optim.SparseAdam:
+            model = torch.nn.Embedding(4, 2, sparse=True)
         optimizer = make(model.parameters(), lr=0.1 * (1 + ring.rank()))
+
+        def loss(model: torch.nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            inputs = torch.tensor([1]) if isinstance(model, torch.nn.Embedding) else torch.ones(1, 4)
+            total = model(inputs).square().sum()
+            total.backward()
+            return total
+
         if ring.rank() == 0:  # the others have not stepped yet
-            model(torch.ones(1, 4)).sum().backward()
-            optimizer.step()
+            optimizer.step(loss)
         ring.broadcast_optimizer_state(optimizer, root_rank=0)
         text = json.dumps(
             optimizer.state_dict(),
@@ -271,8 +305,8 @@ def sparse() -> dict[str, Any]:
             optimizer.zero_grad()
             if not (step == 2 and rank == 1):  # this rank has no batch
                 model(words[rank]).sum().backward()
-            kind = model[0].weight.grad.layout if model[0].weight.grad is not None else None
             optimizer.step()
+            kind = model[0].weight.grad.layout
             reference.zero_grad()
             losses = [alone(w).sum() for r, w in enumerate(words) if not (step == 2 and r == 1)]
             (sum(losses) / size).backward()
@@ -351,35 +385,148 @@ def grouped_rows() -> dict[str, Any]:
 def mistakes() -> dict[str, Any]:
     """What misuse says, and that training goes on afterwards."""
     torch.manual_seed(0)
-    model = torch.nn.Linear(3, 1)
+    model = torch.nn.Linear(3, WIDE)
     optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     found = {}
     model(torch.ones(1, 3)).sum().backward()
-    try:
-        model(torch.ones(1, 3)).sum().backward()
-    except ringcore.InvalidArgument as error:
-        found["twice"] = str(error)
+    found["twice"] = refusal(lambda: model(torch.ones(1, 3)).sum().backward())
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    found["clipped"] = refusal(optimizer.step)
     optimizer.zero_grad()
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    try:
-        ring.allreduce(torch.ones(3, dtype=torch.complex64), name="complex")
-    except ringcore.InvalidArgument as error:
-        found["complex"] = str(error)
-    try:
-        ring.allreduce(torch.ones(3, device="meta"), name="meta")
-    except ringcore.InvalidArgument as error:
-        found["device"] = str(error)
-    other = torch.nn.Linear(3, 1)
+    found["complex"] = refusal(lambda: ring.allreduce(torch.ones(3, dtype=torch.complex64), name="complex"))
+    found["device"] = refusal(lambda: ring.allreduce(torch.ones(3, device="meta"), name="meta"))
+    other = torch.nn.Linear(3, WIDE)
     second = ring.DistributedOptimizer(torch.optim.SGD(other.parameters(), lr=0.1), other.named_parameters())
     for turn in range(4):
         net, its = (model, optimizer) if turn % 2 else (other, second)
         its.zero_grad()
         net(torch.full((1, 3), float(ring.rank()))).sum().backward()
         its.step()
-    weights = torch.cat([model.weight, other.weight]).detach()[None]
-    every = ring.allgather(weights, name="weights")
-    return {**found, "equal": bool((every == every[0]).all())}
+    return {**found, "equal": equal_on_all_ranks([*model.parameters(), *other.parameters()])}
+
+
+def changed_models() -> dict[str, Any]:
+    """A model that is copied, pickled, moved or wrapped again after its optimizer was wrapped."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, WIDE)
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    inputs = torch.full((1, 3), float(ring.rank()))
+    model(inputs).sum().backward()
+    optimizer.step()
+    found: dict[str, Any] = {}
+    for name, twin in {"copied": copy.deepcopy(model), "pickled": pickle.loads(pickle.dumps(model))}.items():
+        twin.zero_grad()
+        twin(inputs).sum().backward()  # on its own: nothing is averaged
+        found[name] = twin.weight.grad[0].tolist() == [float(ring.rank())] * 3
+    model.double()
+    optimizer.zero_grad()
+    found["moved"] = refusal(lambda: model(inputs.double()).sum().backward())
+    model.float()
+    again = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for _ in range(2):
+        again.zero_grad()
+        model(inputs).sum().backward()
+        again.step()
+    found["replaced"] = refusal(optimizer.step)
+    found["equal"] = equal_on_all_ranks(model.parameters())
+    ring.shutdown()
+    ring.init()
+    last = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(inputs).sum().backward()
+    last.step()
+    found["equal after a second init"] = equal_on_all_ranks(model.parameters())
+    del again, last
+    model.zero_grad()
+    model(inputs).sum().backward()  # nobody is left who averages
+    found["freed"] = model.weight.grad[0].tolist() == [float(ring.rank())] * 3
+    return found
+
+
+def amp() -> dict[str, Any]:
+    """GradScaler skips the same steps on all ranks, although only one of them has an infinity; autocast trains."""
+    torch.manual_seed(0)
+    found: dict[str, Any] = {}
+    for unscales in (False, True):
+        model = torch.nn.Sequential(torch.nn.Linear(3, WIDE), torch.nn.Linear(WIDE, 1))
+        ring.broadcast_parameters(model.state_dict())
+        optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-6), model.named_parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scales = []
+        for step in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(torch.full((2, 3), 1.0 + ring.rank())).float().sum()
+            if step == 1 and ring.rank() == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            if unscales:
+                optimizer.synchronize()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                with optimizer.skip_synchronize():
+                    scaler.step(optimizer)
+            else:
+                scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        finite = all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+        found[f"unscales {unscales}"] = [scales, finite, equal_on_all_ranks(model.parameters())]
+    return found
+
+
+def compiled() -> dict[str, Any]:
+    """A compiled model takes the same steps, and nothing complains."""
+    results = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for compiles in (False, True):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(3, WIDE), torch.nn.Tanh(), torch.nn.Linear(WIDE, 1)).double()
+            optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+            forward = torch.compile(model, fullgraph=True) if compiles else model
+            for step in range(3):
+                optimizer.zero_grad()
+                inputs = torch.full((2, 3), 0.1 * (1 + ring.rank() + step), dtype=torch.float64)
+                forward(inputs).square().sum().backward()
+                optimizer.step()
+            results.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    ours = [str(warning.message) for warning in caught if "ringcore" in f"{warning.filename} {warning.message}"]
+    return {"difference": (results[0] - results[1]).abs().max().item(), "warnings": ours}
+
+
+def uneven() -> dict[str, Any]:
+    """Ranks with different numbers of batches: who has none left joins."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, WIDE)
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(2 + ring.rank()):
+        optimizer.zero_grad()
+        model(torch.full((1, 3), 1.0 + step)).sum().backward()
+        optimizer.step()
+    last = ring.join()
+    ring.broadcast_parameters(model.state_dict(), root_rank=last)
+    return {"last": last, "equal": equal_on_all_ranks(model.parameters())}
+
+
+def fails_in_a_hook() -> dict[str, Any]:
+    """Rank 1's own hook raises in backward; the others must not wait for it."""
+    model = torch.nn.Linear(3, WIDE)
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+
+    def refuse(_: torch.Tensor) -> None:
+        raise ValueError("not this gradient")
+
+    for step in range(3):
+        if step == 1 and ring.rank() == 1:
+            model.weight.register_post_accumulate_grad_hook(refuse)
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    return {}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Segments, and tensors in registered memory.
 #include "memory.hpp"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <nanobind/nanobind.h>
@@ -67,6 +68,16 @@ void register_memory(nb::module_& module) {
             return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(memory.data(), {memory.bytes()}, self);
           },
           "A writable memoryview that keeps the memory alive.");
+  module.def(
+      "keep_freed_memory",
+      []([[maybe_unused]] int largest_block_bytes, [[maybe_unused]] int kept_bytes) {
+#ifdef __GLIBC__
+        ::mallopt(M_MMAP_THRESHOLD, largest_block_bytes);
+        ::mallopt(M_TRIM_THRESHOLD, kept_bytes);
+#endif
+      },
+      nb::arg("largest_block_bytes"), nb::arg("kept_bytes"),
+      "glibc: blocks up to this size come from the heap, and so much stays free at its top.");
 }
 
 }  // namespace ringcore::python

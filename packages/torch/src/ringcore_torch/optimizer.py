@@ -1,75 +1,28 @@
 """An optimizer that averages gradients over all ranks while backward is still running.
 
-Parameters are dealt to buckets in the reverse of their order, which is about the order in which backward finishes them.
-A bucket is one piece of registered memory and gradients are views into it: when the last of its gradients is there, one
-in-place allreduce runs on it, without a copy. Behind the gradients a bucket has two elements a parameter: whether
-the rank had a dense gradient, and whether it had a sparse one. After the sum a 0 means that no rank had one. Sparse
+Parameters are dealt to buckets, see `buckets`. When the last gradient of a bucket is there, it is submitted. Sparse
 gradients are reduced one by one when all buckets are done, and every rank knows which they are.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, context, global_process_set
 from ringcore.adapter import ReduceOp
+from torch.utils.weak import WeakIdKeyDictionary
 
-from ringcore_torch._bridge import as_buffer
+from ringcore_torch.buckets import Bucket, Groups, PackedBucket, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
 
-# How gradients are sent together, see `DistributedOptimizer`.
-Groups = int | Sequence[Sequence[torch.Tensor]] | None
-
-# The first bucket is small, so that communication starts early; the figures are those of DistributedDataParallel.
-_FIRST_BUCKET_BYTES = 1 << 20
-_BUCKET_BYTES = 25 << 20
-_ALIGNMENT_BYTES = 64
-
-
-class _Bucket:
-    """Gradients of some parameters in one piece of memory."""
-
-    def __init__(self, name: str, parameters: list[torch.Tensor], compression: type[Compressor]) -> None:
-        self.name = name
-        self.parameters = parameters
-        self.handle: adapter.Handle | None = None
-        dtype = parameters[0].dtype
-        align = _ALIGNMENT_BYTES // dtype.itemsize
-        starts, end = [], 0
-        for parameter in parameters:
-            starts.append(end)
-            end += -(-parameter.numel() // align) * align
-        self.flat = _zeros(end + 2 * len(parameters), dtype)
-        compresses = compression.wire_dtype is not None and dtype in (torch.float32, torch.float64)
-        self.wire = _zeros(len(self.flat), compression.wire_dtype) if compresses else self.flat
-        self.views = [
-            self.flat[start : start + parameter.numel()].view_as(parameter)
-            for start, parameter in zip(starts, parameters, strict=True)
-        ]
-        self.present, self.sparse = self.flat[end:].view(2, -1)
-        self.passes = [0] * len(parameters)
-        self.ready = 0
-        self.finished = False  # the gradients hold the average
-
-    def reset(self) -> None:
-        """Forget what has been collected; memory stays as it is."""
-        self.passes = [0] * len(self.parameters)
-        self.ready = 0
-        self.handle = None
-        self.finished = False
-
-
-def _zeros(count: int, dtype: Any) -> torch.Tensor:
-    """Registered memory where there is shared memory."""
-    registered = adapter.allocate(count * dtype.itemsize)
-    if registered is None:
-        return torch.zeros(count, dtype=dtype)
-    return torch.frombuffer(registered.view(), dtype=dtype)[:count].zero_()
+# Which reducer averages a parameter's gradient: the one that was made last.
+_reducers: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -105,6 +58,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._ring.abandon()
         super().zero_grad(set_to_none)
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # `torch.amp.GradScaler.step` asks for this before it unscales the gradients, and looks for infinities in them:
+        # they must be the averages by then, so that all ranks unscale, and step or not, alike.
+        if self._ring.should_synchronize:
+            self._ring.synchronize()
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Average after so many backward passes from now on."""
         self._ring.passes_per_step = passes
@@ -126,92 +87,72 @@ class _Reducer:
         self._postscale = predivide
         self._process_set = process_set
         self._alone = process_set.size() == 1
-        self._prefix = prefix = context().next_name("DistributedOptimizer")
-        self._sparse_as_dense = sparse_as_dense
-        self._buckets = [
-            _Bucket(f"{prefix}.bucket{number}", parameters, compression)
-            for number, parameters in enumerate(_deal([parameter for _, parameter in named], groups))
-        ]
-        self._hooks = []
-        if not self._alone:
-            for bucket in self._buckets:
-                for index, parameter in enumerate(bucket.parameters):
-                    hook = self._hook(bucket, index)
+        self._prefix = context().next_name("DistributedOptimizer")
+        self.sparse_as_dense = sparse_as_dense
+        self._replaced = False
+        self._buckets = make_buckets(named, self._prefix, groups, compression)
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
+        # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
+        waits = packed[-1] if packed else None
+        for bucket in self._buckets:
+            for index, parameter in enumerate(bucket.parameters):
+                previous = _reducers.get(parameter)
+                if previous is not None and previous() is not None:
+                    previous().detach()
+                _reducers[parameter] = weakref.ref(self)
+                if not self._alone and bucket is not waits:
+                    hook = _hook(weakref.ref(self), bucket, index)
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        weakref.finalize(self, _remove, self._hooks)
 
-    def _hook(self, bucket: _Bucket, index: int) -> Callable[[torch.Tensor], None]:
-        def collect(parameter: torch.Tensor) -> None:
-            if bucket.handle is not None:
-                raise InvalidArgument(
-                    f"'{self._names[id(parameter)]}' got a gradient while its average was on the way: backward ran "
-                    f"more than backward_passes_per_step = {self.passes_per_step} times before step(). Raise "
-                    "backward_passes_per_step, or call zero_grad() to drop the gradients"
-                )
-            if not self._stays_sparse(parameter):
-                self._adopt(bucket, index)
-            bucket.passes[index] += 1
-            if bucket.passes[index] == self.passes_per_step:
-                bucket.ready += 1
-                if bucket.ready == len(bucket.parameters):
-                    self._launch(bucket)
+    def detach(self) -> None:
+        """Average nothing any more: another optimizer does it now."""
+        _remove(self._hooks)
+        self._replaced = True
 
-        return collect
+    def check_own(self) -> None:
+        """Refuse to step after `detach`.
 
-    @staticmethod
-    def _adopt(bucket: _Bucket, index: int) -> None:
-        """Make the parameter's gradient a view into the bucket, if it is not one yet."""
-        parameter, view = bucket.parameters[index], bucket.views[index]
-        grad = parameter.grad
-        if grad is None:
-            return
-        if grad.is_sparse or grad.data_ptr() != view.data_ptr() or grad.stride() != view.stride():
-            view.copy_(grad.to_dense() if grad.is_sparse else grad)
-            parameter.grad = view
+        Raises:
+            InvalidArgument: A later DistributedOptimizer has the parameters.
+        """
+        if self._replaced:
+            raise InvalidArgument(
+                f"'{next(iter(self._names.values()))}' and the other parameters of this DistributedOptimizer were "
+                "wrapped again by a later one, which averages their gradients now; step that one, or wrap only once"
+            )
 
-    def _stays_sparse(self, parameter: torch.Tensor) -> bool:
-        return not self._sparse_as_dense and parameter.grad is not None and parameter.grad.is_sparse
-
-    def _launch(self, bucket: _Bucket) -> None:
-        present, sparse = [0] * len(bucket.parameters), [0] * len(bucket.parameters)
-        for index, parameter in enumerate(bucket.parameters):
-            if parameter.grad is None or self._stays_sparse(parameter):
-                bucket.views[index].zero_()
-                sparse[index] = int(parameter.grad is not None)
-            else:
-                self._adopt(bucket, index)  # a gradient that the user has set or replaced
-                present[index] = 1
-        bucket.present.copy_(torch.tensor(present))
-        bucket.sparse.copy_(torch.tensor(sparse))
-        if bucket.wire is not bucket.flat:
-            bucket.wire.copy_(bucket.flat)
-        arrays = (as_buffer(bucket.wire),)
-        bucket.handle = adapter.allreduce(
-            arrays, arrays, bucket.name, op=self._op, prescale_factor=self._prescale,
+    def launch(self, bucket: Bucket) -> None:
+        """Submit a bucket."""
+        bucket.launch(
+            sparse_as_dense=self.sparse_as_dense, op=self._op, prescale_factor=self._prescale,
             postscale_factor=self._postscale, process_set=self._process_set,
         )  # fmt: skip
 
     def synchronize(self) -> None:
         """Average what has not been averaged yet, and wait for all of it."""
+        self.check_own()
         if self._alone:
             return
         for bucket in self._buckets:
             if bucket.handle is None:
-                self._launch(bucket)
+                self.launch(bucket)
         for bucket in self._buckets:
-            if bucket.finished or bucket.handle is None:
+            if bucket.finished:
                 continue
-            bucket.handle.wait()
+            bucket.wait()
             bucket.finished = True
-            if bucket.wire is not bucket.flat:
-                bucket.flat.copy_(bucket.wire)
-            present, sparse = bucket.present.tolist(), bucket.sparse.tolist()
+            dense, sparse = bucket.flags.tolist()
+            if bucket.all_dense and not any(sparse):
+                continue
             for index, parameter in enumerate(bucket.parameters):
                 if sparse[index] != 0:
-                    self._average_sparse(parameter, bucket.views[index] if present[index] != 0 else None)
-                elif present[index] == 0:
+                    self._average_sparse(parameter, bucket.result(index) if dense[index] != 0 else None)
+                elif dense[index] == 0:
                     parameter.grad = None  # no rank had a gradient: the optimizer skips it
                 elif parameter.grad is None:
-                    parameter.grad = bucket.views[index]
+                    parameter.grad = bucket.result(index)
 
     def _average_sparse(self, parameter: torch.Tensor, dense: torch.Tensor | None) -> None:
         """Reduce the gradient that is sparse on some rank; a rank without one contributes no rows.
@@ -242,34 +183,36 @@ class _Reducer:
             bucket.reset()
 
 
-def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Tensor]]:
-    """The parameters of each bucket: those of `groups`, the rest by size in the reverse of their order."""
-    if isinstance(groups, int):
-        share = -(-len(parameters) // groups)
-        chosen = [parameters[begin : begin + share] for begin in range(0, len(parameters), share)][::-1]
-    else:
-        chosen = [list(group) for group in groups or []]
-    dealt = [same for group in chosen for same in _by_dtype(group)]
-    taken = {id(parameter) for group in chosen for parameter in group}
-    rest = [parameter for parameter in reversed(parameters) if id(parameter) not in taken]
-    for same in _by_dtype(rest):
-        bucket: list[torch.Tensor] = []
-        for parameter in same:
-            bucket.append(parameter)
-            limit = _BUCKET_BYTES if dealt else _FIRST_BUCKET_BYTES
-            if sum(p.numel() * p.element_size() for p in bucket) >= limit:
-                dealt.append(bucket)
-                bucket = []
-        if bucket:
-            dealt.append(bucket)
-    return dealt
+def _hook(reducer: weakref.ref[_Reducer], bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
+    """What happens when a parameter has a gradient. It holds no reducer: one that nobody steps any more is freed."""
+    passes, count = bucket.passes, len(bucket.parameters)
+
+    def collect(parameter: torch.Tensor) -> None:
+        owner = reducer()
+        if owner is None:
+            return
+        if bucket.handle is not None:
+            raise InvalidArgument(
+                f"'{bucket.names[index]}' got a gradient while its average was on the way: backward ran more than "
+                f"backward_passes_per_step = {owner.passes_per_step} times before step(). Raise "
+                "backward_passes_per_step, or call zero_grad() to drop the gradients"
+            )
+        grad = parameter.grad
+        if bucket.takes_early and grad is not None and (owner.sparse_as_dense or not grad.is_sparse):
+            bucket.take(index, grad)
+        passes[index] += 1
+        if passes[index] == owner.passes_per_step:
+            bucket.ready += 1
+            if bucket.ready == count:
+                owner.launch(bucket)
+
+    return collect
 
 
-def _by_dtype(parameters: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    found: dict[torch.dtype, list[torch.Tensor]] = {}
-    for parameter in parameters:
-        found.setdefault(parameter.dtype, []).append(parameter)
-    return list(found.values())
+def _remove(hooks: list[torch.utils.hooks.RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+    hooks.clear()
 
 
 def DistributedOptimizer(  # noqa: N802 - the field's name for it
@@ -330,6 +273,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     kind = type(
         optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__}
     )
+    adapter.keep_freed_memory()
     wrapped: Any = object.__new__(kind)
     # A scheduler that was attached before has put its own `step` on the instance; the wrapper's must win.
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})

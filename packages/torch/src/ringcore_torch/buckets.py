@@ -1,0 +1,281 @@
+"""Which gradients are averaged by one operation, and how.
+
+Parameters are dealt to buckets in the reverse of their order, which is about the order in which backward finishes them.
+Behind its gradients a bucket sends two flags a parameter: whether the rank had a dense gradient, and whether it had a
+sparse one. After the reduction a 0 means that no rank had one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from ringcore import InvalidArgument, adapter
+
+from ringcore_torch._bridge import as_buffer
+from ringcore_torch.compression import Compressor
+
+# How gradients are sent together, see `DistributedOptimizer`.
+Groups = int | Sequence[Sequence[torch.Tensor]] | None
+
+# The first bucket is small, so that communication starts early; the figures are those of DistributedDataParallel.
+_FIRST_BUCKET_BYTES = 1 << 20
+_BUCKET_BYTES = 25 << 20
+_ALIGNMENT_BYTES = 64
+# The engine packs smaller gradients more quickly than they can be given a place here, one Python call after the other.
+_SMALL_BYTES = 32 << 10
+
+
+class Bucket:
+    """Gradients of some parameters that one operation averages.
+
+    Attributes:
+        takes_early: A gradient is taken as soon as it is there, not when the bucket is submitted.
+        handle: The operation, once it is submitted.
+        finished: The gradients hold the average.
+    """
+
+    takes_early = False
+    flags: torch.Tensor  # [2, parameters]: dense, sparse
+
+    def __init__(self, name: str, parameters: list[torch.Tensor], names: list[str]) -> None:
+        self.name = name
+        self.parameters = parameters
+        self.names = names
+        self.dtype = parameters[0].dtype
+        self.passes = [0] * len(parameters)
+        self.ready = 0
+        self.handle: adapter.Handle | None = None
+        self.finished = False
+        self.all_dense = False
+        self._launched_version = 0
+
+    def take(self, index: int, grad: torch.Tensor) -> None:
+        """The parameter has this dense gradient."""
+        raise NotImplementedError
+
+    def leave_out(self, index: int) -> None:
+        """The parameter has no dense gradient on this rank: it counts as zero."""
+        raise NotImplementedError
+
+    def arrays(self) -> tuple[Any, ...]:
+        """What is reduced, in place."""
+        raise NotImplementedError
+
+    def result(self, index: int) -> torch.Tensor:
+        """The average of the parameter's dense gradients."""
+        raise NotImplementedError
+
+    def check(self, index: int, grad: torch.Tensor) -> None:
+        """Refuse what cannot be averaged any more.
+
+        Raises:
+            InvalidArgument: The model was moved to another device or dtype.
+        """
+        if grad.dtype != self.dtype or not grad.is_cpu:
+            raise InvalidArgument(
+                f"'{self.names[index]}' was a parameter of {self.dtype} on the CPU when its optimizer was wrapped, and "
+                f"has a gradient of {grad.dtype} on {grad.device}; wrap the optimizer after moving the model"
+            )
+
+    def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:
+        """Submit what has been collected."""
+        dense, sparse = [1] * len(self.parameters), [0] * len(self.parameters)
+        for index, parameter in enumerate(self.parameters):
+            grad = parameter.grad
+            if grad is None or (grad.is_sparse and not sparse_as_dense):
+                self.leave_out(index)
+                dense[index], sparse[index] = 0, int(grad is not None)
+            else:
+                self.take(index, grad)  # also one that the user has set or replaced
+        self.all_dense = all(dense)
+        self.flags.copy_(torch.tensor([dense, sparse]))
+        arrays = self.arrays()
+        self._launched_version = self.version()
+        try:
+            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+        except TypeError:
+            arrays = tuple(map(as_buffer, arrays))
+            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+
+    def version(self) -> int:
+        """Changes whenever torch writes to the gradients."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Wait for the averages.
+
+        Raises:
+            InvalidArgument: The gradients were changed on the way.
+        """
+        if self.handle is None:
+            return
+        self.handle.wait()
+        if self.version() != self._launched_version:
+            raise InvalidArgument(
+                f"the gradient of '{self.names[0]}' or another one of its bucket was changed while its average was on "
+                "the way; call optimizer.synchronize() before clipping or unscaling gradients, and step() inside "
+                "optimizer.skip_synchronize()"
+            )
+
+    def reset(self) -> None:
+        """Forget what has been collected; memory stays as it is."""
+        self.passes[:] = [0] * len(self.parameters)
+        self.ready = 0
+        self.handle = None
+        self.finished = False
+
+
+class FlatBucket(Bucket):
+    """Gradients in one piece of registered memory: they become views into it and are reduced where they lie."""
+
+    takes_early = True
+
+    def __init__(
+        self, name: str, parameters: list[torch.Tensor], names: list[str], compression: type[Compressor]
+    ) -> None:
+        super().__init__(name, parameters, names)
+        align = _ALIGNMENT_BYTES // self.dtype.itemsize
+        starts, end = [], 0
+        for parameter in parameters:
+            starts.append(end)
+            end += -(-parameter.numel() // align) * align
+        self._flat = _zeros(end + 2 * len(parameters), self.dtype)
+        compresses = compression.wire_dtype is not None and self.dtype in (torch.float32, torch.float64)
+        self._wire = _zeros(len(self._flat), compression.wire_dtype) if compresses else self._flat
+        self._views = [
+            self._flat[start : start + parameter.numel()].view_as(parameter)
+            for start, parameter in zip(starts, parameters, strict=True)
+        ]
+        self.flags = self._flat[end:].view(2, -1)
+
+    def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
+        view = self._views[index]
+        if grad.is_sparse or grad.data_ptr() != view.data_ptr() or grad.stride() != view.stride():
+            self.check(index, grad)
+            view.copy_(grad.to_dense() if grad.is_sparse else grad)
+            self.parameters[index].grad = view
+
+    def leave_out(self, index: int) -> None:  # noqa: D102
+        self._views[index].zero_()
+
+    def arrays(self) -> tuple[Any, ...]:  # noqa: D102
+        if self._wire is not self._flat:
+            self._wire.copy_(self._flat)
+        return (self._wire,)
+
+    def version(self) -> int:  # noqa: D102
+        return int(self._flat._version)
+
+    def wait(self) -> None:  # noqa: D102
+        super().wait()
+        if self._wire is not self._flat:
+            self._flat.copy_(self._wire)
+
+    def result(self, index: int) -> torch.Tensor:  # noqa: D102
+        return self._views[index]
+
+
+class PackedBucket(Bucket):
+    """Small gradients: they stay where autograd has put them, and the engine packs them."""
+
+    def __init__(self, name: str, parameters: list[torch.Tensor], names: list[str]) -> None:
+        super().__init__(name, parameters, names)
+        self.flags = torch.zeros(2, len(parameters))
+        self._all_have_dense = torch.tensor([[1.0], [0.0]]).expand(2, len(parameters))
+        self._grads: list[Any] = [None] * len(parameters)
+
+    def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
+        # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor in host memory.
+        self._grads = [parameter.grad for parameter in self.parameters]
+        self.flags.copy_(self._all_have_dense)
+        self.all_dense = True
+        arrays = self.arrays()
+        try:
+            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+            self._launched_version = self.version()  # after it: a gradient may have been None
+        except TypeError:
+            super().launch(sparse_as_dense=sparse_as_dense, **options)
+
+    def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
+        if grad.dtype is not self.dtype:
+            self.check(index, grad)
+        if grad.is_sparse or not grad.is_contiguous():
+            grad = (grad.to_dense() if grad.is_sparse else grad).contiguous()
+            self.parameters[index].grad = grad
+        self._grads[index] = grad
+
+    def leave_out(self, index: int) -> None:  # noqa: D102
+        self._grads[index] = torch.zeros_like(self.parameters[index], memory_format=torch.contiguous_format)
+
+    def arrays(self) -> tuple[Any, ...]:  # noqa: D102
+        return (*self._grads, self.flags)
+
+    def version(self) -> int:  # noqa: D102
+        return sum([grad._version for grad in self._grads])
+
+    def result(self, index: int) -> torch.Tensor:  # noqa: D102
+        return self._grads[index]
+
+
+def make_buckets(
+    named: list[tuple[str, torch.Tensor]], prefix: str, groups: Groups, compression: type[Compressor]
+) -> list[Bucket]:
+    """Deal parameters to buckets: those of `groups` together, the others by their size."""
+    names = {id(parameter): name for name, parameter in named}
+    buckets: list[Bucket] = []
+    for parameters in _deal([parameter for _, parameter in named], groups):
+        name = f"{prefix}.bucket{len(buckets)}"
+        own = [names[id(parameter)] for parameter in parameters]
+        if compression.wire_dtype is None and _bytes(parameters) < _SMALL_BYTES * len(parameters):
+            buckets.append(PackedBucket(name, parameters, own))
+        else:
+            buckets.append(FlatBucket(name, parameters, own, compression))
+    return buckets
+
+
+def _zeros(count: int, dtype: Any) -> torch.Tensor:
+    """Registered memory where there is shared memory."""
+    registered = adapter.allocate(count * dtype.itemsize)
+    if registered is None:
+        return torch.zeros(count, dtype=dtype)
+    return torch.frombuffer(registered.view(), dtype=dtype)[:count].zero_()
+
+
+def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Tensor]]:
+    """The parameters of each bucket: those of `groups`, the rest by size in the reverse of their order."""
+    if isinstance(groups, int):
+        share = -(-len(parameters) // groups)
+        chosen = [parameters[begin : begin + share] for begin in range(0, len(parameters), share)][::-1]
+    else:
+        chosen = [list(group) for group in groups or []]
+    dealt = [same for group in chosen for same in _by_dtype(group)]
+    taken = {id(parameter) for group in chosen for parameter in group}
+    rest = [parameter for parameter in reversed(parameters) if id(parameter) not in taken]
+    for small in (False, True):
+        for same in _by_dtype(p for p in rest if (_bytes([p]) < _SMALL_BYTES) is small):
+            dealt += _fill(same, first=not dealt, small=small)
+    return dealt
+
+
+def _fill(parameters: list[torch.Tensor], *, first: bool, small: bool) -> Iterable[list[torch.Tensor]]:
+    bucket: list[torch.Tensor] = []
+    for parameter in parameters:
+        bucket.append(parameter)
+        if _bytes(bucket) >= (_FIRST_BUCKET_BYTES if first or small else _BUCKET_BYTES):
+            yield bucket
+            bucket, first = [], False
+    if bucket:
+        yield bucket
+
+
+def _bytes(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _by_dtype(parameters: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        found.setdefault(parameter.dtype, []).append(parameter)
+    return list(found.values())
