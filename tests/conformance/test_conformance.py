@@ -9,7 +9,7 @@ import pytest
 import ringcore
 from support import ranks
 
-from conformance.adapters import ADAPTERS
+from conformance.adapters import ADAPTERS, VARIANTS
 from conformance.cases import CASES
 
 
@@ -21,8 +21,14 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-INSTALLED = [name for name, distribution in ADAPTERS.items() if _is_installed(distribution)]
-JOBS = [(adapter, transport, size) for adapter in INSTALLED for transport in ("shm", "tcp") for size in (2, 3)]
+INSTALLED = [name for name, distribution in {**ADAPTERS, **VARIANTS}.items() if _is_installed(distribution)]
+JOBS = [
+    (adapter, transport, size)
+    for adapter in INSTALLED
+    for transport in ("shm", "tcp")
+    for size in (2, 3)
+    if adapter in ADAPTERS or (transport, size) == ("shm", 2)
+]
 
 
 def run_cases(adapter_name: str) -> dict:

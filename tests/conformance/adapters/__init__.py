@@ -10,6 +10,8 @@ import numpy as np
 
 # Module of the adapter -> distribution it needs. The suite runs with those that are installed.
 ADAPTERS = {"numpy": "numpy", "torch": "ringcore-torch"}
+# The same with tensors of another kind; what differs is in the adapter, so that one transport and two ranks do.
+VARIANTS = {"torch_strided": "ringcore-torch", "torch_leaf": "ringcore-torch"}
 
 
 class Adapter(Protocol):
