@@ -80,14 +80,14 @@ class Runtime {
   void collect_attention();
 
   SteadyClock clock_;
-  std::mutex mutex_;                 // Guards: engine_, links_, armed_, waiters_, drives_, submits_. Before attention_mutex_.
+  std::mutex mutex_;  // Guards: engine_, links_, armed_, waiters_, drives_, submits_. Before attention_mutex_.
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
   Engine engine_;
   std::vector<transport::Link*> links_;
-  bool armed_ = false;         // peers ring when they write
-  bool gathering_ = false;     // the progress thread naps: see kGather
-  int waiters_ = 0;            // threads in `drive`
-  std::uint64_t drives_ = 0;   // calls of `drive` so far
+  bool armed_ = false;  // peers ring when they write
+  bool gathering_ = false;  // the progress thread naps: see kGather
+  int waiters_ = 0;  // threads in `drive`
+  std::uint64_t drives_ = 0;  // calls of `drive` so far
   std::uint64_t submits_ = 0;  // and of `submit`
   transport::Waiter driver_waiter_;
   transport::Waiter thread_waiter_;

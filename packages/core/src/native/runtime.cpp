@@ -12,6 +12,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/adasum.hpp"
 #include "buffer.hpp"
 #include "memory.hpp"
 #include "raise.hpp"
@@ -278,6 +279,22 @@ void register_runtime(nb::module_& module) {
       .def(
           "rows", [](const PythonHandle& operation, std::size_t index) { return operation.part(index).result_rows; },
           nb::arg("index") = 0, "The rows that came from each rank, in the result of an allgather or alltoall.")
+      .def(
+          "adasum_into",
+          [](const PythonHandle& handle, std::size_t index, nb::handle target, double scale) {
+            const Operation& gathered = handle.part(index);
+            const Buffer buffer = describe_contiguous(target, true);
+            const std::size_t ranks = gathered.result_rows.size();
+            const std::size_t bytes = gathered.result.size() / ranks;
+            std::vector<const std::byte*> sources;
+            for (std::size_t rank = 0; rank < ranks; ++rank) sources.push_back(gathered.result.data() + rank * bytes);
+            const auto dtype = static_cast<DType>(buffer.dtype);
+            auto* const to = reinterpret_cast<std::byte*>(buffer.address);
+            const nb::gil_scoped_release released;
+            adasum(dtype, sources, to, bytes / size_of(dtype), scale);
+          },
+          nb::arg("index"), nb::arg("target"), nb::arg("scale"),
+          "Of an allgather of one row a rank: combines the rows by Adasum into `target`.")
       .def_prop_ro("last_joined", &PythonHandle::last_joined, "Of a join: the rank that joined last.");
 
   nb::class_<PythonRuntime>(module, "Runtime", "The engine of this rank, connected to its peers.")

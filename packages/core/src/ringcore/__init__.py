@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from ringcore._objects import allgather_object, broadcast_object
     from ringcore._operations import (
+        Adasum,
         Average,
         Handle,
         Max,
@@ -85,7 +86,7 @@ _HOMES = {
     ),
     "ringcore._objects": ("allgather_object", "broadcast_object"),
     "ringcore._operations": (
-        "Average", "Handle", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
+        "Adasum", "Average", "Handle", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
         "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
         "broadcast_async", "broadcast_async_", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
         "grouped_allreduce_async_", "join", "poll", "reducescatter", "reducescatter_async", "synchronize",
@@ -98,6 +99,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Adasum",
     "Average",
     "BootstrapError",
     "DeadlockError",

@@ -60,16 +60,23 @@ def require_same_version(distribution: str) -> None:
 
 
 class ReduceOp(enum.IntEnum):
-    """How the ranks' values become one. `AVERAGE` divides the sum by the number of ranks; floats only."""
+    """How the ranks' values become one.
+
+    `AVERAGE` divides the sum by the number of ranks; floats only. `ADASUM` adds what is orthogonal and averages what is
+    parallel (Maleki et al., MLSys 2021); floats only, each tensor by itself, and every rank needs memory for the tensors
+    of all.
+    """
 
     SUM = _native.REDUCE_OPS["sum"]
     AVERAGE = _native.REDUCE_OPS["average"]
     MIN = _native.REDUCE_OPS["min"]
     MAX = _native.REDUCE_OPS["max"]
     PRODUCT = _native.REDUCE_OPS["product"]
+    ADASUM = -1  # not the engine's: see `_adasum`
 
 
 DTYPE_CODES: dict[str, int] = dict(_native.DTYPES)
+_FLOATS = {code for name, code in DTYPE_CODES.items() if "float" in name}
 _ALLREDUCE: int = _native.COLLECTIVES["allreduce"]
 _ALLGATHER: int = _native.COLLECTIVES["allgather"]
 _BROADCAST: int = _native.COLLECTIVES["broadcast"]
@@ -118,11 +125,42 @@ def allreduce(
         DuplicateNameError: The name is in use by an operation that is not done.
         RingcoreError: Where `blocking`, what `Handle.wait` raises.
     """
+    if op is ReduceOp.ADASUM:
+        return _adasum(
+            sources, targets, name, prescale_factor * postscale_factor, process_set, result=result, finish=finish,
+            blocking=blocking,
+        )  # fmt: skip
     set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
     return context().runtime.submit(
         _ALLREDUCE, name, sources, targets, op, 0, prescale_factor, postscale_factor, set_id, priority, (), blocking,
         result, finish,
     )  # fmt: skip
+
+
+def _adasum(
+    sources: tuple[Any, ...], targets: tuple[Any, ...], name: str, scale: float, process_set: ProcessSet, *,
+    result: object, finish: Finish | None, blocking: bool,
+) -> Handle:  # fmt: skip
+    """Gathers everybody's tensors; each rank combines them in the same way."""
+    rows = [_native.describe(source, False) for source in sources]
+    for row in rows:
+        if row.dtype < 0 or not row.contiguous:
+            raise TypeError("not a contiguous array of a dtype that ringcore knows")
+        if row.dtype not in _FLOATS:
+            raise InvalidArgument(f"'{name}': Adasum takes floats; convert the tensor to a float dtype")
+
+    def combine(handle: Handle) -> Any:
+        for index, target in enumerate(targets):
+            handle.adasum_into(index, target, scale)
+        return result if finish is None else finish(handle)
+
+    handle = allgather(
+        tuple(Buffer(row.address, (1, *row.shape), row.dtype, source) for row, source in zip(rows, sources, strict=True)),
+        name, process_set=process_set, finish=combine,
+    )  # fmt: skip
+    if not blocking:
+        return handle
+    return Handle.of_nothing(handle.synchronize())
 
 
 def allgather(

@@ -30,8 +30,9 @@ from ringcore import (
     stop_timeline,
 )
 from ringcore import adapter as _adapter
-from ringcore._operations import Average, Handle, Max, Min, Product, Sum, poll, synchronize
+from ringcore._operations import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
 from ringcore._version import __version__
+from ringcore.adapter import Handle
 
 from ringcore_torch._differentiable import allgather, allreduce, alltoall, broadcast, grouped_allreduce, reducescatter
 from ringcore_torch._operations import (
@@ -63,6 +64,7 @@ from ringcore_torch.sync_batch_norm import SyncBatchNorm
 _adapter.require_same_version("ringcore-torch")
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedOptimizer",

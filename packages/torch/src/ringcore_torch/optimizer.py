@@ -17,6 +17,7 @@ from ringcore._context import ProcessSet, context, global_process_set
 from ringcore.adapter import ReduceOp
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ringcore_torch import adasum
 from ringcore_torch.buckets import Bucket, Groups, PackedBucket, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
@@ -237,7 +238,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         named_parameters: `model.named_parameters()`; names make errors readable.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
         backward_passes_per_step: Backward passes whose gradients are summed before they are averaged over the ranks.
-        op: `Average` or `Sum`.
+        op: `Average` or `Sum` of the gradients; `Adasum` combines the ranks' steps instead (Maleki et al., MLSys 2021).
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         groups: How gradients are sent together: a number of groups, or lists of parameters; the others are dealt out by
             size, as all are without it.
@@ -248,8 +249,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
             optimizer does not have, an `op` that is neither `Average` nor `Sum`.
     """
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise InvalidArgument(f"DistributedOptimizer takes op=Average or op=Sum, not {op.name}")
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
+        raise InvalidArgument(f"DistributedOptimizer takes op=Average, op=Sum or op=Adasum, not {op.name}")
     if backward_passes_per_step < 1:
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
     if isinstance(groups, int) and groups < 1:
@@ -270,6 +271,13 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         grouped = [id(parameter) for group in groups for parameter in group]
         if len(set(grouped)) < len(grouped) or not set(grouped) <= known:
             raise InvalidArgument("groups names a parameter twice, or one that the optimizer does not have")
+    if op is ReduceOp.ADASUM:
+        if backward_passes_per_step > 1 or groups is not None or gradient_predivide_factor != 1.0:
+            raise InvalidArgument(
+                "op=Adasum combines steps, not gradients: it takes no backward_passes_per_step, groups or "
+                "gradient_predivide_factor; step() as often as gradients are to be combined"
+            )
+        return adasum.wrap(optimizer, named, process_set, compression)
     kind = type(
         optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__}
     )

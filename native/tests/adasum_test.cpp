@@ -1,0 +1,42 @@
+// Adasum against its definition.
+#include "base/adasum.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace ringcore;
+
+namespace {
+
+std::vector<float> combined(const std::vector<std::vector<float>>& vectors, double scale = 1.0) {
+  std::vector<const std::byte*> sources;
+  for (const auto& vector : vectors) sources.push_back(reinterpret_cast<const std::byte*>(vector.data()));
+  std::vector<float> target(vectors.front().size());
+  adasum(DType::kFloat32, sources, reinterpret_cast<std::byte*>(target.data()), target.size(), scale);
+  return target;
+}
+
+}  // namespace
+
+TEST_CASE("Adasum adds orthogonal vectors, averages equal ones, and does both in between") {
+  CHECK(combined({{3, 0}, {0, 5}}) == std::vector<float>{3, 5});
+  CHECK(combined({{2, 4}, {2, 4}}) == std::vector<float>{2, 4});
+  CHECK(combined({{2, 4}, {2, 4}}, 0.5) == std::vector<float>{1, 2});
+  // a.b = 1, |a|^2 = 1, |b|^2 = 2: a / 2 + b * 3 / 4.
+  CHECK(combined({{1, 0}, {1, 1}}) == std::vector<float>{1.25F, 0.75F});
+  CHECK(combined({{0, 0}, {7, 1}}) == std::vector<float>{7, 1});
+  // Pairs first, then the pairs; one that is left over comes last.
+  CHECK(combined({{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}) == std::vector<float>{1, 1, 1});
+  CHECK(combined({{4, 0}, {4, 0}, {0, 2}, {0, 2}}) == std::vector<float>{4, 2});
+}
+
+TEST_CASE("Adasum of bfloat16 rounds to the nearest") {
+  // 1 + 2^-7 is the next number after 1; orthogonal parts keep their values.
+  const std::vector<std::uint16_t> a{0x3f81, 0}, b{0, 0x3f81};
+  const std::byte* const sources[] = {reinterpret_cast<const std::byte*>(a.data()),
+                                      reinterpret_cast<const std::byte*>(b.data())};
+  std::vector<std::uint16_t> target(2);
+  adasum(DType::kBFloat16, sources, reinterpret_cast<std::byte*>(target.data()), 2, 1.0);
+  CHECK(target == std::vector<std::uint16_t>{0x3f81, 0x3f81});
+}

@@ -1,0 +1,69 @@
+"""An optimizer whose ranks step on their own and combine their steps by Adasum."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from ringcore._context import ProcessSet, context
+from ringcore._operations import Adasum
+
+from ringcore_torch._operations import grouped_allreduce_async
+from ringcore_torch.compression import Compressor
+
+
+class AdasumOptimizer(torch.optim.Optimizer):
+    """The methods of an optimizer that was wrapped with `op=Adasum`, see `DistributedOptimizer`.
+
+    The optimizer steps with the rank's own gradients; what it has changed is combined over the ranks, each parameter by
+    itself, and becomes the step of all. Learning rates need no scaling with the number of ranks.
+    """
+
+    _named: list[tuple[str, torch.Tensor]]
+    _prefix: str
+    _process_set: ProcessSet
+    _compression: type[Compressor]
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Step, then combine the steps of all ranks."""
+        before = [parameter.detach().clone() for _, parameter in self._named]
+        loss = super().step(closure)
+        pairs = [
+            self._compression.compress(parameter.detach() - old)
+            for (_, parameter), old in zip(self._named, before, strict=True)
+        ]
+        handle = grouped_allreduce_async(
+            [delta for delta, _ in pairs], name=self._prefix, op=Adasum, process_set=self._process_set
+        )
+        deltas = handle.synchronize()
+        with torch.no_grad():
+            for (_, parameter), old, delta, (_, dtype) in zip(self._named, before, deltas, pairs, strict=True):
+                parameter.copy_(old + self._compression.decompress(delta, dtype))
+        return loss
+
+    def synchronize(self) -> None:
+        """Gradients are not averaged: nothing to wait for."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Gradients are not averaged: nothing to skip."""
+        yield
+
+
+def wrap(
+    optimizer: torch.optim.Optimizer,
+    named: list[tuple[str, torch.Tensor]],
+    process_set: ProcessSet,
+    compression: type[Compressor],
+) -> Any:
+    """The optimizer as an instance of a subclass of its own class."""
+    kind = type(optimizer.__class__.__name__, (AdasumOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__})
+    wrapped: Any = object.__new__(kind)
+    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    wrapped._named = named
+    wrapped._prefix = context().next_name("AdasumOptimizer")
+    wrapped._process_set = process_set
+    wrapped._compression = compression
+    return wrapped
