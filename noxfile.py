@@ -50,6 +50,7 @@ MYPY = "mypy>=2.4,<3"
 DISTRIBUTIONS = {
     "core": ["native", "packages/core"],
     "torch": ["packages/torch", "packages/core/src/ringcore/_version.py"],
+    "horovod": ["packages/horovod", "packages/core/src/ringcore/_version.py"],
 }
 BUILD_TOOLS = ["build", "scikit-build-core>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27"]
 
@@ -202,7 +203,7 @@ def wheels(session: nox.Session) -> None:
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework with our wheels in it, which other sessions share."""
-    packages = [built_wheel("core"), built_wheel(framework)]
+    packages = [built_wheel("core"), built_wheel(framework), built_wheel("horovod")]
     install(session, *FRAMEWORKS[framework], *TEST_TOOLS, wheels=packages)
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
 
@@ -264,6 +265,7 @@ def tests(session: nox.Session) -> None:
     require_system(session, "ip", "sshd")
     run_pytest(session, "torch", "the core package", "packages/core/tests")
     run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
+    run_pytest(session, "torch", "scripts for Horovod", "packages/horovod/tests")
     run_pytest(session, "torch", "what crosses the packages: conformance, packaging, README", "tests")
 
 

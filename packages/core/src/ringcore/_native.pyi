@@ -66,6 +66,11 @@ class RegisteredMemory:
     def view(self) -> Annotated[memoryview, dict(dtype='uint8', shape=(None,))]:
         """A writable memoryview that keeps the memory alive."""
 
+def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
+    """
+    glibc: blocks up to this size come from the heap, and so much stays free at its top.
+    """
+
 class Handle:
     """A submitted operation, or a group of them."""
 
@@ -94,6 +99,11 @@ class Handle:
     def rows(self, index: int = 0) -> list[int]:
         """
         The rows that came from each rank, in the result of an allgather or alltoall.
+        """
+
+    def adasum_into(self, index: int, target: object, scale: float) -> None:
+        """
+        Of an allgather of one row a rank: combines the rows by Adasum into `target`.
         """
 
     @property

@@ -63,8 +63,8 @@ class ReduceOp(enum.IntEnum):
     """How the ranks' values become one.
 
     `AVERAGE` divides the sum by the number of ranks; floats only. `ADASUM` adds what is orthogonal and averages what is
-    parallel (Maleki et al., MLSys 2021); floats only, each tensor by itself, and every rank needs memory for the tensors
-    of all.
+    parallel (Maleki et al., MLSys 2021); floats only, each tensor by itself, and every rank needs memory for those of
+    all.
     """
 
     SUM = _native.REDUCE_OPS["sum"]
@@ -154,10 +154,9 @@ def _adasum(
             handle.adasum_into(index, target, scale)
         return result if finish is None else finish(handle)
 
-    handle = allgather(
-        tuple(Buffer(row.address, (1, *row.shape), row.dtype, source) for row, source in zip(rows, sources, strict=True)),
-        name, process_set=process_set, finish=combine,
-    )  # fmt: skip
+    pairs = zip(rows, sources, strict=True)
+    of_this_rank = tuple(Buffer(row.address, (1, *row.shape), row.dtype, source) for row, source in pairs)
+    handle = allgather(of_this_rank, name, process_set=process_set, finish=combine)
     if not blocking:
         return handle
     return Handle.of_nothing(handle.synchronize())

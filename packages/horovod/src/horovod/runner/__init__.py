@@ -48,7 +48,7 @@ def run(
         start_timeout: All ranks must have met after so many seconds.
         verbose: Above 0: say what is done.
         executable: Python interpreter of the ranks.
-        options: `hosts`, `hostfile`, `ssh_port`, `ssh_identity_file`, `output_filename`, `prefix_output_with_timestamp`.
+        options: `hosts`, `hostfile`, `ssh_port`, `ssh_identity_file`, `output_filename`, and others of `ringcore.run`.
 
     Returns:
         What `func` returned, in the order of ranks.

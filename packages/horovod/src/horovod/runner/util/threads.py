@@ -29,7 +29,7 @@ def in_thread(
     def quiet(*given: Any) -> None:
         try:
             target(*given)
-        except Exception:  # noqa: BLE001, S110 - that is what was asked for
+        except Exception:  # noqa: S110 - that is what was asked for
             pass
 
     thread = threading.Thread(target=quiet if silent else target, args=args, name=name, daemon=daemon)

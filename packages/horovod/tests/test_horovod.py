@@ -1,0 +1,155 @@
+"""Scripts for Horovod: as they are under the alias, and changed by `ringcore migrate` without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ringcore.migrate import migrate
+
+SCRIPT = Path(__file__).with_name("script.py")
+
+
+def start(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command], capture_output=True, text=True, timeout=110, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )  # fmt: skip
+
+
+def on_two_ranks(launcher: str, script: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = Path(sys.executable).with_name(launcher)
+    return start(str(path), "-np", "2", sys.executable, str(script), *arguments, **variables)
+
+
+def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return start(sys.executable, "-c", code, **variables)
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", "ringrun"])
+def test_a_script_for_horovod_runs_as_it_is(tmp_path: Path, launcher: str) -> None:
+    done = on_two_ranks(launcher, SCRIPT, str(tmp_path / "found"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = (tmp_path / "found").read_text()
+    sums = "[1.0, 1.0], [0.5, 0.5], [2.0, 2.0], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0], [1.0, 1.0], [2.0, 2.0, 2.0]"
+    assert f"{sums}, [2.0], [2.0, 2.0]] [0, 1] True" in found
+
+
+def test_the_migrated_script_does_the_same_without_the_alias(tmp_path: Path) -> None:
+    migration = migrate(SCRIPT.read_text())
+    assert not [line for line in migration.source.splitlines() if "import" in line and "horovod." in line]
+    assert migration.notes == []
+    script = tmp_path / "migrated.py"
+    script.write_text(migration.source)
+    (tmp_path / "horovod.py").write_text("raise ImportError('the migrated script imports the alias')")
+    found = []
+    for path in (SCRIPT, script):
+        done = on_two_ranks("ringrun", path, str(tmp_path / "found"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append((tmp_path / "found").read_text())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import horovod.torch\nhorovod.torch.init()\n", "import ringcore_torch\nringcore_torch.init()\n"),
+        ("from horovod import torch as hvd\n", "import ringcore_torch as hvd\n"),
+        ("from horovod.torch.compression import Compression\n", "from ringcore_torch import Compression\n"),
+        ("import horovod.torch as h\nh.allreduce(x, True)  # mean\n",
+         "import ringcore_torch as h\nh.allreduce(x)  # mean\n"),
+        ("import horovod.torch as h\nh.allreduce(ä, a, 'n')\n",
+         "import ringcore_torch as h\nh.allreduce(ä, op=h.Average if a else h.Sum, name='n')\n"),
+        ("import horovod.torch as h\nh.allreduce(h.allreduce(x, False), False)\n",
+         "import ringcore_torch as h\nh.allreduce(h.allreduce(x, op=h.Sum), op=h.Sum)\n"),
+        ("import horovod.torch as h\ntry: f()\nexcept h.HorovodInternalError: pass\n",
+         "import ringcore\nimport ringcore_torch as h\ntry: f()\nexcept ringcore.RingcoreError: pass\n"),
+        ("allreduce(x, False)\n", "allreduce(x, False)\n"),
+    ],
+)  # fmt: skip
+def test_what_migrate_changes(before: str, after: str) -> None:
+    assert migrate(before).source == after
+
+
+def test_migrate_tells_what_is_left_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.torch as hvd\nimport horovod.tensorflow\n\nprint(hvd.nccl_built())\n")
+    command = [sys.executable, "-m", "ringcore", "migrate", str(script)]
+    done = start(*command)
+    assert done.returncode == 1
+    assert "-import horovod.torch as hvd\n+import ringcore_torch as hvd\n" in done.stdout
+    assert f"{script}:2: horovod.tensorflow has no counterpart in this version of ringcore" in done.stderr
+    assert f"{script}:4: nccl_built: ringcore is not compiled for anything; delete the check" in done.stderr
+    assert script.read_text().startswith("import horovod.torch")
+    start(*command, "--write")
+    assert script.read_text().startswith("import ringcore_torch")
+    script.write_text("def\n")
+    assert start(*command).returncode == 2
+
+
+def test_a_function_is_run_on_several_ranks(tmp_path: Path) -> None:
+    module = tmp_path / "functions.py"
+    module.write_text("import horovod.torch as hvd\ndef total(x):\n    hvd.init()\n    return hvd.size() * x\n")
+    code = "import horovod, functions; print(horovod.run(functions.total, (3,), np=2, use_gloo=True, verbose=0))"
+    assert python(code, PYTHONPATH=str(tmp_path)).stdout.endswith("[6, 6]\n")
+    refused = python("import horovod; horovod.run(print, np=2, min_np=1)")
+    assert "ValueError: run(min_np=...): elastic jobs are not supported" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["TorchState()", "ElasticSampler([1])", "run(print)(1)"])
+def test_elastic_names_exist_and_refuse(name: str) -> None:
+    done = python(f"import horovod.torch as hvd; hvd.elastic.{name}")
+    assert "NotImplementedError: horovod.torch.elastic." in done.stderr
+    assert "train with a fixed number of ranks" in done.stderr
+
+
+def test_integers_are_averaged_and_rounded_down(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "x = torch.tensor([3, -3]) * hvd.rank()\n"
+        "print(hvd.allreduce(x).tolist(), hvd.allreduce_(x).tolist(), x.tolist(),"
+        " [t.tolist() for t in hvd.grouped_allreduce([x, x])])\n"
+    )
+    done = on_two_ranks("ringrun", script)
+    assert done.stdout.count("[1, -2] [1, -2] [1, -2] [[1, -2], [1, -2]]") == 2, done.stdout + done.stderr
+
+
+def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import horovod.torch as hvd\n"
+        "from ringcore._context import context\n"
+        "hvd.init(process_sets='dynamic')\n"
+        "settings = context().settings\n"
+        "print(settings.fusion_threshold_bytes, settings.stall_warning_s, settings.timeout_s, settings.log_level)\n"
+    )
+    done = on_two_ranks(
+        "horovodrun", script, HOROVOD_FUSION_THRESHOLD="1048576", HOROVOD_STALL_CHECK_TIME_SECONDS="7",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="0", HOROVOD_LOG_LEVEL="INFO", HOROVOD_CYCLE_TIME="5",
+    )  # fmt: skip
+    assert done.stdout.count("1048576 7.0 300.0 info") == 2, done.stdout + done.stderr
+
+
+def test_modules_that_scripts_import_from() -> None:
+    done = python(
+        "from horovod.common.process_sets import ProcessSet, global_process_set\n"
+        "from horovod.common.util import check_extension, gpu_available, split_list\n"
+        "from horovod.common.exceptions import HostsUpdatedInterrupt, HorovodVersionMismatchError\n"
+        "from horovod.runner import run\n"
+        "from horovod.runner.util.threads import in_thread\n"
+        "from horovod.torch.functions import broadcast_object\n"
+        "from horovod.torch.optimizer import DistributedOptimizer\n"
+        "from horovod.torch.sync_batch_norm import SyncBatchNorm\n"
+        "import horovod.torch as hvd\n"
+        "assert [list(part) for part in split_list([1, 2, 3], 2)] == [[1, 2], [3]]\n"
+        "assert all(hasattr(hvd, name) for name in hvd.__all__)\n"
+        "found = []\n"
+        "in_thread(found.append, (1,)).join()\n"
+        "assert found == [1] and hvd.gloo_built() and not hvd.mpi_built() and hvd.nccl_built() == 0\n"
+    )
+    assert done.returncode == 0, done.stderr
