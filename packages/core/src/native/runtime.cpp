@@ -264,7 +264,7 @@ void register_runtime(nb::module_& module) {
       .def("wait", &PythonHandle::wait, nb::arg("timeout_s") = std::numeric_limits<double>::infinity(),
            "Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same "
            "on every rank.")
-      .def("synchronize", &PythonHandle::synchronize,
+      .def("synchronize", &PythonHandle::synchronize, nb::sig("def synchronize(self) -> typing.Any"),
            "Waits until it has ended and returns its result. Raises why it failed, which is the same on every rank.")
       .def_static(
           "of_nothing",

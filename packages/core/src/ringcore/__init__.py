@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from ringcore._operations import (
         Adasum,
         Average,
-        Handle,
         Max,
         Min,
         Product,
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
         synchronize,
     )
     from ringcore._timeline import start_timeline, stop_timeline
-    from ringcore.adapter import ReduceOp
+    from ringcore.adapter import Handle, ReduceOp
     from ringcore.doctor import doctor
     from ringcore.launcher.api import run
 
@@ -86,13 +85,14 @@ _HOMES = {
     ),
     "ringcore._objects": ("allgather_object", "broadcast_object"),
     "ringcore._operations": (
-        "Adasum", "Average", "Handle", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce",
+        "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce",
         "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast",
         "broadcast_", "broadcast_async", "broadcast_async_", "grouped_allreduce", "grouped_allreduce_",
-        "grouped_allreduce_async", "grouped_allreduce_async_", "join", "poll", "reducescatter", "reducescatter_async", "synchronize",
+        "grouped_allreduce_async", "grouped_allreduce_async_", "join", "poll", "reducescatter", "reducescatter_async",
+        "synchronize",
     ),
     "ringcore._timeline": ("start_timeline", "stop_timeline"),
-    "ringcore.adapter": ("ReduceOp",),
+    "ringcore.adapter": ("Handle", "ReduceOp"),
     "ringcore.doctor": ("doctor",),
     "ringcore.launcher.api": ("run",),
 }  # fmt: skip

@@ -3,7 +3,7 @@ The compiled engine of ringcore. Use the package `ringcore`; this module is its 
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 
 DTYPES: dict = ...
@@ -82,7 +82,7 @@ class Handle:
         Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same on every rank.
         """
 
-    def synchronize(self) -> object:
+    def synchronize(self) -> Any:
         """
         Waits until it has ended and returns its result. Raises why it failed, which is the same on every rank.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from ringcore._buffer import Buffer, as_buffer
+from ringcore._buffer import as_buffer
 from ringcore._context import ProcessSet, context, global_process_set
 from ringcore._errors import InvalidArgument, MismatchError
 
@@ -66,7 +66,7 @@ def gather_bytes(data: bytes, name: str, process_set: ProcessSet = global_proces
     """Every rank's bytes, in the order of the ranks. Nothing is pickled."""
     from ringcore import adapter
 
-    source: Buffer = as_buffer(bytearray(data))
+    source = as_buffer(bytearray(data))
     handle = adapter.allgather((source,), name, process_set=process_set)
     handle.wait()
     view = memoryview(handle.result())

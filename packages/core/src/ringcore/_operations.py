@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringcore import adapter
-from ringcore._buffer import Buffer, as_buffer, empty, from_bytes
+from ringcore._buffer import as_buffer, empty, from_bytes
 from ringcore._context import ProcessSet, context, global_process_set
-from ringcore.adapter import Handle, ReduceOp
+from ringcore.adapter import Buffer, Handle, ReduceOp
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM

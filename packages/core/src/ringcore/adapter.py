@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore import _native
-from ringcore._buffer import Buffer, as_buffer
+from ringcore._buffer import as_buffer
 from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
 from ringcore._errors import InvalidArgument
-from ringcore._native import Handle
+from ringcore._native import Buffer, Handle
 from ringcore._version import __version__
 
 __all__ = [

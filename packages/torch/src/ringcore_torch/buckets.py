@@ -216,7 +216,8 @@ class PackedBucket(Bucket):
         return sum([grad._version for grad in self._grads])
 
     def result(self, index: int) -> torch.Tensor:  # noqa: D102
-        return self._grads[index]
+        grad: torch.Tensor = self._grads[index]
+        return grad
 
 
 def make_buckets(

@@ -98,9 +98,9 @@ class _Reducer:
         waits = packed[-1] if packed else None
         for bucket in self._buckets:
             for index, parameter in enumerate(bucket.parameters):
-                previous = _reducers.get(parameter)
-                if previous is not None and previous() is not None:
-                    previous().detach()
+                previous = _reducers[parameter]() if parameter in _reducers else None
+                if previous is not None:
+                    previous.detach()
                 _reducers[parameter] = weakref.ref(self)
                 if not self._alone and bucket is not waits:
                     hook = _hook(weakref.ref(self), bucket, index)

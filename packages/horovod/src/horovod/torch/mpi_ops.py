@@ -225,7 +225,10 @@ def allreduce(
 ) -> torch.Tensor:
     """The reduced tensor, differentiable."""
     if not tensor.is_floating_point():
-        return synchronize(allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+        result: torch.Tensor = synchronize(
+            allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+        )
+        return result
     return ring.allreduce(
         tensor, op=_op(average, op), name=name, compression=compression, prescale_factor=prescale_factor,
         postscale_factor=postscale_factor, process_set=process_set,
@@ -242,7 +245,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """The tensor, reduced in place."""
-    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    return tensor
 
 
 def grouped_allreduce(
@@ -257,9 +261,10 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """The reduced tensors, differentiable; all or none."""
     if not all(tensor.is_floating_point() for tensor in tensors):
-        return synchronize(
+        results: list[torch.Tensor] = synchronize(
             grouped_allreduce_async(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
         )
+        return results
     return ring.grouped_allreduce(
         tensors, op=_op(average, op), name=name, compression=compression, prescale_factor=prescale_factor,
         postscale_factor=postscale_factor, process_set=process_set,
@@ -276,9 +281,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """The tensors, reduced in place, all or none."""
-    return synchronize(
-        grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+    return list(tensors)
 
 
 def sparse_allreduce_async(
