@@ -165,7 +165,7 @@ class _Reducer:
         grad = parameter.grad
         if grad is None or not grad.is_sparse:
             nothing = torch.empty((1, 0), dtype=torch.int64), parameter.new_empty((0, *parameter.shape[1:]))
-            grad = torch.sparse_coo_tensor(*nothing, parameter.shape)
+            grad = torch.sparse_coo_tensor(*nothing, parameter.shape, check_invariants=False)
         name = f"{self._prefix}.sparse.{self._names[id(parameter)]}"
         factor = self._prescale * self._postscale
         total = sparse_allreduce_async(grad * factor, op=self._op, name=name, process_set=self._process_set)()
