@@ -244,10 +244,12 @@ def demo(session: nox.Session) -> None:
     session.log("  loss curve: demo-output/2-ranks/loss.png")
 
 
-@nox.session(venv_backend="none", requires=[environment_of("torch")])
+@nox.session(python=PYTHON, requires=[environment_of("torch")])
 def bench(session: nox.Session) -> None:
-    """Measure the collectives beside their peers; makes docs/images/allreduce.png."""
-    in_environment(session, "torch", "python", "benchmarks/run.py", *session.posargs)
+    """Measure collectives and training beside the peers; makes benchmarks/results and docs/images/allreduce.png."""
+    folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
+    limit = f"--limit-program={folder / 'ringcore_benchmark'}"
+    in_environment(session, "torch", "python", "benchmarks/run.py", limit, *session.posargs)
 
 
 # ---- Testing ----

@@ -3,6 +3,7 @@
     python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE
 
 Rank 0 prints one JSON line a size: the times of the calls in milliseconds, and rank 0's bytes on the wire for each.
+Then the steps of an MLP of 25 million parameters: alone, and with the gradients averaged.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 SIZES = [1 << 20, 64 << 20]
 CALLS = {1 << 20: 15, 64 << 20: 5}
 PORT = 29441
+TRAINED_STEPS = 8
 
 
 def ringcore_allreduce(rank: int, size: int, root: str, key_file: str) -> Callable[[Any], Any]:
@@ -42,6 +44,36 @@ def gloo_allreduce(rank: int, size: int, root: str, key_file: str) -> Callable[[
     return lambda array: distributed.all_reduce(torch.from_numpy(array))
 
 
+def train(library: str, meet: Callable[[], Any]) -> dict[str, list[float]]:
+    """Milliseconds of the steps of the MLP, alone and with its gradients averaged."""
+    import torch
+    from models import mlp
+
+    torch.set_num_threads(1)
+    found: dict[str, list[float]] = {}
+    for strategy in ("alone", "averaged"):
+        torch.manual_seed(0)
+        model: torch.nn.Module = mlp()
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        if strategy == "averaged" and library == "ringcore":
+            import ringcore_torch
+
+            optimizer = ringcore_torch.DistributedOptimizer(optimizer, model.named_parameters())
+        elif strategy == "averaged":
+            model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        inputs = torch.randn(8, 912)
+        found[strategy] = []
+        for _ in range(TRAINED_STEPS):
+            meet()
+            begin = time.perf_counter()
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            meet()
+            found[strategy].append((time.perf_counter() - begin) * 1e3)
+    return {strategy: times[2:] for strategy, times in found.items()}  # the first ones make buffers
+
+
 def main() -> None:
     """Measure all sizes."""
     name, rank, size, root, key_file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -64,6 +96,10 @@ def main() -> None:
         wire = (int(sent.read_text()) - before) / CALLS[nbytes]
         if rank == 0:
             print(json.dumps({"bytes": nbytes, "milliseconds": times, "wire_bytes": wire}), flush=True)
+    token = np.zeros(2, np.float32)
+    steps = train(name, lambda: allreduce(token))
+    if rank == 0:
+        print(json.dumps({"model": "mlp", "milliseconds": steps}), flush=True)
     if name == "gloo":
         from torch import distributed
 

@@ -1,9 +1,10 @@
-"""Measures allreduce of ringcore beside its peers, interleaved in one run; writes JSON lines, a table and a plot.
+"""Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [--ranks 2] [--repeats 3] [--max-bytes 268435456]
+    python benchmarks/run.py [allreduce] [training] [images] [--ranks 2 4] [--repeats 3] [--max-bytes 268435456]
 
-Each MPI comes from its wheel into an environment of its own. A repeat starts every library once;
-the figure is the median over the repeats, the spread their smallest and largest value.
+Without names all three run. Each MPI comes from its wheel into an environment of its own. A repeat starts every library
+once; the figure is the median over the repeats, the spread their smallest and largest value. Results are verified
+by the ranks: a wrong one ends the benchmark.
 """
 
 from __future__ import annotations
@@ -15,69 +16,133 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from support.mpis import PACKAGES, installed  # noqa: E402
 
+RESULTS = HERE / "results"
 PLOT = HERE.parent / "docs" / "images" / "allreduce.png"
-WORKER = str(HERE / "allreduce.py")
 PYTHON = Path(sys.executable)
 LIMIT_S = 300
 
 LABELS = {
+    "limit": "the machine's limit",
     "ringcore-registered": "ringcore, registered memory",
     "ringcore": "ringcore, any memory",
     "gloo": "PyTorch gloo",
 }
+# Model -> batch a rank, steps a round.
+TRAINED = {"mlp": (8, 8), "resnet18": (8, 3), "tensors": (8, 10)}
+MODEL_LABELS = {
+    "mlp": "MLP, 25 M parameters in 60 tensors",
+    "resnet18": "ResNet-18-shaped, 11.7 M parameters",
+    "tensors": "1000 tensors of 256 parameters",
+}
+ROUNDS = 11
 
 
-def commands(ranks: int, most: int) -> dict[str, tuple[list[str], Path]]:
-    """How each library's worker is started: the command, and the folder of its programs."""
-    here = PYTHON.parent
-    worker = [WORKER]
-    started = {}
-    for name in ("ringcore-registered", "ringcore"):
-        started[name] = (["ringrun", "-np", str(ranks), str(PYTHON), *worker, name, str(most)], here)
-    started["gloo"] = (["ringrun", "-np", str(ranks), str(PYTHON), *worker, "gloo", str(most)], here)
-    for name in PACKAGES:
-        mpi = installed(name)
-        python = str(mpi.programs / "python")
-        started[name] = ([*mpi.launch(ranks), python, *worker, "mpi", str(most)], mpi.programs)
-    return started
-
-
-def run_once(command: list[str], programs: Path) -> dict[int, float]:
-    """Bytes -> microseconds, from one start of a library."""
-    path = f"{programs}:{os.environ['PATH']}"
-    variables = {"PATH": path, "OMP_NUM_THREADS": "1", "I_MPI_PIN": "0", "FI_PROVIDER": "tcp"}
+def lines_of(command: list[str], programs: Path) -> Iterator[dict[str, Any]]:
+    """Run a command of which one rank prints JSON lines."""
+    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, **variables}, check=False
-    )
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=HERE,
+        env={**os.environ, **variables, "I_MPI_PIN": "0", "FI_PROVIDER": "tcp"},
+    )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-    times = {}
     for line in done.stdout.splitlines():
         _, brace, rest = line.partition("{")
         if brace:
-            sample = json.loads(brace + rest)
-            times[sample["bytes"]] = sample["median_us"]
-    return times
+            yield json.loads(brace + rest)
 
 
-def table(results: dict[str, dict[int, list[float]]]) -> str:
-    """Microseconds, a row a size."""
-    names = list(results)
-    lines = [
-        "| bytes | " + " | ".join(LABELS.get(name, name) for name in names) + " |",
-        "|---" * (len(names) + 1) + "|",
+def under_ringrun(ranks: int, *worker: str) -> list[str]:
+    """How a worker of this environment is started."""
+    return [str(PYTHON.with_name("ringrun")), "-np", str(ranks), str(PYTHON), *worker]
+
+
+def record(name: str, rows: list[dict[str, Any]], text: str) -> None:
+    """Write what a benchmark found, and show its table."""
+    RESULTS.mkdir(exist_ok=True)
+    machine = {"machine": platform.machine(), "cores": os.cpu_count()}
+    with (RESULTS / f"{name}.jsonl").open("w") as file:
+        for row in rows:
+            file.write(json.dumps({**machine, **row}) + "\n")
+    (RESULTS / f"{name}.md").write_text(text + "\n")
+    print(f"\n{name}\n\n{text}\n", flush=True)
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def spread(values: list[float]) -> str:
+    """Median (smallest to largest)."""
+    return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+
+
+# ---- Allreduce ----
+
+
+def libraries(ranks: int, most: int, limit_program: Path | None) -> dict[str, tuple[list[str], Path]]:
+    """How each library's worker is started: the command, and the folder of its programs."""
+    here = PYTHON.parent
+    started: dict[str, tuple[list[str], Path]] = {}
+    if limit_program is not None:
+        started["limit"] = ([str(limit_program), str(ranks)], here)
+    for name in ("ringcore-registered", "ringcore", "gloo"):
+        started[name] = (under_ringrun(ranks, "allreduce_rank.py", name, str(most)), here)
+    for name in PACKAGES:
+        mpi = installed(name)
+        worker = [str(mpi.programs / "python"), "allreduce_rank.py", "mpi", str(most)]
+        started[name] = ([*mpi.launch(ranks), *worker], mpi.programs)
+    return started
+
+
+def allreduce(options: argparse.Namespace, ranks: int) -> None:
+    """Sizes from 8 bytes on, and 1000 tensors of 4 KiB."""
+    started = libraries(ranks, options.max_bytes, options.limit_program)
+    sizes: dict[str, dict[int, list[float]]] = {name: {} for name in started}
+    many: dict[str, list[float]] = {}
+    for repeat in range(options.repeats):
+        for name, (command, programs) in started.items():
+            print(f"allreduce, {ranks} ranks, repeat {repeat + 1}: {LABELS.get(name, name)}", flush=True)
+            for line in lines_of(command, programs):
+                if "way" in line:
+                    many.setdefault(f"{LABELS.get(name, name)}, {line['way']}", []).append(line["median_us"])
+                elif line.get("case", "limit") == "limit" and line["bytes"] <= options.max_bytes:
+                    sizes[name].setdefault(line["bytes"], []).append(line["median_us"])
+    shown = sorted(sizes["ringcore"])
+    rows: list[dict[str, Any]] = [
+        {"ranks": ranks, "library": name, "bytes": size, "microseconds": values}
+        for name, by_size in sizes.items()
+        for size, values in by_size.items()
     ]
-    for nbytes in results[names[0]]:
-        cells = [f"{statistics.median(results[name][nbytes]):.4g}" for name in names]
-        lines.append(f"| {nbytes} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows += [{"ranks": ranks, "library": name, "tensors": 1000, "microseconds": v} for name, v in many.items()]
+    cells = [
+        [str(size), *(f"{statistics.median(sizes[n][size]):.4g}" if size in sizes[n] else "" for n in sizes)]
+        for size in shown
+    ]
+    text = table(["bytes", *(LABELS.get(name, name) for name in sizes)], cells)
+    if "limit" in sizes:
+        ratios = [
+            [str(size), f"{statistics.median(sizes['ringcore-registered'][size]) / statistics.median(limits):.3g}"]
+            for size, limits in sorted(sizes["limit"].items())
+            if size in sizes["ringcore-registered"]
+        ]
+        text += "\n\nRegistered memory, from Python, over the machine's limit:\n\n" + table(["bytes", "ratio"], ratios)
+    milliseconds = [[name, spread([value / 1e3 for value in values])] for name, values in many.items()]
+    text += "\n\n1000 tensors of 4 KiB:\n\n" + table(["", "ms"], milliseconds)
+    record(f"allreduce-{ranks}-ranks", rows, "Microseconds, medians:\n\n" + text)
+    if ranks == 2:
+        plot(sizes, ranks)
 
 
 def plot(results: dict[str, dict[int, list[float]]], ranks: int) -> None:
@@ -91,8 +156,10 @@ def plot(results: dict[str, dict[int, list[float]]], ranks: int) -> None:
     for name, by_size in results.items():
         sizes = sorted(by_size)
         middle = [statistics.median(by_size[size]) for size in sizes]
-        ours = name.startswith("ringcore")
-        (line,) = axes.plot(sizes, middle, marker="o", ms=3, lw=2.5 if ours else 1.2, label=LABELS.get(name, name))
+        style = {"lw": 2.5} if name.startswith("ringcore") else {"lw": 1.2}
+        if name == "limit":
+            style = {"lw": 1.2, "ls": "--", "color": "black"}
+        (line,) = axes.plot(sizes, middle, marker="o", ms=3, label=LABELS.get(name, name), **style)
         low, high = [min(by_size[size]) for size in sizes], [max(by_size[size]) for size in sizes]
         axes.fill_between(sizes, low, high, color=line.get_color(), alpha=0.15)
     axes.set(
@@ -105,36 +172,79 @@ def plot(results: dict[str, dict[int, list[float]]], ranks: int) -> None:
     figure.tight_layout()
     PLOT.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PLOT, dpi=110)
+    print(f"plot: {PLOT.relative_to(HERE.parent)}")
+
+
+# ---- Training ----
+
+
+def training(options: argparse.Namespace) -> None:
+    """A step with ringcore and with DistributedDataParallel, beside the same ranks that do not communicate."""
+    rows, cells = [], []
+    for model, (batch, steps) in TRAINED.items():
+        found: dict[str, list[float]] = {}
+        for repeat in range(options.repeats):
+            print(f"training, repeat {repeat + 1}: {MODEL_LABELS[model]}", flush=True)
+            worker = ["training_rank.py", model, str(batch), str(steps), str(ROUNDS), "alone", "ringcore", "ddp"]
+            for line in lines_of(under_ringrun(2, *worker), PYTHON.parent):
+                for strategy, values in line["milliseconds"].items():
+                    # The first round finds memory that nobody has touched yet.
+                    found.setdefault(strategy, []).append(statistics.median(values[1:]))
+        over = {
+            strategy: [value - alone for value, alone in zip(found[strategy], found["alone"], strict=True)]
+            for strategy in ("ringcore", "ddp")
+        }
+        ratio = statistics.median(a / b for a, b in zip(over["ringcore"], over["ddp"], strict=True))
+        rows += [
+            {"ranks": 2, "model": model, "strategy": name, "milliseconds": values} for name, values in found.items()
+        ]
+        cells.append(
+            [MODEL_LABELS[model], spread(found["alone"]), spread(over["ringcore"]), spread(over["ddp"]), f"{ratio:.2f}"]
+        )
+    header = ["2 ranks, batch 8", "a step alone, ms", "more with ringcore, ms", "more with DDP and gloo, ms", "ratio"]
+    record("training", rows, table(header, cells))
+
+
+def images(options: argparse.Namespace) -> None:
+    """Images a second of a ResNet-50-shaped net on synthetic data, as Horovod publishes it."""
+    batch = 8
+    rows: list[dict[str, Any]] = []
+    found: dict[int, list[float]] = {}
+    for repeat in range(options.repeats):
+        for ranks in (1, 2, 4):
+            print(f"images, repeat {repeat + 1}: {ranks} ranks", flush=True)
+            worker = ["training_rank.py", "resnet50", str(batch), "2", "4", "ringcore"]
+            for line in lines_of(under_ringrun(ranks, *worker), PYTHON.parent):
+                step = statistics.median(line["milliseconds"]["ringcore"][1:])
+                found.setdefault(ranks, []).append(batch * ranks / step * 1e3)
+    one = statistics.median(found[1])
+    cores = os.cpu_count() or 1
+    cells = []
+    for ranks, values in found.items():
+        rows.append({"ranks": ranks, "model": "resnet50", "batch": batch, "images_per_second": values})
+        efficiency = statistics.median(values) / (one * min(ranks, cores))
+        cells.append([str(ranks), spread(values), f"{efficiency:.0%}"])
+    header = ["ranks", "images/s", f"efficiency (of {cores} cores)"]
+    record("images", rows, f"ResNet-50-shaped, 64 x 64 pixels, batch {batch} a rank:\n\n" + table(header, cells))
 
 
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("what", nargs="*", choices=["allreduce", "training", "images", []])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
+    parser.add_argument("--limit-program", type=Path, help="ringcore_benchmark, which measures the machine's limit")
     options = parser.parse_args()
-    started = commands(options.ranks, options.max_bytes)
-    results: dict[str, dict[int, list[float]]] = {name: {} for name in started}
-    for repeat in range(options.repeats):
-        for name, (command, programs) in started.items():
-            print(f"repeat {repeat + 1} of {options.repeats}: {LABELS.get(name, name)}", flush=True)
-            for nbytes, microseconds in run_once(command, programs).items():
-                results[name].setdefault(nbytes, []).append(microseconds)
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    stem = f"allreduce-{options.ranks}-ranks"
-    with (folder / f"{stem}.jsonl").open("w") as file:
-        machine = {"machine": platform.machine(), "cores": os.cpu_count(), "ranks": options.ranks}
-        for name, by_size in results.items():
-            for nbytes, values in by_size.items():
-                file.write(json.dumps({**machine, "library": name, "bytes": nbytes, "microseconds": values}) + "\n")
-    text = table(results)
-    (folder / f"{stem}.md").write_text(text + "\n")
-    print(text)
-    if options.ranks == 2:
-        plot(results, options.ranks)
-        print(f"plot: {PLOT.relative_to(HERE.parent)}")
+    what = options.what or ["allreduce", "training", "images"]
+    if "allreduce" in what:
+        for ranks in options.ranks:
+            allreduce(options, ranks)
+    if "training" in what:
+        training(options)
+    if "images" in what:
+        images(options)
 
 
 if __name__ == "__main__":
