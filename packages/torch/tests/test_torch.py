@@ -116,6 +116,24 @@ def test_gradients_of_the_collectives(tmp_path: Path) -> None:
         assert max(found.values()) < 1e-10, found
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_collectives_pass_gradcheck(tmp_path: Path, ranks: int) -> None:
+    for found in run("gradcheck", tmp_path, ranks):
+        assert len(found) == 7
+        assert all(found.values()), found
+
+
+def test_adasum(tmp_path: Path) -> None:
+    # a.b = 1, |a|^2 = 1, |b|^2 = 2: a / 2 + b * 3 / 4; of the first columns alone, which are equal, their average.
+    expected = [1.25, 0.75]
+    for found in run("adasum", tmp_path):
+        assert found["allreduce"] == found["in place"] == found["step"] == expected
+        assert found["grouped"] == [expected, expected]
+        assert found["async"] == [[1.0], [1.0]]
+        assert "Adasum takes floats" in found["integers"]
+        assert "no backward_passes_per_step" in found["passes"]
+
+
 def test_compression_sends_16_bits_and_ranks_stay_equal(tmp_path: Path) -> None:
     for found in run("compression", tmp_path):
         assert found["none"] == [[3.0, 3 + 3 * 2**-9, 3000.0], "torch.float32"]

@@ -260,6 +260,83 @@ def differentiable() -> dict[str, Any]:
     return worst
 
 
+class _TellBackward(torch.autograd.Function):
+    """The identity; says before its backward that the other ranks are needed for one."""
+
+    @staticmethod
+    def forward(ctx: Any, root: int, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.root = root
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        ring.broadcast_object("backward", ctx.root)
+        return None, grad
+
+
+def gradcheck() -> dict[str, Any]:
+    """torch.autograd.gradcheck of each collective on one rank after the other, while the others follow."""
+    rank, size = ring.rank(), ring.size()
+    calls: dict[str, Callable[[torch.Tensor], Any]] = {
+        "allreduce": lambda x: ring.allreduce(x, name="r"),
+        "allreduce sum": lambda x: ring.allreduce(x, op=ring.Sum, prescale_factor=0.5, name="r"),
+        "grouped_allreduce": lambda x: torch.cat(ring.grouped_allreduce([x, x * x], op=ring.Sum, name="g")),
+        "allgather": lambda x: ring.allgather(x, name="a"),
+        "broadcast": lambda x: ring.broadcast(x, 1, name="b"),
+        "reducescatter": lambda x: ring.reducescatter(x, name="s"),
+        "alltoall": lambda x: ring.alltoall(x, [1] + [0] * (size - 2) + [2], name="t")[0],
+    }
+    found: dict[str, Any] = {}
+    for name, call in calls.items():
+        x = torch.arange(6, dtype=torch.float64).view(3, 2).add(1.0 + rank).requires_grad_()
+        for active in range(size):
+            if active == rank:
+
+                def follow(given: torch.Tensor, call: Any = call, active: int = active) -> torch.Tensor:
+                    ring.broadcast_object("forward", active)
+                    return _TellBackward.apply(active, call(given))
+
+                ok = torch.autograd.gradcheck(follow, (x,), check_undefined_grad=False, raise_exception=False)
+                ring.broadcast_object("done", active)
+                found[name] = ok
+                continue
+            result = None
+            while (order := ring.broadcast_object(None, active)) != "done":
+                if order == "forward":
+                    result = call(x)
+                else:
+                    result.backward(torch.zeros_like(result), retain_graph=True)
+    return found
+
+
+def adasum() -> dict[str, Any]:
+    """Adasum of tensors, and an optimizer whose ranks' steps are combined."""
+    rank = ring.rank()
+    own = torch.tensor([1.0, 0.0]) if rank == 0 else torch.tensor([1.0, 1.0])
+    found: dict[str, Any] = {
+        "allreduce": ring.allreduce(own, op=ring.Adasum).tolist(),
+        "in place": ring.allreduce_(own.clone().bfloat16(), op=ring.Adasum).tolist(),
+        "async": ring.synchronize(ring.allreduce_async_(own[None].repeat(2, 1)[:, :1], op=ring.Adasum)).tolist(),
+        "grouped": [tensor.tolist() for tensor in ring.grouped_allreduce([own, own.double()], op=ring.Adasum)],
+        "integers": refusal(lambda: ring.allreduce(torch.ones(2, dtype=torch.int32), op=ring.Adasum)),
+    }
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1, bias=False).double()
+    start = model.weight.detach().clone()
+    optimizer = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), op=ring.Adasum
+    )
+    model(own.double()).sum().backward()  # the gradient is the input
+    optimizer.step()
+    found["step"] = ((start - model.weight.detach()) / 0.5)[0].tolist()
+    found["passes"] = refusal(
+        lambda: ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.5), backward_passes_per_step=2, op=ring.Adasum
+        )
+    )
+    return found
+
+
 def compression() -> dict[str, Any]:
     """What is sent in 16 bits, and that training with it ends equal on all ranks."""
     found = {}
