@@ -260,18 +260,19 @@ def differentiable() -> dict[str, Any]:
     return worst
 
 
-class _TellBackward(torch.autograd.Function):
-    """The identity; says before its backward that the other ranks are needed for one."""
+class _OutputsOfAll(torch.autograd.Function):
+    """The outputs of all ranks in one row; in backward each rank gets the gradient of its own."""
 
     @staticmethod
-    def forward(ctx: Any, root: int, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.root = root
-        return tensor.clone()
+    def forward(ctx: Any, root: int, own: torch.Tensor) -> torch.Tensor:
+        outputs = ring.allgather_object(own.detach())
+        ctx.root, ctx.shape, ctx.lengths = root, own.shape, [output.numel() for output in outputs]
+        return torch.cat([output.flatten() for output in outputs])
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        ring.broadcast_object("backward", ctx.root)
-        return None, grad
+        parts = ring.broadcast_object(grad.split(ctx.lengths), ctx.root)
+        return None, parts[ring.rank()].view(ctx.shape)
 
 
 def gradcheck() -> dict[str, Any]:
@@ -292,20 +293,21 @@ def gradcheck() -> dict[str, Any]:
         for active in range(size):
             if active == rank:
 
-                def follow(given: torch.Tensor, call: Any = call, active: int = active) -> torch.Tensor:
+                def outputs(given: torch.Tensor, call: Any = call, active: int = active) -> torch.Tensor:
                     ring.broadcast_object("forward", active)
-                    return _TellBackward.apply(active, call(given))
+                    return _OutputsOfAll.apply(active, call(given))
 
-                ok = torch.autograd.gradcheck(follow, (x,), check_undefined_grad=False, raise_exception=False)
-                ring.broadcast_object("done", active)
+                ok = torch.autograd.gradcheck(outputs, (x,), check_undefined_grad=False, raise_exception=False)
                 found[name] = ok
+                ring.broadcast_object("done", active)
                 continue
             result = None
-            while (order := ring.broadcast_object(None, active)) != "done":
+            while not isinstance(order := ring.broadcast_object(None, active), str) or order != "done":
                 if order == "forward":
                     result = call(x)
+                    ring.allgather_object(result.detach())
                 else:
-                    result.backward(torch.zeros_like(result), retain_graph=True)
+                    result.backward(order[rank].view(result.shape), retain_graph=True)
     return found
 
 
