@@ -54,9 +54,16 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   }
   std::span<const std::byte> payload;
   if ((header.flags & kEager) != 0) payload = {operation.input, eager_bytes(operation.descriptor, set.self)};
-  const std::vector<std::byte> record = build_record(header, descriptor, operation.splits, payload);
-  for (Peer* peer : set.peers) {
-    if (peer != nullptr) send(*peer, record);
+  if (descriptor.empty() && operation.splits.empty() && payload.empty()) {
+    header.bytes = sizeof(header);  // the steady state of a training loop
+    for (Peer* peer : set.peers) {
+      if (peer != nullptr) send(*peer, header, {});
+    }
+  } else {
+    const std::vector<std::byte> record = build_record(header, descriptor, operation.splits, payload);
+    for (Peer* peer : set.peers) {
+      if (peer != nullptr) send(*peer, record);
+    }
   }
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
@@ -157,7 +164,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
                                           std::to_string(peer.received_records) + " was expected");
   }
   ++peer.received_records;
-  peer.last_heard = clock_.now();
+  peer.last_heard = last_tend_;  // at most one interval of `tend` too early, and a clock is not asked for each record
   if (!peer.greeted && header.type != RecordType::kHello) {
     throw Error(ErrorKind::kProtocol, "did not start with a greeting");
   }

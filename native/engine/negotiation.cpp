@@ -117,8 +117,13 @@ void Negotiation::learn(const std::shared_ptr<const Descriptor>& descriptor, std
 }
 
 std::shared_ptr<const Descriptor> Negotiation::find(std::uint64_t signature) const {
-  const auto found = known_.find(signature);
-  return found == known_.end() ? nullptr : found->second;
+  if (last_found_ == nullptr || last_signature_ != signature) {
+    const auto found = known_.find(signature);
+    if (found == known_.end()) return nullptr;
+    last_signature_ = signature;
+    last_found_ = found->second;
+  }
+  return last_found_;
 }
 
 bool Negotiation::quiet() const {

@@ -160,6 +160,9 @@ class Negotiation {
   std::unordered_map<std::uint64_t, std::deque<Pending>> pending_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> touched_;  // (order, name hash) announced in this round
   std::unordered_map<std::uint64_t, std::shared_ptr<const Descriptor>> known_;
+  // What was looked for last: ranks announce the same one after the other.
+  mutable std::uint64_t last_signature_ = 0;
+  mutable std::shared_ptr<const Descriptor> last_found_;
 };
 
 }  // namespace ringcore::engine

@@ -1,6 +1,7 @@
 // Where an array lies and what it holds, for anything that speaks the buffer protocol or DLPack.
 #include "buffer.hpp"
 
+#include <span>
 #include <string>
 #include <unordered_map>
 
@@ -79,45 +80,87 @@ int code_of(nb::dlpack::dtype dtype) {
   }
 }
 
-Buffer buffer_of(const void* data, int dims, const std::int64_t* shape, const std::int64_t* strides, int dtype) {
-  Buffer buffer;
-  buffer.address = reinterpret_cast<std::uintptr_t>(data);
-  buffer.dtype = dtype;
-  buffer.shape.assign(shape, shape + dims);
-  std::int64_t size = 1;
-  for (int i = 0; i < dims; ++i) size *= shape[i];
-  std::int64_t stride = 1;
-  for (int i = dims; strides != nullptr && size > 0 && i-- > 0;) {
-    buffer.contiguous = buffer.contiguous && (shape[i] == 1 || strides[i] == stride);
-    stride *= shape[i];
+struct Layout {
+  const void* data;
+  int dims;
+  const std::int64_t* shape;
+  const std::int64_t* strides;  // null: contiguous
+  int dtype;                    // our code, -1: none
+
+  bool contiguous() const {
+    if (strides == nullptr) return true;
+    std::int64_t size = 1;
+    for (int i = 0; i < dims; ++i) size *= shape[i];
+    std::int64_t stride = 1;
+    for (int i = dims; size > 0 && i-- > 0;) {
+      if (shape[i] != 1 && strides[i] != stride) return false;
+      stride *= shape[i];
+    }
+    return true;
   }
-  return buffer;
-}
+};
 
-template <class Array>
-std::optional<Buffer> described_as(nb::handle object) {
+template <class Array, class Use>
+bool as_ndarray(nb::handle object, const Use& use) {
   Array array;
-  if (!nb::try_cast<Array>(object, array, false)) return std::nullopt;
-  return buffer_of(array.data(), static_cast<int>(array.ndim()), array.shape_ptr(), array.stride_ptr(),
-                   code_of(array.dtype()));
+  if (!nb::try_cast<Array>(object, array, false)) return false;
+  use(Layout{array.data(), static_cast<int>(array.ndim()), array.shape_ptr(), array.stride_ptr(),
+             code_of(array.dtype())});
+  return true;
 }
 
-}  // namespace
-
-std::optional<Buffer> describe(nb::handle array, bool writable) {
-  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) return nb::cast<const Buffer&>(array);
+// Calls `use` with the layout of an array in host memory; false when the object is none, or may not be written.
+template <class Use>
+bool look_at(nb::handle array, bool writable, const Use& use) {
   if (const ExchangeApi* api = exchange_of(array)) {
     nb::dlpack::dltensor tensor{};
     if (api->tensor_from_object(array.ptr(), &tensor) != 0) {
       PyErr_Clear();
-      return std::nullopt;
+      return false;
     }
-    if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned) return std::nullopt;
-    return buffer_of(static_cast<const std::byte*>(tensor.data) + tensor.byte_offset, tensor.ndim, tensor.shape,
-                     tensor.strides, code_of(tensor.dtype));
+    if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned) return false;
+    use(Layout{static_cast<const std::byte*>(tensor.data) + tensor.byte_offset, tensor.ndim, tensor.shape,
+               tensor.strides, code_of(tensor.dtype)});
+    return true;
   }
-  return writable ? described_as<nb::ndarray<nb::device::cpu>>(array)
-                  : described_as<nb::ndarray<nb::ro, nb::device::cpu>>(array);
+  return writable ? as_ndarray<nb::ndarray<nb::device::cpu>>(array, use)
+                  : as_ndarray<nb::ndarray<nb::ro, nb::device::cpu>>(array, use);
+}
+
+Buffer describe(nb::handle array, bool writable) {
+  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) return nb::cast<const Buffer&>(array);
+  Buffer buffer;
+  const bool is_array = look_at(array, writable, [&](const Layout& layout) {
+    buffer = {reinterpret_cast<std::uintptr_t>(layout.data),
+              {layout.shape, layout.shape + layout.dims},
+              layout.dtype,
+              layout.contiguous(),
+              nb::borrow(array)};
+  });
+  if (!is_array) throw nb::type_error("not an array in host memory");
+  return buffer;
+}
+
+}  // namespace
+
+std::optional<ArrayView> view_of(nb::handle array, bool writable) {
+  std::optional<ArrayView> view;
+  const auto fill = [&view](const void* data, std::span<const std::uint64_t> shape, int dtype) {
+    view = {static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape), static_cast<DType>(dtype)};
+  };
+  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) {
+    const auto& buffer = nb::cast<const Buffer&>(array);
+    if (buffer.dtype >= 0 && buffer.contiguous) {
+      fill(reinterpret_cast<const void*>(buffer.address), buffer.shape, buffer.dtype);
+    }
+    return view;
+  }
+  look_at(array, writable, [&](const Layout& layout) {
+    if (layout.dtype < 0 || !layout.contiguous()) return;
+    const auto* extents = reinterpret_cast<const std::uint64_t*>(layout.shape);  // none is negative
+    fill(layout.data, {extents, static_cast<std::size_t>(layout.dims)}, layout.dtype);
+  });
+  return view;
 }
 
 void register_buffer(nb::module_& module) {
@@ -141,14 +184,7 @@ void register_buffer(nb::module_& module) {
       .def_ro("owner", &Buffer::owner)
       .def_ro("contiguous", &Buffer::contiguous);
   module.def(
-      "describe",
-      [](nb::handle array, bool writable) {
-        std::optional<Buffer> buffer = describe(array, writable);
-        if (!buffer) throw nb::type_error("not an array in host memory");
-        buffer->owner = nb::borrow(array);
-        return *std::move(buffer);
-      },
-      nb::arg("array"), nb::arg("writable"),
+      "describe", &describe, nb::arg("array"), nb::arg("writable"),
       "The array as a Buffer; its dtype may be -1, and it may be not contiguous. TypeError for what is no array in "
       "host "
       "memory, or may not be written where `writable`.");

@@ -8,6 +8,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include "base/types.hpp"
+#include "engine/request.hpp"
+
 namespace ringcore::python {
 
 // A piece of host memory that a Python object owns.
@@ -19,8 +22,15 @@ struct Buffer {
   nanobind::object owner;
 };
 
-// Describes a Buffer, or anything that speaks the buffer protocol or DLPack and lies in host memory, without its owner.
-// nullopt for everything else, and for memory that may not be written where `writable`.
-std::optional<Buffer> describe(nanobind::handle array, bool writable);
+// What an operation needs of an array.
+struct ArrayView {
+  std::byte* data = nullptr;
+  engine::Shape shape;
+  DType dtype{};
+};
+
+// Looks at a Buffer, or at anything that speaks the buffer protocol or DLPack. nullopt for what is no contiguous array in
+// host memory of a dtype that the engine knows, and for memory that may not be written where `writable`.
+std::optional<ArrayView> view_of(nanobind::handle array, bool writable);
 
 }  // namespace ringcore::python

@@ -179,12 +179,10 @@ void PythonHandle::raise_error() {
   if (operation_->error != nullptr) throw *operation_->error;
 }
 
-Buffer describe_contiguous(nb::handle array, bool writable) {
-  std::optional<Buffer> buffer = describe(array, writable);
-  if (!buffer || buffer->dtype < 0 || !buffer->contiguous) {
-    throw nb::type_error("not a contiguous array in host memory of a dtype that ringcore knows");
-  }
-  return *std::move(buffer);
+ArrayView array_of(nb::handle array, bool writable) {
+  const std::optional<ArrayView> view = view_of(array, writable);
+  if (!view) throw nb::type_error("not a contiguous array in host memory of a dtype that ringcore knows");
+  return *view;
 }
 
 // What all tensors of a call have in common.
@@ -202,19 +200,18 @@ struct Call {
 std::shared_ptr<Operation> make_operation(const Call& call, nb::handle input, nb::handle output) {
   auto operation = std::make_shared<Operation>();
   engine::Descriptor& descriptor = operation->descriptor;
-  const Buffer source = describe_contiguous(input, false);
-  operation->input = reinterpret_cast<const std::byte*>(source.address);
-  descriptor.dtype = static_cast<DType>(source.dtype);
-  descriptor.shape = engine::Shape::of(source.shape);
+  const ArrayView source = array_of(input, false);
+  operation->input = source.data;
+  descriptor.dtype = source.dtype;
+  descriptor.shape = source.shape;
   if (output.is_valid() && output.is(input)) {
-    operation->output = reinterpret_cast<std::byte*>(source.address);
+    operation->output = source.data;
   } else if (output.is_valid()) {
-    const Buffer target = describe_contiguous(output, true);
-    operation->output = reinterpret_cast<std::byte*>(target.address);
-    if (target.dtype != source.dtype || target.shape != source.shape) {
-      const auto text = [](const Buffer& buffer) {
-        return std::string(name_of(static_cast<DType>(buffer.dtype))) + " " +
-               engine::Shape::of(buffer.shape).to_string();
+    const ArrayView target = array_of(output, true);
+    operation->output = target.data;
+    if (target.dtype != source.dtype || !(target.shape == source.shape)) {
+      const auto text = [](const ArrayView& view) {
+        return std::string(name_of(view.dtype)) + " " + view.shape.to_string();
       };
       throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': the output is " + text(target) + ", the input " +
                                                    text(source) + ". Remedy: give them one dtype and one shape.");
@@ -260,7 +257,8 @@ nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<Pyt
 
 void register_runtime(nb::module_& module) {
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
-      .def("done", &PythonHandle::done, "Whether it has ended, successfully or not. Never blocks.")
+      .def("done", &PythonHandle::done,
+           "Whether it has ended, successfully or not, so that `synchronize` will not block.")
       .def("wait", &PythonHandle::wait, nb::arg("timeout_s") = std::numeric_limits<double>::infinity(),
            "Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same "
            "on every rank.")
@@ -283,15 +281,13 @@ void register_runtime(nb::module_& module) {
           "adasum_into",
           [](const PythonHandle& handle, std::size_t index, nb::handle target, double scale) {
             const Operation& gathered = handle.part(index);
-            const Buffer buffer = describe_contiguous(target, true);
+            const ArrayView to = array_of(target, true);
             const std::size_t ranks = gathered.result_rows.size();
             const std::size_t bytes = gathered.result.size() / ranks;
             std::vector<const std::byte*> sources;
             for (std::size_t rank = 0; rank < ranks; ++rank) sources.push_back(gathered.result.data() + rank * bytes);
-            const auto dtype = static_cast<DType>(buffer.dtype);
-            auto* const to = reinterpret_cast<std::byte*>(buffer.address);
             const nb::gil_scoped_release released;
-            adasum(dtype, sources, to, bytes / size_of(dtype), scale);
+            adasum(to.dtype, sources, to.data, bytes / size_of(to.dtype), scale);
           },
           nb::arg("index"), nb::arg("target"), nb::arg("scale"),
           "Of an allgather of one row a rank: combines the rows by Adasum into `target`.")

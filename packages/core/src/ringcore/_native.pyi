@@ -75,7 +75,9 @@ class Handle:
     """A submitted operation, or a group of them."""
 
     def done(self) -> bool:
-        """Whether it has ended, successfully or not. Never blocks."""
+        """
+        Whether it has ended, successfully or not, so that `synchronize` will not block.
+        """
 
     def wait(self, timeout_s: float = float('inf')) -> bool:
         """

@@ -18,18 +18,9 @@ Product = ReduceOp.PRODUCT
 Adasum = ReduceOp.ADASUM
 
 
-def poll(handle: Handle) -> bool:
-    """Whether the operation has ended, so that `synchronize` will not block."""
-    return handle.done()
-
-
-def synchronize(handle: Handle) -> Any:
-    """Wait for an operation and return its result.
-
-    Raises:
-        RingcoreError: Why it failed, the same on every rank.
-    """
-    return handle.synchronize()
+# Called once a tensor: the native methods themselves, without a Python function around them.
+poll = Handle.done
+synchronize = Handle.synchronize
 
 
 def name_or_next(name: str | None, kind: str) -> str:

@@ -125,7 +125,7 @@ def allreduce(
         DuplicateNameError: The name is in use by an operation that is not done.
         RingcoreError: Where `blocking`, what `Handle.wait` raises.
     """
-    if op is ReduceOp.ADASUM:
+    if op < 0:
         return _adasum(
             sources, targets, name, prescale_factor * postscale_factor, process_set, result=result, finish=finish,
             blocking=blocking,

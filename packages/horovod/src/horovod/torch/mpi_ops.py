@@ -23,7 +23,7 @@ from ringcore import (
     stop_timeline,
 )
 from ringcore.adapter import Handle, ReduceOp
-from ringcore_torch import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
+from ringcore_torch import Adasum, Average, Max, Min, Product, Sum, join
 
 from horovod.common.basics import (
     ccl_built,
@@ -114,6 +114,16 @@ def _op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 def _divided(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
     """Horovod's average of integers: rounded down."""
     return tensor.div_(process_set.size(), rounding_mode="floor")
+
+
+def poll(handle: Any) -> bool:
+    """Whether an operation has ended, so that `synchronize` will not block."""
+    return bool(handle.done())
+
+
+def synchronize(handle: Any) -> Any:
+    """Wait for an operation and return its result."""
+    return handle.synchronize()
 
 
 class _DividingHandle:
