@@ -127,23 +127,25 @@ def test_what_a_leaving_rank_has_announced_ends_as_well(tmp_path: Path, transpor
     assert types[2] in (None, "PeerLostError")  # it had all data, or it had not
 
 
-def leaves_in_the_middle() -> str | None:
+def leaves_in_the_middle() -> list:
     ringcore.init()
     tensor = np.ones(60_000_000, np.float32)
     ringcore.barrier()
-    handle = ringcore.allreduce_async_(tensor, name="large")
+    handle = ringcore.allreduce_async_(tensor, op=ringcore.Sum, name="large")
     if ringcore.rank() == 1:
         await_mark("submitted", 0)
         ringcore.shutdown()
-        return None
+        return []
     mark("submitted")
-    return caught(ringcore.synchronize, handle)["type"]
+    return [caught(ringcore.synchronize, handle)["type"], float(tensor.min())]
 
 
 @TRANSPORTS
 def test_a_rank_that_leaves_in_the_middle_of_an_operation_is_noticed(tmp_path: Path, transport: str) -> None:
     env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_TIMEOUT_S": "300"}
-    assert ranks.run(leaves_in_the_middle, 2, tmp_path, env=env)[0] == "PeerLostError"
+    error, smallest = ranks.run(leaves_in_the_middle, 2, tmp_path, env=env)[0]
+    # A rank that says goodbye goes on for as long as its peers take to answer: it may just have got to the end.
+    assert error == "PeerLostError" or (error, smallest) == (None, 2.0)
 
 
 def forks_with_registered_memory() -> list:
