@@ -65,6 +65,7 @@ struct Execution::Task {
   std::vector<std::shared_ptr<const Descriptor>> descriptors;  // one, or those of the bucket; also when joined
   std::vector<std::shared_ptr<Operation>> operations;          // the same order; empty when this rank has joined
   std::vector<Contribution> contributions;                     // of a task that is no bucket
+  std::vector<int> absent;  // members that had joined: the same for all tensors of a bucket
   bool bucket = false;
   bool registered = false;  // every rank's data lies ready in its arena
   int lane = 0;
@@ -176,13 +177,14 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
   const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
                       bytes <= settings_.fusion_threshold_bytes && !large_and_in_place;
   if (bucket) {
-    if (Task* open = open_bucket(descriptor, bytes)) return open->add(described, std::move(own), bytes);
+    if (Task* open = open_bucket(release, descriptor, bytes)) return open->add(described, std::move(own), bytes);
   }
   auto task = std::make_unique<Task>();
   task->add(described, std::move(own), bytes);
   task->registered = registered;
   task->bucket = bucket;
   if (bucket) {
+    task->absent = release.absent();
     buckets_.push_back(std::move(task));
     return;
   }
@@ -192,9 +194,10 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
 }
 
 // The bucket that the tensor still fits into; one that is too full for it is closed.
-Execution::Task* Execution::open_bucket(const Descriptor& descriptor, std::size_t bytes) {
-  const auto open = std::find_if(buckets_.begin(), buckets_.end(),
-                                 [&](const auto& bucket) { return same_bucket(bucket->descriptor(), descriptor); });
+Execution::Task* Execution::open_bucket(const Release& release, const Descriptor& descriptor, std::size_t bytes) {
+  const auto open = std::find_if(buckets_.begin(), buckets_.end(), [&](const auto& bucket) {
+    return same_bucket(bucket->descriptor(), descriptor) && bucket->absent == release.absent();
+  });
   if (open == buckets_.end()) return nullptr;
   if ((*open)->bytes + bytes <= settings_.fusion_threshold_bytes) return open->get();
   std::unique_ptr<Task> full = std::move(*open);

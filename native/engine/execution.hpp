@@ -69,7 +69,7 @@ class Execution {
   void release_parts(Release& group, const std::shared_ptr<Operation>& own);
   void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
                    Release& release);
-  Task* open_bucket(const Descriptor& descriptor, std::size_t bytes);
+  Task* open_bucket(const Release& release, const Descriptor& descriptor, std::size_t bytes);
   void complete(std::shared_ptr<Operation> operation);
   void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);

@@ -98,6 +98,14 @@ bool Release::all_registered() const {
                      [](const Contribution& c) { return c.present && c.location != 0; });
 }
 
+std::vector<int> Release::absent() const {
+  std::vector<int> members;
+  for (std::size_t m = 0; m < contributions.size(); ++m) {
+    if (!contributions[m].present) members.push_back(static_cast<int>(m));
+  }
+  return members;
+}
+
 Negotiation::Negotiation(std::vector<Rank> members, int self)
     : members_(std::move(members)),
       self_(self),

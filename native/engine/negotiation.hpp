@@ -64,6 +64,7 @@ struct Release {
   bool all_have(std::uint8_t flag) const;  // and nobody is missing
   bool any_has(std::uint8_t flag) const;
   bool all_registered() const;
+  std::vector<int> absent() const;  // members that have joined instead
 };
 
 struct Decision {

@@ -261,6 +261,31 @@ TEST_CASE("joined ranks contribute nothing") {
   });
 }
 
+TEST_CASE("a bucket that is open when a rank joins takes no tensors that this rank does not have") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    for (int step = 0; step < 20; ++step) {
+      std::vector<float> before(10, mark(rank));
+      std::vector<float> after(2000, mark(rank));
+      const auto first = allreduce("before", before);
+      runtime.submit(first);  // nobody waits for it yet
+      auto join = std::make_shared<Operation>();
+      join->join = true;
+      if (rank == 0) {
+        const auto second = allreduce("after", after);
+        runtime.submit(second);
+        finish(runtime, *second);
+        CHECK(after[1999] == 1.0F);
+      }
+      runtime.submit(join);
+      finish(runtime, *join);
+      finish(runtime, *first);
+      CHECK(before[9] == 3.0F);
+    }
+  });
+}
+
 TEST_CASE("a group is released as one, and fails as one") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {

@@ -162,11 +162,14 @@ class Simulation {
     for (const std::size_t task : order) {
       state.script.push_back({blocking_ ? Action::Kind::kRun : Action::Kind::kSubmit, task});
     }
+    // A rank may join before it waits for what it has submitted.
+    const bool joins_early = joins_ && pick(2) == 0;
+    if (joins_early) state.script.push_back({Action::Kind::kJoin, 0});
     if (!blocking_) {
       std::shuffle(order.begin(), order.end(), choose_);
       for (const std::size_t task : order) state.script.push_back({Action::Kind::kWait, task});
     }
-    if (joins_) state.script.push_back({Action::Kind::kJoin, 0});
+    if (joins_ && !joins_early) state.script.push_back({Action::Kind::kJoin, 0});
   }
 
   // Rank r contributes 8^r times something that depends on the element: a lost or doubled share shows whose it was.

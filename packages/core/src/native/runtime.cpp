@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include <nanobind/nanobind.h>
@@ -67,11 +69,17 @@ class PythonRuntime {
 
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
   void abandon(std::shared_ptr<Operation> operation, nb::object memory) {
-    std::erase_if(abandoned_, [](const auto& item) { return item.first->done(); });
+    const auto running =
+        std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) { return item.first->done(); });
+    // What is freed may drop other handles, which come here again: it is freed last.
+    const std::vector<Abandoned> ended(std::move_iterator(abandoned_.begin()), std::move_iterator(running));
+    abandoned_.erase(abandoned_.begin(), running);
     abandoned_.emplace_back(std::move(operation), std::move(memory));
   }
 
  private:
+  using Abandoned = std::pair<std::shared_ptr<Operation>, nb::object>;
+
   std::unique_ptr<transport::Link> make_link(Rank rank, int size, Rank peer, const std::string& kind,
                                              const std::vector<int>& fds, int segment_fd) const {
     std::vector<Fd> owned;
@@ -83,7 +91,7 @@ class PythonRuntime {
 
   pid_t pid_ = ::getpid();
   std::shared_ptr<HostMemory> memory_;
-  std::vector<std::pair<std::shared_ptr<Operation>, nb::object>> abandoned_;  // outlives the engine
+  std::vector<Abandoned> abandoned_;  // outlives the engine
   std::unique_ptr<engine::Runtime> runtime_;
 };
 
@@ -110,9 +118,10 @@ class PythonHandle {
   // True when it has ended; lets an open bucket go, because somebody is interested.
   bool done() {
     if (operation_->done()) return true;
+    engine::Runtime& engine = runtime().get();
     const nb::gil_scoped_release released;
     try {
-      return runtime().get().wait(*operation_, 0, {}, false);
+      return engine.wait(*operation_, 0, {}, false);
     } catch (const Error&) {
       return operation_->done();  // `wait` tells
     }
@@ -123,6 +132,7 @@ class PythonHandle {
   void raise_error();
 
   const Operation& part(std::size_t index) const {
+    if (!operation_->done()) throw Error(ErrorKind::kInvalidArgument, "the operation has not ended; wait for it first");
     if (operation_->parts.empty() && index == 0) return *operation_;
     return *operation_->parts.at(index);
   }
@@ -159,12 +169,12 @@ bool PythonHandle::wait(double timeout_s) {
   if (!operation_->done()) {
     const bool alone = is_alone();
     const double limit = timeout_s * static_cast<double>(kSecond);
+    engine::Runtime& engine = runtime().get();
     bool done = false;
     {
       const nb::gil_scoped_release released;
-      done =
-          runtime().get().wait(*operation_, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
-                               python_interrupted, alone);
+      done = engine.wait(*operation_, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
+                         python_interrupted, alone);
     }
     if (!done && PyErr_Occurred() == nullptr) return false;
   }
@@ -363,9 +373,10 @@ void register_runtime(nb::module_& module) {
             auto operation = std::make_shared<Operation>();
             operation->join = true;
             operation->process_set = process_set;
+            engine::Runtime& runtime = nb::cast<PythonRuntime&>(self).get();
             {
               const nb::gil_scoped_release released;
-              nb::cast<PythonRuntime&>(self).get().submit(operation);
+              runtime.submit(operation);
             }
             return PythonHandle(std::move(operation), nb::none(), nb::borrow(self), nb::none(), nb::none());
           },
