@@ -22,6 +22,7 @@ Entry entry_of(const RecordHeader& header) {
   entry.name_hash = header.name_hash;
   entry.rows = header.rows;
   entry.location = header.location;
+  entry.position = header.position;
   entry.priority = header.priority;
   return entry;
 }
@@ -242,7 +243,8 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   if (member >= static_cast<int>(set.peers.size()) || set.peers[member] != &peer) {
     throw Error(ErrorKind::kProtocol, "is not a member of process set " + std::to_string(set.id));
   }
-  if (!set.negotiation.joined(member) && header.position != set.negotiation.length(member)) {
+  // Behind its join a member's log goes on where the join ends, which this rank may not know yet.
+  if (header.position != set.negotiation.length(member) && !set.negotiation.announced_join(member)) {
     throw Error(ErrorKind::kProtocol, "announced position " + std::to_string(header.position) + " where " +
                                           std::to_string(set.negotiation.length(member)) + " was expected");
   }

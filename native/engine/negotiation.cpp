@@ -116,7 +116,7 @@ Negotiation::Negotiation(std::vector<Rank> members, int self)
 
 void Negotiation::append(int member, Entry entry) {
   Log& log = logs_[member];
-  if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, log.end() + 1);
+  if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, entry.position + 1);
   log.entries.push_back(std::move(entry));
 }
 
@@ -211,6 +211,9 @@ void Negotiation::decide(std::vector<Decision>& decisions) {
       logs_[m].first = round_;
     }
     if (joined_count_ == static_cast<int>(logs_.size())) {
+      Decision close;  // nobody may have waited for what was submitted before
+      close.kind = Decision::Kind::kFlush;
+      decisions.push_back(std::move(close));
       Decision decision;
       decision.kind = Decision::Kind::kJoined;
       decision.last_joined = last_joined_;

@@ -33,6 +33,7 @@ struct Entry {
   std::uint64_t name_hash = 0;
   std::uint64_t rows = 0;
   std::uint64_t location = 0;
+  std::uint64_t position = 0;  // as the sender counts: another rank's entry with kFill
   std::int32_t priority = 0;
   std::shared_ptr<const Descriptor> descriptor;  // kOperation, kCancel
   std::vector<std::uint64_t> splits;
