@@ -29,7 +29,8 @@ def test_an_adapter_has_the_version_of_the_core_and_pins_it(adapter: str) -> Non
 def test_the_source_distribution_of_the_core_has_the_whole_engine() -> None:
     with tarfile.open(ROOT / "dist" / f"ringcore-{ringcore.__version__}.tar.gz") as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
-    engine = {str(path.relative_to(ROOT)) for path in (ROOT / "native").rglob("*") if path.suffix in (".cpp", ".hpp")}
+    sources = [path for path in (ROOT / "native").rglob("*.[ch]pp") if "tests" not in path.parts[len(ROOT.parts) :]]
+    engine = {str(path.relative_to(ROOT)) for path in sources}
     assert engine
     assert engine | {"native/CMakeLists.txt", "LICENSE"} <= names
 
