@@ -68,15 +68,15 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
   if (a.collective != b.collective) {
     return "the kind of collective differs; give different operations different names, and call them in the same order";
   }
+  if (a.parts.size() != b.parts.size()) {
+    return "the number of tensors in the group differs; submit the same tensors together on all ranks";
+  }
   if (a.dtype != b.dtype) return "the dtype differs; convert the tensor to one dtype on all ranks";
   if (a.op != b.op) return "the reduce operation differs; pass the same op on all ranks";
   if (a.root != b.root) return "the root rank differs; pass the same root_rank on all ranks";
   if (!(a.shape == b.shape)) {
     return "the shape differs; give the tensor the same shape on all ranks (allgather and alltoall allow another "
            "first dimension)";
-  }
-  if (a.parts.size() != b.parts.size()) {
-    return "the number of tensors in the group differs; submit the same tensors together on all ranks";
   }
   return "the prescale or postscale factor differs; pass the same factors on all ranks";
 }
