@@ -12,6 +12,7 @@ from ringcore._operations import Adasum
 
 from ringcore_torch._operations import grouped_allreduce_async
 from ringcore_torch.compression import Compressor
+from ringcore_torch.wrapping import with_methods
 
 
 class AdasumOptimizer(torch.optim.Optimizer):
@@ -59,9 +60,7 @@ def wrap(
     compression: type[Compressor],
 ) -> Any:
     """The optimizer as an instance of a subclass of its own class."""
-    kind = type(optimizer.__class__.__name__, (AdasumOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__})
-    wrapped: Any = object.__new__(kind)
-    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    wrapped = with_methods(optimizer, AdasumOptimizer)
     wrapped._named = named
     wrapped._prefix = context().next_name("AdasumOptimizer")
     wrapped._process_set = process_set

@@ -21,6 +21,7 @@ from ringcore_torch import adasum
 from ringcore_torch.buckets import Bucket, Groups, PackedBucket, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
+from ringcore_torch.wrapping import with_methods
 
 # Which reducer averages a parameter's gradient: the one that was made last.
 _reducers: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -278,13 +279,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
                 "gradient_predivide_factor; step() as often as gradients are to be combined"
             )
         return adasum.wrap(optimizer, named, process_set, compression)
-    kind = type(
-        optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {"__doc__": optimizer.__doc__}
-    )
     adapter.keep_freed_memory()
-    wrapped: Any = object.__new__(kind)
-    # A scheduler that was attached before has put its own `step` on the instance; the wrapper's must win.
-    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    wrapped = with_methods(optimizer, _DistributedOptimizer)
     wrapped._ring = _Reducer(
         named, backward_passes_per_step, op, gradient_predivide_factor, process_set, compression, groups,
         sparse_as_dense,

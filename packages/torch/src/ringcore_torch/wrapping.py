@@ -1,0 +1,19 @@
+"""Optimizers that keep their class and their state, and get methods of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def with_methods(optimizer: torch.optim.Optimizer, methods: type[torch.optim.Optimizer]) -> Any:
+    """An optimizer of a subclass of `optimizer`'s own class, in which `methods` come first.
+
+    It shares `param_groups` and `state` with the given one, so that schedulers and checkpoints go on working.
+    """
+    kind = type(optimizer.__class__.__name__, (methods, optimizer.__class__), {"__doc__": optimizer.__doc__})
+    wrapped: Any = object.__new__(kind)
+    # A scheduler that was attached before has put its own `step` on the instance; the wrapper's must win.
+    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    return wrapped
