@@ -153,3 +153,8 @@ def test_modules_that_scripts_import_from() -> None:
         "assert found == [1] and hvd.gloo_built() and not hvd.mpi_built() and hvd.nccl_built() == 0\n"
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_check_build_is_the_doctor() -> None:
+    done = start(str(Path(sys.executable).with_name("horovodrun")), "--check-build")
+    assert "transports, tried between two processes" in done.stdout, done.stdout + done.stderr
