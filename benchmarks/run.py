@@ -37,13 +37,13 @@ LABELS = {
     "gloo": "PyTorch gloo",
 }
 # Model -> batch a rank, steps a round.
-TRAINED = {"mlp": (8, 8), "resnet18": (8, 3), "tensors": (8, 10)}
+TRAINED = {"mlp": (8, 20), "resnet18": (8, 5), "tensors": (8, 40)}
 MODEL_LABELS = {
     "mlp": "MLP, 25 M parameters in 60 tensors",
     "resnet18": "ResNet-18-shaped, 11.7 M parameters",
     "tensors": "1000 tensors of 256 parameters",
 }
-ROUNDS = 11
+ROUNDS = 7
 
 
 def lines_of(command: list[str], programs: Path) -> Iterator[dict[str, Any]]:
