@@ -198,3 +198,64 @@ def test_blocking_calls_notice_a_death_without_the_heartbeat(tmp_path: Path) -> 
         job.await_mark("ready", 1)
         job.signal(1, signal.SIGKILL)
         assert job.wait()[0].result == "PeerLostError"
+
+
+def resizes_what_is_on_the_way() -> list:
+    ringcore.init()
+    data = bytearray(1000)
+    if ringcore.rank() == 1:
+        await_mark("resized", 0)
+        ringcore.allreduce_(data, op=ringcore.Max, name="x")
+        return []
+    handle = ringcore.allreduce_async_(data, op=ringcore.Max, name="x")
+    refused = caught(data.extend, bytes(100_000))["type"]
+    mark("resized")
+    ringcore.synchronize(handle)
+    del handle
+    data.extend(bytes(10))
+    return [refused, len(data)]
+
+
+def test_memory_cannot_be_resized_under_the_engine(tmp_path: Path) -> None:
+    assert ranks.run(resizes_what_is_on_the_way, 2, tmp_path)[0] == ["BufferError", 1010]
+
+
+def asks_a_handle_of_its_parent() -> list:
+    ringcore.init()
+    if ringcore.rank() == 1:
+        await_mark("asked", 0)
+        ringcore.allreduce(np.ones(4), op=ringcore.Sum, name="x")
+        return []
+    handle = ringcore.allreduce_async(np.ones(4), op=ringcore.Sum, name="x")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if caught(handle.wait)["type"] == "ShutdownError" else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    mark("asked")
+    return [code, float(ringcore.synchronize(handle)[0])]
+
+
+def test_a_forked_child_cannot_drive_the_engine_of_its_parent(tmp_path: Path) -> None:
+    assert ranks.run(asks_a_handle_of_its_parent, 2, tmp_path)[0] == [0, 2.0]
+
+
+def asks_for_nonsense() -> list:
+    from ringcore import adapter
+
+    ringcore.init()
+    ones = adapter.as_buffer(np.ones(4))
+    gathered = adapter.allgather((ones,), "g")
+    gathered.wait()
+    reduced = ringcore.allreduce_async(np.ones(4), name="r")
+    ringcore.synchronize(reduced)
+    return [
+        caught(gathered.adasum_into, 0, adapter.as_buffer(np.ones(3)), 1.0)["type"],
+        caught(reduced.adasum_into, 0, ones, 1.0)["type"],
+        caught(ringcore.reducescatter, np.ones(4), op=ringcore.Adasum)["type"],
+        caught(ringcore.alltoall, np.ones(4), [5, -1])["type"],
+        float(ringcore.allreduce(np.ones(1), op=ringcore.Sum, name="after")[0]),
+    ]
+
+
+def test_nonsense_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert ranks.run(asks_for_nonsense, 2, tmp_path) == [["InvalidArgument"] * 4 + [2.0]] * 2

@@ -88,6 +88,14 @@ def test_grad_scaler_and_autocast(tmp_path: Path) -> None:
         assert found == {f"unscales {how}": [[1024.0, 512.0, 512.0, 512.0], True, True] for how in (False, True)}
 
 
+def test_rounds_that_end_in_other_ways(tmp_path: Path) -> None:
+    for found in run("rounds", tmp_path):
+        assert "was changed while its average was on the way" in found.pop("replaced")
+        assert "wrap it once" in found.pop("twice")
+        assert found.pop("turned") == [-2.0, -1.0]
+        assert all(found.values()), found
+
+
 def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
     for found in run("compiled", tmp_path):
         # Three steps, each with sums over 4000 columns in another order.

@@ -14,6 +14,7 @@ from typing import Any
 import ringcore
 import ringcore_torch as ring
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 DTYPES = [
     torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32, torch.int64,
@@ -554,6 +555,47 @@ def amp() -> dict[str, Any]:
             scales.append(scaler.get_scale())
         finite = all(bool(parameter.isfinite().all()) for parameter in model.parameters())
         found[f"unscales {unscales}"] = [scales, finite, equal_on_all_ranks(model.parameters())]
+    return found
+
+
+def rounds() -> dict[str, Any]:
+    """Steps that are skipped, closures, and gradients that were replaced: ranks stay equal, or are told."""
+    found: dict[str, Any] = {}
+    inputs = torch.full((1, 3), 1.0 + ring.rank())
+    for width in (2, WIDE):  # small gradients alone, and large ones
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, width)
+        optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+        model(inputs).sum().backward()
+        optimizer.synchronize()  # ... and the step is skipped
+        model.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+        found[f"skipped {width}"] = equal_on_all_ranks(model.parameters())
+
+        def closure(model: Any = model, optimizer: Any = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(inputs).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+        found[f"closure {width}"] = equal_on_all_ranks(model.parameters())
+    optimizer.zero_grad()
+    model(inputs).sum().backward()
+    model.weight.grad = model.weight.grad * 0.5
+    found["replaced"] = refusal(optimizer.step)
+    optimizer.zero_grad()
+    model(inputs).sum().backward()
+    optimizer.step()
+    found["equal after it"] = equal_on_all_ranks(model.parameters())
+    found["twice"] = refusal(lambda: ring.DistributedOptimizer(optimizer, model.named_parameters()))
+    turned = torch.complex(torch.ones(1), torch.ones(1)).conj().imag  # -1, stored as 1
+    found["turned"] = [ring.allreduce(turned, op=ring.Sum).item(), ring.allgather(turned)[0].item()]
+    found["no memory"] = "no memory" in refusal(lambda: ring.allreduce_(TwoTensor(torch.ones(2), torch.ones(2))))
+    handle = ring.allreduce_async_(inputs.t().repeat(1, 2)[:, :1], op=ring.Sum)
+    found["once"] = ring.synchronize(handle) is ring.synchronize(handle)
     return found
 
 

@@ -1,6 +1,7 @@
 // Where an array lies and what it holds, for anything that speaks the buffer protocol or DLPack.
 #include "buffer.hpp"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -86,6 +87,7 @@ struct Layout {
   const std::int64_t* shape;
   const std::int64_t* strides;  // null: contiguous
   int dtype;                    // our code, -1: none
+  std::shared_ptr<void> held;   // see Buffer
 
   bool contiguous() const {
     if (strides == nullptr) return true;
@@ -100,67 +102,69 @@ struct Layout {
   }
 };
 
-template <class Array, class Use>
-bool as_ndarray(nb::handle object, const Use& use) {
-  Array array;
-  if (!nb::try_cast<Array>(object, array, false)) return false;
-  use(Layout{array.data(), static_cast<int>(array.ndim()), array.shape_ptr(), array.stride_ptr(),
-             code_of(array.dtype())});
-  return true;
+bool has_memory(const Layout& layout) {
+  if (layout.data != nullptr) return true;
+  return std::any_of(layout.shape, layout.shape + layout.dims, [](std::int64_t extent) { return extent == 0; });
 }
 
-// Calls `use` with the layout of an array in host memory; false when the object is none, or may not be written.
-template <class Use>
-bool look_at(nb::handle array, bool writable, const Use& use) {
-  if (const ExchangeApi* api = exchange_of(array)) {
-    nb::dlpack::dltensor tensor{};
-    if (api->tensor_from_object(array.ptr(), &tensor) != 0) {
-      PyErr_Clear();
-      return false;
-    }
-    if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned) return false;
-    use(Layout{static_cast<const std::byte*>(tensor.data) + tensor.byte_offset, tensor.ndim, tensor.shape,
-               tensor.strides, code_of(tensor.dtype)});
-    return true;
+// By the C exchange of its type. Objects that only stand for a tensor have no memory.
+std::optional<Layout> layout_of(const ExchangeApi& api, nb::handle array) {
+  nb::dlpack::dltensor tensor{};
+  if (api.tensor_from_object(array.ptr(), &tensor) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
   }
-  return writable ? as_ndarray<nb::ndarray<nb::device::cpu>>(array, use)
-                  : as_ndarray<nb::ndarray<nb::ro, nb::device::cpu>>(array, use);
+  if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned) return std::nullopt;
+  Layout layout{tensor.data, tensor.ndim, tensor.shape, tensor.strides, code_of(tensor.dtype), nullptr};
+  if (!has_memory(layout)) return std::nullopt;
+  if (layout.data != nullptr) layout.data = static_cast<const std::byte*>(layout.data) + tensor.byte_offset;
+  return layout;
+}
+
+// By the buffer protocol or DLPack.
+template <class Array>
+std::optional<Layout> exported_layout(nb::handle object) {
+  auto array = std::make_shared<Array>();
+  if (!nb::try_cast<Array>(object, *array, false)) return std::nullopt;
+  return Layout{array->data(),       static_cast<int>(array->ndim()), array->shape_ptr(),
+                array->stride_ptr(), code_of(array->dtype()),         array};
 }
 
 Buffer describe(nb::handle array, bool writable) {
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) return nb::cast<const Buffer&>(array);
-  Buffer buffer;
-  const bool is_array = look_at(array, writable, [&](const Layout& layout) {
-    buffer = {reinterpret_cast<std::uintptr_t>(layout.data),
-              {layout.shape, layout.shape + layout.dims},
-              layout.dtype,
-              layout.contiguous(),
-              nb::borrow(array)};
-  });
-  if (!is_array) throw nb::type_error("not an array in host memory");
-  return buffer;
+  std::optional<Layout> layout;
+  if (const ExchangeApi* api = exchange_of(array)) {
+    layout = layout_of(*api, array);
+  } else {
+    layout = writable ? exported_layout<nb::ndarray<nb::device::cpu>>(array)
+                      : exported_layout<nb::ndarray<nb::ro, nb::device::cpu>>(array);
+  }
+  if (!layout) throw nb::type_error("not an array in host memory");
+  return {reinterpret_cast<std::uintptr_t>(layout->data),
+          {layout->shape, layout->shape + layout->dims},
+          layout->dtype,
+          layout->contiguous(),
+          nb::borrow(array),
+          std::move(layout->held)};
 }
 
 }  // namespace
 
-std::optional<ArrayView> view_of(nb::handle array, bool writable) {
-  std::optional<ArrayView> view;
-  const auto fill = [&view](const void* data, std::span<const std::uint64_t> shape, int dtype) {
-    view = {static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape), static_cast<DType>(dtype)};
+std::optional<ArrayView> view_of(nb::handle array) {
+  const auto view = [](const void* data, std::span<const std::uint64_t> shape, int dtype) {
+    return ArrayView{static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape),
+                     static_cast<DType>(dtype)};
   };
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) {
     const auto& buffer = nb::cast<const Buffer&>(array);
-    if (buffer.dtype >= 0 && buffer.contiguous) {
-      fill(reinterpret_cast<const void*>(buffer.address), buffer.shape, buffer.dtype);
-    }
-    return view;
+    if (buffer.dtype < 0 || !buffer.contiguous) return std::nullopt;
+    return view(reinterpret_cast<const void*>(buffer.address), buffer.shape, buffer.dtype);
   }
-  look_at(array, writable, [&](const Layout& layout) {
-    if (layout.dtype < 0 || !layout.contiguous()) return;
-    const auto* extents = reinterpret_cast<const std::uint64_t*>(layout.shape);  // none is negative
-    fill(layout.data, {extents, static_cast<std::size_t>(layout.dims)}, layout.dtype);
-  });
-  return view;
+  const ExchangeApi* api = exchange_of(array);
+  const std::optional<Layout> layout = api == nullptr ? std::nullopt : layout_of(*api, array);
+  if (!layout || layout->dtype < 0 || !layout->contiguous()) return std::nullopt;
+  const auto* extents = reinterpret_cast<const std::uint64_t*>(layout->shape);  // none is negative
+  return view(layout->data, {extents, static_cast<std::size_t>(layout->dims)}, layout->dtype);
 }
 
 void register_buffer(nb::module_& module) {
@@ -170,7 +174,7 @@ void register_buffer(nb::module_& module) {
       .def(
           "__init__",
           [](Buffer* self, std::uintptr_t address, std::vector<std::uint64_t> shape, int dtype, nb::object owner) {
-            new (self) Buffer{address, std::move(shape), dtype, true, std::move(owner)};
+            new (self) Buffer{address, std::move(shape), dtype, true, std::move(owner), nullptr};
           },
           nb::arg("address"), nb::arg("shape"), nb::arg("dtype"), nb::arg("owner").none())
       .def_ro("address", &Buffer::address)

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct Buffer {
   int dtype = -1;  // our code; -1: one that the engine does not know
   bool contiguous = true;
   nanobind::object owner;
+  // Holds the owner's memory where it is: a bytearray, for example, may not be resized as long as this is there.
+  std::shared_ptr<void> held;
 };
 
 // What an operation needs of an array.
@@ -29,8 +32,8 @@ struct ArrayView {
   DType dtype{};
 };
 
-// Looks at a Buffer, or at anything that speaks the buffer protocol or DLPack. nullopt for what is no contiguous array in
-// host memory of a dtype that the engine knows, and for memory that may not be written where `writable`.
-std::optional<ArrayView> view_of(nanobind::handle array, bool writable);
+// Looks at a Buffer, or at an object of a type with DLPack's C exchange. nullopt for everything else, and for what is no
+// contiguous array in host memory of a dtype that the engine knows.
+std::optional<ArrayView> view_of(nanobind::handle array);
 
 }  // namespace ringcore::python

@@ -1,6 +1,7 @@
 // The runtime and its operations. Bindings convert, release the GIL, call: no logic.
 #include "engine/runtime.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,9 @@ using engine::Operation;
 
 // (rank, kind, descriptors, the peer's segment or -1)
 using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int>;
+
+// How often this process has been forked off: what was made before belongs to the parent.
+int forks = 0;
 
 // The runtime and what it stands on: the memory outlives the engine.
 class PythonRuntime {
@@ -65,7 +69,14 @@ class PythonRuntime {
   PythonRuntime(const PythonRuntime&) = delete;
   PythonRuntime& operator=(const PythonRuntime&) = delete;
 
-  engine::Runtime& get() { return *runtime_; }
+  engine::Runtime& get() {
+    if (forks != forks_) {
+      throw Error(ErrorKind::kShutdown,
+                  "this operation belongs to the parent of this forked process. Remedy: start workers with the 'spawn' "
+                  "method, or call init() after the fork.");
+    }
+    return *runtime_;
+  }
 
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
   void abandon(std::shared_ptr<Operation> operation, nb::object memory) {
@@ -90,6 +101,7 @@ class PythonRuntime {
   }
 
   pid_t pid_ = ::getpid();
+  int forks_ = forks;
   std::shared_ptr<HostMemory> memory_;
   std::vector<Abandoned> abandoned_;  // outlives the engine
   std::unique_ptr<engine::Runtime> runtime_;
@@ -140,7 +152,11 @@ class PythonHandle {
   static nb::object synchronize(nb::handle_t<PythonHandle> self) {
     auto& handle = nb::cast<PythonHandle&>(self);
     handle.wait(std::numeric_limits<double>::infinity());
-    return handle.finish_.is_none() ? handle.result_ : handle.finish_(self);
+    if (!handle.finish_.is_none()) {
+      handle.result_ = handle.finish_(self);
+      handle.finish_ = nb::none();  // once
+    }
+    return handle.result_;
   }
 
  private:
@@ -189,8 +205,8 @@ void PythonHandle::raise_error() {
   if (operation_->error != nullptr) throw *operation_->error;
 }
 
-ArrayView array_of(nb::handle array, bool writable) {
-  const std::optional<ArrayView> view = view_of(array, writable);
+ArrayView array_of(nb::handle array) {
+  const std::optional<ArrayView> view = view_of(array);
   if (!view) throw nb::type_error("not a contiguous array in host memory of a dtype that ringcore knows");
   return *view;
 }
@@ -210,14 +226,14 @@ struct Call {
 std::shared_ptr<Operation> make_operation(const Call& call, nb::handle input, nb::handle output) {
   auto operation = std::make_shared<Operation>();
   engine::Descriptor& descriptor = operation->descriptor;
-  const ArrayView source = array_of(input, false);
+  const ArrayView source = array_of(input);
   operation->input = source.data;
   descriptor.dtype = source.dtype;
   descriptor.shape = source.shape;
   if (output.is_valid() && output.is(input)) {
     operation->output = source.data;
   } else if (output.is_valid()) {
-    const ArrayView target = array_of(output, true);
+    const ArrayView target = array_of(output);
     operation->output = target.data;
     if (target.dtype != source.dtype || !(target.shape == source.shape)) {
       const auto text = [](const ArrayView& view) {
@@ -248,6 +264,9 @@ std::shared_ptr<Operation> make_operation(const Call& call, const nb::tuple& inp
     throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': there are " + std::to_string(inputs.size()) +
                                                  " inputs and " + std::to_string(outputs.size()) + " outputs");
   }
+  if (static_cast<int>(call.op) >= kReduceOpCount || static_cast<int>(call.collective) >= kCollectiveCount) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': there is no such operation");
+  }
   const auto one = [&](std::size_t index) {
     return make_operation(call, inputs[index], outputs.size() > 0 ? nb::handle(outputs[index]) : nb::handle());
   };
@@ -266,6 +285,7 @@ nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<Pyt
 }  // namespace
 
 void register_runtime(nb::module_& module) {
+  ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
       .def("done", &PythonHandle::done,
            "Whether it has ended, successfully or not, so that `synchronize` will not block.")
@@ -291,9 +311,14 @@ void register_runtime(nb::module_& module) {
           "adasum_into",
           [](const PythonHandle& handle, std::size_t index, nb::handle target, double scale) {
             const Operation& gathered = handle.part(index);
-            const ArrayView to = array_of(target, true);
-            const std::size_t ranks = gathered.result_rows.size();
+            const ArrayView to = array_of(target);
+            const std::size_t ranks = std::max<std::size_t>(gathered.result_rows.size(), 1);
             const std::size_t bytes = gathered.result.size() / ranks;
+            if (to.dtype != gathered.descriptor.dtype || to.shape.elements() * size_of(to.dtype) != bytes) {
+              throw Error(ErrorKind::kInvalidArgument,
+                          "Adasum takes the result of an allgather of one row a rank, and a "
+                          "target like one row");
+            }
             std::vector<const std::byte*> sources;
             for (std::size_t rank = 0; rank < ranks; ++rank) sources.push_back(gathered.result.data() + rank * bytes);
             const nb::gil_scoped_release released;

@@ -107,7 +107,8 @@ def allreduce(
     """Reduce an array over all ranks; several as a group, which runs as a whole or not at all.
 
     Args:
-        sources: Contiguous arrays in host memory: a `Buffer`, or anything that speaks the buffer protocol or DLPack.
+        sources: Contiguous arrays in host memory: a `Buffer`, or an object of a type with DLPack's C exchange, such as
+            PyTorch's tensors.
         targets: Where the results go, of the same shapes and dtypes; may be the same arrays.
         name: Identifies the operation on all ranks.
         op: Of `ReduceOp`.
@@ -214,6 +215,8 @@ def reducescatter(
 
     The results are in `handle.result(index)`.
     """
+    if op < 0:
+        raise InvalidArgument(f"'{name}': Adasum is an allreduce; use op=Sum or op=Average")
     return _submit(
         _REDUCESCATTER, name, sources, (), op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set, blocking=blocking, finish=finish,
@@ -233,6 +236,10 @@ def alltoall(
 
     The result is in `handle.result()`, the rows that came from each rank in `handle.rows()`.
     """
+    if splits is not None:
+        splits = [int(rows) for rows in splits]
+        if min(splits, default=0) < 0:
+            raise InvalidArgument(f"'{name}': splits are numbers of rows, not {splits}")
     if splits is not None and not splits:
         raise InvalidArgument(f"'{name}': there are no splits; pass one for each rank, or None to divide evenly")
     return _submit(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ class _Source:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._lines = text.splitlines(keepends=True)
+        # As Python's parser splits them: not at form feeds and the like.
+        self._lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", text)
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
@@ -129,14 +131,15 @@ class _Visitor(ast.NodeVisitor):
         self.notes: list[tuple[int, str]] = []
         self.uses_core = False  # the script needs `import ringcore`
         self.first_import: int | None = None
+        self.indentation = ""
         self._modules: set[str] = set()  # names that stand for an adapter: "hvd"
         self._functions: dict[str, str] = {}  # imported name -> Horovod's name
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             target = _target_of(alias.name)
-            if target is not None and self.first_import is None:
-                self.first_import = self.source.begin(node)
+            if target is not None:
+                self._note_import(node)
             if target is None:
                 if alias.name.split(".")[0] == "horovod":
                     self._unavailable(node, alias.name)
@@ -152,6 +155,7 @@ class _Visitor(ast.NodeVisitor):
         module = node.module or ""
         if node.level or module.split(".")[0] != "horovod":
             return
+        self._note_import(node)
         target = _target_of(module) or _OTHER_IMPORTS.get(module)
         adapters = [alias for alias in node.names if f"{module}.{alias.name}" in _ADAPTERS]
         if adapters and len(node.names) == 1:  # from horovod import torch as hvd
@@ -174,6 +178,11 @@ class _Visitor(ast.NodeVisitor):
         self.edits.append(
             Edit(self.source.begin(node), self.source.end(node), f"from {target} import {', '.join(names)}")
         )
+
+    def _note_import(self, node: ast.stmt) -> None:
+        if self.first_import is None:
+            self.first_import = self.source.begin(node)
+            self.indentation = " " * node.col_offset
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         name = self._name_in_adapter(node)
@@ -205,34 +214,58 @@ class _Visitor(ast.NodeVisitor):
                 self.notes.append((node.lineno, f"{name}(*...): behind {positional} arguments only keywords are taken"))
             return
         for keyword, argument in zip(signature[positional:], node.args[positional:], strict=False):
-            text = self._keyword(name, keyword, argument, prefix)
-            self._replace(argument, text)
+            begin, end = self._with_parentheses(node, argument)
+            self._argument(name, keyword, argument, (begin, begin, end), prefix)
         for given in node.keywords:
             if given.arg is not None:
-                text = self._keyword(name, given.arg, given.value, prefix)
-                if text != f"{given.arg}={self.source.of(given.value)}":
-                    self._replace(given, text)
+                value, end = self.source.begin(given.value), self.source.end(given)
+                self._argument(name, given.arg, given.value, (self.source.begin(given), value, end), prefix)
 
-    def _keyword(self, name: str, keyword: str, value: ast.expr, prefix: str) -> str | None:
-        """An argument as ringcore takes it; None: not at all."""
-        text = self.source.of(value)
-        if (name, keyword) in _DROPPED_KEYWORDS:
-            return None
-        if keyword == "average":
-            if isinstance(value, ast.Constant):
-                return None if value.value in (True, None) else f"op={prefix}Sum"
-            return f"op={prefix}Average if {text} else {prefix}Sum"
-        return f"{_RENAMED_KEYWORDS.get((name, keyword), keyword)}={text}"
+    def _argument(self, name: str, keyword: str, value: ast.expr, places: tuple[int, int, int], prefix: str) -> None:
+        """Name an argument as ringcore does; the text of its value stays, for it may be changed as well.
 
-    def _replace(self, argument: ast.expr | ast.keyword, text: str | None) -> None:
+        Args:
+            name: The function.
+            keyword: Horovod's name of the argument.
+            value: What is passed.
+            places: Where the argument begins (with its name, if it has one), where its value begins, and where it ends.
+            prefix: "hvd." or whatever the module is called.
+        """
+        begin, inside, end = places
+        constant = value if isinstance(value, ast.Constant) else None
+        if (name, keyword) in _DROPPED_KEYWORDS or (
+            keyword == "average" and constant and constant.value in (True, None)
+        ):
+            return self._drop(begin, end)
+        if keyword == "average" and constant:
+            self.edits.append(Edit(begin, end, f"op={prefix}Sum"))
+        elif keyword == "average":
+            self.edits.append(Edit(begin, inside, f"op={prefix}Average if ("))
+            self.edits.append(Edit(end, end, f") else {prefix}Sum"))
+        else:
+            self.edits.append(Edit(begin, inside, f"{_RENAMED_KEYWORDS.get((name, keyword), keyword)}="))
+        return None
+
+    def _with_parentheses(self, call: ast.Call, argument: ast.expr) -> tuple[int, int]:
+        """Where an argument begins and ends, with the parentheses around it."""
         begin, end = self.source.begin(argument), self.source.end(argument)
-        if text is None:  # with the comma before it, or behind it
-            before = self.source.text[:begin].rstrip()
-            if before.endswith(","):
-                begin = len(before) - 1
-            elif self.source.text[end:].lstrip().startswith(","):
-                end = self.source.text.index(",", end) + 1
-        self.edits.append(Edit(begin, end, text or ""))
+        text, first = self.source.text, self.source.text.index("(", self.source.end(call.func)) + 1
+        while True:
+            before = text[first:begin].rstrip()
+            after = text[end:].lstrip()
+            if not (before.endswith("(") and after.startswith(")")):
+                return begin, end
+            begin = first + len(before) - 1
+            end = text.index(")", end) + 1
+
+    def _drop(self, begin: int, end: int) -> None:
+        """Delete an argument, with the comma before it, or behind it."""
+        before = self.source.text[:begin].rstrip()
+        if before.endswith(","):
+            begin = len(before) - 1
+        elif self.source.text[end:].lstrip().startswith(","):
+            end = self.source.text.index(",", end) + 1
+        self.edits.append(Edit(begin, end, ""))
 
     def _name_in_adapter(self, node: ast.expr) -> str:
         """Horovod's name of what an expression names; "" when it names nothing of Horovod."""
@@ -276,9 +309,15 @@ def migrate(text: str) -> Migration:
     visitor = _Visitor(source)
     visitor.visit(ast.parse(text))
     if visitor.uses_core and visitor.first_import is not None:
-        visitor.edits.append(Edit(visitor.first_import, visitor.first_import, "import ringcore\n"))
+        visitor.edits.append(
+            Edit(visitor.first_import, visitor.first_import, f"import ringcore\n{visitor.indentation}")
+        )
+    dropped = [edit for edit in visitor.edits if not edit.text]
     for edit in sorted(visitor.edits, reverse=True):
+        if any(whole is not edit and whole.begin <= edit.begin and edit.end <= whole.end for whole in dropped):
+            continue  # inside of what is deleted
         text = text[: edit.begin] + edit.text + text[edit.end :]
+    ast.parse(text)
     return Migration(text, sorted(visitor.notes))
 
 

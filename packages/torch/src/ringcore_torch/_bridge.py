@@ -42,6 +42,8 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
     code = _CODES.get(tensor.dtype)
     if code is None:
         raise InvalidArgument(f"the tensor has dtype {tensor.dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
+    if tensor.numel() > 0 and tensor.data_ptr() == 0:
+        raise InvalidArgument(f"a {type(tensor).__name__} has no memory of its own; pass the tensor that it stands for")
     return Buffer(tensor.data_ptr(), tuple(tensor.shape), code, tensor)
 
 

@@ -35,7 +35,7 @@ def _allreduce_copies(
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     as_buffer(tensor)  # tells what else may be wrong
-    return tensor.detach().contiguous()
+    return tensor.detach().resolve_neg().contiguous()
 
 
 def _write_back(tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
@@ -50,6 +50,8 @@ def _start_allreduce(
 ) -> Handle:
     """Start an allreduce; `one`: its result is the tensor, otherwise the list of them."""
     try:
+        if any(tensor.is_neg() for tensor in tensors):
+            raise TypeError("its memory holds the values with the other sign")
         targets = tensors if in_place else tuple([torch.empty_like(tensor) for tensor in tensors])
         return adapter.allreduce(tensors, targets, name, result=targets[0] if one else list(targets), **options)
     except TypeError:
@@ -104,6 +106,8 @@ def allreduce_(
     if name is None:
         name = name_or_next(None, "allreduce")
     try:
+        if tensor.is_neg():
+            raise TypeError("its memory holds the values with the other sign")
         adapter.allreduce(
             tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, blocking=True,
@@ -147,6 +151,8 @@ def allreduce_async_(
     if name is None:
         name = name_or_next(None, "allreduce")
     try:
+        if tensor.is_neg():
+            raise TypeError("its memory holds the values with the other sign")
         return adapter.allreduce(
             tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, priority=priority, result=tensor,

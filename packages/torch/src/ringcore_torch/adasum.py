@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from ringcore import InvalidArgument
 from ringcore._context import ProcessSet, context
 from ringcore._operations import Adasum
 
@@ -43,6 +44,11 @@ class AdasumOptimizer(torch.optim.Optimizer):
             for (_, parameter), old, delta, (_, dtype) in zip(self._named, before, deltas, pairs, strict=True):
                 parameter.copy_(old + self._compression.decompress(delta, dtype))
         return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # Asked by `torch.amp.GradScaler.step`. Gradients are the rank's own: one might skip a step that others take.
+        raise InvalidArgument("op=Adasum does not work with GradScaler; train in bfloat16, which needs no scaling")
 
     def synchronize(self) -> None:
         """Gradients are not averaged: nothing to wait for."""

@@ -25,6 +25,7 @@ _BUCKET_BYTES = 25 << 20
 _ALIGNMENT_BYTES = 64
 # The engine packs smaller gradients more quickly than they can be given a place here, one Python call after the other.
 _SMALL_BYTES = 32 << 10
+_MOST_PACKED = 2000  # a group is described in one record
 
 
 class Bucket:
@@ -50,6 +51,7 @@ class Bucket:
         self.finished = False
         self.all_dense = False
         self._launched_version = 0
+        self._left: list[torch.Tensor | None] = []  # the gradients, when they were submitted or finished
 
     def take(self, index: int, grad: torch.Tensor) -> None:
         """The parameter has this dense gradient."""
@@ -91,6 +93,7 @@ class Bucket:
                 self.take(index, grad)  # also one that the user has set or replaced
         self.all_dense = all(dense)
         self.flags.copy_(torch.tensor([dense, sparse]))
+        self._left = [parameter.grad for parameter in self.parameters]
         arrays = self.arrays()
         self._launched_version = self.version()
         try:
@@ -112,12 +115,21 @@ class Bucket:
         if self.handle is None:
             return
         self.handle.wait()
-        if self.version() != self._launched_version:
+        if self.version() != self._launched_version or self.has_other_gradients():
             raise InvalidArgument(
                 f"the gradient of '{self.names[0]}' or another one of its bucket was changed while its average was on "
                 "the way; call optimizer.synchronize() before clipping or unscaling gradients, and step() inside "
                 "optimizer.skip_synchronize()"
             )
+
+    def has_other_gradients(self) -> bool:
+        """Whether a parameter has another gradient than it had when the bucket was submitted, or finished."""
+        return any(p.grad is not left for p, left in zip(self.parameters, self._left, strict=True))
+
+    def finish(self) -> None:
+        """The gradients hold the average."""
+        self.finished = True
+        self._left = [parameter.grad for parameter in self.parameters]
 
     def reset(self) -> None:
         """Forget what has been collected; memory stays as it is."""
@@ -189,6 +201,7 @@ class PackedBucket(Bucket):
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
         # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor in host memory.
         self._grads = [parameter.grad for parameter in self.parameters]
+        self._left = list(self._grads)
         self.flags.copy_(self._all_have_dense)
         self.all_dense = True
         arrays = self.arrays()
@@ -264,7 +277,8 @@ def _fill(parameters: list[torch.Tensor], *, first: bool, small: bool) -> Iterab
     bucket: list[torch.Tensor] = []
     for parameter in parameters:
         bucket.append(parameter)
-        if _bytes(bucket) >= (_FIRST_BUCKET_BYTES if first or small else _BUCKET_BYTES):
+        limit = _FIRST_BUCKET_BYTES if first or small else _BUCKET_BYTES
+        if _bytes(bucket) >= limit or (small and len(bucket) == _MOST_PACKED):
             yield bucket
             bucket, first = [], False
     if bucket:

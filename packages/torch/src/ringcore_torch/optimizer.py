@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, adapter
+from ringcore import InvalidArgument, RingcoreError, adapter
 from ringcore._context import ProcessSet, context, global_process_set
 from ringcore.adapter import ReduceOp
 from torch.utils.weak import WeakIdKeyDictionary
@@ -34,10 +34,16 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Wait for the averaged gradients, then step."""
-        if self._ring.should_synchronize:
-            self._ring.synchronize()
-        self._ring.reset()
-        return super().step(closure)
+        if closure is None:
+            self._ring.end_round()
+            return super().step()
+
+        def averaged() -> float:
+            loss = closure()
+            self._ring.end_round()
+            return loss
+
+        return super().step(averaged)
 
     def synchronize(self) -> None:
         """Wait until `grad` of every parameter holds the average; for clipping before `step`.
@@ -96,14 +102,15 @@ class _Reducer:
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
-        waits = packed[-1] if packed else None
+        waits = self._hookless = packed[-1] if packed else None
         for bucket in self._buckets:
             for index, parameter in enumerate(bucket.parameters):
                 previous = _reducers[parameter]() if parameter in _reducers else None
                 if previous is not None:
                     previous.detach()
                 _reducers[parameter] = weakref.ref(self)
-                if not self._alone and bucket is not waits:
+                # One hook tells that a new round has begun.
+                if not self._alone and (bucket is not waits or parameter is bucket.parameters[-1]):
                     hook = _hook(weakref.ref(self), bucket, index)
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         weakref.finalize(self, _remove, self._hooks)
@@ -137,6 +144,8 @@ class _Reducer:
         self.check_own()
         if self._alone:
             return
+        if self._hookless is not None and self._hookless.finished and self._hookless.has_other_gradients():
+            self.reset()  # the averages of a step that was skipped have made room for new gradients
         for bucket in self._buckets:
             if bucket.handle is None:
                 self.launch(bucket)
@@ -144,9 +153,9 @@ class _Reducer:
             if bucket.finished:
                 continue
             bucket.wait()
-            bucket.finished = True
             dense, sparse = bucket.flags.tolist()
             if bucket.all_dense and not any(sparse):
+                bucket.finish()
                 continue
             for index, parameter in enumerate(bucket.parameters):
                 if sparse[index] != 0:
@@ -155,6 +164,7 @@ class _Reducer:
                     parameter.grad = None  # no rank had a gradient: the optimizer skips it
                 elif parameter.grad is None:
                     parameter.grad = bucket.result(index)
+            bucket.finish()
 
     def _average_sparse(self, parameter: torch.Tensor, dense: torch.Tensor | None) -> None:
         """Reduce the gradient that is sparse on some rank; a rank without one contributes no rows.
@@ -172,6 +182,16 @@ class _Reducer:
         total = sparse_allreduce_async(grad * factor, op=self._op, name=name, process_set=self._process_set)()
         parameter.grad = total if dense is None else total.to_dense() + dense
 
+    def end_round(self) -> None:
+        """Wait for the averages that `step` needs, and be ready for the next ones, also when these have failed."""
+        try:
+            if self.should_synchronize:
+                self.synchronize()
+        except BaseException:
+            self.abandon()
+            raise
+        self.reset()
+
     def reset(self) -> None:
         """Ready for the next step."""
         for bucket in self._buckets:
@@ -181,7 +201,8 @@ class _Reducer:
         """Drop what is on the way: its memory is free once the engine is done with it."""
         for bucket in self._buckets:
             if bucket.handle is not None:
-                bucket.handle.wait()
+                with contextlib.suppress(RingcoreError):  # nobody wants it any more, and `step` has told why
+                    bucket.handle.wait()
             bucket.reset()
 
 
@@ -192,6 +213,10 @@ def _hook(reducer: weakref.ref[_Reducer], bucket: Bucket, index: int) -> Callabl
     def collect(parameter: torch.Tensor) -> None:
         owner = reducer()
         if owner is None:
+            return
+        if bucket.finished:
+            owner.reset()  # the step was skipped, and this is the next one
+        if bucket is owner._hookless:
             return
         if bucket.handle is not None:
             raise InvalidArgument(
@@ -250,6 +275,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
             optimizer does not have, an `op` that is neither `Average` nor `Sum`.
     """
+    if isinstance(optimizer, _DistributedOptimizer | adasum.AdasumOptimizer):
+        raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
         raise InvalidArgument(f"DistributedOptimizer takes op=Average, op=Sum or op=Adasum, not {op.name}")
     if backward_passes_per_step < 1:
