@@ -19,6 +19,8 @@ total = ringcore.allreduce(np.full(3, ringcore.rank() + 1.0), op=ringcore.Sum)[0
 place = [ringcore.rank(), ringcore.size(), ringcore.local_rank(), ringcore.local_size(), total]
 print("PLACE " + " ".join(map(str, place)) + "\\n", end="", flush=True)
 """
+# These scripts leave by os._exit: with torch 2.13 a process group of gloo sometimes aborts when it is destroyed, under
+# torchrun as well.
 DDP = """
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -26,10 +28,10 @@ torch.manual_seed(dist.get_rank())
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 model(torch.ones(2, 4)).sum().backward()
 print("SAME", model.module.weight.grad.sum().item(), dist.get_world_size(), flush=True)
-os._exit(0)  # with torch 2.13 a process group of gloo sometimes aborts when it is destroyed, under torchrun too
+os._exit(0)
 """
 LIGHTNING = """
-import lightning as L, torch
+import os, lightning as L, torch
 class Model(L.LightningModule):
     def __init__(self):
         super().__init__()
@@ -45,9 +47,10 @@ trainer = L.Trainer(
 )
 trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=4))
 print("SAME", trainer.global_step, trainer.world_size, flush=True)
+os._exit(0)
 """
 ACCELERATE = """
-import torch
+import os, torch
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True)
 model = torch.nn.Linear(4, 1)
@@ -61,7 +64,7 @@ for (batch,) in loader:
     optimizer.step()
     steps += 1
 print("SAME", steps, accelerator.num_processes, flush=True)
-accelerator.end_training()
+os._exit(0)
 """
 
 
