@@ -91,8 +91,9 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
 
 std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {
   const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
-  return list_ranks(missing) + " did not submit it; " + list_ranks(set.negotiation.present(operation.name_hash)) +
-         " did";
+  const std::vector<Rank> present = set.negotiation.present(operation.name_hash);
+  if (missing.empty()) return "all ranks submitted it";
+  return list_ranks(missing) + " did not submit it" + (present.empty() ? "" : "; " + list_ranks(present) + " did");
 }
 
 void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <random>
@@ -176,6 +177,14 @@ inline bool exchange_streams(Link& link, Rank self, std::uint64_t total, unsigne
     }
     return true;
   };
+  const auto complain = [&](const char* what, int lane) {
+    std::fprintf(stderr, "rank %d %s, lane %d; sent", self, what, lane);
+    for (const std::uint64_t bytes : sent) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(bytes));
+    std::fprintf(stderr, ", received");
+    for (const std::uint64_t bytes : received) std::fprintf(stderr, " %llu", static_cast<unsigned long long>(bytes));
+    std::fprintf(stderr, "\n");
+    return false;
+  };
   for (;;) {
     bool moved = false;
     bool done = true;
@@ -190,20 +199,20 @@ inline bool exchange_streams(Link& link, Rank self, std::uint64_t total, unsigne
       if (received[lane] < total && random() % 2 == 0) {
         const std::size_t size = random_size(total - received[lane]);
         const std::size_t got = link.read(lane, {piece.data(), size});
-        if (!fits(lane, {piece.data(), got})) return false;
+        if (!fits(lane, {piece.data(), got})) return complain("read wrong bytes", lane);
         moved |= got > 0;
       } else if (received[lane] < total) {
         const std::span<const std::byte> view = link.peek(lane);
         const std::size_t size = view.empty() ? 0 : random_size(view.size());
-        if (!fits(lane, view.first(size))) return false;
+        if (!fits(lane, view.first(size))) return complain("saw wrong bytes", lane);
         link.consume(lane, size);
         moved |= size > 0;
       }
       done &= sent[lane] == total && received[lane] == total;
     }
     if (done) return true;
-    if (!moved && link.failure()) return false;
-    if (!moved && random() % 8 == 0 && !sleep_on(link)) return false;
+    if (!moved && link.failure()) return complain("lost the other side", -1);
+    if (!moved && random() % 8 == 0 && !sleep_on(link)) return complain("was not woken", -1);
     if (!moved) ::sched_yield();
   }
 }

@@ -129,3 +129,22 @@ def threads_with_process_sets() -> list:
 def test_threads_process_sets_and_join_together(tmp_path: Path, transport: str) -> None:
     env = {"RINGCORE_TRANSPORT": transport, "RINGCORE_TIMEOUT_S": "40"}
     assert ranks.run(threads_with_process_sets, 3, tmp_path, env=env) == [[[], True]] * 3
+
+
+def operations_without_a_name() -> list[float]:
+    ringcore.init()
+    pair = ringcore.add_process_set([0, 1])
+    ones = np.ones(3)
+    results = []
+    for _ in range(3 if pair.included() else 0):
+        results.append(ringcore.allreduce(ones, op=ringcore.Sum, process_set=pair)[0])
+        results.append(len(ringcore.allgather_object(None, process_set=pair)))
+    results.append(ringcore.allreduce(ones, op=ringcore.Sum)[0])
+    results.append(len(ringcore.allgather_object(None)))
+    return [float(result) for result in results]
+
+
+def test_unnamed_operations_of_a_process_set_do_not_count_for_the_world(tmp_path: Path) -> None:
+    members, others = [2.0, 2.0] * 3 + [3.0, 3.0], [3.0, 3.0]
+    env = {"RINGCORE_TIMEOUT_S": "10"}
+    assert ranks.run(operations_without_a_name, 3, tmp_path, env=env) == [members, members, others]

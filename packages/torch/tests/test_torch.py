@@ -70,6 +70,8 @@ def test_mistakes_are_explained_and_training_goes_on(tmp_path: Path) -> None:
         assert "call optimizer.synchronize() before clipping" in found["clipped"]
         assert "float32" in found["complex"]
         assert "meta" in found["device"]
+        assert "a tensor of PyTorch is needed, not list" in found["list"]
+        assert "a tensor of PyTorch is needed, not str" in found["text"]
         assert found["equal"]
 
 
@@ -79,6 +81,7 @@ def test_models_that_change_after_wrapping(tmp_path: Path) -> None:
             "moved"
         )
         assert "wrapped again by a later one" in found.pop("replaced")
+        assert "this is a copy of a DistributedOptimizer" in found.pop("copied optimizer")
         assert all(found.values()), found
 
 

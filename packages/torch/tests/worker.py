@@ -479,6 +479,8 @@ def mistakes() -> dict[str, Any]:
     optimizer.step()
     found["complex"] = refusal(lambda: ring.allreduce(torch.ones(3, dtype=torch.complex64), name="complex"))
     found["device"] = refusal(lambda: ring.allreduce(torch.ones(3, device="meta"), name="meta"))
+    found["list"] = refusal(lambda: ring.allreduce([1.0], name="list"))
+    found["text"] = refusal(lambda: ring.grouped_allreduce_async([torch.ones(1), "x"], name="text"))
     other = torch.nn.Linear(3, WIDE)
     second = ring.DistributedOptimizer(torch.optim.SGD(other.parameters(), lr=0.1), other.named_parameters())
     for turn in range(4):
@@ -502,6 +504,7 @@ def changed_models() -> dict[str, Any]:
         twin.zero_grad()
         twin(inputs).sum().backward()  # on its own: nothing is averaged
         found[name] = twin.weight.grad[0].tolist() == [float(ring.rank())] * 3
+    found["copied optimizer"] = refusal(copy.deepcopy(optimizer).step)
     model.double()
     optimizer.zero_grad()
     found["moved"] = refusal(lambda: model(inputs.double()).sum().backward())

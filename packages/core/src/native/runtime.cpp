@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <stdexcept>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -80,12 +81,17 @@ class PythonRuntime {
 
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
   void abandon(std::shared_ptr<Operation> operation, nb::object memory) {
+    free_abandoned();
+    abandoned_.emplace_back(std::move(operation), std::move(memory));
+  }
+
+  void free_abandoned() {
+    if (abandoned_.empty()) return;
     const auto running =
         std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) { return item.first->done(); });
     // What is freed may drop other handles, which come here again: it is freed last.
     const std::vector<Abandoned> ended(std::move_iterator(abandoned_.begin()), std::move_iterator(running));
     abandoned_.erase(abandoned_.begin(), running);
-    abandoned_.emplace_back(std::move(operation), std::move(memory));
   }
 
  private:
@@ -205,9 +211,15 @@ void PythonHandle::raise_error() {
   if (operation_->error != nullptr) throw *operation_->error;
 }
 
+// A TypeError of its own: adapters prepare an array that the engine cannot work on, and mistakes in a call pass through.
+class UnsupportedArray : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 ArrayView array_of(nb::handle array) {
   const std::optional<ArrayView> view = view_of(array);
-  if (!view) throw nb::type_error("not a contiguous array in host memory of a dtype that ringcore knows");
+  if (!view) throw UnsupportedArray("not a contiguous array in host memory of a dtype that ringcore knows");
   return *view;
 }
 
@@ -285,6 +297,7 @@ nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<Pyt
 }  // namespace
 
 void register_runtime(nb::module_& module) {
+  nb::exception<UnsupportedArray>(module, "UnsupportedArray", PyExc_TypeError);
   ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
       .def("done", &PythonHandle::done,
@@ -371,7 +384,9 @@ void register_runtime(nb::module_& module) {
             // Of one array itself: a tuple less for Python's garbage collector to look at.
             nb::object memory = inputs.size() == 1 ? nb::object(inputs[0]) : nb::object(inputs);
             if (outputs.size() > 0 && !outputs.is(inputs)) memory = nb::make_tuple(inputs, outputs);
-            engine::Runtime& runtime = nb::cast<PythonRuntime&>(self).get();
+            auto& python_runtime = nb::cast<PythonRuntime&>(self);
+            engine::Runtime& runtime = python_runtime.get();
+            python_runtime.free_abandoned();
             {
               const bool alone = blocking && is_alone();
               const nb::gil_scoped_release released;

@@ -34,14 +34,20 @@ class Context:
     memory: _native.HostMemory | None
     # The engine's connections. A forked child closes its copies: with them it would hide this process's death.
     peer_fds: list[int] = field(default_factory=list)
-    counters: dict[str, int] = field(default_factory=dict)
+    counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
 
-    def next_name(self, kind: str) -> str:
-        """The name of an operation that the caller did not name: equal on all ranks that call in the same order."""
-        number = self.counters.get(kind, 0)
+    def next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
+        """The name of an operation that the caller did not name: equal on all ranks that call in the same order.
+
+        Args:
+            kind: The operation's.
+            process_set: Each counts for itself: its members may make other calls than the rest. None: the world.
+        """
+        key = kind, 0 if process_set is None else process_set.process_set_id
+        number = self.counters.get(key, 0)
         # Names come again: the engine remembers each one for ever. So many unnamed operations may be under way at once.
-        self.counters[kind] = (number + 1) % 16384
+        self.counters[key] = (number + 1) % 16384
         return f"{kind}.noname.{number}"
 
 

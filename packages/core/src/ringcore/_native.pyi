@@ -71,6 +71,9 @@ def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
     glibc: blocks up to this size come from the heap, and so much stays free at its top.
     """
 
+class UnsupportedArray(TypeError):
+    pass
+
 class Handle:
     """A submitted operation, or a group of them."""
 

@@ -41,7 +41,7 @@ def broadcast_object(
     from ringcore._operations import broadcast_
 
     current = context()
-    name = name if name is not None else current.next_name("broadcast_object")
+    name = name if name is not None else current.next_name("broadcast_object", process_set)
     data = bytearray(_dumps(value)) if current.rank == root_rank else bytearray()
     length = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little"))
     broadcast_(length, root_rank, name=f"{name}.length", process_set=process_set)
@@ -58,7 +58,7 @@ def allgather_object(value: Any, *, name: str | None = None, process_set: Proces
         InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off.
     """
     current = context()
-    name = name if name is not None else current.next_name("allgather_object")
+    name = name if name is not None else current.next_name("allgather_object", process_set)
     return [pickle.loads(part) for part in gather_bytes(_dumps(value), name, process_set)]
 
 

@@ -23,9 +23,9 @@ poll = Handle.done
 synchronize = Handle.synchronize
 
 
-def name_or_next(name: str | None, kind: str) -> str:
-    """The caller's name for an operation, or the next one of its kind."""
-    return name if name is not None else context().next_name(kind)
+def name_or_next(name: str | None, kind: str, process_set: ProcessSet | None) -> str:
+    """The caller's name for an operation, or the next one of its kind in the process set; None: the world."""
+    return name if name is not None else context().next_name(kind, process_set)
 
 
 def _as_buffers(tensors: Sequence[Any], *, writable: bool = False) -> tuple[Buffer, ...]:
@@ -70,8 +70,8 @@ def allreduce(
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
     adapter.allreduce(
-        (source,), (as_buffer(result),), name_or_next(name, "allreduce"), op=op, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, blocking=True,
+        (source,), (as_buffer(result),), name_or_next(name, "allreduce", process_set), op=op,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, blocking=True,
     )  # fmt: skip
     return result
 
@@ -79,7 +79,8 @@ def allreduce(
 def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
     buffers = (as_buffer(tensor, writable=True),)
-    adapter.allreduce(buffers, buffers, name_or_next(name, "allreduce"), op=op, blocking=True, **options)
+    name = name_or_next(name, "allreduce", options.get("process_set"))
+    adapter.allreduce(buffers, buffers, name, op=op, blocking=True, **options)
     return tensor
 
 
@@ -87,14 +88,15 @@ def allreduce_async(tensor: Any, *, name: str | None = None, **options: Any) -> 
     """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then."""
     sources = _as_buffers([tensor])
     (result,) = _empty_like(sources)
-    name = name_or_next(name, "allreduce")
+    name = name_or_next(name, "allreduce", options.get("process_set"))
     return adapter.allreduce(sources, _as_buffers([result]), name, result=result, **options)
 
 
 def allreduce_async_(tensor: Any, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
     buffers = _as_buffers([tensor], writable=True)
-    return adapter.allreduce(buffers, buffers, name_or_next(name, "allreduce"), result=tensor, **options)
+    name = name_or_next(name, "allreduce", options.get("process_set"))
+    return adapter.allreduce(buffers, buffers, name, result=tensor, **options)
 
 
 def grouped_allreduce(tensors: Sequence[Any], *, name: str | None = None, **options: Any) -> list[Any]:
@@ -115,7 +117,7 @@ def grouped_allreduce_async(tensors: Sequence[Any], *, name: str | None = None, 
         return Handle.of_nothing([])
     sources = _as_buffers(tensors)
     results = _empty_like(sources)
-    name = name_or_next(name, "grouped_allreduce")
+    name = name_or_next(name, "grouped_allreduce", options.get("process_set"))
     return adapter.allreduce(sources, _as_buffers(results), name, result=results, **options)
 
 
@@ -124,7 +126,8 @@ def grouped_allreduce_async_(tensors: Sequence[Any], *, name: str | None = None,
     if not tensors:
         return Handle.of_nothing([])
     buffers = _as_buffers(tensors, writable=True)
-    return adapter.allreduce(buffers, buffers, name_or_next(name, "grouped_allreduce"), result=tensors, **options)
+    name = name_or_next(name, "grouped_allreduce", options.get("process_set"))
+    return adapter.allreduce(buffers, buffers, name, result=tensors, **options)
 
 
 def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -139,9 +142,8 @@ def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet =
 def allgather_async(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
     """Start an `allgather`."""
     source = as_buffer(tensor)
-    return adapter.allgather(
-        (source,), name_or_next(name, "allgather"), process_set=process_set, finish=lambda done: _gathered(done, source)
-    )
+    name = name_or_next(name, "allgather", process_set)
+    return adapter.allgather((source,), name, process_set=process_set, finish=lambda done: _gathered(done, source))
 
 
 def _gathered(handle: Handle, source: Buffer) -> Any:
@@ -164,9 +166,8 @@ def broadcast(
     """
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    adapter.broadcast(
-        source, as_buffer(result), root_rank, name_or_next(name, "broadcast"), process_set=process_set, blocking=True
-    )
+    name = name_or_next(name, "broadcast", process_set)
+    adapter.broadcast(source, as_buffer(result), root_rank, name, process_set=process_set, blocking=True)
     return result
 
 
@@ -175,9 +176,8 @@ def broadcast_(
 ) -> Any:
     """`broadcast` in place."""
     buffer = as_buffer(tensor, writable=True)
-    adapter.broadcast(
-        buffer, buffer, root_rank, name_or_next(name, "broadcast"), process_set=process_set, blocking=True
-    )
+    name = name_or_next(name, "broadcast", process_set)
+    adapter.broadcast(buffer, buffer, root_rank, name, process_set=process_set, blocking=True)
     return tensor
 
 
@@ -187,7 +187,7 @@ def broadcast_async(
     """Start a `broadcast`."""
     source = as_buffer(tensor)
     result = empty(source.shape, source.dtype)
-    name = name_or_next(name, "broadcast")
+    name = name_or_next(name, "broadcast", process_set)
     return adapter.broadcast(source, as_buffer(result), root_rank, name, process_set=process_set, result=result)
 
 
@@ -196,7 +196,7 @@ def broadcast_async_(
 ) -> Handle:
     """Start a `broadcast_`."""
     buffer = as_buffer(tensor, writable=True)
-    name = name_or_next(name, "broadcast")
+    name = name_or_next(name, "broadcast", process_set)
     return adapter.broadcast(buffer, buffer, root_rank, name, process_set=process_set, result=tensor)
 
 
@@ -218,7 +218,7 @@ def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None
         rows = source.shape[0] // members + (index < source.shape[0] % members)
         return from_bytes(done.result(), (rows, *source.shape[1:]), source.dtype)
 
-    name = name_or_next(name, "reducescatter")
+    name = name_or_next(name, "reducescatter", options.get("process_set"))
     return adapter.reducescatter((source,), name, op=op, finish=finish, **options)
 
 
@@ -254,13 +254,13 @@ def alltoall_async(
         rows = _gathered(done, source)
         return rows if splits is None else (rows, list(done.rows()))
 
-    name = name_or_next(name, "alltoall")
+    name = name_or_next(name, "alltoall", process_set)
     return adapter.alltoall(source, splits, name, process_set=process_set, finish=finish)
 
 
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
-    adapter.barrier(name_or_next(None, "barrier"), process_set=process_set)
+    adapter.barrier(name_or_next(None, "barrier", process_set), process_set=process_set)
 
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:

@@ -17,7 +17,7 @@ from ringcore import _native
 from ringcore._buffer import as_buffer
 from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
 from ringcore._errors import InvalidArgument
-from ringcore._native import Buffer, Handle
+from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Buffer",
     "Handle",
     "ReduceOp",
+    "UnsupportedArray",
     "allgather",
     "allocate",
     "allreduce",
@@ -121,7 +122,7 @@ def allreduce(
         finish: Makes that instead, from the handle.
 
     Raises:
-        TypeError: A source or target is no such array; `as_buffer` tells what is wrong with it.
+        UnsupportedArray: A source or target is no such array; `as_buffer` tells what is wrong with it.
         InvalidArgument: An average of integers, or targets that do not fit the sources.
         DuplicateNameError: The name is in use by an operation that is not done.
         RingcoreError: Where `blocking`, what `Handle.wait` raises.
@@ -146,7 +147,7 @@ def _adasum(
     rows = [_native.describe(source, False) for source in sources]
     for row in rows:
         if row.dtype < 0 or not row.contiguous:
-            raise TypeError("not a contiguous array of a dtype that ringcore knows")
+            raise UnsupportedArray("not a contiguous array of a dtype that ringcore knows")
         if row.dtype not in _FLOATS:
             raise InvalidArgument(f"'{name}': Adasum takes floats; convert the tensor to a float dtype")
 

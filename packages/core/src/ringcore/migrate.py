@@ -66,6 +66,13 @@ _SIGNATURES: dict[str, tuple[int, tuple[str, ...]]] = {
 }  # fmt: skip
 _RENAMED_KEYWORDS = {("DistributedOptimizer", "num_groups"): "groups"}
 _DROPPED_KEYWORDS = {("broadcast_optimizer_state", "model")}
+# Values that said "the default".
+_DEFAULTS: dict[str, tuple[object, ...]] = {
+    "average": (True, None),
+    "op": (None,),
+    "num_groups": (0,),
+    "groups": (None,),
+}
 _NO_COUNTERPART = {
     "elastic": "jobs of a changing number of ranks are not supported by this version",
     "run": "use ringcore.run(fn, args, kwargs, np=...)",
@@ -201,7 +208,9 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = self._name_in_adapter(node.func)
-        if name in _SIGNATURES:
+        if name == "init" and (node.args or node.keywords):
+            self.notes.append((node.lineno, "init: takes no ranks; use add_process_set after it for a part of them"))
+        elif name in _SIGNATURES:
             self._arguments(node, name)
         self.generic_visit(node)
 
@@ -234,7 +243,7 @@ class _Visitor(ast.NodeVisitor):
         begin, inside, end = places
         constant = value if isinstance(value, ast.Constant) else None
         if (name, keyword) in _DROPPED_KEYWORDS or (
-            keyword == "average" and constant and constant.value in (True, None)
+            constant and any(constant.value is default for default in _DEFAULTS.get(keyword, ()))
         ):
             return self._drop(begin, end)
         if keyword == "average" and constant:
@@ -347,14 +356,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     for script in options.scripts:
         try:
-            before = script.read_text(encoding="utf-8")
+            before = script.read_bytes().decode()  # with the ends of its lines as they are
             migration = migrate(before)
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             print(f"ringcore migrate: {script}: {error}", file=sys.stderr)
             return 2
         sys.stdout.writelines(_diff(str(script), before, migration.source))
         if options.write:
-            script.write_text(migration.source, encoding="utf-8")
+            script.write_text(migration.source, encoding="utf-8", newline="")
         for line, note in migration.notes:
             print(f"{script}:{line}: {note}", file=sys.stderr)
             code = 1

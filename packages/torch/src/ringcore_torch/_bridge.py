@@ -32,6 +32,8 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
     Raises:
         InvalidArgument: It is on another device, sparse, or of a dtype that cannot be reduced.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"a tensor of PyTorch is needed, not {type(tensor).__name__}")
     if tensor.device.type != "cpu":
         raise InvalidArgument(
             f"the tensor is on {tensor.device}, and this version of ringcore works on CPU tensors; "

@@ -20,6 +20,9 @@ from ringcore_torch.compression import Compression, Compressor
 
 
 def _tracked(*tensors: torch.Tensor) -> bool:
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidArgument(f"a tensor of PyTorch is needed, not {type(tensor).__name__}")
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -129,7 +132,8 @@ def allreduce(
     compressed, context = compression.compress(tensor)
     if not _tracked(compressed):
         return compression.decompress(plain.allreduce(compressed, op=op, name=name, **options), context)
-    result = _Allreduce.apply(name_or_next(name, "allreduce"), {"op": op, **options}, compressed)  # type: ignore[no-untyped-call]
+    name = name_or_next(name, "allreduce", options.get("process_set"))
+    result = _Allreduce.apply(name, {"op": op, **options}, compressed)  # type: ignore[no-untyped-call]
     return compression.decompress(result, context)
 
 
@@ -149,7 +153,7 @@ def grouped_allreduce(
     if not _tracked(*compressed):
         results = plain.grouped_allreduce(compressed, op=op, name=name, **options)
     else:
-        base = name_or_next(name, "grouped_allreduce")
+        base = name_or_next(name, "grouped_allreduce", options.get("process_set"))
         result = _Allreduce.apply(base, {"op": op, **options}, *compressed)  # type: ignore[no-untyped-call]
         results = list(result) if len(compressed) > 1 else [result]
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(results, pairs, strict=True)]
@@ -165,7 +169,8 @@ def allgather(
     """
     if not _tracked(tensor):
         return plain.allgather(tensor, name=name, process_set=process_set)
-    result: torch.Tensor = _Allgather.apply(name_or_next(name, "allgather"), process_set, tensor)  # type: ignore[no-untyped-call]
+    name = name_or_next(name, "allgather", process_set)
+    result: torch.Tensor = _Allgather.apply(name, process_set, tensor)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -175,7 +180,8 @@ def broadcast(
     """A new tensor with the root's values. See `plain.broadcast`."""
     if not _tracked(tensor):
         return plain.broadcast(tensor, root_rank, name=name, process_set=process_set)
-    result: torch.Tensor = _Broadcast.apply(name_or_next(name, "broadcast"), root_rank, process_set, tensor)  # type: ignore[no-untyped-call]
+    name = name_or_next(name, "broadcast", process_set)
+    result: torch.Tensor = _Broadcast.apply(name, root_rank, process_set, tensor)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -189,7 +195,7 @@ def alltoall(
     """Send `splits[r]` rows to each rank r and receive theirs. See `plain.alltoall`."""
     if not _tracked(tensor):
         return plain.alltoall(tensor, splits, name=name, process_set=process_set)
-    return _Alltoall.apply(name_or_next(name, "alltoall"), splits, process_set, tensor)  # type: ignore[no-untyped-call]
+    return _Alltoall.apply(name_or_next(name, "alltoall", process_set), splits, process_set, tensor)  # type: ignore[no-untyped-call]
 
 
 def reducescatter(
@@ -198,5 +204,6 @@ def reducescatter(
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
     if not _tracked(tensor):
         return plain.reducescatter(tensor, op=op, name=name, **options)
-    result: torch.Tensor = _Reducescatter.apply(name_or_next(name, "reducescatter"), {"op": op, **options}, tensor)  # type: ignore[no-untyped-call]
+    name = name_or_next(name, "reducescatter", options.get("process_set"))
+    result: torch.Tensor = _Reducescatter.apply(name, {"op": op, **options}, tensor)  # type: ignore[no-untyped-call]
     return result

@@ -9,9 +9,12 @@ import torch
 from ringcore import adapter
 from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average, name_or_next
-from ringcore.adapter import Buffer, Handle, ReduceOp
+from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
 
 from ringcore_torch._bridge import as_buffer, from_bytes
+
+# Why a tensor is looked at more closely; what is no tensor at all lacks the attribute.
+_UNSUPPORTED = UnsupportedArray, AttributeError
 
 
 def _allreduce_copies(
@@ -51,10 +54,10 @@ def _start_allreduce(
     """Start an allreduce; `one`: its result is the tensor, otherwise the list of them."""
     try:
         if any(tensor.is_neg() for tensor in tensors):
-            raise TypeError("its memory holds the values with the other sign")
+            raise UnsupportedArray("its memory holds the values with the other sign")
         targets = tensors if in_place else tuple([torch.empty_like(tensor) for tensor in tensors])
         return adapter.allreduce(tensors, targets, name, result=targets[0] if one else list(targets), **options)
-    except TypeError:
+    except _UNSUPPORTED:
         return _allreduce_copies(tensors, name, in_place=in_place, one=one, **options)
 
 
@@ -85,8 +88,8 @@ def allreduce(
         PeerLostError: A rank died or left. On every rank.
     """
     handle = _start_allreduce(
-        (tensor,), name_or_next(name, "allreduce"), in_place=False, one=True, op=op, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, blocking=True,
+        (tensor,), name_or_next(name, "allreduce", process_set), in_place=False, one=True, op=op,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, blocking=True,
     )  # fmt: skip
     result: torch.Tensor = handle.synchronize()
     return result
@@ -104,15 +107,15 @@ def allreduce_(
     """`allreduce` in place."""
     tensors = (tensor,)
     if name is None:
-        name = name_or_next(None, "allreduce")
+        name = name_or_next(None, "allreduce", process_set)
     try:
         if tensor.is_neg():
-            raise TypeError("its memory holds the values with the other sign")
+            raise UnsupportedArray("its memory holds the values with the other sign")
         adapter.allreduce(
             tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, blocking=True,
         )  # fmt: skip
-    except TypeError:
+    except _UNSUPPORTED:
         _allreduce_copies(
             tensors, name, in_place=True, one=True, op=op, prescale_factor=prescale_factor,
             postscale_factor=postscale_factor, process_set=process_set, blocking=True,
@@ -122,7 +125,8 @@ def allreduce_(
 
 def allreduce_async(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allreduce`. The tensor may not be written until `synchronize` returns the result."""
-    return _start_allreduce((tensor,), name_or_next(name, "allreduce"), in_place=False, one=True, **options)
+    name = name_or_next(name, "allreduce", options.get("process_set"))
+    return _start_allreduce((tensor,), name, in_place=False, one=True, **options)
 
 
 def allreduce_async_(
@@ -149,15 +153,15 @@ def allreduce_async_(
     # The way of every gradient of a loop written by hand: as short as it can be.
     tensors = (tensor,)
     if name is None:
-        name = name_or_next(None, "allreduce")
+        name = name_or_next(None, "allreduce", process_set)
     try:
         if tensor.is_neg():
-            raise TypeError("its memory holds the values with the other sign")
+            raise UnsupportedArray("its memory holds the values with the other sign")
         return adapter.allreduce(
             tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, priority=priority, result=tensor,
         )  # fmt: skip
-    except TypeError:
+    except _UNSUPPORTED:
         return _allreduce_copies(
             tensors, name, in_place=True, one=True, op=op, prescale_factor=prescale_factor,
             postscale_factor=postscale_factor, process_set=process_set, priority=priority,
@@ -184,18 +188,16 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *, name: str | None
     """Start a `grouped_allreduce`."""
     if not tensors:
         return Handle.of_nothing([])
-    return _start_allreduce(
-        tuple(tensors), name_or_next(name, "grouped_allreduce"), in_place=False, one=False, **options
-    )
+    name = name_or_next(name, "grouped_allreduce", options.get("process_set"))
+    return _start_allreduce(tuple(tensors), name, in_place=False, one=False, **options)
 
 
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *, name: str | None = None, **options: Any) -> Handle:
     """Start a `grouped_allreduce_`."""
     if not tensors:
         return Handle.of_nothing([])
-    return _start_allreduce(
-        tuple(tensors), name_or_next(name, "grouped_allreduce"), in_place=True, one=False, **options
-    )
+    name = name_or_next(name, "grouped_allreduce", options.get("process_set"))
+    return _start_allreduce(tuple(tensors), name, in_place=True, one=False, **options)
 
 
 def _arrays(tensors: Sequence[torch.Tensor]) -> tuple[Buffer, ...]:
@@ -216,7 +218,7 @@ def allgather(
 
 def allgather_async(tensor: torch.Tensor, *, name: str | None = None, **options: Any) -> Handle:
     """Start an `allgather`."""
-    name = name_or_next(name, "allgather")
+    name = name_or_next(name, "allgather", options.get("process_set"))
     return adapter.allgather(_arrays([tensor]), name, finish=lambda done: _gathered(done, tensor), **options)
 
 
@@ -232,7 +234,7 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Start a `grouped_allgather`."""
-    name = name_or_next(name, "grouped_allgather")
+    name = name_or_next(name, "grouped_allgather", process_set)
     if not tensors:
         return Handle.of_nothing([])
     return adapter.allgather(
@@ -259,7 +261,7 @@ def _start_broadcast(
         return tensor
 
     return adapter.broadcast(
-        array, array if in_place else as_buffer(result), root_rank, name_or_next(name, "broadcast"),
+        array, array if in_place else as_buffer(result), root_rank, name_or_next(name, "broadcast", process_set),
         process_set=process_set, blocking=blocking, finish=finish,
     )  # fmt: skip
 
@@ -322,7 +324,7 @@ def reducescatter_async(
     """Start a `reducescatter`."""
     process_set: ProcessSet = options.get("process_set", global_process_set)
     return adapter.reducescatter(
-        _arrays([tensor]), name_or_next(name, "reducescatter"), op=op,
+        _arrays([tensor]), name_or_next(name, "reducescatter", process_set), op=op,
         finish=lambda done: _scattered(done, tensor, process_set), **options,
     )  # fmt: skip
 
@@ -339,7 +341,7 @@ def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor], *, op: ReduceOp = Average, name: str | None = None, **options: Any
 ) -> Handle:
     """Start a `grouped_reducescatter`."""
-    name = name_or_next(name, "grouped_reducescatter")
+    name = name_or_next(name, "grouped_reducescatter", options.get("process_set"))
     if not tensors:
         return Handle.of_nothing([])
     process_set: ProcessSet = options.get("process_set", global_process_set)
@@ -391,13 +393,13 @@ def alltoall_async(
             return rows
         return rows, torch.tensor(done.rows(), dtype=torch.int32)
 
-    name = name_or_next(name, "alltoall")
+    name = name_or_next(name, "alltoall", process_set)
     return adapter.alltoall(source, rows_to_send, name, process_set=process_set, finish=finish)
 
 
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
-    adapter.barrier(name_or_next(None, "barrier"), process_set=process_set)
+    adapter.barrier(name_or_next(None, "barrier", process_set), process_set=process_set)
 
 
 def join(

@@ -68,7 +68,7 @@ def wrap(
     """The optimizer as an instance of a subclass of its own class."""
     wrapped = with_methods(optimizer, AdasumOptimizer)
     wrapped._named = named
-    wrapped._prefix = context().next_name("AdasumOptimizer")
+    wrapped._prefix = context().next_name("AdasumOptimizer", process_set)
     wrapped._process_set = process_set
     wrapped._compression = compression
     return wrapped

@@ -98,7 +98,7 @@ class Bucket:
         self._launched_version = self.version()
         try:
             self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
-        except TypeError:
+        except adapter.UnsupportedArray:
             arrays = tuple(map(as_buffer, arrays))
             self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
 
@@ -208,7 +208,7 @@ class PackedBucket(Bucket):
         try:
             self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
             self._launched_version = self.version()  # after it: a gradient may have been None
-        except TypeError:
+        except adapter.UnsupportedArray:
             super().launch(sparse_as_dense=sparse_as_dense, **options)
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102

@@ -32,6 +32,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     _ring: _Reducer
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "_ring":
+            raise InvalidArgument(
+                "this is a copy of a DistributedOptimizer, and nobody averages the gradients of its parameters; copy "
+                "the optimizer before wrapping it, and wrap the copy as well"
+            )
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Wait for the averaged gradients, then step."""
         if closure is None:
@@ -95,7 +103,7 @@ class _Reducer:
         self._postscale = predivide
         self._process_set = process_set
         self._alone = process_set.size() == 1
-        self._prefix = context().next_name("DistributedOptimizer")
+        self._prefix = context().next_name("DistributedOptimizer", process_set)
         self.sparse_as_dense = sparse_as_dense
         self._replaced = False
         self._buckets = make_buckets(named, self._prefix, groups, compression)

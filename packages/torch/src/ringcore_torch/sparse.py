@@ -39,7 +39,7 @@ def sparse_allreduce_async(
         raise InvalidArgument(f"sparse_allreduce_async takes a tensor in the COO layout, not {tensor.layout}")
     if op not in (Average, Sum):
         raise InvalidArgument(f"sparse_allreduce_async takes op=Average or op=Sum, not {op.name}")
-    base = name_or_next(name, "sparse_allreduce")
+    base = name_or_next(name, "sparse_allreduce", process_set)
     own = tensor.detach().coalesce()
     # Rows of the gathered tensors are values: indices are transposed.
     indices = allgather_async(own.indices().t().contiguous(), name=f"{base}.indices", process_set=process_set)

@@ -27,7 +27,7 @@ class SyncBatchNorm(_BatchNorm):
     def __init__(self, num_features: int, *args: Any, process_set: ProcessSet = global_process_set, **options: Any):
         super().__init__(num_features, *args, **options)
         self._process_set = process_set
-        self._name = context().next_name("SyncBatchNorm")
+        self._name = context().next_name("SyncBatchNorm", process_set)
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002 - torch's name for it
         if input.dim() < 2:

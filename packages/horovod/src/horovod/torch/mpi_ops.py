@@ -112,8 +112,12 @@ def _op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def _divided(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
-    """Horovod's average of integers: rounded down."""
-    return tensor.div_(process_set.size(), rounding_mode="floor")
+    """Horovod's average: of integers rounded down."""
+    return tensor.div_(process_set.size(), rounding_mode=None if tensor.is_floating_point() else "floor")
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype is not torch.bool
 
 
 def poll(handle: Any) -> bool:
@@ -162,7 +166,7 @@ def _start(
         "name": name, "prescale_factor": prescale_factor, "postscale_factor": postscale_factor,
         "process_set": process_set,
     }  # fmt: skip
-    if chosen is Average and given and not any(tensor.is_floating_point() for tensor in given):
+    if chosen is Average and any(map(_is_integer, given)):
         return _DividingHandle(call(tensors, op=Sum, **options), process_set)
     return call(tensors, op=chosen, **options)
 
