@@ -21,6 +21,7 @@
 #include "memory.hpp"
 #include "raise.hpp"
 #include "register.hpp"
+#include "transport/copy.hpp"
 #include "transport/shm.hpp"
 #include "transport/tcp.hpp"
 
@@ -299,6 +300,19 @@ nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<Pyt
 void register_runtime(nb::module_& module) {
   nb::exception<UnsupportedArray>(module, "UnsupportedArray", PyExc_TypeError);
   ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  module.def(
+      "copy",
+      [](nb::handle source, nb::handle target) {
+        const ArrayView from = array_of(source);
+        const ArrayView to = array_of(target);
+        const std::size_t bytes = from.shape.elements() * size_of(from.dtype);
+        if (from.dtype != to.dtype || bytes != to.shape.elements() * size_of(to.dtype)) {
+          throw UnsupportedArray("not of the target's dtype and number of elements");
+        }
+        const nb::gil_scoped_release released;
+        transport::stream_to_peer(to.data, from.data, bytes);
+      },
+      nb::arg("source"), nb::arg("target"), "Copies an array past the caches into memory that is reduced later.");
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
       .def("done", &PythonHandle::done,
            "Whether it has ended, successfully or not, so that `synchronize` will not block.")

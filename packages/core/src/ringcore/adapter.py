@@ -33,6 +33,8 @@ __all__ = [
     "as_buffer",
     "barrier",
     "broadcast",
+    "copy",
+    "has_room_to_overlap",
     "join",
     "keep_freed_memory",
     "reducescatter",
@@ -84,6 +86,10 @@ _BROADCAST: int = _native.COLLECTIVES["broadcast"]
 _REDUCESCATTER: int = _native.COLLECTIVES["reducescatter"]
 _ALLTOALL: int = _native.COLLECTIVES["alltoall"]
 _BARRIER: int = _native.COLLECTIVES["barrier"]
+
+# copy(source, target): arrays of one dtype and number of elements, past the caches, into memory that is reduced later.
+# `UnsupportedArray` for arrays that the engine does not take.
+copy = _native.copy
 
 # Makes the result of a handle that has ended.
 Finish = Callable[[Handle], Any]
@@ -293,6 +299,24 @@ def allocate(nbytes: int) -> Any | None:
     """
     memory = context().memory
     return None if memory is None else memory.allocate(nbytes)
+
+
+def has_room_to_overlap(threads: int) -> bool:
+    """Whether a reduction that is started during backward runs beside it, and does not only take turns with it.
+
+    Over a network it waits for the wire most of the time. In shared memory it needs a core: where each one computes,
+    a reduction in the background costs its own time and what it evicts from the caches.
+
+    Args:
+        threads: That the framework computes with in this process.
+    """
+    current = context()
+    if "tcp" in current.runtime.transports():
+        return True
+    allowed = len(os.sched_getaffinity(0))
+    if allowed == os.cpu_count():  # shared with the other ranks of the host; else taken for this rank's own
+        allowed //= current.local_size
+    return allowed > threads
 
 
 def keep_freed_memory() -> None:

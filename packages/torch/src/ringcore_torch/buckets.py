@@ -7,6 +7,7 @@ sparse one. After the reduction a 0 means that no rank had one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class Bucket:
 
     Attributes:
         takes_early: A gradient is taken as soon as it is there, not when the bucket is submitted.
+        sealed: The gradients are complete, and may not be changed until they hold the average.
         handle: The operation, once it is submitted.
         finished: The gradients hold the average.
     """
@@ -50,8 +52,9 @@ class Bucket:
         self.handle: adapter.Handle | None = None
         self.finished = False
         self.all_dense = False
-        self._launched_version = 0
-        self._left: list[torch.Tensor | None] = []  # the gradients, when they were submitted or finished
+        self.sealed = False
+        self._sealed_version = 0
+        self._left: list[torch.Tensor | None] = []  # the gradients, when they were sealed or finished
 
     def take(self, index: int, grad: torch.Tensor) -> None:
         """The parameter has this dense gradient."""
@@ -81,8 +84,19 @@ class Bucket:
                 f"has a gradient of {grad.dtype} on {grad.device}; wrap the optimizer after moving the model"
             )
 
+    def seal(self) -> None:
+        """From here on the gradients may not be changed."""
+        self._left = [parameter.grad for parameter in self.parameters]
+        self._sealed_version = self.version()
+        self.sealed = True
+
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:
-        """Submit what has been collected."""
+        """Submit what has been collected.
+
+        Raises:
+            InvalidArgument: The gradients were changed since they were sealed.
+        """
+        self.check_unchanged()
         dense, sparse = [1] * len(self.parameters), [0] * len(self.parameters)
         for index, parameter in enumerate(self.parameters):
             grad = parameter.grad
@@ -93,9 +107,8 @@ class Bucket:
                 self.take(index, grad)  # also one that the user has set or replaced
         self.all_dense = all(dense)
         self.flags.copy_(torch.tensor([dense, sparse]))
-        self._left = [parameter.grad for parameter in self.parameters]
         arrays = self.arrays()
-        self._launched_version = self.version()
+        self.seal()
         try:
             self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
         except adapter.UnsupportedArray:
@@ -112,10 +125,17 @@ class Bucket:
         Raises:
             InvalidArgument: The gradients were changed on the way.
         """
-        if self.handle is None:
-            return
-        self.handle.wait()
-        if self.version() != self._launched_version or self.has_other_gradients():
+        if self.handle is not None:
+            self.handle.wait()
+            self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Refuse gradients that were changed although they are sealed.
+
+        Raises:
+            InvalidArgument: They were.
+        """
+        if self.sealed and (self.version() != self._sealed_version or self.has_other_gradients()):
             raise InvalidArgument(
                 f"the gradient of '{self.names[0]}' or another one of its bucket was changed while its average was on "
                 "the way; call optimizer.synchronize() before clipping or unscaling gradients, and step() inside "
@@ -123,7 +143,7 @@ class Bucket:
             )
 
     def has_other_gradients(self) -> bool:
-        """Whether a parameter has another gradient than it had when the bucket was submitted, or finished."""
+        """Whether a parameter has another gradient than it had when the bucket was sealed, or finished."""
         return any(p.grad is not left for p, left in zip(self.parameters, self._left, strict=True))
 
     def finish(self) -> None:
@@ -135,6 +155,7 @@ class Bucket:
         """Forget what has been collected; memory stays as it is."""
         self.passes[:] = [0] * len(self.parameters)
         self.ready = 0
+        self.sealed = False
         self.handle = None
         self.finished = False
 
@@ -166,7 +187,7 @@ class FlatBucket(Bucket):
         view = self._views[index]
         if grad.is_sparse or grad.data_ptr() != view.data_ptr() or grad.stride() != view.stride():
             self.check(index, grad)
-            view.copy_(grad.to_dense() if grad.is_sparse else grad)
+            _copy(grad.to_dense() if grad.is_sparse else grad, view)
             self.parameters[index].grad = view
 
     def leave_out(self, index: int) -> None:  # noqa: D102
@@ -199,17 +220,24 @@ class PackedBucket(Bucket):
         self._grads: list[Any] = [None] * len(parameters)
 
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
+        self.check_unchanged()
         # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor in host memory.
         self._grads = [parameter.grad for parameter in self.parameters]
-        self._left = list(self._grads)
         self.flags.copy_(self._all_have_dense)
         self.all_dense = True
         arrays = self.arrays()
         try:
             self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
-            self._launched_version = self.version()  # after it: a gradient may have been None
+            self._left = self._grads
+            self._sealed_version = self.version()
+            self.sealed = True
         except adapter.UnsupportedArray:
             super().launch(sparse_as_dense=sparse_as_dense, **options)
+
+    def seal(self) -> None:  # noqa: D102
+        if not self.sealed and self.ready == len(self.parameters):
+            self._grads = [parameter.grad for parameter in self.parameters]
+        super().seal()
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         if grad.dtype is not self.dtype:
@@ -247,6 +275,14 @@ def make_buckets(
         else:
             buckets.append(FlatBucket(name, parameters, own, compression))
     return buckets
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    if torch.get_num_threads() == 1 and source.stride() == target.stride():
+        with contextlib.suppress(adapter.UnsupportedArray):
+            return adapter.copy(source, target)
+    target.copy_(source)  # with all threads
+    return None
 
 
 def _zeros(count: int, dtype: Any) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """An optimizer that averages gradients over all ranks while backward is still running.
 
-Parameters are dealt to buckets, see `buckets`. When the last gradient of a bucket is there, it is submitted. Sparse
-gradients are reduced one by one when all buckets are done, and every rank knows which they are.
+Parameters are dealt to buckets, see `buckets`. When the last gradient of a bucket is there, it is submitted; where that
+would only take turns with backward on the same core, when backward is done. Sparse gradients are reduced one by one
+when all buckets are done, and every rank knows which they are.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class _Reducer:
         self._prefix = context().next_name("DistributedOptimizer", process_set)
         self.sparse_as_dense = sparse_as_dense
         self._replaced = False
+        self._overlaps = adapter.has_room_to_overlap(torch.get_num_threads())
         self._buckets = make_buckets(named, self._prefix, groups, compression)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
@@ -226,10 +228,10 @@ def _hook(reducer: weakref.ref[_Reducer], bucket: Bucket, index: int) -> Callabl
             owner.reset()  # the step was skipped, and this is the next one
         if bucket is owner._hookless:
             return
-        if bucket.handle is not None:
+        if bucket.handle is not None or passes[index] == owner.passes_per_step:
             raise InvalidArgument(
-                f"'{bucket.names[index]}' got a gradient while its average was on the way: backward ran more than "
-                f"backward_passes_per_step = {owner.passes_per_step} times before step(). Raise "
+                f"'{bucket.names[index]}' got a gradient when it was complete, or its average on the way: backward ran "
+                f"more than backward_passes_per_step = {owner.passes_per_step} times before step(). Raise "
                 "backward_passes_per_step, or call zero_grad() to drop the gradients"
             )
         grad = parameter.grad
@@ -239,7 +241,9 @@ def _hook(reducer: weakref.ref[_Reducer], bucket: Bucket, index: int) -> Callabl
         if passes[index] == owner.passes_per_step:
             bucket.ready += 1
             if bucket.ready == count:
-                owner.launch(bucket)
+                bucket.seal()
+                if owner._overlaps:
+                    owner.launch(bucket)
 
     return collect
 
