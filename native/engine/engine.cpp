@@ -8,8 +8,10 @@
 namespace ringcore::engine {
 namespace {
 
-// The number of a process set is part of the number of its runs, see Execution::schedule.
-constexpr ProcessSetId kLastProcessSet = 4095;
+// A set that all ranks add has a number that all of them count; above are those that only members add, see
+// `add_process_set`.
+constexpr ProcessSetId kLastCounted = (1U << kProcessSetBits) / 2 - 1;
+constexpr ProcessSetId kLastAgreed = (1U << kProcessSetBits) - 1;
 
 // What a rank can tell without the others.
 void check(const Descriptor& descriptor) {
@@ -276,14 +278,21 @@ bool Engine::busy() const {
          });
 }
 
-ProcessSetId Engine::add_process_set(std::vector<Rank> members) {
-  if (next_set_ > kLastProcessSet) {
-    throw Error(ErrorKind::kResource, "this job has had " + std::to_string(kLastProcessSet) +
+ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
+  const auto own = std::find(members.begin(), members.end(), rank_);
+  if (agreed) {
+    if (*agreed <= kLastCounted || *agreed > kLastAgreed || !agreed_.insert(*agreed).second || own == members.end()) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "process set " + std::to_string(*agreed) + " cannot be added by its members: its number is between " +
+                      std::to_string(kLastCounted + 1) + " and " + std::to_string(kLastAgreed) +
+                      ", was never used before, and this rank is a member");
+    }
+  } else if (next_set_ > kLastCounted) {
+    throw Error(ErrorKind::kResource, "this job has had " + std::to_string(kLastCounted) +
                                           " process sets, and there can be no more. Remedy: keep process sets instead "
                                           "of adding them again and again.");
   }
-  const auto own = std::find(members.begin(), members.end(), rank_);
-  const ProcessSetId id = next_set_++;
+  const ProcessSetId id = agreed ? *agreed : next_set_++;
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
   const int self = static_cast<int>(own - members.begin());
   plan::Topology topology;

@@ -73,8 +73,10 @@ class Engine {
   void tend(bool idle);
   Nanoseconds tend_interval() const;
 
-  // Members in ascending order; must contain this rank. Every member must add its sets in the same order.
-  ProcessSetId add_process_set(std::vector<Rank> members);
+  // Members in ascending order. Either every rank of the job adds the set, in the same order as its other ones, and it
+  // gets the next number; or only its members do, in any order, under a number of the upper half that they have agreed
+  // on and that was never used before.
+  ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 
   // Tells the others that this rank leaves; operations that need it fail there with this reason. Call progress() until
@@ -149,6 +151,7 @@ class Engine {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank, null at self
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> sets_;
   ProcessSetId next_set_ = kWorld;
+  std::unordered_set<ProcessSetId> agreed_;  // all that were ever added under an agreed number
   std::shared_ptr<const Error> failure_;
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;

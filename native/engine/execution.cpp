@@ -227,7 +227,9 @@ void Execution::flush() {
 void Execution::schedule(std::unique_ptr<Task> task) {
   if (task->bucket) task->lane = lane_of(0, next_run_);
   // Never 0; different for the runs of different process sets that may be under way at the same time.
-  task->id = static_cast<std::uint32_t>(id_) << 20 | static_cast<std::uint32_t>(next_run_++ % 0xfffff + 1);
+  constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
+  task->id =
+      static_cast<std::uint32_t>(id_) << (32 - kProcessSetBits) | static_cast<std::uint32_t>(next_run_++ % kRuns + 1);
   lanes_[task->lane].push_back(std::move(task));
 }
 

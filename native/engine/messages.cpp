@@ -229,7 +229,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
   const auto found = sets_.find(header.process_set);
   if (found == sets_.end()) {
-    if (header.process_set < next_set_) return;  // removed here already
+    if (header.process_set < next_set_ || agreed_.contains(header.process_set)) return;  // removed here already
     early_bytes_ += header.bytes;
     if (early_bytes_ > kMaxEarlyBytes) {
       throw Error(ErrorKind::kProtocol,

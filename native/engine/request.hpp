@@ -17,6 +17,7 @@
 namespace ringcore::engine {
 
 using ProcessSetId = std::uint16_t;
+inline constexpr int kProcessSetBits = 14;  // the rest of 32 bits numbers its runs, see Execution::schedule
 inline constexpr ProcessSetId kWorld = 0;
 
 // Extents of a tensor, outermost first. Tensors of more dimensions are described with their last ones multiplied.

@@ -257,10 +257,10 @@ void Runtime::reply_stacks(const std::string& text) {
   if (!stopped_) engine_.reply_stacks(text);
 }
 
-ProcessSetId Runtime::add_process_set(std::vector<Rank> members) {
+ProcessSetId Runtime::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
   const auto lock = lock_engine();
   check_running();
-  return engine_.add_process_set(std::move(members));
+  return engine_.add_process_set(std::move(members), agreed);
 }
 
 void Runtime::remove_process_set(ProcessSetId id) {

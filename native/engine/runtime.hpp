@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,7 +51,7 @@ class Runtime {
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent.
   void leave(const std::string& reason);
 
-  ProcessSetId add_process_set(std::vector<Rank> members);
+  ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
   void start_timeline();
   std::vector<Span> stop_timeline();

@@ -380,6 +380,32 @@ TEST_CASE("process sets run side by side with the world") {
   });
 }
 
+TEST_CASE("process sets that only their members add, each rank in an order of its own") {
+  constexpr engine::ProcessSetId kAgreed = 9000;
+  Cluster cluster({.ranks = 3, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    const Rank next = (rank + 1) % 3;
+    const Rank previous = (rank + 2) % 3;
+    std::vector<float> data[2] = {std::vector<float>(5000, mark(rank)), std::vector<float>(5000, mark(rank))};
+    std::vector<std::shared_ptr<engine::Operation>> operations;
+    for (const Rank peer : {next, previous}) {  // the pair without rank r has the number kAgreed + r
+      auto operation = allreduce("pair", data[operations.size()]);
+      operation->process_set = runtime.add_process_set({std::min(rank, peer), std::max(rank, peer)},
+                                                       static_cast<engine::ProcessSetId>(kAgreed + 3 - rank - peer));
+      runtime.submit(operation);
+      operations.push_back(std::move(operation));
+    }
+    for (const auto& operation : operations) finish(runtime, *operation);
+    CHECK(data[0][4999] == mark(rank) + mark(next));
+    CHECK(data[1][4999] == mark(rank) + mark(previous));
+    // Records that come late for a removed set must not be taken for those of a new one.
+    runtime.remove_process_set(operations[0]->process_set);
+    CHECK_THROWS_AS(runtime.add_process_set({0, 1, 2}, operations[0]->process_set), Error);
+    CHECK_THROWS_AS(runtime.add_process_set({0, 1, 2}, engine::ProcessSetId{5}), Error);
+  });
+}
+
 TEST_CASE("four threads of each rank at once get right results") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {

@@ -11,6 +11,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -440,8 +441,10 @@ void register_runtime(nb::module_& module) {
           nb::call_guard<nb::gil_scoped_release>())
       .def(
           "add_process_set",
-          [](PythonRuntime& self, std::vector<Rank> ranks) { return self.get().add_process_set(std::move(ranks)); },
-          nb::arg("ranks"), nb::call_guard<nb::gil_scoped_release>())
+          [](PythonRuntime& self, std::vector<Rank> ranks, std::optional<engine::ProcessSetId> agreed) {
+            return self.get().add_process_set(std::move(ranks), agreed);
+          },
+          nb::arg("ranks"), nb::arg("agreed") = nb::none(), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "remove_process_set", [](PythonRuntime& self, engine::ProcessSetId id) { self.get().remove_process_set(id); },
           nb::arg("process_set"), nb::call_guard<nb::gil_scoped_release>())

@@ -6,17 +6,17 @@ import os
 
 from ringcore import _native
 from ringcore._context import Context
-from ringcore._placement import find_placement
+from ringcore._placement import Placement, find_placement
 from ringcore._settings import Settings
 
 # One fusion buffer a data lane lies at the front of each arena.
 _DATA_LANES = 3
 
 
-def connect_context(settings: Settings | None) -> Context:
+def connect_context(settings: Settings | None, place: Placement | None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
     settings = settings or Settings.from_environ(os.environ)
-    placement = find_placement(os.environ)
+    placement = place or find_placement(os.environ)
     memory: _native.HostMemory | None = None
 
     def create_segment() -> int:

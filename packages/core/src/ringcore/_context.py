@@ -15,6 +15,7 @@ from ringcore._errors import InvalidArgument, NotInitializedError, RingcoreError
 
 if TYPE_CHECKING:
     from ringcore import _native
+    from ringcore._placement import Placement
     from ringcore._settings import Settings
 
 
@@ -93,7 +94,7 @@ def is_alone() -> bool:
     return threading.active_count() <= 1 + own
 
 
-def init(*, settings: Settings | None = None) -> None:
+def init(*, settings: Settings | None = None, placement: Placement | None = None) -> None:
     """Find this process's place in the job, connect to the other ranks and start the engine.
 
     The place comes from the environment: ringrun, torchrun, mpirun, srun; without a launcher the job is this process
@@ -101,6 +102,7 @@ def init(*, settings: Settings | None = None) -> None:
 
     Args:
         settings: Overrides what the `RINGCORE_*` variables say.
+        placement: This process's place, where an adapter knows it from its framework instead.
 
     Raises:
         BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
@@ -112,7 +114,7 @@ def init(*, settings: Settings | None = None) -> None:
             return
         from ringcore._connect import connect_context
 
-        _context = connect_context(settings)
+        _context = connect_context(settings, placement)
         atexit.unregister(shutdown)
         atexit.register(shutdown)
         _install_excepthook()
@@ -258,6 +260,22 @@ def add_process_set(ranks: ProcessSet | Sequence[int]) -> ProcessSet:
 
     agree("add_process_set", process_set.ranks)
     process_set.process_set_id = current.runtime.add_process_set(process_set.ranks)
+    return process_set
+
+
+def add_process_set_of_members(ranks: Sequence[int], number: int) -> ProcessSet:
+    """Register a process set that the other ranks need not know of. Its members call this, each when it likes.
+
+    Args:
+        ranks: The members.
+        number: Above 0, below 8193, never used before in this job; the members have agreed on it.
+
+    Raises:
+        InvalidArgument: The number cannot be used, or this rank is not a member.
+    """
+    current = context()
+    process_set = ProcessSet(ranks)
+    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, 8191 + number)
     return process_set
 
 

@@ -15,7 +15,13 @@ from typing import Any
 
 from ringcore import _native
 from ringcore._buffer import as_buffer
-from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
+from ringcore._context import (
+    ProcessSet,
+    add_process_set_of_members,
+    context,
+    global_process_set,
+    process_set_id_of,
+)
 from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
@@ -26,6 +32,7 @@ __all__ = [
     "Handle",
     "ReduceOp",
     "UnsupportedArray",
+    "add_process_set_of_members",
     "allgather",
     "allocate",
     "allreduce",
@@ -255,9 +262,9 @@ def alltoall(
     )  # fmt: skip
 
 
-def barrier(name: str, *, process_set: ProcessSet = global_process_set) -> None:
-    """Return when all ranks have called it."""
-    _submit(_BARRIER, name, (_NOTHING,), (), process_set=process_set, blocking=True)
+def barrier(name: str, *, process_set: ProcessSet = global_process_set, blocking: bool = True) -> Handle:
+    """Ends when all ranks have called it."""
+    return _submit(_BARRIER, name, (_NOTHING,), (), process_set=process_set, blocking=blocking)
 
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:

@@ -8,7 +8,7 @@ import torch
 from ringcore import InvalidArgument
 from ringcore.adapter import DTYPE_CODES, Buffer
 
-_CODES: dict[torch.dtype, int] = {
+CODES: dict[torch.dtype, int] = {
     torch.uint8: DTYPE_CODES["uint8"],
     torch.int8: DTYPE_CODES["int8"],
     torch.uint16: DTYPE_CODES["uint16"],
@@ -41,7 +41,7 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
         )
     if tensor.layout is not torch.strided:
         raise InvalidArgument(f"the tensor has layout {tensor.layout}; pass tensor.to_dense()")
-    code = _CODES.get(tensor.dtype)
+    code = CODES.get(tensor.dtype)
     if code is None:
         raise InvalidArgument(f"the tensor has dtype {tensor.dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
     if tensor.numel() > 0 and tensor.data_ptr() == 0:

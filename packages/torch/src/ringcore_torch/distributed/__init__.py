@@ -1,0 +1,27 @@
+"""The backend "ring" of torch.distributed: `torch.distributed.init_process_group("ring")`.
+
+`process_group` has the collectives, `work` what they return, `membership` how ranks and groups come about.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringcore_torch.distributed.membership import Membership, join_job
+from ringcore_torch.distributed.process_group import RingProcessGroup
+
+__all__ = ["RingProcessGroup", "create_process_group"]
+
+
+def create_process_group(options: Any) -> RingProcessGroup:
+    """Make a group of `torch.distributed.init_process_group` or `new_group`. Called on its members only.
+
+    Args:
+        options: `torch.distributed.distributed_c10d._DistributedBackendOptions`.
+    """
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    owns_engine = False
+    if not options.global_ranks_in_group:
+        owns_engine = join_job(options.store, options.group_rank, options.group_size, options.timeout)
+    membership = Membership(options.store, ranks, options.group_rank, owns_engine=owns_engine)
+    return RingProcessGroup(membership, options.group_id)

@@ -1,0 +1,543 @@
+"""The collectives of torch.distributed as operations of the engine."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ringcore import InvalidArgument, MismatchError, adapter
+from ringcore import TimeoutError as RingcoreTimeoutError
+from ringcore._context import ProcessSet
+from ringcore.adapter import Handle
+from ringcore.adapter import ReduceOp as RingReduceOp
+
+from ringcore_torch import _operations as plain
+from ringcore_torch._bridge import CODES, as_buffer, from_bytes
+from ringcore_torch.distributed.membership import Membership
+from ringcore_torch.distributed.work import Completer, RingWork
+from ringcore_torch.sparse import sparse_allreduce_async
+
+Tensor = torch.Tensor
+
+_OPS = {
+    dist.ReduceOp.SUM: RingReduceOp.SUM,
+    dist.ReduceOp.AVG: RingReduceOp.AVERAGE,
+    dist.ReduceOp.PRODUCT: RingReduceOp.PRODUCT,
+    dist.ReduceOp.MIN: RingReduceOp.MIN,
+    dist.ReduceOp.MAX: RingReduceOp.MAX,
+    dist.ReduceOp.PREMUL_SUM: RingReduceOp.SUM,
+}
+_BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    dist.ReduceOp.BAND: torch.bitwise_and,
+    dist.ReduceOp.BOR: torch.bitwise_or,
+    dist.ReduceOp.BXOR: torch.bitwise_xor,
+}
+# So many unnamed operations of one kind may be under way at once.
+_NAMES = 4096
+
+
+class RingProcessGroup(dist.ProcessGroup):
+    """A process group of torch.distributed whose operations the engine runs.
+
+    Args:
+        membership: The ranks, and how they find each other.
+        name: Of the group; different for groups of the same ranks.
+    """
+
+    def __init__(self, membership: Membership, name: str) -> None:
+        super().__init__(membership.rank, membership.size)
+        self._membership = membership
+        self._set: ProcessSet = membership.process_set
+        self._name = name
+        self._description = ""
+        self._prefix = f"torch.{name}"
+        self._numbers: dict[str, itertools.count[int]] = {}
+        self._completer = Completer(f"ringcore-futures-{name}")
+        self._coalesced: list[RingWork] | None = None
+
+    # ---- What torch.distributed asks a group ----
+
+    def getBackendName(self) -> str:  # noqa: D102, N802
+        return "ring"
+
+    def name(self) -> str:  # noqa: D102
+        return "ring"
+
+    def getRank(self) -> int:  # noqa: D102, N802
+        return self._membership.rank
+
+    def getSize(self) -> int:  # noqa: D102, N802
+        return self._membership.size
+
+    def rank(self) -> int:  # noqa: D102
+        return self._membership.rank
+
+    def size(self) -> int:  # noqa: D102
+        return self._membership.size
+
+    def setGroupName(self, name: str) -> None:  # noqa: D102, N802
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: D102, N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: D102, N802
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: D102, N802
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def shutdown(self) -> None:
+        """Leave; the engine as well, if it was started for this group."""
+        self._completer.close()
+        self._membership.leave()
+
+    def abort(self) -> None:
+        """As `shutdown`."""
+        self.shutdown()
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass  # names of operations count
+
+    def _next_name(self, kind: str) -> str:
+        number = next(self._numbers.setdefault(kind, itertools.count()))
+        return f"{self._prefix}.{kind}.{number % _NAMES}"
+
+    def _work(
+        self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None,
+        source_rank: int = -1,
+    ) -> RingWork:  # fmt: skip
+        work = RingWork(handle, list(tensors), self._completer, finish, source_rank)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    # ---- Reductions ----
+
+    def allreduce(self, tensors: list[Tensor], options: Any = None) -> RingWork:
+        """Reduce in place."""
+        op, factor = _reduce_op(options)
+        (tensor,) = tensors
+        if tensor.is_sparse:
+            return self._sparse_allreduce(tensor, op)
+        if op in _BITWISE:
+            return self._bitwise(tensors, op, range(self.size()))
+        source = _scaled(tensor, factor)
+        handle = plain.allreduce_async_(
+            source, op=_OPS[op], name=self._next_name("allreduce"), process_set=self._set,
+            prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
+        )  # fmt: skip
+        if source is tensor:
+            return self._work(handle, tensors, _synchronize)
+
+        def finish(handle: Handle) -> None:
+            handle.synchronize()
+            tensor.copy_(source)
+
+        return self._work(handle, tensors, finish)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> RingWork:
+        """Reduce several tensors in place, in one operation."""
+        op, factor = _reduce_op(options)
+        if op in _BITWISE or isinstance(factor, Tensor):
+            raise InvalidArgument(f"allreduce_coalesced takes no {op}; reduce the tensors one by one")
+        handle = plain.grouped_allreduce_async_(
+            tensors, op=_OPS[op], name=self._next_name("allreduce_coalesced"), process_set=self._set,
+            prescale_factor=factor,
+        )  # fmt: skip
+        return self._work(handle, tensors, _synchronize)
+
+    def reduce(self, tensors: list[Tensor], options: Any) -> RingWork:
+        """Reduce into the root's tensor; the others' stay as they are."""
+        op, factor = _reduce_op(options)
+        (tensor,) = tensors
+        if op in _BITWISE:
+            return self._bitwise(tensors, op, [options.rootRank])
+        result = _scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
+        handle = plain.allreduce_async_(
+            result, op=_OPS[op], name=self._next_name("reduce"), process_set=self._set,
+            prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
+        )  # fmt: skip
+
+        def finish(handle: Handle) -> None:
+            handle.synchronize()
+            if self.rank() == options.rootRank:
+                tensor.copy_(result)
+
+        return self._work(handle, tensors, finish)
+
+    def _bitwise(self, tensors: list[Tensor], op: Any, roots: Sequence[int]) -> RingWork:
+        """The engine has no bitwise operations: all ranks' tensors are gathered, and combined on the roots."""
+        (tensor,) = tensors
+        if tensor.is_floating_point():
+            raise InvalidArgument(f"{op} takes integers and bools, not {tensor.dtype}")
+        source = _Flat(tensor)
+
+        def finish(handle: Handle) -> None:
+            if self.rank() in roots:
+                parts = source.parts_of(handle, [tensor.numel()] * self.size())
+                total = parts[0].clone()
+                for part in parts[1:]:
+                    total = _BITWISE[op](total, part)
+                tensor.copy_(total.view(tensor.shape))
+
+        handle = adapter.allgather((source.buffer,), self._next_name("bitwise"), process_set=self._set)
+        return self._work(handle, tensors, finish)
+
+    def _sparse_allreduce(self, tensor: Tensor, op: Any) -> RingWork:
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise InvalidArgument(f"sparse tensors are summed or averaged, not reduced by {op}")
+        total = sparse_allreduce_async(
+            tensor, op=_OPS[op], name=self._next_name("sparse_allreduce"), process_set=self._set
+        )
+
+        def finish(_: Handle) -> None:
+            tensor.copy_(total())
+
+        return self._work(Handle.of_nothing(None), [tensor], finish)
+
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, options: Any = None) -> RingWork:
+        """Reduce, and give each rank an equal share of the elements."""
+        return self.reduce_scatter_single_coalesced([output], [source], options)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], sources: list[Tensor], options: Any = None
+    ) -> RingWork:
+        """Several `reduce_scatter_single` in one operation."""
+        op, factor = _reduce_op(options)
+        if op in _BITWISE or isinstance(factor, Tensor):
+            raise InvalidArgument(f"reduce_scatter takes no {op}; use all_reduce")
+        for output, source in zip(outputs, sources, strict=True):
+            if output.numel() * self.size() != source.numel():
+                raise InvalidArgument(
+                    f"reduce_scatter of {source.numel()} elements over {self.size()} ranks needs outputs of "
+                    f"{source.numel() / self.size():g} elements, not {output.numel()}"
+                )
+        buffers = tuple(as_buffer(source.detach().contiguous().view(-1)) for source in sources)
+        handle = adapter.reducescatter(
+            buffers, self._next_name("reduce_scatter"), op=_OPS[op], prescale_factor=factor, process_set=self._set
+        )
+
+        def finish(handle: Handle) -> None:
+            for index, output in enumerate(outputs):
+                output.copy_(from_bytes(handle.result(index), tuple(output.shape), output.dtype))
+
+        return self._work(handle, outputs, finish)
+
+    def reduce_scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], options: Any = None) -> RingWork:
+        """Reduce the tensors of each rank, which may differ in size; each rank gets its own."""
+        op, factor = _reduce_op(options)
+        (output,), (sources,) = outputs, source_lists
+        if len(sources) != self.size():
+            raise InvalidArgument(f"reduce_scatter takes {self.size()} tensors, one for each rank, not {len(sources)}")
+        flat = torch.cat([source.reshape(-1) for source in sources])
+        if len({source.numel() for source in sources}) == 1 and op not in _BITWISE and not isinstance(factor, Tensor):
+            return self.reduce_scatter_single(output, flat, options)
+        begin = sum(source.numel() for source in sources[: self.rank()])
+        reduced = self.allreduce([flat], options)
+
+        def finish(_: Handle) -> None:
+            reduced.wait()
+            output.copy_(flat[begin : begin + output.numel()].view(output.shape))
+
+        return self._work(reduced.handle, outputs, finish)
+
+    # ---- Movements ----
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> RingWork:
+        """Give every rank the root's values."""
+        (tensor,) = tensors
+        target = _Flat(tensor)
+        handle = adapter.broadcast(
+            target.buffer, target.buffer, self._membership.job_rank(options.rootRank), self._next_name("broadcast"),
+            process_set=self._set,
+        )  # fmt: skip
+        return self._work(handle, tensors, lambda _: target.write_back())
+
+    def allgather_coalesced(
+        self, output_lists: list[list[Tensor]], tensors: list[Tensor], options: Any = None
+    ) -> RingWork:
+        """Several `allgather` in one operation; the outputs lie by rank, then by tensor."""
+        return self.allgather([list(outputs) for outputs in zip(*output_lists, strict=True)], tensors, options)
+
+    def allgather(
+        self,
+        output_lists: list[list[Tensor]],
+        tensors: list[Tensor],
+        options: Any = None,  # noqa: ARG002
+    ) -> RingWork:
+        """Everybody's tensors, which may differ in size; the outputs lie by tensor, then by rank."""
+        for outputs in output_lists:
+            if len(outputs) != self.size():
+                raise InvalidArgument(f"all_gather needs {self.size()} outputs, one for each rank, not {len(outputs)}")
+        sources = [_Flat(tensor) for tensor in tensors]
+        handle = adapter.allgather(
+            tuple(source.buffer for source in sources), self._next_name("all_gather"), process_set=self._set
+        )
+
+        def finish(handle: Handle) -> None:
+            for index, (source, outputs) in enumerate(zip(sources, output_lists, strict=True)):
+                parts = source.parts_of(handle, [output.numel() for output in outputs], index)
+                for output, part in zip(outputs, parts, strict=True):
+                    output.copy_(part.view(output.shape))
+
+        return self._work(handle, [output for outputs in output_lists for output in outputs], finish)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> RingWork:
+        """Everybody's elements in one tensor."""
+        return self.all_gather_single_coalesced([output], [tensor], options)
+
+    def all_gather_single_coalesced(
+        self,
+        outputs: list[Tensor],
+        tensors: list[Tensor],
+        options: Any = None,  # noqa: ARG002
+    ) -> RingWork:
+        """Several `all_gather_single` in one operation."""
+        for output, tensor in zip(outputs, tensors, strict=True):
+            if output.numel() != tensor.numel() * self.size():
+                raise InvalidArgument(
+                    f"all_gather of {tensor.numel()} elements from {self.size()} ranks needs an output of "
+                    f"{tensor.numel() * self.size()} elements, not {output.numel()}"
+                )
+        sources = [_Flat(tensor) for tensor in tensors]
+        handle = adapter.allgather(
+            tuple(source.buffer for source in sources), self._next_name("all_gather_single"), process_set=self._set
+        )
+
+        def finish(handle: Handle) -> None:
+            for index, (source, tensor, output) in enumerate(zip(sources, tensors, outputs, strict=True)):
+                parts = source.parts_of(handle, [tensor.numel()] * self.size(), index)
+                flat = output.detach().view(-1) if output.is_contiguous() else torch.empty_like(output).view(-1)
+                for part, place in zip(parts, flat.split(max(tensor.numel(), 1)), strict=False):
+                    place.copy_(part)
+                if not output.is_contiguous():
+                    output.copy_(flat.view(output.shape))
+
+        return self._work(handle, outputs, finish)
+
+    def all_to_all_single(
+        self, output: Tensor, source: Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
+        options: Any = None,  # noqa: ARG002
+    ) -> RingWork:  # fmt: skip
+        """Send rows of the first dimension to each rank."""
+        return self._alltoall(
+            [output], [source], self._elements(source, input_splits), self._elements(output, output_splits)
+        )
+
+    def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
+        """How many elements go to or come from each rank."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            if rows % self.size():
+                raise InvalidArgument(f"{rows} rows cannot be divided evenly among {self.size()} ranks; pass splits")
+            splits = [rows // self.size()] * self.size()
+        if len(splits) != self.size() or sum(splits) != rows:
+            raise InvalidArgument(f"splits {list(splits)} are not {rows} rows for {self.size()} ranks")
+        row = math.prod(tensor.shape[1:])
+        return [count * row for count in splits]
+
+    def alltoall(self, outputs: list[Tensor], sources: list[Tensor], options: Any = None) -> RingWork:  # noqa: ARG002
+        """Send a tensor to each rank."""
+        if len(outputs) != self.size() or len(sources) != self.size():
+            raise InvalidArgument(
+                f"all_to_all takes {self.size()} inputs and outputs, one for each rank, not {len(sources)} and "
+                f"{len(outputs)}"
+            )
+        return self._alltoall(
+            outputs, sources, [source.numel() for source in sources], [output.numel() for output in outputs]
+        )
+
+    def gather(self, output_lists: list[list[Tensor]], tensors: list[Tensor], options: Any) -> RingWork:
+        """Everybody's tensors on the root."""
+        (tensor,) = tensors
+        outputs = output_lists[0] if output_lists else []
+        is_root = self.rank() == options.rootRank
+        if len(outputs) != (self.size() if is_root else 0):
+            raise InvalidArgument(
+                f"gather needs {self.size()} outputs on the root, one for each rank, and none elsewhere; rank "
+                f"{self.rank()} has {len(outputs)}"
+            )
+        send, receive = [0] * self.size(), [output.numel() for output in outputs] or [0] * self.size()
+        send[options.rootRank] = tensor.numel()
+        return self._alltoall(outputs, tensors, send, receive)
+
+    def scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], options: Any) -> RingWork:
+        """A tensor of the root's for each rank."""
+        (output,) = outputs
+        sources = source_lists[0] if source_lists else []
+        is_root = self.rank() == options.rootRank
+        if len(sources) != (self.size() if is_root else 0):
+            raise InvalidArgument(
+                f"scatter needs {self.size()} tensors on the root, one for each rank, and none elsewhere; rank "
+                f"{self.rank()} has {len(sources)}"
+            )
+        send, receive = [source.numel() for source in sources] or [0] * self.size(), [0] * self.size()
+        receive[options.rootRank] = output.numel()
+        # Who has nothing to send says of which dtype nothing is.
+        return self._alltoall(outputs, sources or [output.new_empty(0)], send, receive)
+
+    def _alltoall(
+        self, outputs: Sequence[Tensor], sources: Sequence[Tensor], send: list[int], receive: list[int]
+    ) -> RingWork:
+        """Elements of all sources, one after the other, to each rank; all outputs from each rank, one after the other."""
+        source = _Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
+        handle = adapter.alltoall(
+            source.buffer, [count * source.width for count in send], self._next_name("all_to_all"),
+            process_set=self._set,
+        )  # fmt: skip
+
+        def finish(handle: Handle) -> None:
+            flat = torch.cat(source.parts_of(handle, receive))
+            begin = 0
+            for output in outputs:
+                output.copy_(flat[begin : begin + output.numel()].view(output.shape))
+                begin += output.numel()
+
+        return self._work(handle, list(outputs), finish)
+
+    # ---- Between two ranks ----
+
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> RingWork:
+        """Send a tensor to a rank that receives one with this tag. Ends when that has it."""
+        (tensor,) = tensors
+        return self._between(tensor, self.rank(), to, tag)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RingWork:
+        """Receive a tensor that a rank sends with this tag."""
+        (tensor,) = tensors
+        return self._between(tensor, source, self.rank(), tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RingWork:  # noqa: ARG002
+        """Not possible.
+
+        Raises:
+            InvalidArgument: Always.
+        """
+        raise InvalidArgument("the backend 'ring' receives from a rank that is named: pass src=")
+
+    def _between(self, tensor: Tensor, sender: int, receiver: int, tag: int) -> RingWork:
+        if sender == receiver:
+            raise InvalidArgument(f"rank {sender} sends to itself")
+        process_set = self._membership.pair(sender, receiver)
+        flat = _Flat(tensor)
+        name = self._next_name(f"{sender}to{receiver}.tag{tag}")
+        root = self._membership.job_rank(sender)
+        handle = adapter.broadcast(flat.buffer, flat.buffer, root, name, process_set=process_set)
+        if self.rank() == sender:
+            return self._work(handle, [tensor])
+        return self._work(handle, [tensor], lambda _: flat.write_back(), source_rank=sender)
+
+    # ---- Barriers ----
+
+    def barrier(self, opts: Any = None) -> RingWork:  # noqa: ARG002
+        """Ends when all ranks have called it."""
+        return self._work(adapter.barrier(self._next_name("barrier"), process_set=self._set, blocking=False), [])
+
+    def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:  # noqa: ARG002
+        """A barrier with a limit of its own.
+
+        Raises:
+            TimeoutError: It has passed; names the ranks that did not come.
+        """
+        limit = timeout or datetime.timedelta(seconds=300)
+        missing = self._membership.missing(next(self._numbers.setdefault("monitored", itertools.count())), limit)
+        if missing:
+            raise RingcoreTimeoutError(
+                f"monitored_barrier: ranks {missing} did not come within {limit.total_seconds():g} s"
+            )
+
+    # ---- Coalescing ----
+
+    def _start_coalescing(self, device: Any) -> None:  # noqa: ARG002
+        self._coalesced = []
+
+    def _end_coalescing(self, device: Any) -> RingWork | None:  # noqa: ARG002
+        works, self._coalesced = self._coalesced or [], None
+        if not works:
+            return None
+
+        def finish(_: Handle) -> None:
+            for work in works:
+                work.wait()
+
+        return self._work(works[-1].handle, [tensor for work in works for tensor in work._tensors], finish)
+
+    # Names of PyTorch before 2.13, and of its C++ side.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+class _Flat:
+    """The elements of a tensor in a row, as the engine moves them; bytes, where it does not know the dtype.
+
+    Attributes:
+        buffer: The elements.
+        width: Elements of the buffer in one of the tensor.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._contiguous = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        flat = self._contiguous.view(-1)
+        if tensor.dtype not in CODES:
+            flat = flat.view(torch.uint8)
+        self.width = tensor.dtype.itemsize // flat.dtype.itemsize
+        self.buffer = as_buffer(flat)
+        self._wire_dtype = flat.dtype
+
+    def write_back(self) -> None:
+        """Where the tensor is not contiguous, what came was written to a copy of it."""
+        if self._contiguous.data_ptr() != self._tensor.data_ptr():
+            self._tensor.detach().copy_(self._contiguous)
+
+    def parts_of(self, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
+        """What came from each rank.
+
+        Args:
+            handle: Of an allgather or alltoall.
+            expected: Elements from each rank.
+            index: Of the tensor in a group.
+
+        Raises:
+            MismatchError: Another number of elements came.
+        """
+        counts = [rows // self.width for rows in handle.rows(index)]
+        if counts != list(expected):
+            rank = next(r for r, (came, wanted) in enumerate(zip(counts, expected, strict=True)) if came != wanted)
+            raise MismatchError(
+                f"rank {rank} sent {counts[rank]} elements, and the output for them has {expected[rank]}; give outputs "
+                "the shapes of what the ranks send"
+            )
+        flat = from_bytes(handle.result(index), (sum(counts) * self.width,), self._wire_dtype)
+        return list(flat.view(self._tensor.dtype).split(counts))
+
+
+def _reduce_op(options: Any) -> tuple[Any, Any]:
+    """The operation, and what the tensors are multiplied with before it."""
+    if options is None:
+        return dist.ReduceOp.SUM, 1.0
+    op = options.reduceOp
+    if op == dist.ReduceOp.PREMUL_SUM:
+        return dist.ReduceOp.PREMUL_SUM, op.__getstate__()[1]
+    return next((known for known in (*_OPS, *_BITWISE) if op == known), op), 1.0
+
+
+def _scaled(tensor: Tensor, factor: Any) -> Tensor:
+    return tensor * factor if isinstance(factor, Tensor) else tensor
+
+
+def _synchronize(handle: Handle) -> None:
+    handle.synchronize()

@@ -1,0 +1,163 @@
+"""What a collective of the backend returns, and the futures of it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from ringcore import RingcoreError
+from ringcore import TimeoutError as RingcoreTimeoutError
+from ringcore.adapter import Handle
+from torch._C._distributed_c10d import Work
+
+# torch.distributed's "as long as the backend waits".
+_NO_TIMEOUT = timedelta(0)
+
+
+class RingWork(Work):
+    """An operation on the way.
+
+    Args:
+        handle: Of the engine.
+        tensors: What the future is set to.
+        completer: Sets futures.
+        finish: Writes results to where the caller wants them; called once, by whoever notices first that it has ended.
+        source_rank: Of a receipt.
+    """
+
+    def __init__(
+        self, handle: Handle, tensors: list[torch.Tensor], completer: Completer,
+        finish: Callable[[Handle], None] | None = None, source_rank: int = -1,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.handle = handle
+        self._tensors = tensors
+        self._completer = completer
+        self._finish = finish
+        self._source_rank = source_rank
+        self._lock = threading.Lock()  # Guards: _finish, _future.
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait until the results are there.
+
+        Raises:
+            TimeoutError: `timeout` has passed; the operation goes on.
+            RingcoreError: Why it failed, on every rank the same.
+        """
+        limit_s = float("inf") if timeout <= _NO_TIMEOUT else timeout.total_seconds()
+        if not self.handle.wait(limit_s):
+            raise RingcoreTimeoutError(f"the operation has not ended within {limit_s:g} s; other ranks may be slower")
+        self._write_results()
+        return True
+
+    def _write_results(self) -> None:
+        with self._lock:
+            if self._finish is not None:
+                self._finish(self.handle)
+                self._finish = None
+
+    def synchronize(self) -> None:
+        """Wait until the results are there."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, successfully or not."""
+        return self.handle.done()
+
+    def is_success(self) -> bool:
+        """Whether it has ended without an error."""
+        return self.handle.done() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Why it failed."""
+        if self.handle.done():
+            try:
+                self.wait()
+            except Exception as error:
+                return error
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the results."""
+        self.wait()
+        return self._tensors
+
+    def source_rank(self) -> int:
+        """Of a receipt: whom it is from."""
+        return self._source_rank
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that hold the results."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+        self._completer.watch(self)
+        return self._future
+
+    def complete(self) -> None:
+        """Set the future of an operation that has ended; runs what hangs on it."""
+        assert self._future is not None
+        try:
+            self.wait()
+        except Exception as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(self._tensors)
+
+
+class Completer:
+    """Sets futures in the order in which their operations were asked for one.
+
+    One thread at a time leads: it waits for the next operation to end. Before it runs what hangs on the future, which
+    may wait for other futures itself, it lets another one lead.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._works: queue.SimpleQueue[RingWork | None] = queue.SimpleQueue()
+        self._leading = threading.Lock()
+        self._lock = threading.Lock()  # Guards: _idle, _closed.
+        self._idle = 0  # threads that do not run anybody's callbacks
+        self._closed = False
+
+    def watch(self, work: RingWork) -> None:
+        """Set the future of an operation when that has ended."""
+        self._works.put(work)
+        self._ensure_idle()
+
+    def close(self) -> None:
+        """Let the threads end when all futures are set."""
+        self._closed = True
+        self._works.put(None)
+
+    def _ensure_idle(self) -> None:
+        with self._lock:
+            if self._idle > 0:
+                return
+            self._idle += 1
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._leading:
+                work = self._works.get()
+                if work is None:
+                    self._works.put(None)  # for the next one
+                    return
+                try:
+                    work.handle.wait()
+                except RingcoreError:
+                    pass  # the future tells
+            with self._lock:
+                self._idle -= 1
+            self._ensure_idle()
+            work.complete()
+            del work
+            with self._lock:
+                self._idle += 1

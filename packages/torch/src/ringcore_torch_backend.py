@@ -1,0 +1,22 @@
+"""Tells PyTorch of the backend "ring"; PyTorch calls `register` at the end of every `import torch`.
+
+It says where the backend is, and imports nothing of ringcore until a process group is made.
+"""
+
+import contextlib
+
+
+def register() -> None:
+    """Make `torch.distributed.init_process_group("ring")` possible. Never raises: `import torch` would fail."""
+    with contextlib.suppress(Exception):
+        import torch.distributed as dist
+
+        if dist.is_available() and not hasattr(dist.Backend, "RING"):
+            dist.Backend.register_backend("ring", _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options, _):  # type: ignore[no-untyped-def]
+    """Called by PyTorch on every member of a new group."""
+    from ringcore_torch.distributed import create_process_group
+
+    return create_process_group(options)
