@@ -13,10 +13,10 @@ from ringcore._settings import Settings
 _DATA_LANES = 3
 
 
-def connect_context(settings: Settings | None, place: Placement | None) -> Context:
+def connect_context(settings: Settings | None, placement: Placement | None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
     settings = settings or Settings.from_environ(os.environ)
-    placement = place or find_placement(os.environ)
+    placement = placement or find_placement(os.environ)
     memory: _native.HostMemory | None = None
 
     def create_segment() -> int:

@@ -50,7 +50,7 @@ class RingProcessGroup(dist.ProcessGroup):
     """
 
     def __init__(self, membership: Membership, name: str) -> None:
-        super().__init__(membership.rank, membership.size)
+        super().__init__(membership.rank, membership.size)  # type: ignore[call-arg]
         self._membership = membership
         self._set: ProcessSet = membership.process_set
         self._name = name
@@ -123,9 +123,9 @@ class RingProcessGroup(dist.ProcessGroup):
 
     # ---- Reductions ----
 
-    def allreduce(self, tensors: list[Tensor], options: Any = None) -> RingWork:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         """Reduce in place."""
-        op, factor = _reduce_op(options)
+        op, factor = _reduce_op(opts)
         (tensor,) = tensors
         if tensor.is_sparse:
             return self._sparse_allreduce(tensor, op)
@@ -145,9 +145,9 @@ class RingProcessGroup(dist.ProcessGroup):
 
         return self._work(handle, tensors, finish)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> RingWork:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         """Reduce several tensors in place, in one operation."""
-        op, factor = _reduce_op(options)
+        op, factor = _reduce_op(opts)
         if op in _BITWISE or isinstance(factor, Tensor):
             raise InvalidArgument(f"allreduce_coalesced takes no {op}; reduce the tensors one by one")
         handle = plain.grouped_allreduce_async_(
@@ -156,12 +156,12 @@ class RingProcessGroup(dist.ProcessGroup):
         )  # fmt: skip
         return self._work(handle, tensors, _synchronize)
 
-    def reduce(self, tensors: list[Tensor], options: Any) -> RingWork:
+    def reduce(self, tensors: list[Tensor], opts: Any) -> RingWork:
         """Reduce into the root's tensor; the others' stay as they are."""
-        op, factor = _reduce_op(options)
+        op, factor = _reduce_op(opts)
         (tensor,) = tensors
         if op in _BITWISE:
-            return self._bitwise(tensors, op, [options.rootRank])
+            return self._bitwise(tensors, op, [opts.rootRank])
         result = _scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
         handle = plain.allreduce_async_(
             result, op=_OPS[op], name=self._next_name("reduce"), process_set=self._set,
@@ -170,7 +170,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             handle.synchronize()
-            if self.rank() == options.rootRank:
+            if self.rank() == opts.rootRank:
                 tensor.copy_(result)
 
         return self._work(handle, tensors, finish)
@@ -205,15 +205,15 @@ class RingProcessGroup(dist.ProcessGroup):
 
         return self._work(Handle.of_nothing(None), [tensor], finish)
 
-    def reduce_scatter_single(self, output: Tensor, source: Tensor, options: Any = None) -> RingWork:
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> RingWork:
         """Reduce, and give each rank an equal share of the elements."""
-        return self.reduce_scatter_single_coalesced([output], [source], options)
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], sources: list[Tensor], options: Any = None
+        self, outputs: list[Tensor], sources: list[Tensor], opts: Any = None
     ) -> RingWork:
         """Several `reduce_scatter_single` in one operation."""
-        op, factor = _reduce_op(options)
+        op, factor = _reduce_op(opts)
         if op in _BITWISE or isinstance(factor, Tensor):
             raise InvalidArgument(f"reduce_scatter takes no {op}; use all_reduce")
         for output, source in zip(outputs, sources, strict=True):
@@ -233,17 +233,17 @@ class RingProcessGroup(dist.ProcessGroup):
 
         return self._work(handle, outputs, finish)
 
-    def reduce_scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], options: Any = None) -> RingWork:
+    def reduce_scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], opts: Any = None) -> RingWork:
         """Reduce the tensors of each rank, which may differ in size; each rank gets its own."""
-        op, factor = _reduce_op(options)
+        op, factor = _reduce_op(opts)
         (output,), (sources,) = outputs, source_lists
         if len(sources) != self.size():
             raise InvalidArgument(f"reduce_scatter takes {self.size()} tensors, one for each rank, not {len(sources)}")
         flat = torch.cat([source.reshape(-1) for source in sources])
         if len({source.numel() for source in sources}) == 1 and op not in _BITWISE and not isinstance(factor, Tensor):
-            return self.reduce_scatter_single(output, flat, options)
+            return self.reduce_scatter_single(output, flat, opts)
         begin = sum(source.numel() for source in sources[: self.rank()])
-        reduced = self.allreduce([flat], options)
+        reduced = self.allreduce([flat], opts)
 
         def finish(_: Handle) -> None:
             reduced.wait()
@@ -253,27 +253,27 @@ class RingProcessGroup(dist.ProcessGroup):
 
     # ---- Movements ----
 
-    def broadcast(self, tensors: list[Tensor], options: Any) -> RingWork:
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> RingWork:
         """Give every rank the root's values."""
         (tensor,) = tensors
         target = _Flat(tensor)
         handle = adapter.broadcast(
-            target.buffer, target.buffer, self._membership.job_rank(options.rootRank), self._next_name("broadcast"),
+            target.buffer, target.buffer, self._membership.job_rank(opts.rootRank), self._next_name("broadcast"),
             process_set=self._set,
         )  # fmt: skip
         return self._work(handle, tensors, lambda _: target.write_back())
 
     def allgather_coalesced(
-        self, output_lists: list[list[Tensor]], tensors: list[Tensor], options: Any = None
+        self, output_lists: list[list[Tensor]], tensors: list[Tensor], opts: Any = None
     ) -> RingWork:
         """Several `allgather` in one operation; the outputs lie by rank, then by tensor."""
-        return self.allgather([list(outputs) for outputs in zip(*output_lists, strict=True)], tensors, options)
+        return self.allgather([list(outputs) for outputs in zip(*output_lists, strict=True)], tensors, opts)
 
     def allgather(
         self,
         output_lists: list[list[Tensor]],
         tensors: list[Tensor],
-        options: Any = None,  # noqa: ARG002
+        opts: Any = None,
     ) -> RingWork:
         """Everybody's tensors, which may differ in size; the outputs lie by tensor, then by rank."""
         for outputs in output_lists:
@@ -292,15 +292,15 @@ class RingProcessGroup(dist.ProcessGroup):
 
         return self._work(handle, [output for outputs in output_lists for output in outputs], finish)
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> RingWork:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> RingWork:
         """Everybody's elements in one tensor."""
-        return self.all_gather_single_coalesced([output], [tensor], options)
+        return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(
         self,
         outputs: list[Tensor],
         tensors: list[Tensor],
-        options: Any = None,  # noqa: ARG002
+        opts: Any = None,
     ) -> RingWork:
         """Several `all_gather_single` in one operation."""
         for output, tensor in zip(outputs, tensors, strict=True):
@@ -318,7 +318,7 @@ class RingProcessGroup(dist.ProcessGroup):
             for index, (source, tensor, output) in enumerate(zip(sources, tensors, outputs, strict=True)):
                 parts = source.parts_of(handle, [tensor.numel()] * self.size(), index)
                 flat = output.detach().view(-1) if output.is_contiguous() else torch.empty_like(output).view(-1)
-                for part, place in zip(parts, flat.split(max(tensor.numel(), 1)), strict=False):
+                for part, place in zip(parts, torch.split(flat, max(tensor.numel(), 1)), strict=False):
                     place.copy_(part)
                 if not output.is_contiguous():
                     output.copy_(flat.view(output.shape))
@@ -327,7 +327,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def all_to_all_single(
         self, output: Tensor, source: Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
-        options: Any = None,  # noqa: ARG002
+        opts: Any = None,
     ) -> RingWork:  # fmt: skip
         """Send rows of the first dimension to each rank."""
         return self._alltoall(
@@ -346,7 +346,7 @@ class RingProcessGroup(dist.ProcessGroup):
         row = math.prod(tensor.shape[1:])
         return [count * row for count in splits]
 
-    def alltoall(self, outputs: list[Tensor], sources: list[Tensor], options: Any = None) -> RingWork:  # noqa: ARG002
+    def alltoall(self, outputs: list[Tensor], sources: list[Tensor], opts: Any = None) -> RingWork:
         """Send a tensor to each rank."""
         if len(outputs) != self.size() or len(sources) != self.size():
             raise InvalidArgument(
@@ -357,39 +357,39 @@ class RingProcessGroup(dist.ProcessGroup):
             outputs, sources, [source.numel() for source in sources], [output.numel() for output in outputs]
         )
 
-    def gather(self, output_lists: list[list[Tensor]], tensors: list[Tensor], options: Any) -> RingWork:
+    def gather(self, output_lists: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> RingWork:
         """Everybody's tensors on the root."""
         (tensor,) = tensors
         outputs = output_lists[0] if output_lists else []
-        is_root = self.rank() == options.rootRank
+        is_root = self.rank() == opts.rootRank
         if len(outputs) != (self.size() if is_root else 0):
             raise InvalidArgument(
                 f"gather needs {self.size()} outputs on the root, one for each rank, and none elsewhere; rank "
                 f"{self.rank()} has {len(outputs)}"
             )
         send, receive = [0] * self.size(), [output.numel() for output in outputs] or [0] * self.size()
-        send[options.rootRank] = tensor.numel()
+        send[opts.rootRank] = tensor.numel()
         return self._alltoall(outputs, tensors, send, receive)
 
-    def scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], options: Any) -> RingWork:
+    def scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], opts: Any) -> RingWork:
         """A tensor of the root's for each rank."""
         (output,) = outputs
         sources = source_lists[0] if source_lists else []
-        is_root = self.rank() == options.rootRank
+        is_root = self.rank() == opts.rootRank
         if len(sources) != (self.size() if is_root else 0):
             raise InvalidArgument(
                 f"scatter needs {self.size()} tensors on the root, one for each rank, and none elsewhere; rank "
                 f"{self.rank()} has {len(sources)}"
             )
         send, receive = [source.numel() for source in sources] or [0] * self.size(), [0] * self.size()
-        receive[options.rootRank] = output.numel()
+        receive[opts.rootRank] = output.numel()
         # Who has nothing to send says of which dtype nothing is.
         return self._alltoall(outputs, sources or [output.new_empty(0)], send, receive)
 
     def _alltoall(
         self, outputs: Sequence[Tensor], sources: Sequence[Tensor], send: list[int], receive: list[int]
     ) -> RingWork:
-        """Elements of all sources, one after the other, to each rank; all outputs from each rank, one after the other."""
+        """`send[r]` of the elements of all sources go to rank r, `receive[r]` of those of all outputs come from it."""
         source = _Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
         handle = adapter.alltoall(
             source.buffer, [count * source.width for count in send], self._next_name("all_to_all"),
@@ -417,7 +417,7 @@ class RingProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         return self._between(tensor, source, self.rank(), tag)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RingWork:  # noqa: ARG002
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RingWork:
         """Not possible.
 
         Raises:
@@ -439,11 +439,11 @@ class RingProcessGroup(dist.ProcessGroup):
 
     # ---- Barriers ----
 
-    def barrier(self, opts: Any = None) -> RingWork:  # noqa: ARG002
+    def barrier(self, opts: Any = None) -> RingWork:
         """Ends when all ranks have called it."""
         return self._work(adapter.barrier(self._next_name("barrier"), process_set=self._set, blocking=False), [])
 
-    def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:  # noqa: ARG002
+    def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier with a limit of its own.
 
         Raises:
@@ -458,10 +458,10 @@ class RingProcessGroup(dist.ProcessGroup):
 
     # ---- Coalescing ----
 
-    def _start_coalescing(self, device: Any) -> None:  # noqa: ARG002
+    def _start_coalescing(self, device: Any) -> None:
         self._coalesced = []
 
-    def _end_coalescing(self, device: Any) -> RingWork | None:  # noqa: ARG002
+    def _end_coalescing(self, device: Any) -> RingWork | None:
         works, self._coalesced = self._coalesced or [], None
         if not works:
             return None
@@ -522,7 +522,7 @@ class _Flat:
                 "the shapes of what the ranks send"
             )
         flat = from_bytes(handle.result(index), (sum(counts) * self.width,), self._wire_dtype)
-        return list(flat.view(self._tensor.dtype).split(counts))
+        return list(torch.split(flat.view(self._tensor.dtype), counts))
 
 
 def _reduce_op(options: Any) -> tuple[Any, Any]:

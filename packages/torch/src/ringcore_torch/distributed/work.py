@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import torch
 from ringcore import RingcoreError
@@ -38,7 +38,7 @@ class RingWork(Work):
         self._tensors = tensors
         self._completer = completer
         self._finish = finish
-        self._source_rank = source_rank
+        self._source = source_rank
         self._lock = threading.Lock()  # Guards: _finish, _future.
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -89,26 +89,24 @@ class RingWork(Work):
 
     def source_rank(self) -> int:
         """Of a receipt: whom it is from."""
-        return self._source_rank
+        return self._source
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that hold the results."""
         with self._lock:
-            if self._future is not None:
-                return self._future
-            self._future = torch.futures.Future()
-        self._completer.watch(self)
-        return self._future
+            if self._future is None:
+                self._future = torch.futures.Future()
+                self._completer.watch(self, self._future)
+            return self._future
 
-    def complete(self) -> None:
+    def complete(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         """Set the future of an operation that has ended; runs what hangs on it."""
-        assert self._future is not None
         try:
             self.wait()
         except Exception as error:
-            self._future.set_exception(error)
+            future.set_exception(error)  # type: ignore[arg-type]
         else:
-            self._future.set_result(self._tensors)
+            future.set_result(self._tensors)
 
 
 class Completer:
@@ -120,20 +118,20 @@ class Completer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._works: queue.SimpleQueue[RingWork | None] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[tuple[RingWork, torch.futures.Future[list[torch.Tensor]]] | None] = (
+            queue.SimpleQueue()
+        )
         self._leading = threading.Lock()
-        self._lock = threading.Lock()  # Guards: _idle, _closed.
+        self._lock = threading.Lock()  # Guards: _idle.
         self._idle = 0  # threads that do not run anybody's callbacks
-        self._closed = False
 
-    def watch(self, work: RingWork) -> None:
+    def watch(self, work: RingWork, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         """Set the future of an operation when that has ended."""
-        self._works.put(work)
+        self._works.put((work, future))
         self._ensure_idle()
 
     def close(self) -> None:
         """Let the threads end when all futures are set."""
-        self._closed = True
         self._works.put(None)
 
     def _ensure_idle(self) -> None:
@@ -146,18 +144,17 @@ class Completer:
     def _run(self) -> None:
         while True:
             with self._leading:
-                work = self._works.get()
-                if work is None:
+                item = self._works.get()
+                if item is None:
                     self._works.put(None)  # for the next one
                     return
-                try:
+                work, future = item
+                with contextlib.suppress(RingcoreError):  # the future tells
                     work.handle.wait()
-                except RingcoreError:
-                    pass  # the future tells
             with self._lock:
                 self._idle -= 1
             self._ensure_idle()
-            work.complete()
-            del work
+            work.complete(future)
+            del item, work, future
             with self._lock:
                 self._idle += 1
