@@ -37,8 +37,13 @@ JOBS = "2"  # compilers at a time: each may take a gigabyte
 
 # A framework's environment: its adapter's tests, the demonstration and the conformance suite run in it.
 FRAMEWORKS = {
-    "torch": ["torch==2.13.0", "numpy", "scikit-learn", "matplotlib", "lightning>=2.6", "accelerate>=1.14"],
-}
+    "torch": [
+        "torch==2.13.0", "numpy", "scikit-learn", "matplotlib", "lightning>=2.6", "pytorch-lightning>=2.6",
+        "accelerate>=1.14", "expecttest>=0.3",
+    ],
+}  # fmt: skip
+# Distributions that share a framework's environment with its adapter.
+COMPANIONS = {"torch": ["lightning", "horovod"]}
 TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.5"]  # ml_dtypes: numpy's bfloat16
 # .pre-commit-config.yaml has the same two pins.
 RUFF = "ruff==0.17.5"
@@ -51,6 +56,7 @@ DISTRIBUTIONS = {
     "core": ["native", "packages/core"],
     "torch": ["packages/torch", "packages/core/src/ringcore/_version.py"],
     "horovod": ["packages/horovod", "packages/core/src/ringcore/_version.py"],
+    "lightning": ["packages/lightning", "packages/core/src/ringcore/_version.py"],
 }
 BUILD_TOOLS = ["build", "scikit-build-core>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27"]
 
@@ -203,7 +209,7 @@ def wheels(session: nox.Session) -> None:
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework with our wheels in it, which other sessions share."""
-    packages = [built_wheel("core"), built_wheel(framework), built_wheel("horovod")]
+    packages = [built_wheel(package) for package in ("core", framework, *COMPANIONS.get(framework, []))]
     install(session, *FRAMEWORKS[framework], *TEST_TOOLS, wheels=packages)
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
 
@@ -267,6 +273,7 @@ def tests(session: nox.Session) -> None:
     require_system(session, "ip", "sshd")
     run_pytest(session, "torch", "the core package", "packages/core/tests")
     run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
+    run_pytest(session, "torch", "the Lightning strategies", "packages/lightning/tests")
     run_pytest(session, "torch", "scripts for Horovod", "packages/horovod/tests")
     run_pytest(session, "torch", "what crosses the packages: conformance, packaging, README", "tests")
 

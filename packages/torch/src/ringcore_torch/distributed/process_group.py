@@ -124,26 +124,37 @@ class RingProcessGroup(dist.ProcessGroup):
     # ---- Reductions ----
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
-        """Reduce in place."""
+        """Reduce in place. An average of integers is rounded towards zero."""
         op, factor = _reduce_op(opts)
         (tensor,) = tensors
         if tensor.is_sparse:
             return self._sparse_allreduce(tensor, op)
         if op in _BITWISE:
             return self._bitwise(tensors, op, range(self.size()))
-        source = _scaled(tensor, factor)
-        handle = plain.allreduce_async_(
-            source, op=_OPS[op], name=self._next_name("allreduce"), process_set=self._set,
-            prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
-        )  # fmt: skip
-        if source is tensor:
-            return self._work(handle, tensors, _synchronize)
+        scaled = _scaled(tensor, factor)
+        handle, result = self._start_allreduce(scaled, op, factor, "allreduce")
 
-        def finish(handle: Handle) -> None:
-            handle.synchronize()
-            tensor.copy_(source)
+        def finish(_: Handle) -> None:
+            result()
+            if scaled is not tensor:
+                tensor.copy_(scaled)
 
         return self._work(handle, tensors, finish)
+
+    def _start_allreduce(self, tensor: Tensor, op: Any, factor: Any, kind: str) -> tuple[Handle, Callable[[], None]]:
+        """In place; the function completes the result when the operation has ended."""
+        divides = op == dist.ReduceOp.AVG and not tensor.is_floating_point()
+        handle = plain.allreduce_async_(
+            tensor, op=RingReduceOp.SUM if divides else _OPS[op], name=self._next_name(kind), process_set=self._set,
+            prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
+        )  # fmt: skip
+
+        def result() -> None:
+            handle.synchronize()
+            if divides:
+                tensor.div_(self.size(), rounding_mode="trunc")
+
+        return handle, result
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         """Reduce several tensors in place, in one operation."""
@@ -162,16 +173,13 @@ class RingProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         if op in _BITWISE:
             return self._bitwise(tensors, op, [opts.rootRank])
-        result = _scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
-        handle = plain.allreduce_async_(
-            result, op=_OPS[op], name=self._next_name("reduce"), process_set=self._set,
-            prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
-        )  # fmt: skip
+        total = _scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
+        handle, result = self._start_allreduce(total, op, factor, "reduce")
 
-        def finish(handle: Handle) -> None:
-            handle.synchronize()
+        def finish(_: Handle) -> None:
+            result()
             if self.rank() == opts.rootRank:
-                tensor.copy_(result)
+                tensor.copy_(total)
 
         return self._work(handle, tensors, finish)
 

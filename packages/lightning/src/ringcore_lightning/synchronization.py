@@ -1,0 +1,79 @@
+"""What the strategies of the Trainer and of Fabric do alike: keep a module the same on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+import torch
+from ringcore import InvalidArgument, global_process_set
+from ringcore_torch import broadcast_async_, broadcast_parameters
+from ringcore_torch.compression import Compressor
+from ringcore_torch.reducer import GradientReducer
+
+
+class ModuleSynchronization:
+    """Gives all ranks rank 0's parameters and buffers, and averages gradients after each backward pass.
+
+    Args:
+        module: On the CPU; it is not wrapped.
+        compression: What is sent of the gradients.
+        broadcast_buffers: Before a forward pass give all ranks rank 0's buffers, when DistributedDataParallel does.
+
+    Raises:
+        InvalidArgument: A parameter is not on the CPU.
+    """
+
+    def __init__(self, module: torch.nn.Module, compression: type[Compressor], *, broadcast_buffers: bool) -> None:
+        named: list[tuple[str, torch.Tensor]] = [
+            (name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
+        ]
+        for name, parameter in named:
+            if parameter.device.type != "cpu":
+                raise InvalidArgument(
+                    f"'{name}' is on {parameter.device}, and strategy='ring' trains on CPUs in this version; pass "
+                    "accelerator='cpu', or strategy='ddp' for GPUs"
+                )
+        broadcast_parameters(module.state_dict(keep_vars=True))
+        self._module = module
+        self._broadcasts_buffers = broadcast_buffers
+        self._buffers_differ = False
+        self._reducer = (
+            GradientReducer(named, global_process_set, compression=compression, skip_untouched=True) if named else None
+        )
+
+    def before_forward(self, *, training: bool) -> None:
+        """Broadcast buffers if they may differ: after a pass in training whose gradients were averaged."""
+        if self._broadcasts_buffers and self._buffers_differ:
+            buffers = [(name, buffer) for name, buffer in self._module.named_buffers() if buffer.numel() > 0]
+            handles = [broadcast_async_(buffer, 0, name=f"lightning.buffer.{name}") for name, buffer in buffers]
+            for handle in handles:
+                handle.synchronize()
+        self._buffers_differ = training and (self._reducer is None or self._reducer.collects)
+
+    def after_backward(self) -> None:
+        """Average the gradients, unless they are only being added up."""
+        if self._reducer is not None and self._reducer.collects:
+            self._reducer.synchronize()
+            self._reducer.reset()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, gradients are only added up."""
+        if self._reducer is None:
+            yield
+            return
+        with self._reducer.no_sync():
+            yield
+
+    def end(self) -> None:
+        """Let go of the module."""
+        if self._reducer is not None:
+            self._reducer.detach()
+            self._reducer = None
+
+
+def default_start_method() -> str:
+    """A notebook cannot be started again as a script: there, ranks are forked."""
+    return "fork" if hasattr(sys, "ps1") or sys.flags.interactive else "popen"
