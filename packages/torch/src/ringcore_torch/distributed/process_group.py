@@ -113,10 +113,9 @@ class RingProcessGroup(dist.ProcessGroup):
         return f"{self._prefix}.{kind}.{number % _NAMES}"
 
     def _work(
-        self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None,
-        source_rank: int = -1,
-    ) -> RingWork:  # fmt: skip
-        work = RingWork(handle, list(tensors), self._completer, finish, source_rank)
+        self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None
+    ) -> RingWork:
+        work = RingWork(handle, list(tensors), self._completer, finish)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -443,7 +442,7 @@ class RingProcessGroup(dist.ProcessGroup):
         handle = adapter.broadcast(flat.buffer, flat.buffer, root, name, process_set=process_set)
         if self.rank() == sender:
             return self._work(handle, [tensor])
-        return self._work(handle, [tensor], lambda _: flat.write_back(), source_rank=sender)
+        return self._work(handle, [tensor], lambda _: flat.write_back())
 
     # ---- Barriers ----
 

@@ -26,19 +26,17 @@ class RingWork(Work):
         tensors: What the future is set to.
         completer: Sets futures.
         finish: Writes results to where the caller wants them; called once, by whoever notices first that it has ended.
-        source_rank: Of a receipt.
     """
 
     def __init__(
         self, handle: Handle, tensors: list[torch.Tensor], completer: Completer,
-        finish: Callable[[Handle], None] | None = None, source_rank: int = -1,
+        finish: Callable[[Handle], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.handle = handle
         self._tensors = tensors
         self._completer = completer
         self._finish = finish
-        self._source = source_rank
         self._lock = threading.Lock()  # Guards: _finish, _future.
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -87,26 +85,15 @@ class RingWork(Work):
         self.wait()
         return self._tensors
 
-    def source_rank(self) -> int:
-        """Of a receipt: whom it is from."""
-        return self._source
-
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that hold the results."""
         with self._lock:
             if self._future is None:
-                self._future = torch.futures.Future()
-                self._completer.watch(self, self._future)
+                ended: torch.futures.Future[None] = torch.futures.Future()
+                # `set_exception` would store the exception as a value, which PyTorch's C++ takes for tensors.
+                self._future = ended.then(lambda _: self.result())
+                self._completer.watch(self.handle, ended)
             return self._future
-
-    def complete(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
-        """Set the future of an operation that has ended; runs what hangs on it."""
-        try:
-            self.wait()
-        except Exception as error:
-            future.set_exception(error)  # type: ignore[arg-type]
-        else:
-            future.set_result(self._tensors)
 
 
 class Completer:
@@ -118,21 +105,19 @@ class Completer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._works: queue.SimpleQueue[tuple[RingWork, torch.futures.Future[list[torch.Tensor]]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._watched: queue.SimpleQueue[tuple[Handle, torch.futures.Future[None]] | None] = queue.SimpleQueue()
         self._leading = threading.Lock()
         self._lock = threading.Lock()  # Guards: _idle.
         self._idle = 0  # threads that do not run anybody's callbacks
 
-    def watch(self, work: RingWork, future: torch.futures.Future[list[torch.Tensor]]) -> None:
-        """Set the future of an operation when that has ended."""
-        self._works.put((work, future))
+    def watch(self, handle: Handle, future: torch.futures.Future[None]) -> None:
+        """Set a future when an operation has ended, successfully or not."""
+        self._watched.put((handle, future))
         self._ensure_idle()
 
     def close(self) -> None:
         """Let the threads end when all futures are set."""
-        self._works.put(None)
+        self._watched.put(None)
 
     def _ensure_idle(self) -> None:
         with self._lock:
@@ -144,17 +129,17 @@ class Completer:
     def _run(self) -> None:
         while True:
             with self._leading:
-                item = self._works.get()
+                item = self._watched.get()
                 if item is None:
-                    self._works.put(None)  # for the next one
+                    self._watched.put(None)  # for the next one
                     return
-                work, future = item
-                with contextlib.suppress(RingcoreError):  # the future tells
-                    work.handle.wait()
+                handle, future = item
+                with contextlib.suppress(RingcoreError):  # who wants the result is told
+                    handle.wait()
             with self._lock:
                 self._idle -= 1
             self._ensure_idle()
-            work.complete(future)
-            del item, work, future
+            future.set_result(None)
+            del item, handle, future
             with self._lock:
                 self._idle += 1

@@ -1,0 +1,133 @@
+"""The backend "ring" of torch.distributed, on ranks that are real processes of several launchers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKER = str(Path(__file__).with_name("distributed_worker.py"))
+SUITE = str(Path(__file__).with_name("pytorch_suite.py"))
+LIMIT_S = 110
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def ringrun(ranks: int) -> list[str]:
+    return [sys.executable, "-m", "ringcore", "run", "-np", str(ranks), sys.executable]
+
+
+def output(command: list[str], **variables: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env={**ENVIRON, **variables}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def findings(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("case", ["reductions", "messages", "groups"])
+@pytest.mark.parametrize(("ranks", "transport"), [(2, "shm"), (3, "shm"), (3, "tcp")])
+def test_collectives_messages_and_groups(tmp_path: Path, case: str, ranks: int, transport: str) -> None:
+    output([*ringrun(ranks), WORKER, case, str(tmp_path)], RINGCORE_TRANSPORT=transport)
+    for found in findings(tmp_path, ranks):
+        assert all(found.values()), found
+
+
+@pytest.mark.parametrize("case", ["training", "sharding"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_pytorch_builds_on_it(tmp_path: Path, case: str, ranks: int) -> None:
+    output([*ringrun(ranks), WORKER, case, str(tmp_path)])
+    for found in findings(tmp_path, ranks):
+        assert all(found.values()), found
+
+
+def test_mistakes_are_explained_and_the_group_goes_on(tmp_path: Path) -> None:
+    output([*ringrun(2), WORKER, "mistakes", str(tmp_path)])
+    for rank, found in enumerate(findings(tmp_path, 2)):
+        assert "MismatchError: rank 0 sent 2 elements, and the output for them has 3" in found["outputs"]
+        assert "needs an output of 4 elements, not 3" in found["single"]
+        assert "MismatchError" in found["shapes"] and "[2]" in found["shapes"] and "[3]" in found["shapes"]
+        assert "pass src=" in found["any"]
+        assert "are not 3 rows for 2 ranks" in found["splits"]
+        assert "is on meta" in found["meta"]
+        assert "takes integers and bools" in found["floats"]
+        assert found["after"] == 2.0
+        if rank == 0:
+            assert "TimeoutError: monitored_barrier: ranks [1] did not come within 0.2 s" in found["missing"]
+            assert "TimeoutError: the operation has not ended within 0.1 s" in found["late"]
+
+
+def test_groups_are_destroyed_and_made_again(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    output([*ringrun(2), WORKER, "again", str(tmp_path)])
+    assert [found["totals"] for found in findings(tmp_path, 2)] == [[2.0] * 3] * 2
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    output([*torchrun, WORKER, "reductions", str(tmp_path)])
+    assert all(all(found.values()) for found in findings(tmp_path, 2))
+
+
+def test_without_a_launcher(tmp_path: Path) -> None:
+    commands = [[sys.executable, WORKER, "groups", str(tmp_path), str(rank), "3"] for rank in range(3)]
+    ranks = [subprocess.Popen(command, env=ENVIRON, stderr=subprocess.PIPE, text=True) for command in commands]
+    try:
+        errors = [rank.communicate(timeout=LIMIT_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * 3, errors
+    assert all(all(found.values()) for found in findings(tmp_path, 3))
+
+
+def test_import_torch_alone_loads_nothing_of_ringcore() -> None:
+    code = (
+        "import sys, torch; loaded = [name for name in sys.modules if name.startswith('ringcore_torch')]; "
+        "print(loaded, torch.distributed.Backend.RING)"
+    )
+    assert output([sys.executable, "-c", code]).strip() == "['ringcore_torch_backend'] ring"
+
+
+def test_a_lost_rank_is_an_error_on_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "lost.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('ring')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))\n"
+        "for step in range(10):\n"
+        "    if step == 5 and dist.get_rank() == 1:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    try:\n"
+        "        model(torch.ones(2, 4)).sum().backward()\n"
+        "    except RuntimeError as error:\n"
+        "        print('LOST', error, flush=True)\n"
+        "        os._exit(3)\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*torchrun, str(script)], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=ENVIRON
+    )
+    assert done.returncode != 0
+    assert "LOST" in done.stdout and "rank 1" in done.stdout, done.stdout + done.stderr
+
+
+def test_pytorchs_own_tests(tmp_path: Path) -> None:
+    output([*ringrun(4), SUITE, str(tmp_path)])
+    results = json.loads((tmp_path / "results.json").read_text())
+    failed = {name: outcome for name, outcome in results.items() if outcome.startswith("failed")}
+    assert not failed
+    passed = [name for name, outcome in results.items() if outcome == "passed"]
+    assert len(passed) >= 100, "PyTorch has renamed what the suite is made of"
+    for name, outcome in results.items():
+        # What is skipped needs a GPU, or PyTorch skips it for every backend.
+        assert outcome == "passed" or "CUDA" in outcome or "github.com/pytorch" in outcome, (name, outcome)
