@@ -93,6 +93,15 @@ def test_ranks_of_mpirun_find_their_place(tmp_path: Path, name: str) -> None:
     assert sorted(line for line in said.splitlines() if "PLACE" in line) == EXPECTED
 
 
+@pytest.mark.parametrize("name", PACKAGES)
+def test_lightning_with_ring_under_mpirun(tmp_path: Path, name: str) -> None:
+    """Lightning knows nothing of mpirun without mpi4py."""
+    mpi = installed(name)
+    text = LIGHTNING.replace('strategy="ddp"', 'strategy="ring"')
+    said = output([*mpi.launch(2), sys.executable, script(tmp_path, text)], **mpi.environ())
+    assert said.count("SAME 2 2") == 2, said
+
+
 def test_ranks_of_torchrun_find_their_place(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
     said = output([*launcher, script(tmp_path, PLACE)])

@@ -57,6 +57,22 @@ def test_the_summary_ends_in_the_traceback_and_has_at_most_twelve_lines(ringrun:
     assert any("lines left out" in line for line in lines)
 
 
+def test_a_traceback_that_torch_has_marked_with_the_rank_is_one(ringrun: Ringrun, script: Script) -> None:
+    # torch.distributed's exception hook puts this before each line.
+    text = """
+        import traceback
+        def hook(kind, value, tb):
+            for line in "".join(traceback.format_exception(kind, value, tb)).splitlines():
+                print(f"[rank{rank}]: {line}", file=sys.stderr)
+        sys.excepthook = hook
+        def f(n):
+            if n == 0: raise ValueError("boom")
+            f(n - 1)
+        if rank: f(40)
+    """
+    assert summary_of(ringrun("-np", "2", script(text)).stderr)[-1] == "ValueError: boom"
+
+
 def test_a_rank_that_says_nothing_is_described_by_its_exit(ringrun: Ringrun, script: Script) -> None:
     done = ringrun("-np", "2", script("if rank: sys.exit(3)\ntime.sleep(60)"))
     assert "failed with exit code 3" in done.stderr

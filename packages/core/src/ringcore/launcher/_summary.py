@@ -16,6 +16,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 # What a rank raises because another one failed; its own traceback explains nothing.
 _CONSEQUENCE = re.compile(r"(\w+\.)*PeerLostError\b")
 _MESSAGE_LINES = 3
+# What torch.distributed's exception hook puts before each line.
+_TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def find_cause(failures: Sequence[Failure]) -> Failure:
 
 def traceback_of(tail: str) -> list[str]:
     """The last traceback in what a rank printed, ending with its exception; empty if there is none."""
-    lines = tail.splitlines()
+    lines = _TORCH_PREFIX.sub("", tail).splitlines()
     starts = [i for i, line in enumerate(lines) if line.endswith(_TRACEBACK)]
     if not starts:
         return []

@@ -1,0 +1,297 @@
+"""The strategies "ring" and "ring_ddp" on two ranks, started in every way, beside Lightning's own "ddp"."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCENARIOS = str(Path(__file__).with_name("scenarios.py"))
+LIMIT_S = 110
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+RINGRUN = [sys.executable, "-m", "ringcore", "run", "-np", "2", sys.executable]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+
+
+def start(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+        env={**ENVIRON, **variables},
+    )  # fmt: skip
+
+
+def scenarios(strategy: str, folder: Path, *which: str) -> dict[str, Any]:
+    done = start([*RINGRUN, SCENARIOS, strategy, str(folder), *which])
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((folder / f"{strategy}.json").read_text())
+    return found
+
+
+# ---- As "ddp" ----
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scenarios")
+
+
+@pytest.fixture(scope="module")
+def ring(folder: Path) -> dict[str, Any]:
+    return scenarios("ring", folder)
+
+
+@pytest.fixture(scope="module")
+def ddp(folder: Path, ring: dict[str, Any]) -> dict[str, Any]:
+    """After "ring", whose checkpoint it goes on from."""
+    return scenarios("ddp", folder)
+
+
+NAMES = [
+    "sgd", "adamw_with_a_schedule", "gradient_accumulation", "clipping_by_norm", "clipping_by_value", "mixed_bfloat16",
+    "true_bfloat16", "double", "batch_norm", "stochastic_weight_averaging", "early_stopping",
+    "manual_optimisation_of_two_nets", "checkpoint_and_resume", "the_other_strategys_checkpoint",
+    "validate_test_predict",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ring_takes_the_same_steps_as_ddp(ring: dict[str, Any], ddp: dict[str, Any], name: str) -> None:
+    assert ring[name] == ddp[name]
+    assert ring[name].get("equal", True), "the ranks ended with different weights"
+
+
+def test_the_table_is_complete(ring: dict[str, Any]) -> None:
+    assert list(ring) == NAMES
+    assert ring["checkpoint_and_resume"]["files"] == ["epoch=0.ckpt", "epoch=1.ckpt"]
+    assert ring["early_stopping"]["steps"] == 16  # two epochs of ten
+
+
+def test_ring_goes_on_from_ddps_checkpoint(folder: Path, ddp: dict[str, Any]) -> None:
+    name = "the_other_strategys_checkpoint"
+    assert scenarios("ring", folder, "lightning.pytorch", name)[name] == ddp[name]
+
+
+@pytest.mark.parametrize(("strategy", "package"), [("ring", "pytorch_lightning"), ("ring_ddp", "lightning.pytorch")])
+def test_the_other_package_and_ddp_over_ring(tmp_path: Path, ddp: dict[str, Any], strategy: str, package: str) -> None:
+    # DistributedDataParallel refuses nets that are trained in turn, unless it is told.
+    names = [name for name in NAMES if name != "manual_optimisation_of_two_nets"]
+    assert scenarios(strategy, tmp_path, package, *names) == {name: ddp[name] for name in names}
+
+
+# ---- Started in every way ----
+
+SCRIPT = """
+import sys, torch
+import lightning as L
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1))
+    def training_step(self, batch, index):
+        BEFORE
+        return self.net(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+L.seed_everything(0)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 8)), batch_size=4)
+STRATEGY
+trainer = L.Trainer(
+    max_epochs=1, accelerator="cpu", devices=2, strategy=strategy, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+model = Model()
+trainer.fit(model, loader)
+total = trainer.strategy.reduce(torch.tensor(float(trainer.global_rank)), reduce_op="sum").item()
+print(f"FITTED {trainer.global_step} steps as one of {trainer.world_size}, {total}, {type(trainer.strategy).__name__}")
+"""
+
+
+def script(folder: Path, before: str = "pass", strategy: str = 'strategy = "ring"') -> str:
+    path = folder / "train.py"
+    path.write_text(SCRIPT.replace("BEFORE", before).replace("STRATEGY", strategy))
+    return str(path)
+
+
+def orphans(path: str) -> list[str]:
+    return subprocess.run(["pgrep", "-f", path], capture_output=True, text=True, check=False).stdout.split()
+
+
+@pytest.mark.parametrize("launcher", [[sys.executable], RINGRUN, TORCHRUN], ids=["plain", "ringrun", "torchrun"])
+def test_started(tmp_path: Path, launcher: list[str]) -> None:
+    path = script(tmp_path)
+    done = start([*launcher, path])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("FITTED 8 steps as one of 2, 1.0, RingStrategy") == 2, done.stdout + done.stderr
+    assert not orphans(path)
+
+
+def test_started_in_an_interactive_session(tmp_path: Path) -> None:
+    """Ranks are forked there; what they have learned is in the session's model afterwards."""
+    path = script(tmp_path)
+    text = Path(path).read_text().replace("trainer.fit(", "before = model.net[2].weight.detach().clone()\ntrainer.fit(")
+    after = "print('FITTED', trainer.world_size, bool((model.net[2].weight.detach() != before).all()))"
+    Path(path).write_text(text.partition("total = ")[0] + after)
+    done = start([sys.executable, "-i", path])
+    assert "FITTED 2 True" in done.stdout, done.stdout + done.stderr
+    assert not orphans(path)
+
+
+def test_options_and_unused_parameters(tmp_path: Path) -> None:
+    text = """
+        import ringcore_torch
+        from ringcore_lightning import RingStrategy
+        strategy = RingStrategy(compression=ringcore_torch.Compression.bf16, broadcast_buffers=False)
+        Model.unused = torch.nn.Linear(3, 3)
+    """
+    done = start([*RINGRUN, script(tmp_path, strategy=textwrap.dedent(text))])
+    assert done.stdout.count("FITTED 8 steps as one of 2, 1.0, RingStrategy") == 2, done.stdout + done.stderr
+
+
+def test_the_wrong_number_of_devices_is_explained(tmp_path: Path) -> None:
+    text = 'strategy = "ring"; L.Trainer(accelerator="cpu", devices=3, strategy=strategy)'
+    variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}  # fmt: skip
+    done = start([sys.executable, script(tmp_path, strategy=text)], **variables)
+    assert "InvalidArgument: Open MPI has started 2 ranks, the Trainer was told of 3" in done.stderr
+
+
+def test_batch_norm_over_all_ranks(tmp_path: Path) -> None:
+    """Two ranks with half of the batch each are one rank with all of it."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent("""
+        import sys, torch
+        import lightning as L
+        class Model(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(),
+                                               torch.nn.Linear(16, 1)).double()
+            def training_step(self, batch, index):
+                return self.net(batch[0]).square().mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), 0.1)
+            def train_dataloader(self):
+                deal = torch.utils.data.DistributedSampler(data, ranks, self.global_rank, shuffle=False)
+                return torch.utils.data.DataLoader(data, batch_size=8 // ranks, sampler=deal)
+        L.seed_everything(0)
+        data = torch.utils.data.TensorDataset(torch.randn(64, 8, dtype=torch.float64))
+        ranks = int(sys.argv[1])
+        trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices=ranks, strategy="ring" if ranks > 1 else "auto",
+                            logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                            enable_model_summary=False, sync_batchnorm=ranks > 1,
+                            use_distributed_sampler=False)
+        model = Model()
+        trainer.fit(model)
+        assert type(model.net[1]) is torch.nn.BatchNorm1d
+        if trainer.is_global_zero:
+            torch.save(model.state_dict(), sys.argv[2])
+        """)
+    )
+    for ranks in ("1", "2"):
+        done = start([sys.executable, str(path), ranks, str(tmp_path / ranks)])
+        assert done.returncode == 0, done.stdout + done.stderr
+    import torch
+
+    one, two = (torch.load(tmp_path / ranks) for ranks in ("1", "2"))
+    for name, value in one.items():
+        # 16 steps of double precision; rank 1's samples come in another order into the sums.
+        assert torch.allclose(two[name].double(), value.double(), rtol=1e-12, atol=1e-14), name
+
+
+FABRIC = """
+import os, sys, torch
+from lightning.fabric import Fabric
+fabric = Fabric(accelerator="cpu", devices=2, strategy=sys.argv[1])
+fabric.launch()
+fabric.seed_everything(0)
+first, last = torch.nn.Linear(8, 3000), torch.nn.Linear(3000, 1)
+net = torch.nn.Sequential(first, torch.nn.BatchNorm1d(3000), torch.nn.ReLU(), last)
+model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.01, momentum=0.9))
+inputs = torch.randn(8, 8, generator=torch.Generator().manual_seed(fabric.global_rank))
+for step in range(6):
+    with fabric.no_backward_sync(model, enabled=step % 3 == 0):
+        fabric.backward(model(inputs).square().mean())
+    if step % 3 != 0:
+        fabric.clip_gradients(model, optimizer, max_norm=0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+fabric.barrier()
+state = fabric.all_gather(torch.cat([p.detach().reshape(-1) for p in net.parameters()]))
+print("FABRIC", float(state.double().sum()), bool((state[0] == state[1]).all()), flush=True)
+os._exit(0)
+"""
+
+
+def test_fabric_takes_the_same_steps_as_ddp(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.py"
+    path.write_text(FABRIC)
+    said = {}
+    for strategy in ("ring", "ring_ddp", "ddp"):
+        done = start([*RINGRUN, str(path), strategy])
+        said[strategy] = {line.split("FABRIC ")[1] for line in done.stdout.splitlines() if "FABRIC" in line}
+        assert len(said[strategy]) == 1, done.stdout + done.stderr
+    assert said["ring"] == said["ring_ddp"] == said["ddp"]
+    assert "True" in said["ring"].pop()
+
+
+# ---- When it goes wrong ----
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("launcher", [[sys.executable], RINGRUN], ids=["plain", "ringrun"])
+def test_an_exception_on_one_rank_ends_the_fit(tmp_path: Path, launcher: list[str], rank: int) -> None:
+    before = f'if index == 3 and self.global_rank == {rank}: raise LookupError("no such sample on purpose")'
+    path = script(tmp_path, before)
+    done = start([*launcher, path])
+    assert done.returncode == 1, done.stdout + done.stderr
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert "no such sample on purpose" in last, done.stderr
+    assert not orphans(path)
+
+
+def test_ctrl_c_ends_the_fit(tmp_path: Path) -> None:
+    path = script(tmp_path, 'print("STEP", index, flush=True); __import__("time").sleep(0.3)')
+    process = subprocess.Popen(
+        [sys.executable, path], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "STEP 2" in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    begin = time.monotonic()
+    process.communicate(timeout=60)
+    # The bound only tells a hang from an end.
+    assert time.monotonic() - begin < 20
+    assert process.returncode != 0
+    assert not orphans(path)
+
+
+# ---- Registration ----
+
+
+def test_it_costs_nothing_until_lightning_is_imported() -> None:
+    code = (
+        "import sys; loaded = [n for n in sys.modules if n.partition('.')[0] in ('torch', 'ringcore', 'lightning')]; "
+        "print(loaded, sum('_Finder' in repr(f) for f in sys.meta_path))"
+    )
+    assert start([sys.executable, "-c", code]).stdout.strip() == "[] 1"
+
+
+def test_it_can_be_switched_off() -> None:
+    code = (
+        "import lightning.pytorch.strategies as s; before = 'ring' in s.StrategyRegistry; import ringcore_lightning; "
+        "print(before, 'ring' in s.StrategyRegistry)"
+    )
+    assert start([sys.executable, "-c", code]).stdout.strip() == "True True"
+    assert start([sys.executable, "-c", code], RINGCORE_LIGHTNING_REGISTER="0").stdout.strip() == "False True"
