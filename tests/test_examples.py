@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "torch"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 # Images of the test set that may be read differently. In float64 none are. Mixed precision rounds weights that differ
 # in their last bits to eight bits: some of those fall to the other side.
-DIFFERENT = {"loop": 0, "amp": 4, "join": 0, "embeddings": 0}
+DIFFERENT = {"torch/loop": 0, "torch/amp": 4, "torch/join": 0, "torch/embeddings": 0, "lightning/digits": 0}
 TEST_IMAGES = 1797 - 1408
 
 
 def accuracy(example: str, ranks: int) -> float:
     command = [sys.executable, "-m", "ringcore", "run", "-np", str(ranks), str(EXAMPLES / f"{example}.py")]
+    if example.startswith("lightning"):
+        command.append(f"--devices={ranks}")
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -34,4 +36,5 @@ def test_two_ranks_end_where_one_ends(example: str) -> None:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*DIFFERENT, "digits"}  # that one is the README's demo
+    found = {f"{path.parent.name}/{path.stem}" for path in EXAMPLES.glob("*/*.py")}
+    assert found == {*DIFFERENT, "torch/digits"}  # that one is the README's demo
