@@ -5,7 +5,7 @@ Only `strategy` differs from a script for one process.
 
 import argparse
 
-import lightning as L
+import lightning as L  # noqa: N812 - as its own documentation writes it
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
