@@ -1,8 +1,8 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [allreduce] [training] [images] [--ranks 2 4] [--repeats 3] [--max-bytes 268435456]
+    python benchmarks/run.py [allreduce] [training] [lightning] [images] [OPTIONS]
 
-Without names all three run. Each MPI comes from its wheel into an environment of its own. A repeat starts every library
+Without names all run. Each MPI comes from its wheel into an environment of its own. A repeat starts every library
 once; the figure is the median over the repeats, the spread their smallest and largest value. Results are verified
 by the ranks: a wrong one ends the benchmark.
 """
@@ -205,6 +205,39 @@ def training(options: argparse.Namespace) -> None:
     record("training", rows, table(header, cells))
 
 
+def lightning(options: argparse.Namespace) -> None:
+    """`Trainer.fit` with "ring", with "ddp" over gloo and over ringcore, beside the same ranks that train alone."""
+    rows, cells = [], []
+    strategies = ("alone", "ring", "ring_ddp", "ddp")
+    for model, steps in {"mlp": 60, "resnet18": 30}.items():
+        found: dict[str, list[float]] = {}
+        for repeat in range(options.repeats):
+            print(f"lightning, repeat {repeat + 1}: {MODEL_LABELS[model]}", flush=True)
+            for strategy in strategies:
+                worker = ["lightning_rank.py", model, "8", str(steps), strategy]
+                for line in lines_of(under_ringrun(2, *worker), PYTHON.parent):
+                    found.setdefault(strategy, []).append(statistics.mean(line["milliseconds"]))
+        over = {
+            strategy: [value - alone for value, alone in zip(found[strategy], found["alone"], strict=True)]
+            for strategy in strategies[1:]
+        }
+        ratio = statistics.median(over["ring"]) / statistics.median(over["ddp"])
+        rows += [{"ranks": 2, "model": model, "strategy": name, "milliseconds": found[name]} for name in strategies]
+        cells.append(
+            [
+                MODEL_LABELS[model],
+                spread(found["alone"]),
+                *(spread(over[name]) for name in strategies[1:]),
+                f"{ratio:.2f}",
+            ]
+        )
+    header = [
+        "Lightning, 2 ranks, batch 8", "a step alone, ms", 'more with "ring", ms', 'more with "ring_ddp", ms',
+        'more with "ddp" and gloo, ms', "ring / ddp",
+    ]  # fmt: skip
+    record("lightning", rows, table(header, cells))
+
+
 def images(options: argparse.Namespace) -> None:
     """Images a second of a ResNet-50-shaped net on synthetic data, as Horovod publishes it."""
     batch = 8
@@ -231,18 +264,20 @@ def images(options: argparse.Namespace) -> None:
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["allreduce", "training", "images", []])
+    parser.add_argument("what", nargs="*", choices=["allreduce", "training", "lightning", "images", []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--limit-program", type=Path, help="ringcore_benchmark, which measures the machine's limit")
     options = parser.parse_args()
-    what = options.what or ["allreduce", "training", "images"]
+    what = options.what or ["allreduce", "training", "lightning", "images"]
     if "allreduce" in what:
         for ranks in options.ranks:
             allreduce(options, ranks)
     if "training" in what:
         training(options)
+    if "lightning" in what:
+        lightning(options)
     if "images" in what:
         images(options)
 
