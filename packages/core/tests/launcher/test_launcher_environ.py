@@ -159,8 +159,8 @@ assert (dist.get_rank(), dist.get_world_size()) == (rank, 2)
 torch.manual_seed(rank)
 model = DistributedDataParallel(torch.nn.Linear(3, 1))
 model(torch.ones(2, 3) * (rank + 1)).sum().backward()
-print(model.module.weight.grad.tolist())
-dist.destroy_process_group()
+print(model.module.weight.grad.tolist(), flush=True)
+os._exit(0)  # with torch 2.13 a process group of gloo sometimes aborts when it is destroyed
 """
 
 if importlib.util.find_spec("torch") is not None:

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import ringcore
+from ringcore._objects import gather_bytes
 from ringcore._placement import Placement, PlacementError, find_placement
 
 # Lightning knows ringrun and torchrun (they set the same variables) and srun itself; of mpirun only with mpi4py.
@@ -40,9 +41,12 @@ class RingEnvironment:
     def _meet(self) -> tuple[str, int]:
         if self._main is None:
             ringcore.init()
-            host, port = self._placement.master_addr or "127.0.0.1", self._placement.master_port
-            if port is None:
-                host, port = ringcore.broadcast_object((host, _free_port(host)), 0, name="ringcore_lightning.main")
+            rendezvous = (self._placement.rendezvous or "").partition("tcp:")[2].rpartition(":")[0].strip("[]")
+            host = self._placement.master_addr or rendezvous or "127.0.0.1"
+            port = self._placement.master_port
+            if port is None:  # one that is free at rank 0
+                own = str(_free_port()).encode()
+                port = int(gather_bytes(own, "ringcore_lightning.port")[0])
             self._main = host, port
         return self._main
 
@@ -100,9 +104,9 @@ class RingEnvironment:
         """Nothing to do."""
 
 
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
