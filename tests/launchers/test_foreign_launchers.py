@@ -46,7 +46,7 @@ trainer = L.Trainer(
     enable_progress_bar=False, enable_model_summary=False,
 )
 trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=4))
-print("SAME", trainer.global_step, trainer.world_size, flush=True)
+print(f"SAME {trainer.global_step} {trainer.world_size}\\n", end="", flush=True)  # one write: mpirun mixes them
 os._exit(0)
 """
 ACCELERATE = """
