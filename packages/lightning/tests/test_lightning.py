@@ -110,7 +110,8 @@ trainer = L.Trainer(
 model = Model()
 trainer.fit(model, loader)
 total = trainer.strategy.reduce(torch.tensor(float(trainer.global_rank)), reduce_op="sum").item()
-print(f"FITTED {trainer.global_step} steps as one of {trainer.world_size}, {total}, {type(trainer.strategy).__name__}\\n", end="")
+kind = type(trainer.strategy).__name__
+print(f"FITTED {trainer.global_step} steps as one of {trainer.world_size}, {total}, {kind}\\n", end="")
 """
 
 
