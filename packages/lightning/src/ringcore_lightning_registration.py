@@ -53,5 +53,11 @@ class _Finder:
         return None
 
 
-if os.environ.get("RINGCORE_LIGHTNING_REGISTER", "1") != "0" and _Finder not in sys.meta_path:
-    sys.meta_path.insert(0, _Finder)
+def install():  # type: ignore[no-untyped-def]
+    """Watch for Lightning's modules from now on."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+
+
+if os.environ.get("RINGCORE_LIGHTNING_REGISTER", "1") != "0":
+    install()  # type: ignore[no-untyped-call]

@@ -244,6 +244,51 @@ def test_fabric_takes_the_same_steps_as_ddp(tmp_path: Path) -> None:
     assert "True" in said["ring"].pop()
 
 
+ODD = """
+import gc, os, torch, weakref
+from lightning.fabric import Fabric
+class Odd(torch.nn.Module):
+    # Different on each rank at first: weights that `state_dict` leaves out, a buffer that is not saved, a complex one.
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(60, 600, bias=False), torch.nn.Linear(60, 600, bias=False)
+        self.register_buffer("left", torch.randn(3), persistent=False)
+        self.register_buffer("turns", torch.randn(3, dtype=torch.complex64))
+    def state_dict(self, *args, **kwargs):
+        return {"a": self.a.weight}
+    def forward(self, x, which):
+        return getattr(self, which)(x).sum()
+fabric = Fabric(accelerator="cpu", devices=2, strategy="STRATEGY")
+def main(fabric):
+    torch.manual_seed(fabric.global_rank)
+    model = fabric.setup(Odd())
+    start = [model.b.weight, model.left, torch.view_as_real(model.turns)]
+    inputs = torch.full((1, 60), float(fabric.global_rank + 1))
+    with fabric.no_backward_sync(model):
+        fabric.backward(model(inputs, "a"))
+    fabric.backward(model(inputs, "b"))
+    grads = [model.a.weight.grad, model.b.weight.grad]
+    same = [bool((both[0] == both[1]).all()) for both in map(fabric.all_gather, (t.detach() for t in start + grads))]
+    watched, inner = weakref.ref(model), weakref.ref(model._forward_module)
+    print(f"ODD {same} {grads[0].unique().tolist()} {grads[1].unique().tolist()}\\n", end="", flush=True)
+    del model, start, grads
+    gc.collect()
+    print(f"FREED {inner() is None}\\n", end="", flush=True)
+if __name__ == "__main__":
+    fabric.launch(main)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ring", "ring_spawn"])
+def test_odd_modules_start_equal_and_all_their_gradients_are_averaged(tmp_path: Path, strategy: str) -> None:
+    path = tmp_path / "odd.py"
+    path.write_text(ODD.replace("STRATEGY", strategy))
+    done = start([sys.executable, str(path)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"ODD {[True] * 5} [1.5] [1.5]") == 2, done.stdout + done.stderr
+    assert done.stdout.count("FREED True") == 2, done.stdout
+
+
 # ---- When it goes wrong ----
 
 
@@ -296,3 +341,5 @@ def test_it_can_be_switched_off() -> None:
     )
     assert start([sys.executable, "-c", code]).stdout.strip() == "True True"
     assert start([sys.executable, "-c", code], RINGCORE_LIGHTNING_REGISTER="0").stdout.strip() == "False True"
+    later = "import ringcore_lightning, lightning.pytorch.strategies as s; print('ring' in s.StrategyRegistry)"
+    assert start([sys.executable, "-c", later], RINGCORE_LIGHTNING_REGISTER="0").stdout.strip() == "True"

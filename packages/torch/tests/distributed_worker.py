@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,6 +86,18 @@ def reductions() -> dict[str, Any]:
     mine = torch.empty(rank + 1)
     dist.reduce_scatter(mine, shares)
     found["uneven reduce_scatter"] = mine.tolist() == [float(size)] * (rank + 1)
+    negated = torch.empty(2, dtype=torch.int64)
+    dist.reduce_scatter_single(negated, torch._neg_view(torch.full((2 * size,), 3 + rank)), op.AVG)
+    found["reduce_scatter of a negated view"] = negated.tolist() == [-((3 * size + sum(range(size))) // size)] * 2
+    leaf = torch.nn.Parameter(torch.full((2,), float(rank)))
+    dist.reduce(leaf, 0)
+    dist.scatter(leaf, [torch.full((2,), 7.0)] * size if rank == 0 else None)
+    found["into a leaf"] = leaf.tolist() == [7.0, 7.0]
+    polled = [torch.zeros(2) for _ in range(size)]
+    work = dist.all_gather(polled, torch.full((2,), float(rank)), async_op=True)
+    while not work.is_completed():
+        pass
+    found["polled"] = [part.tolist() for part in polled] == [[float(index)] * 2 for index in range(size)]
     bytes_only = torch.full((3,), float(rank)).to(torch.float8_e4m3fn)
     dist.broadcast(bytes_only, size - 1)
     found["broadcast of a dtype that is only moved"] = bytes_only.float().tolist() == [float(size - 1)] * 3
@@ -105,6 +118,13 @@ def messages() -> dict[str, Any]:
     for work in [*received, *works]:
         work.wait()
     right = [bool((got[tag] == source * 10 + tag).all()) for tag in range(5)]
+    # A future does not wait for the operations of earlier ones.
+    late = dist.irecv(torch.empty(1), source, tag=7).get_future()
+    early = dist.isend(torch.ones(1), to, tag=6)
+    dist.recv(torch.empty(1), source, tag=6)
+    early.get_future().wait()
+    dist.isend(torch.ones(1), to, tag=7).wait()
+    late.wait()
     again = torch.empty(4, 2).t()  # not contiguous
     if rank == 0:
         dist.send(torch.ones(2, 4), 1)
@@ -271,6 +291,7 @@ def mistakes() -> dict[str, Any]:
         "shapes": refusal(lambda: dist.all_reduce(torch.ones(2 + rank))),
         "any": refusal(lambda: dist.recv(torch.ones(1))),
         "splits": refusal(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1] * size, [2] * size)),
+        "dtype": refusal(lambda: dist.reduce_scatter_single(torch.ones(1, dtype=torch.int32), torch.ones(size))),
         "meta": refusal(lambda: dist.all_reduce(torch.ones(2, device="meta"))),
         "floats": refusal(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BOR)),
     }
@@ -308,8 +329,28 @@ def again() -> dict[str, Any]:
     return {"totals": totals}
 
 
+def again_in_one_store() -> dict[str, Any]:
+    """Groups of the same names in the same store, which has what the earlier ones left."""
+    found = {}
+    for attempt in range(3):
+        rank = dist.get_rank()
+        if rank == 0:
+            time.sleep(0.2)  # the others come to what the earlier group may have left
+        group = dist.new_group([0, 1])
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        found[str(attempt)] = total.item() == 2.0
+        arrived = dist.distributed_c10d._get_default_group()
+        arrived.monitored_barrier(datetime.timedelta(seconds=60))
+        if attempt < 2:
+            dist.destroy_process_group()
+            dist.init_process_group("ring")
+    return found
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    case.__name__: case for case in (reductions, messages, groups, training, sharding, mistakes, again)
+    case.__name__: case
+    for case in (reductions, messages, groups, training, sharding, mistakes, again, again_in_one_store)
 }
 
 

@@ -58,6 +58,7 @@ def test_mistakes_are_explained_and_the_group_goes_on(tmp_path: Path) -> None:
         assert "pass src=" in found["any"]
         assert "are not 3 rows for 2 ranks" in found["splits"]
         assert "is on meta" in found["meta"]
+        assert "of torch.float32 needs an output of that dtype, not torch.int32" in found["dtype"]
         assert "takes integers and bools" in found["floats"]
         assert found["after"] == 2.0
         if rank == 0:
@@ -75,6 +76,12 @@ def test_groups_are_destroyed_and_made_again(tmp_path: Path) -> None:
 def test_under_torchrun(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     output([*torchrun, WORKER, "reductions", str(tmp_path)])
+    assert all(all(found.values()) for found in findings(tmp_path, 2))
+
+
+def test_groups_are_made_again_in_torchruns_store(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    output([*torchrun, WORKER, "again_in_one_store", str(tmp_path)], RINGCORE_TIMEOUT_S="20")
     assert all(all(found.values()) for found in findings(tmp_path, 2))
 
 

@@ -14,6 +14,7 @@ import torch
 from ringcore_torch.compression import Compression, Compressor
 
 from ringcore_lightning.environment import environment_for
+from ringcore_lightning.registration import strategies_of
 from ringcore_lightning.synchronization import ModuleSynchronization, default_start_method
 
 _Synchronizations = weakref.WeakKeyDictionary[torch.nn.Module, ModuleSynchronization]
@@ -56,10 +57,11 @@ class RingStrategyMixin:
         )
         self._compression = compression
         self._broadcast_buffers = broadcast_buffers
+        self._watch_nothing()
+
+    def _watch_nothing(self) -> None:
         self._synchronizations: _Synchronizations = weakref.WeakKeyDictionary()
-        self._backward_sync_control = type(
-            "_RingSyncControl", (_SyncControl, _fabric_class(type(self), "_BackwardSyncControl")), {}
-        )(self._synchronizations)
+        self._backward_sync_control = _SyncControl(self._synchronizations)
 
     def setup_module(self: Any, module: torch.nn.Module) -> torch.nn.Module:
         """Watch the module's gradients; it is not wrapped."""
@@ -71,9 +73,19 @@ class RingStrategyMixin:
 
     def backward(self: Any, tensor: torch.Tensor, module: torch.nn.Module | None, *args: Any, **kwargs: Any) -> None:
         """Fabric's; then average the gradients."""
-        super().backward(tensor, module, *args, **kwargs)
-        for synchronization in list(self._synchronizations.values()):
-            synchronization.after_backward()
+        synchronizations = list(self._synchronizations.values())
+        try:
+            super().backward(tensor, module, *args, **kwargs)
+            for synchronization in synchronizations:
+                synchronization.after_backward()
+        except BaseException:
+            for synchronization in synchronizations:
+                synchronization.abandon()
+            raise
+
+    def __reduce__(self: Any) -> Any:
+        state = {key: value for key, value in vars(self).items() if not key.endswith(("_synchronizations", "_control"))}
+        return _restored, (self.ddp_module, 0, state)
 
 
 def _before_forward(synchronization: weakref.ref[ModuleSynchronization]) -> Callable[..., None]:
@@ -102,10 +114,23 @@ class RingDDPStrategyMixin:
         environment = environment_for(cluster_environment, _fabric_class(type(self), "ClusterEnvironment"))
         super().__init__(*args, cluster_environment=environment, **kwargs)
 
+    def __reduce__(self: Any) -> Any:
+        return _restored, (self.ddp_module, 1, vars(self))
+
+
+def _restored(module: str, index: int, state: dict[str, Any]) -> Any:
+    """A strategy in a process that was spawned: its class is made there."""
+    strategy = strategies_of(module)[index]
+    made = object.__new__(strategy)
+    made.__dict__.update(state)
+    if index == 0:
+        made._watch_nothing()
+    return made
+
 
 def make_strategies(ddp: type[Any]) -> tuple[type[Any], type[Any]]:
     """The classes of "ring" and "ring_ddp" on top of a package's `DDPStrategy`."""
-    names = {"__module__": "ringcore_lightning"}
+    names = {"__module__": "ringcore_lightning", "ddp_module": ddp.__module__.rpartition(".")[0]}
     return (
         type("FabricRingStrategy", (RingStrategyMixin, ddp), {**names, "__doc__": RingStrategyMixin.__doc__}),
         type("FabricRingDDPStrategy", (RingDDPStrategyMixin, ddp), {**names, "__doc__": RingDDPStrategyMixin.__doc__}),

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ringcore_lightning_registration import REGISTRIES
+from ringcore_lightning_registration import REGISTRIES, install
 
 # Kind -> the modules that may have it, the preferred one first.
 _MODULES = {
@@ -57,7 +57,8 @@ def register_in(module: ModuleType) -> None:
 
 
 def register() -> None:
-    """Add the strategies to the registries of all packages that are imported already."""
+    """Add the strategies to the registries of all packages, also of those that are imported later."""
+    install()  # type: ignore[no-untyped-call]
     for name in REGISTRIES:
         if name in sys.modules:
             register_in(sys.modules[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Iterator
 
 import torch
@@ -35,8 +36,8 @@ class ModuleSynchronization:
                     f"'{name}' is on {parameter.device}, and strategy='ring' trains on CPUs in this version; pass "
                     "accelerator='cpu', or strategy='ddp' for GPUs"
                 )
-        broadcast_parameters(module.state_dict(keep_vars=True))
-        self._module = module
+        broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
+        self._module = weakref.ref(module)
         self._broadcasts_buffers = broadcast_buffers
         self._buffers_differ = False
         self._reducer = (
@@ -46,7 +47,8 @@ class ModuleSynchronization:
     def before_forward(self, *, training: bool) -> None:
         """Broadcast buffers if they may differ: after a pass in training whose gradients were averaged."""
         if self._broadcasts_buffers and self._buffers_differ:
-            buffers = [(name, buffer) for name, buffer in self._module.named_buffers() if buffer.numel() > 0]
+            module = self._module()
+            buffers = [] if module is None else [(name, each) for name, each in module.named_buffers() if each.numel()]
             handles = [broadcast_async_(buffer, 0, name=f"lightning.buffer.{name}") for name, buffer in buffers]
             for handle in handles:
                 handle.synchronize()
@@ -57,6 +59,11 @@ class ModuleSynchronization:
         if self._reducer is not None and self._reducer.collects:
             self._reducer.synchronize()
             self._reducer.reset()
+
+    def abandon(self) -> None:
+        """Drop what a backward pass that has failed has left."""
+        if self._reducer is not None:
+            self._reducer.abandon()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

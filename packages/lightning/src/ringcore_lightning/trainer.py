@@ -12,6 +12,7 @@ import torch
 from ringcore_torch.compression import Compression, Compressor
 
 from ringcore_lightning.environment import environment_for
+from ringcore_lightning.registration import strategies_of
 from ringcore_lightning.sync_batch_norm import on_cpu
 from ringcore_lightning.synchronization import ModuleSynchronization, default_start_method
 
@@ -81,6 +82,19 @@ class RingStrategyMixin:
             self._synchronization.before_forward(training=False)
         return super().validation_step(*args, **kwargs)
 
+    def backward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Lightning's; if it fails, nothing of it is averaged later."""
+        try:
+            loss: torch.Tensor = super().backward(*args, **kwargs)
+            return loss
+        except BaseException:
+            if self._synchronization is not None:
+                self._synchronization.abandon()
+            raise
+
+    def __reduce__(self: Any) -> Any:
+        return _restored, (self.ddp_module, 0, self.__dict__)
+
     def post_backward(self: Any, closure_loss: torch.Tensor) -> None:
         """Average the gradients."""
         super().post_backward(closure_loss)
@@ -110,10 +124,21 @@ class RingDDPStrategyMixin:
         cluster_environment = environment_for(cluster_environment, _environment_class(type(self)))
         super().__init__(*args, cluster_environment=cluster_environment, **kwargs)
 
+    def __reduce__(self: Any) -> Any:
+        return _restored, (self.ddp_module, 1, self.__dict__)
+
+
+def _restored(module: str, index: int, state: dict[str, Any]) -> Any:
+    """A strategy in a process that was spawned: its class is made there."""
+    strategy = strategies_of(module)[index]
+    made = object.__new__(strategy)
+    made.__dict__.update(state)
+    return made
+
 
 def make_strategies(ddp: type[Any]) -> tuple[type[Any], type[Any]]:
     """The classes of "ring" and "ring_ddp" on top of a package's `DDPStrategy`."""
-    names = {"__module__": "ringcore_lightning"}
+    names = {"__module__": "ringcore_lightning", "ddp_module": ddp.__module__.rpartition(".")[0]}
     return (
         type("RingStrategy", (RingStrategyMixin, ddp), {**names, "__doc__": RingStrategyMixin.__doc__}),
         type("RingDDPStrategy", (RingDDPStrategyMixin, ddp), {**names, "__doc__": RingDDPStrategyMixin.__doc__}),

@@ -49,6 +49,13 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
     return Buffer(tensor.data_ptr(), tuple(tensor.shape), code, tensor)
 
 
+def as_moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor for an operation that only moves it: as bytes, where the engine does not know the dtype."""
+    if tensor.dtype in CODES or not tensor.is_cpu:  # of other devices `as_buffer` tells
+        return tensor
+    return tensor.view(-1).view(torch.uint8)
+
+
 def from_bytes(view: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor over memory that the engine allocated; the memory lives as long as the tensor."""
     if memoryview(view).nbytes == 0:

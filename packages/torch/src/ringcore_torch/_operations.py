@@ -11,7 +11,7 @@ from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average, name_or_next
 from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
 
-from ringcore_torch._bridge import as_buffer, from_bytes
+from ringcore_torch._bridge import as_buffer, as_moved, from_bytes
 
 # Why a tensor is looked at more closely; what is no tensor at all lacks the attribute.
 _UNSUPPORTED = UnsupportedArray, AttributeError
@@ -250,9 +250,12 @@ def _gathered(handle: Handle, tensor: torch.Tensor, index: int = 0) -> torch.Ten
 def _start_broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, in_place: bool, blocking: bool
 ) -> Handle:
-    source = _contiguous(tensor)
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        as_buffer(tensor)  # tells why not
+    source = tensor.detach().resolve_conj().resolve_neg().contiguous()
     result = source if in_place else torch.empty_like(source)
-    array = as_buffer(source)
+    array = as_buffer(as_moved(source))
+    target = array if in_place else as_buffer(as_moved(result))
 
     def finish(_: Handle) -> torch.Tensor:
         if not in_place:
@@ -261,7 +264,7 @@ def _start_broadcast(
         return tensor
 
     return adapter.broadcast(
-        array, array if in_place else as_buffer(result), root_rank, name_or_next(name, "broadcast", process_set),
+        array, target, root_rank, name_or_next(name, "broadcast", process_set),
         process_set=process_set, blocking=blocking, finish=finish,
     )  # fmt: skip
 
@@ -272,7 +275,7 @@ def broadcast(
     """A new tensor with the root's values.
 
     Args:
-        tensor: Of the same shape and dtype on every rank.
+        tensor: Of the same shape and dtype on every rank; of any dtype.
         root_rank: Rank of the job whose values win.
         name: Identifies the tensor on all ranks.
         process_set: The ranks that take part.

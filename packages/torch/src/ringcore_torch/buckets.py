@@ -34,6 +34,7 @@ class Bucket:
 
     Attributes:
         takes_early: A gradient is taken as soon as it is there, not when the bucket is submitted.
+        touched: Backward has reached one of the parameters since the last average.
         sealed: The gradients are complete, and may not be changed until they hold the average.
         handle: The operation, once it is submitted.
         finished: The gradients hold the average.
@@ -52,6 +53,7 @@ class Bucket:
         self.handle: adapter.Handle | None = None
         self.finished = False
         self.all_dense = False
+        self.touched = False
         self.sealed = False
         self._sealed_version = 0
         self._left: list[torch.Tensor | None] = []  # the gradients, when they were sealed or finished
@@ -155,7 +157,9 @@ class Bucket:
         """Forget what has been collected; memory stays as it is."""
         self.passes[:] = [0] * len(self.parameters)
         self.ready = 0
+        self.touched = False
         self.sealed = False
+        self._left = []
         self.handle = None
         self.finished = False
 
@@ -249,6 +253,10 @@ class PackedBucket(Bucket):
 
     def leave_out(self, index: int) -> None:  # noqa: D102
         self._grads[index] = torch.zeros_like(self.parameters[index], memory_format=torch.contiguous_format)
+
+    def reset(self) -> None:  # noqa: D102
+        super().reset()
+        self._grads = [None] * len(self.parameters)
 
     def arrays(self) -> tuple[Any, ...]:  # noqa: D102
         return (*self._grads, self.flags)

@@ -101,8 +101,9 @@ class GradientReducer:
         """
         if self._replaced:
             raise InvalidArgument(
-                f"'{next(iter(self._names.values()))}' and the other parameters of this DistributedOptimizer were "
-                "wrapped again by a later one, which averages their gradients now; step that one, or wrap only once"
+                f"'{next(iter(self._names.values()))}' and the other parameters here, or some of them, were wrapped "
+                "again by a later DistributedOptimizer or a later setup(), which averages their gradients now; step "
+                "that one, or wrap a parameter only once"
             )
 
     def launch(self, bucket: Bucket) -> None:
@@ -142,7 +143,7 @@ class GradientReducer:
 
     def _touched(self) -> list[Bucket]:
         """The buckets of which backward has reached a parameter on any rank."""
-        touched = torch.tensor([any(bucket.passes) for bucket in self._buckets], dtype=torch.uint8)
+        touched = torch.tensor([bucket.touched for bucket in self._buckets], dtype=torch.uint8)
         allreduce_(touched, op=ReduceOp.MAX, name=f"{self._prefix}.touched", process_set=self._process_set)
         return [bucket for bucket, is_touched in zip(self._buckets, touched.tolist(), strict=True) if is_touched]
 
@@ -192,7 +193,10 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
 
     def collect(parameter: torch.Tensor) -> None:
         owner = reducer()
-        if owner is None or not owner.collects:
+        if owner is None:
+            return
+        bucket.touched = True
+        if not owner.collects:
             return
         if bucket.finished:
             owner.reset()  # the step was skipped, and this is the next one

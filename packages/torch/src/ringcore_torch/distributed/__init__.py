@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import torch.distributed as dist
 
 from ringcore_torch.distributed.membership import Membership, join_job
 from ringcore_torch.distributed.process_group import RingProcessGroup
@@ -24,4 +27,7 @@ def create_process_group(options: Any) -> RingProcessGroup:
     if not options.global_ranks_in_group:
         owns_engine = join_job(options.store, options.group_rank, options.group_size, options.timeout)
     membership = Membership(options.store, ranks, options.group_rank, owns_engine=owns_engine)
-    return RingProcessGroup(membership, options.group_id)
+    # The engine has one limit for all operations; a group that was given another one waits no longer than that.
+    own_limit = options.timeout != dist.default_pg_timeout
+    limit_s = options.timeout.total_seconds() if own_limit else math.inf
+    return RingProcessGroup(membership, options.group_id, limit_s)

@@ -21,6 +21,7 @@ from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, context, global_process_set
 from ringcore._placement import Placement, PlacementError, find_placement
 from ringcore._settings import Settings
+from torch._C._distributed_c10d import PrefixStore
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -36,7 +37,7 @@ class Membership:
     """
 
     def __init__(self, store: Any, ranks: list[int], rank: int, *, owns_engine: bool) -> None:
-        self._store = store
+        self._store = _of_this_generation(store, len(ranks))
         self._ranks = ranks
         self.rank = rank
         self.size = len(ranks)
@@ -89,6 +90,12 @@ class Membership:
         self._pairs.clear()
 
 
+def _of_this_generation(store: Any, size: int) -> Any:
+    """A store may have keys of an earlier group of the same name: torchrun's outlives the groups."""
+    arrival = store.add("ringcore.arrivals", 1) - 1
+    return PrefixStore(f"ringcore.{arrival // size}", store)
+
+
 def _next_number() -> int:
     return int(dist.distributed_c10d._get_default_store().add("ringcore.process_sets", 1))
 
@@ -129,6 +136,7 @@ def _placement(store: Any, rank: int, size: int) -> Placement:
         found = find_placement(os.environ)
         if (found.rank, found.size) == (rank, size):
             return found
+    store = _of_this_generation(PrefixStore("placement", store), size)
     if rank == 0:
         store.set("job", secrets.token_hex(16))
     store.set(f"host.{rank}", f"{_BOOT_ID.read_text().strip()} {socket.gethostname()}")

@@ -17,9 +17,9 @@ from ringcore.adapter import Handle
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain
-from ringcore_torch._bridge import CODES, as_buffer, from_bytes
+from ringcore_torch._bridge import as_buffer, as_moved, from_bytes
 from ringcore_torch.distributed.membership import Membership
-from ringcore_torch.distributed.work import Completer, RingWork
+from ringcore_torch.distributed.work import CoalescedWork, Completer, RingWork
 from ringcore_torch.sparse import sparse_allreduce_async
 
 Tensor = torch.Tensor
@@ -38,7 +38,7 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
 # So many unnamed operations of one kind may be under way at once.
-_NAMES = 4096
+_NAMES = 65536
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -47,12 +47,14 @@ class RingProcessGroup(dist.ProcessGroup):
     Args:
         membership: The ranks, and how they find each other.
         name: Of the group; different for groups of the same ranks.
+        limit_s: How long `wait` waits where it is not told; infinity: as long as the engine does.
     """
 
-    def __init__(self, membership: Membership, name: str) -> None:
+    def __init__(self, membership: Membership, name: str, limit_s: float = math.inf) -> None:
         super().__init__(membership.rank, membership.size)  # type: ignore[call-arg]
         self._membership = membership
         self._set: ProcessSet = membership.process_set
+        self._limit_s = limit_s
         self._name = name
         self._description = ""
         self._prefix = f"torch.{name}"
@@ -115,7 +117,7 @@ class RingProcessGroup(dist.ProcessGroup):
     def _work(
         self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None
     ) -> RingWork:
-        work = RingWork(handle, list(tensors), self._completer, finish)
+        work = RingWork(handle, list(tensors), self._completer, finish, self._limit_s)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -136,7 +138,7 @@ class RingProcessGroup(dist.ProcessGroup):
         def finish(_: Handle) -> None:
             result()
             if scaled is not tensor:
-                tensor.copy_(scaled)
+                tensor.detach().copy_(scaled)
 
         return self._work(handle, tensors, finish)
 
@@ -151,7 +153,7 @@ class RingProcessGroup(dist.ProcessGroup):
         def result() -> None:
             handle.synchronize()
             if divides:
-                tensor.div_(self.size(), rounding_mode="trunc")
+                tensor.detach().div_(self.size(), rounding_mode="trunc")
 
         return handle, result
 
@@ -160,6 +162,8 @@ class RingProcessGroup(dist.ProcessGroup):
         op, factor = _reduce_op(opts)
         if op in _BITWISE or isinstance(factor, Tensor):
             raise InvalidArgument(f"allreduce_coalesced takes no {op}; reduce the tensors one by one")
+        if op == dist.ReduceOp.AVG and not all(tensor.is_floating_point() for tensor in tensors):
+            raise InvalidArgument("allreduce_coalesced averages floats only; reduce the tensors of integers one by one")
         handle = plain.grouped_allreduce_async_(
             tensors, op=_OPS[op], name=self._next_name("allreduce_coalesced"), process_set=self._set,
             prescale_factor=factor,
@@ -178,7 +182,7 @@ class RingProcessGroup(dist.ProcessGroup):
         def finish(_: Handle) -> None:
             result()
             if self.rank() == opts.rootRank:
-                tensor.copy_(total)
+                tensor.detach().copy_(total)
 
         return self._work(handle, tensors, finish)
 
@@ -195,7 +199,7 @@ class RingProcessGroup(dist.ProcessGroup):
                 total = parts[0].clone()
                 for part in parts[1:]:
                     total = _BITWISE[op](total, part)
-                tensor.copy_(total.view(tensor.shape))
+                tensor.detach().copy_(total.view(tensor.shape))
 
         handle = adapter.allgather((source.buffer,), self._next_name("bitwise"), process_set=self._set)
         return self._work(handle, tensors, finish)
@@ -229,14 +233,18 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"reduce_scatter of {source.numel()} elements over {self.size()} ranks needs outputs of "
                     f"{source.numel() / self.size():g} elements, not {output.numel()}"
                 )
-        buffers = tuple(as_buffer(source.detach().contiguous().view(-1)) for source in sources)
+            _check_dtypes("reduce_scatter", output, source)
+        divides = op == dist.ReduceOp.AVG and not sources[0].is_floating_point()
         handle = adapter.reducescatter(
-            buffers, self._next_name("reduce_scatter"), op=_OPS[op], prescale_factor=factor, process_set=self._set
-        )
+            tuple(_Flat(source).buffer for source in sources), self._next_name("reduce_scatter"),
+            op=RingReduceOp.SUM if divides else _OPS[op], prescale_factor=factor, process_set=self._set,
+        )  # fmt: skip
 
         def finish(handle: Handle) -> None:
             for index, output in enumerate(outputs):
-                output.copy_(from_bytes(handle.result(index), tuple(output.shape), output.dtype))
+                output.detach().copy_(from_bytes(handle.result(index), tuple(output.shape), output.dtype))
+                if divides:
+                    output.detach().div_(self.size(), rounding_mode="trunc")
 
         return self._work(handle, outputs, finish)
 
@@ -254,7 +262,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(_: Handle) -> None:
             reduced.wait()
-            output.copy_(flat[begin : begin + output.numel()].view(output.shape))
+            output.detach().copy_(flat[begin : begin + output.numel()].view(output.shape))
 
         return self._work(reduced.handle, outputs, finish)
 
@@ -283,9 +291,11 @@ class RingProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> RingWork:
         """Everybody's tensors, which may differ in size; the outputs lie by tensor, then by rank."""
-        for outputs in output_lists:
+        for outputs, tensor in zip(output_lists, tensors, strict=True):
             if len(outputs) != self.size():
                 raise InvalidArgument(f"all_gather needs {self.size()} outputs, one for each rank, not {len(outputs)}")
+            for output in outputs:
+                _check_dtypes("all_gather", output, tensor)
         sources = [_Flat(tensor) for tensor in tensors]
         handle = adapter.allgather(
             tuple(source.buffer for source in sources), self._next_name("all_gather"), process_set=self._set
@@ -295,7 +305,7 @@ class RingProcessGroup(dist.ProcessGroup):
             for index, (source, outputs) in enumerate(zip(sources, output_lists, strict=True)):
                 parts = source.parts_of(handle, [output.numel() for output in outputs], index)
                 for output, part in zip(outputs, parts, strict=True):
-                    output.copy_(part.view(output.shape))
+                    output.detach().copy_(part.view(output.shape))
 
         return self._work(handle, [output for outputs in output_lists for output in outputs], finish)
 
@@ -316,6 +326,7 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"all_gather of {tensor.numel()} elements from {self.size()} ranks needs an output of "
                     f"{tensor.numel() * self.size()} elements, not {output.numel()}"
                 )
+            _check_dtypes("all_gather", output, tensor)
         sources = [_Flat(tensor) for tensor in tensors]
         handle = adapter.allgather(
             tuple(source.buffer for source in sources), self._next_name("all_gather_single"), process_set=self._set
@@ -326,9 +337,9 @@ class RingProcessGroup(dist.ProcessGroup):
                 parts = source.parts_of(handle, [tensor.numel()] * self.size(), index)
                 flat = output.detach().view(-1) if output.is_contiguous() else torch.empty_like(output).view(-1)
                 for part, place in zip(parts, torch.split(flat, max(tensor.numel(), 1)), strict=False):
-                    place.copy_(part)
+                    place.detach().copy_(part)
                 if not output.is_contiguous():
-                    output.copy_(flat.view(output.shape))
+                    output.detach().copy_(flat.view(output.shape))
 
         return self._work(handle, outputs, finish)
 
@@ -397,6 +408,8 @@ class RingProcessGroup(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], sources: Sequence[Tensor], send: list[int], receive: list[int]
     ) -> RingWork:
         """`send[r]` of the elements of all sources go to rank r, `receive[r]` of those of all outputs come from it."""
+        for output in outputs:
+            _check_dtypes("all_to_all, gather and scatter", output, sources[0])
         source = _Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
         handle = adapter.alltoall(
             source.buffer, [count * source.width for count in send], self._next_name("all_to_all"),
@@ -407,7 +420,7 @@ class RingProcessGroup(dist.ProcessGroup):
             flat = torch.cat(source.parts_of(handle, receive))
             begin = 0
             for output in outputs:
-                output.copy_(flat[begin : begin + output.numel()].view(output.shape))
+                output.detach().copy_(flat[begin : begin + output.numel()].view(output.shape))
                 begin += output.numel()
 
         return self._work(handle, list(outputs), finish)
@@ -470,14 +483,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: Any) -> RingWork | None:
         works, self._coalesced = self._coalesced or [], None
-        if not works:
-            return None
-
-        def finish(_: Handle) -> None:
-            for work in works:
-                work.wait()
-
-        return self._work(works[-1].handle, [tensor for work in works for tensor in work._tensors], finish)
+        return CoalescedWork(works, self._completer, self._limit_s) if works else None
 
     # Names of PyTorch before 2.13, and of its C++ side.
     _allgather_base = all_gather_single
@@ -498,9 +504,7 @@ class _Flat:
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
         self._contiguous = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        flat = self._contiguous.view(-1)
-        if tensor.dtype not in CODES:
-            flat = flat.view(torch.uint8)
+        flat = as_moved(self._contiguous).view(-1)
         self.width = tensor.dtype.itemsize // flat.dtype.itemsize
         self.buffer = as_buffer(flat)
         self._wire_dtype = flat.dtype
@@ -530,6 +534,11 @@ class _Flat:
             )
         flat = from_bytes(handle.result(index), (sum(counts) * self.width,), self._wire_dtype)
         return list(torch.split(flat.view(self._tensor.dtype), counts))
+
+
+def _check_dtypes(what: str, output: Tensor, source: Tensor) -> None:
+    if output.dtype != source.dtype:
+        raise InvalidArgument(f"{what} of {source.dtype} needs an output of that dtype, not {output.dtype}")
 
 
 def _reduce_op(options: Any) -> tuple[Any, Any]:

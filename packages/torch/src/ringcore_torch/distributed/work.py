@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -16,6 +17,10 @@ from torch._C._distributed_c10d import Work
 
 # torch.distributed's "as long as the backend waits".
 _NO_TIMEOUT = timedelta(0)
+# So long a future's thread waits for one operation before it looks at the others.
+_LOOK_AROUND_S = 0.002
+
+_Watched = tuple[Handle, "torch.futures.Future[None]"]
 
 
 class RingWork(Work):
@@ -26,17 +31,19 @@ class RingWork(Work):
         tensors: What the future is set to.
         completer: Sets futures.
         finish: Writes results to where the caller wants them; called once, by whoever notices first that it has ended.
+        limit_s: How long `wait` waits where it is not told.
     """
 
     def __init__(
         self, handle: Handle, tensors: list[torch.Tensor], completer: Completer,
-        finish: Callable[[Handle], None] | None = None,
+        finish: Callable[[Handle], None] | None = None, limit_s: float = math.inf,
     ) -> None:  # fmt: skip
         super().__init__()
         self.handle = handle
-        self._tensors = tensors
+        self.tensors = tensors
         self._completer = completer
         self._finish = finish
+        self._limit_s = limit_s
         self._lock = threading.Lock()  # Guards: _finish, _future.
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -47,7 +54,7 @@ class RingWork(Work):
             TimeoutError: `timeout` has passed; the operation goes on.
             RingcoreError: Why it failed, on every rank the same.
         """
-        limit_s = float("inf") if timeout <= _NO_TIMEOUT else timeout.total_seconds()
+        limit_s = self._limit_s if timeout <= _NO_TIMEOUT else timeout.total_seconds()
         if not self.handle.wait(limit_s):
             raise RingcoreTimeoutError(f"the operation has not ended within {limit_s:g} s; other ranks may be slower")
         self._write_results()
@@ -64,15 +71,18 @@ class RingWork(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, successfully or not."""
-        return self.handle.done()
+        """Whether it has ended, successfully or not; the results are there then."""
+        if not self.handle.done():
+            return False
+        self.exception()
+        return True
 
     def is_success(self) -> bool:
-        """Whether it has ended without an error."""
+        """Whether it has ended without an error; the results are there then."""
         return self.handle.done() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Why it failed."""
+        """Why it failed; None also while it is on the way."""
         if self.handle.done():
             try:
                 self.wait()
@@ -83,7 +93,7 @@ class RingWork(Work):
     def result(self) -> list[torch.Tensor]:
         """The tensors that hold the results."""
         self.wait()
-        return self._tensors
+        return self.tensors
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that hold the results."""
@@ -96,8 +106,29 @@ class RingWork(Work):
             return self._future
 
 
+class CoalescedWork(RingWork):
+    """Several operations that are waited for together."""
+
+    def __init__(self, works: list[RingWork], completer: Completer, limit_s: float) -> None:
+        tensors = [tensor for work in works for tensor in work.tensors]
+        super().__init__(works[-1].handle, tensors, completer, limit_s=limit_s)
+        self._works = works
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait until all results are there; `timeout` is for each."""
+        return all(work.wait(timeout) for work in self._works)
+
+    def is_completed(self) -> bool:
+        """Whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all have ended without an error."""
+        return all(work.is_success() for work in self._works)
+
+
 class Completer:
-    """Sets futures in the order in which their operations were asked for one.
+    """Sets futures when their operations end.
 
     One thread at a time leads: it waits for the next operation to end. Before it runs what hangs on the future, which
     may wait for other futures itself, it lets another one lead.
@@ -105,8 +136,9 @@ class Completer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._watched: queue.SimpleQueue[tuple[Handle, torch.futures.Future[None]] | None] = queue.SimpleQueue()
-        self._leading = threading.Lock()
+        self._watched: queue.SimpleQueue[_Watched | None] = queue.SimpleQueue()
+        self._leading = threading.Lock()  # Guards: _waiting.
+        self._waiting: list[_Watched] = []
         self._lock = threading.Lock()  # Guards: _idle.
         self._idle = 0  # threads that do not run anybody's callbacks
 
@@ -116,7 +148,7 @@ class Completer:
         self._ensure_idle()
 
     def close(self) -> None:
-        """Let the threads end when all futures are set."""
+        """Let the threads end."""
         self._watched.put(None)
 
     def _ensure_idle(self) -> None:
@@ -126,20 +158,31 @@ class Completer:
             self._idle += 1
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
-    def _run(self) -> None:
+    def _next(self) -> _Watched | None:
+        """Waits for an operation to end. Mostly the first one does; a message may be waited for longer than others."""
         while True:
-            with self._leading:
+            while not self._waiting or not self._watched.empty():
                 item = self._watched.get()
                 if item is None:
                     self._watched.put(None)  # for the next one
-                    return
-                handle, future = item
-                with contextlib.suppress(RingcoreError):  # who wants the result is told
-                    handle.wait()
+                    return None
+                self._waiting.append(item)
+            with contextlib.suppress(RingcoreError):  # who wants the result is told
+                self._waiting[0][0].wait(_LOOK_AROUND_S)
+            for index, (handle, _) in enumerate(self._waiting):
+                if handle.done():
+                    return self._waiting.pop(index)
+
+    def _run(self) -> None:
+        while True:
+            with self._leading:
+                item = self._next()
+            if item is None:
+                return
             with self._lock:
                 self._idle -= 1
             self._ensure_idle()
-            future.set_result(None)
-            del item, handle, future
+            item[1].set_result(None)
+            del item
             with self._lock:
                 self._idle += 1
