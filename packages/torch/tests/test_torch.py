@@ -85,7 +85,7 @@ def test_models_that_change_after_wrapping(tmp_path: Path) -> None:
         assert "'weight' was a parameter of torch.float32 on the CPU when its optimizer was wrapped" in found.pop(
             "moved"
         )
-        assert "wrapped again by a later one" in found.pop("replaced")
+        assert "wrapped again by a later DistributedOptimizer" in found.pop("replaced")
         assert "this is a copy of a DistributedOptimizer" in found.pop("copied optimizer")
         assert all(found.values()), found
 
