@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Iterator
 
 import torch
-from ringcore import InvalidArgument, global_process_set
-from ringcore_torch import broadcast_async_, broadcast_parameters
+from ringcore import InvalidArgument, adapter, global_process_set
+from ringcore_torch import broadcast_, broadcast_parameters
 from ringcore_torch.compression import Compressor
 from ringcore_torch.reducer import GradientReducer
 
@@ -36,6 +36,7 @@ class ModuleSynchronization:
                     f"'{name}' is on {parameter.device}, and strategy='ring' trains on CPUs in this version; pass "
                     "accelerator='cpu', or strategy='ddp' for GPUs"
                 )
+        adapter.keep_freed_memory()
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
         self._module = weakref.ref(module)
         self._broadcasts_buffers = broadcast_buffers
@@ -46,12 +47,9 @@ class ModuleSynchronization:
 
     def before_forward(self, *, training: bool) -> None:
         """Broadcast buffers if they may differ: after a pass in training whose gradients were averaged."""
-        if self._broadcasts_buffers and self._buffers_differ:
-            module = self._module()
-            buffers = [] if module is None else [(name, each) for name, each in module.named_buffers() if each.numel()]
-            handles = [broadcast_async_(buffer, 0, name=f"lightning.buffer.{name}") for name, buffer in buffers]
-            for handle in handles:
-                handle.synchronize()
+        module = self._module()
+        if self._broadcasts_buffers and self._buffers_differ and module is not None:
+            _broadcast_together([buffer.detach() for buffer in module.buffers() if buffer.numel() > 0])
         self._buffers_differ = training and (self._reducer is None or self._reducer.collects)
 
     def after_backward(self) -> None:
@@ -79,6 +77,16 @@ class ModuleSynchronization:
         if self._reducer is not None:
             self._reducer.detach()
             self._reducer = None
+
+
+def _broadcast_together(tensors: list[torch.Tensor]) -> None:
+    """Give all ranks rank 0's values; tensors of one dtype in one operation."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in same])
+        broadcast_(flat, 0, name=f"lightning.buffers.{dtype}")
+        for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def default_start_method() -> str:
