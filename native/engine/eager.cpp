@@ -16,7 +16,7 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
   const Descriptor& descriptor = operation.descriptor;
   // A root that is no member is found by the general way.
   if (static_cast<std::uint64_t>(static_cast<std::int64_t>(descriptor.root)) >= members) return false;
-  if (!operation.blocking || descriptor.is_group() || descriptor.prescale != 1.0) return false;
+  if (!operation.awaited || descriptor.is_group() || descriptor.prescale != 1.0) return false;
   if (registered && operation.bytes() > kMaxEagerRegistered) return false;
   if (descriptor.collective == Collective::kBarrier) return true;
   return (descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kBroadcast) &&
@@ -104,7 +104,7 @@ bool Engine::progress_eager() {
     set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
   }
   set.negotiation.skip_round();
-  done->state.store(OperationState::kDone, std::memory_order_release);
+  complete(done, nullptr);
   return true;
 }
 

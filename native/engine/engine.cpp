@@ -110,6 +110,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (operation->join) {
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
     set.join = operation;
+    if (operation->on_done) ++untold_;
     broadcast(set.id, {.type = RecordType::kJoin, .process_set = set.id}, {});
     set.negotiation.append(set.self, Entry{.type = RecordType::kJoin});
     set.undecided = true;
@@ -129,6 +130,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     operation->splits = even_splits(descriptor, set.peers.size());
   }
   if (descriptor.is_group()) check_record_size(*operation);
+  if (operation->on_done) ++untold_;
   if (eager_.operation != nullptr) leave_eager();
   const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
   const std::size_t eager_limit = std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
@@ -146,7 +148,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (registered) header.location = *registered + 1;
   header.flags |= blocking_flags(*operation);
   if (eager) header.flags |= kEager;
-  set.unflushed = !operation->blocking;
+  set.unflushed = !operation->awaited;
   announce(set, header, *operation);
 }
 
@@ -262,7 +264,21 @@ void Engine::collect_done(ProcessSet& set) {
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {
   operation->error = std::move(error);
+  if (operation->on_done) {
+    --untold_;
+    completed_.push_back(operation);
+  }
   operation->state.store(OperationState::kDone, std::memory_order_release);
+}
+
+Rank Engine::rank(ProcessSetId set) const {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? -1 : found->second->self;
+}
+
+int Engine::size(ProcessSetId set) const {
+  const auto found = sets_.find(set);
+  return found == sets_.end() ? -1 : static_cast<int>(found->second->peers.size());
 }
 
 bool Engine::running() const {

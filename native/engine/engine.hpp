@@ -5,7 +5,7 @@
 // tests the simulated network. All calls come from one thread at a time.
 //
 // The way of an operation: submit -> a record to every member (announce) -> Negotiation decides the round ->
-// Execution fuses, plans and runs it -> done. A small blocking operation takes its data along in the record.
+// Execution fuses, plans and runs it -> done. A small awaited operation takes its data along in the record.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -31,7 +32,7 @@ namespace ringcore::engine {
 
 struct EngineSettings {
   ExecutionSettings execution;
-  // A blocking operation carries its data in the announcement as long as a rank then sends no more than this, to all
+  // An awaited operation carries its data in the announcement as long as a rank then sends no more than this, to all
   // others together: at most kMaxPayloadBytes.
   std::size_t eager_limit_bytes = kMaxPayloadBytes;
   // An operation that some rank has not submitted fails after this time.
@@ -59,6 +60,9 @@ class Engine {
 
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(links_.size()); }
+  // In a process set; -1 where this rank is no member.
+  Rank rank(ProcessSetId set) const;
+  int size(ProcessSetId set) const;
 
   // Throws Error{kInvalidArgument, kDuplicateName} or why the engine has failed. Anything that concerns other ranks too
   // ends up in the operation's `error` instead, on all of them.
@@ -94,6 +98,11 @@ class Engine {
   bool running() const;  // a plan is under way: peers wait for its next step
   Timeline& timeline() { return timeline_; }
 
+  // Operations that are done and have somebody to tell (`on_done`), in the order in which they ended.
+  bool has_untold() const { return untold_ > 0; }  // some of them are pending
+  bool has_completed() const { return !completed_.empty(); }
+  std::vector<std::shared_ptr<Operation>> take_completed() { return std::exchange(completed_, {}); }
+
   bool wants_attention() const { return stack_requested_ || !warnings_.empty(); }
   // Messages for the log, oldest first.
   std::vector<std::string> take_warnings() { return std::move(warnings_); }
@@ -127,7 +136,7 @@ class Engine {
   void decide(ProcessSet& set);
   void apply(ProcessSet& set, Decision& decision);
   void collect_done(ProcessSet& set);
-  static void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
+  void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
   void tend_links(Nanoseconds now, bool idle);
   void tend_alignment(ProcessSet& set);
@@ -159,6 +168,8 @@ class Engine {
   bool left_ = false;
   Nanoseconds last_tend_ = 0;
   std::vector<Decision> decisions_;
+  std::vector<std::shared_ptr<Operation>> completed_;
+  int untold_ = 0;
 
   // The eager operation that this rank waits for, while nothing else goes on in its process set: its peers' records are
   // looked for at the front of their lanes, and used where they lie.

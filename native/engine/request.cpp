@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/record.hpp"
+
 namespace ringcore::engine {
 namespace {
 
@@ -92,6 +94,43 @@ std::string Descriptor::to_string() const {
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
   return text;
+}
+
+void Call::check() const {
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "a name has 1 to " + std::to_string(kMaxNameBytes) + " bytes, not " + std::to_string(name.size()));
+  }
+  if (static_cast<int>(op) >= kReduceOpCount || static_cast<int>(collective) >= kCollectiveCount) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + name + "': there is no such operation");
+  }
+}
+
+std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, const Array* output) {
+  auto operation = std::make_shared<Operation>();
+  Descriptor& descriptor = operation->descriptor;
+  operation->input = input.data;
+  descriptor.dtype = input.dtype;
+  descriptor.shape = input.shape;
+  if (output != nullptr) {
+    operation->output = output->data;
+    if (output->dtype != input.dtype || !(output->shape == input.shape)) {
+      const auto text = [](const Array& array) {
+        return std::string(name_of(array.dtype)) + " " + array.shape.to_string();
+      };
+      throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': the output is " + text(*output) + ", the input " +
+                                                   text(input) + ". Remedy: give them one dtype and one shape.");
+    }
+  }
+  descriptor.name = call.name;
+  descriptor.collective = call.collective;
+  descriptor.op = call.op;
+  descriptor.root = call.root;
+  descriptor.prescale = call.prescale;
+  descriptor.postscale = call.postscale;
+  operation->process_set = call.process_set;
+  operation->priority = call.priority;
+  return operation;
 }
 
 std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts) {

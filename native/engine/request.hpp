@@ -4,7 +4,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,13 +66,19 @@ std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
 // Uninitialised memory that the engine allocates because only the negotiation tells its size.
 class Memory {
  public:
+  static constexpr std::size_t kAlignment = 64;  // what frameworks ask of memory that they take over
+
   Memory() = default;
-  explicit Memory(std::size_t bytes) : data_(new std::byte[bytes]), size_(bytes) {}
+  explicit Memory(std::size_t bytes)
+      : data_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}))), size_(bytes) {}
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 
  private:
-  std::unique_ptr<std::byte[]> data_;
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, std::align_val_t{kAlignment}); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
   std::size_t size_ = 0;
 };
 
@@ -86,9 +94,11 @@ struct Operation {
       splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
   std::int32_t priority = 0;          // larger is more urgent; above 0 takes the urgent lane
-  bool blocking = false;     // the submitting thread waits for it
+  bool awaited = false;      // somebody waits for it from the start: it may not stay in a bucket
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
   bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
+  // Called by the Runtime when it is done, once, on any thread and without a lock.
+  std::function<void(const std::shared_ptr<Operation>&)> on_done;
 
   // Written by the engine. `state` is stored last: once it is kDone, the rest may be read without a lock.
   std::atomic<OperationState> state = OperationState::kSubmitted;
@@ -113,6 +123,31 @@ struct Operation {
   std::size_t bytes() const { return count() * size_of(descriptor.dtype); }
   bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }
 };
+
+// A contiguous tensor in host memory.
+struct Array {
+  std::byte* data = nullptr;
+  Shape shape;
+  DType dtype{};
+};
+
+// What all tensors of one request have in common.
+struct Call {
+  Collective collective;
+  const std::string& name;
+  ReduceOp op{};
+  Rank root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  ProcessSetId process_set = kWorld;
+  std::int32_t priority = 0;
+
+  // Throws Error{kInvalidArgument}.
+  void check() const;
+};
+
+// `output` is null where the engine allocates the result. Throws Error{kInvalidArgument} when it does not fit the input.
+std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, const Array* output);
 
 // One operation of several of one kind. Submit and wait for the group; the results are in its parts.
 std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts);

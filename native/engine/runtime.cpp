@@ -1,6 +1,7 @@
 #include "engine/runtime.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringcore::engine {
 namespace {
@@ -33,6 +34,42 @@ std::vector<transport::Link*> present_links(const Engine& engine) {
 
 }  // namespace
 
+class Runtime::EngineLock {
+ public:
+  explicit EngineLock(Runtime& runtime) : runtime_(runtime) { lock(); }
+  ~EngineLock() {
+    if (owns_) unlock();
+  }
+  EngineLock(const EngineLock&) = delete;
+  EngineLock& operator=(const EngineLock&) = delete;
+
+  void lock() {
+    ++runtime_.contenders_;
+    runtime_.mutex_.lock();
+    --runtime_.contenders_;
+    owns_ = true;
+  }
+
+  void unlock() {
+    owns_ = false;
+    if (!runtime_.engine_.has_completed()) return runtime_.mutex_.unlock();
+    const auto completed = runtime_.engine_.take_completed();
+    runtime_.mutex_.unlock();
+    for (const auto& operation : completed) std::exchange(operation->on_done, nullptr)(operation);
+  }
+
+  // For loops that hold it for long.
+  void tell() {
+    if (!runtime_.engine_.has_completed()) return;
+    unlock();
+    lock();
+  }
+
+ private:
+  Runtime& runtime_;
+  bool owns_ = false;
+};
+
 Runtime::Runtime(RuntimeConfig config)
     : engine_(std::move(config.engine), config.settings, clock_),
       links_(present_links(engine_)),
@@ -43,13 +80,6 @@ Runtime::Runtime(RuntimeConfig config)
 }
 
 Runtime::~Runtime() { leave(""); }
-
-std::unique_lock<std::mutex> Runtime::lock_engine() {
-  ++contenders_;
-  std::unique_lock lock(mutex_);
-  --contenders_;
-  return lock;
-}
 
 void Runtime::check_running() const {
   if (stopped_) throw Error(ErrorKind::kShutdown, "ringcore was shut down on this rank. Remedy: call init() again.");
@@ -65,7 +95,7 @@ bool Runtime::note_thread() {
 
 void Runtime::submit(const std::shared_ptr<Operation>& operation) {
   note_thread();
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   check_running();
   ++submits_;
   engine_.submit(operation);
@@ -79,28 +109,28 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation) {
 }
 
 void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone) {
-  operation->blocking = true;
+  operation->awaited = true;
   operation->only_thread = note_thread() && alone;
-  auto lock = lock_engine();
+  EngineLock lock(*this);
   check_running();
   engine_.submit(operation);
-  drive(*operation, kForever, interrupted, lock);
+  drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
 }
 
 bool Runtime::wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone) {
   if (operation.done()) return true;
   // Who gives up waiting may submit something else before this is done.
   const bool only_thread = note_thread() && alone && limit == kForever;
-  auto lock = lock_engine();
+  EngineLock lock(*this);
   if (operation.done()) return true;
   check_running();
   engine_.wanted(operation, only_thread);
-  drive(operation, limit, interrupted, lock);
+  drive([&operation] { return operation.done(); }, limit, interrupted, lock);
   return operation.done();
 }
 
-void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& interrupted,
-                    std::unique_lock<std::mutex>& lock) {
+template <class Ended>
+void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock) {
   ++waiters_;
   ++drives_;
   if (armed_) disarm();
@@ -109,10 +139,11 @@ void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& 
   const Nanoseconds begin = clock_.now();
   Nanoseconds tended = begin;
   Nanoseconds asked = begin;
-  while (!operation.done()) {
+  while (!ended()) {
     const bool moved = engine_.progress();
     if (moved) waiter.active();
-    if (operation.done()) break;
+    lock.tell();
+    if (ended()) break;
     const Nanoseconds now = clock_.now();
     if (now - tended >= (waiter.idle_for(now) >= kIdle ? kTendInterval / 8 : kTendInterval)) {
       tended = now;
@@ -126,13 +157,13 @@ void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& 
       asked = now;
       lock.unlock();
       const bool stop = interrupted();
-      lock = lock_engine();
+      lock.lock();
       if (stop) break;
     }
     if (contenders_ > 0) {
       lock.unlock();
       std::this_thread::yield();
-      lock = lock_engine();
+      lock.lock();
     }
     if (waiter.stay_awake(now)) continue;
     if (arm()) continue;
@@ -140,7 +171,7 @@ void Runtime::drive(Operation& operation, Nanoseconds limit, const Interrupted& 
     auto wait_set = waiter.wait_set(links_);
     lock.unlock();
     waiter.sleep(std::move(wait_set), nap);
-    lock = lock_engine();
+    lock.lock();
     disarm();
   }
   --waiters_;
@@ -170,12 +201,19 @@ void Runtime::progress_loop() {
     std::vector<pollfd> wait_set = thread_waiter_.wait_set({});
     Nanoseconds limit = kQuietTick;
     {
-      const auto lock = lock_engine();
+      EngineLock lock(*this);
       gathering_ = false;
+      // On behalf of those who are told when their operations end, until another thread waits and drives anyway.
+      if (waiters_ == 0 && engine_.has_untold()) {
+        drive([this] { return !engine_.has_untold() || waiters_ > 1; }, kForever, {}, lock);
+      }
       if (waiters_ == 0 && drives_ == seen_drives) {
         disarm();
         bool moved = false;
-        while (engine_.progress()) moved = true;
+        while (engine_.progress()) {
+          moved = true;
+          lock.tell();
+        }
         engine_.tend(true);
         collect_attention();
         const bool burst = submits_ - seen_submits >= kBurst;
@@ -200,7 +238,7 @@ void Runtime::progress_loop() {
 
 void Runtime::leave(const std::string& reason) {
   {
-    auto lock = lock_engine();
+    EngineLock lock(*this);
     if (stopped_) return;
     disarm();
     engine_.leave(reason);
@@ -212,7 +250,7 @@ void Runtime::leave(const std::string& reason) {
       auto wait_set = driver_waiter_.wait_set(links_);
       lock.unlock();
       driver_waiter_.sleep(std::move(wait_set), kTendInterval);
-      lock = lock_engine();
+      lock.lock();
       disarm();
     }
     engine_.fail(std::make_shared<const Error>(ErrorKind::kShutdown,
@@ -223,7 +261,7 @@ void Runtime::leave(const std::string& reason) {
   driver_waiter_.wake();
   if (thread_.joinable()) thread_.join();
   {
-    const auto lock = lock_engine();
+    const EngineLock lock(*this);
     // Even if somebody keeps this object: who waits for data of this rank is to see that no more will come.
     links_.clear();
     engine_.disconnect();
@@ -248,46 +286,56 @@ bool Runtime::wait_for_attention(Nanoseconds limit) {
 }
 
 Runtime::Attention Runtime::take_attention() {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   return {engine_.take_warnings(), engine_.take_stack_request()};
 }
 
 void Runtime::reply_stacks(const std::string& text) {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   if (!stopped_) engine_.reply_stacks(text);
 }
 
+Rank Runtime::rank(ProcessSetId set) {
+  const EngineLock lock(*this);
+  return engine_.rank(set);
+}
+
+int Runtime::size(ProcessSetId set) {
+  const EngineLock lock(*this);
+  return engine_.size(set);
+}
+
 ProcessSetId Runtime::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   check_running();
   return engine_.add_process_set(std::move(members), agreed);
 }
 
 void Runtime::remove_process_set(ProcessSetId id) {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   check_running();
   engine_.remove_process_set(id);
 }
 
 void Runtime::start_timeline() {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   engine_.timeline().start();
 }
 
 std::vector<Span> Runtime::stop_timeline() {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   return engine_.timeline().stop();
 }
 
 std::vector<std::string> Runtime::transports() {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   std::vector<std::string> names;
   for (const auto& link : engine_.links()) names.emplace_back(link == nullptr ? "self" : link->transport());
   return names;
 }
 
 std::shared_ptr<const Error> Runtime::failure() {
-  const auto lock = lock_engine();
+  const EngineLock lock(*this);
   return engine_.failure();
 }
 

@@ -51,6 +51,9 @@ class Runtime {
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent.
   void leave(const std::string& reason);
 
+  // This rank's index among the members of a process set, and how many they are; -1: this rank knows no such set.
+  Rank rank(ProcessSetId set);
+  int size(ProcessSetId set);
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
   void start_timeline();
@@ -70,11 +73,12 @@ class Runtime {
   void reply_stacks(const std::string& text);
 
  private:
-  std::unique_lock<std::mutex> lock_engine();
+  // Holds mutex_; whoever lets go of it tells of the operations that have ended meanwhile.
+  class EngineLock;
   void check_running() const;
   bool note_thread();
-  void drive(Operation& operation, Nanoseconds limit, const Interrupted& interrupted,
-             std::unique_lock<std::mutex>& lock);
+  template <class Ended>
+  void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
   bool arm();
   void disarm();
   void progress_loop();

@@ -81,7 +81,7 @@ inline bool is_in_place(const Operation& operation) {
 }
 
 inline std::uint8_t blocking_flags(const Operation& operation) {
-  return (operation.blocking ? kFlush : 0) | (operation.only_thread ? kBlocked : 0);
+  return (operation.awaited ? kFlush : 0) | (operation.only_thread ? kBlocked : 0);
 }
 
 // How many bytes member `member` sends along with its announcement of an eager operation.

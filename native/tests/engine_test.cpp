@@ -1,7 +1,9 @@
 // The engine as its users see it: every collective, several transports, fusion, groups, joins, process sets, errors.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <numeric>
 
 #include "base/reduce.hpp"
@@ -578,4 +580,41 @@ TEST_CASE("what somebody has waited for does not stay in a bucket when it is com
   while (!(wanted->done() && other->done()) && clock.now() < deadline) std::this_thread::yield();
   CHECK(wanted->done());
   CHECK(other->done());
+}
+
+TEST_CASE("who is told of an end may submit the next operation, and nobody needs to wait") {
+  on_all_clusters([](Cluster& cluster) {
+    constexpr int kLength = 50;
+    struct Chain {
+      engine::Runtime* runtime = nullptr;
+      std::vector<float> data;
+      int index = 0;
+      std::shared_ptr<const Error> error;
+      std::promise<void> ended;
+
+      void submit() {
+        auto operation = allreduce("link " + std::to_string(index++), data, ReduceOp::kMax);
+        operation->awaited = true;
+        operation->on_done = [this](const std::shared_ptr<Operation>& done) {
+          error = done->error;
+          if (error != nullptr || index == kLength) return ended.set_value();
+          submit();
+        };
+        runtime->submit(operation);
+      }
+    };
+    for (const std::size_t count : {std::size_t{1}, std::size_t{100'000}}) {
+      std::vector<Chain> chains(cluster.ranks());
+      for (Rank rank = 0; rank < cluster.ranks(); ++rank) {
+        chains[rank].runtime = &cluster.runtime(rank);
+        chains[rank].data.assign(count, rank == 0 ? 1.0F : 0.0F);
+        chains[rank].submit();
+      }
+      for (Chain& chain : chains) {
+        REQUIRE(chain.ended.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+        if (chain.error != nullptr) throw *chain.error;
+        CHECK(chain.data == std::vector<float>(count, 1.0F));
+      }
+    }
+  });
 }

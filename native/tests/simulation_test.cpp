@@ -263,7 +263,7 @@ class Simulation {
         case Action::Kind::kSubmit: state.engine->submit(state.tasks[action.task].operation); break;
         case Action::Kind::kRun: {
           const auto& operation = state.tasks[action.task].operation;
-          operation->blocking = operation->only_thread = true;
+          operation->awaited = operation->only_thread = true;
           state.engine->submit(operation);
           state.waiting = operation;
           break;

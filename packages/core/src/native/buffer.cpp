@@ -150,10 +150,10 @@ Buffer describe(nb::handle array, bool writable) {
 
 }  // namespace
 
-std::optional<ArrayView> view_of(nb::handle array) {
+std::optional<engine::Array> view_of(nb::handle array) {
   const auto view = [](const void* data, std::span<const std::uint64_t> shape, int dtype) {
-    return ArrayView{static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape),
-                     static_cast<DType>(dtype)};
+    return engine::Array{static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape),
+                         static_cast<DType>(dtype)};
   };
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) {
     const auto& buffer = nb::cast<const Buffer&>(array);

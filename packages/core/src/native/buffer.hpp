@@ -25,15 +25,8 @@ struct Buffer {
   std::shared_ptr<void> held;
 };
 
-// What an operation needs of an array.
-struct ArrayView {
-  std::byte* data = nullptr;
-  engine::Shape shape;
-  DType dtype{};
-};
-
 // Looks at a Buffer, or at an object of a type with DLPack's C exchange. nullopt for everything else, and for what is no
 // contiguous array in host memory of a dtype that the engine knows.
-std::optional<ArrayView> view_of(nanobind::handle array);
+std::optional<engine::Array> view_of(nanobind::handle array);
 
 }  // namespace ringcore::python

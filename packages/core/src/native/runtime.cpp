@@ -19,6 +19,7 @@
 
 #include "base/adasum.hpp"
 #include "buffer.hpp"
+#include "capi/capi.hpp"
 #include "memory.hpp"
 #include "raise.hpp"
 #include "register.hpp"
@@ -61,13 +62,13 @@ class PythonRuntime {
     }
     config.settings = settings;
     config.spin = spin;
-    runtime_ = std::make_unique<engine::Runtime>(std::move(config));
+    runtime_ = std::make_shared<engine::Runtime>(std::move(config));
+    capi::set_runtime(runtime_);
   }
 
   // In a forked child the engine's threads do not exist and its locks may be held by nobody: leave it untouched.
   ~PythonRuntime() {
-    if (::getpid() != pid_) [[maybe_unused]]
-      auto* leaked = runtime_.release();
+    if (::getpid() != pid_) new std::shared_ptr(std::move(runtime_));  // leaked
   }
   PythonRuntime(const PythonRuntime&) = delete;
   PythonRuntime& operator=(const PythonRuntime&) = delete;
@@ -112,7 +113,7 @@ class PythonRuntime {
   int forks_ = forks;
   std::shared_ptr<HostMemory> memory_;
   std::vector<Abandoned> abandoned_;  // outlives the engine
-  std::unique_ptr<engine::Runtime> runtime_;
+  std::shared_ptr<engine::Runtime> runtime_;
 };
 
 // An operation as Python holds it: with the arrays that the engine reads and writes, and the result that the caller
@@ -219,67 +220,26 @@ class UnsupportedArray : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-ArrayView array_of(nb::handle array) {
-  const std::optional<ArrayView> view = view_of(array);
+engine::Array array_of(nb::handle array) {
+  const std::optional<engine::Array> view = view_of(array);
   if (!view) throw UnsupportedArray("not a contiguous array in host memory of a dtype that ringcore knows");
   return *view;
 }
 
-// What all tensors of a call have in common.
-struct Call {
-  Collective collective;
-  const std::string& name;
-  ReduceOp op;
-  Rank root;
-  double prescale;
-  double postscale;
-  engine::ProcessSetId process_set;
-  std::int32_t priority;
-};
-
-std::shared_ptr<Operation> make_operation(const Call& call, nb::handle input, nb::handle output) {
-  auto operation = std::make_shared<Operation>();
-  engine::Descriptor& descriptor = operation->descriptor;
-  const ArrayView source = array_of(input);
-  operation->input = source.data;
-  descriptor.dtype = source.dtype;
-  descriptor.shape = source.shape;
-  if (output.is_valid() && output.is(input)) {
-    operation->output = source.data;
-  } else if (output.is_valid()) {
-    const ArrayView target = array_of(output);
-    operation->output = target.data;
-    if (target.dtype != source.dtype || !(target.shape == source.shape)) {
-      const auto text = [](const ArrayView& view) {
-        return std::string(name_of(view.dtype)) + " " + view.shape.to_string();
-      };
-      throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': the output is " + text(target) + ", the input " +
-                                                   text(source) + ". Remedy: give them one dtype and one shape.");
-    }
-  }
-  descriptor.name = call.name;
-  descriptor.collective = call.collective;
-  descriptor.op = call.op;
-  descriptor.root = call.root;
-  descriptor.prescale = call.prescale;
-  descriptor.postscale = call.postscale;
-  operation->process_set = call.process_set;
-  operation->priority = call.priority;
-  return operation;
+std::shared_ptr<Operation> make_operation(const engine::Call& call, nb::handle input, nb::handle output) {
+  const engine::Array source = array_of(input);
+  if (!output.is_valid()) return engine::make_operation(call, source, nullptr);
+  if (output.is(input)) return engine::make_operation(call, source, &source);
+  const engine::Array target = array_of(output);
+  return engine::make_operation(call, source, &target);
 }
 
 // One operation of one array, or a group of several. `outputs` is empty where the engine allocates the result.
-std::shared_ptr<Operation> make_operation(const Call& call, const nb::tuple& inputs, const nb::tuple& outputs) {
-  if (call.name.empty() || call.name.size() > engine::kMaxNameBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a name has 1 to " + std::to_string(engine::kMaxNameBytes) +
-                                                 " bytes, not " + std::to_string(call.name.size()));
-  }
+std::shared_ptr<Operation> make_operation(const engine::Call& call, const nb::tuple& inputs, const nb::tuple& outputs) {
+  call.check();
   if (inputs.size() == 0 || (outputs.size() > 0 && outputs.size() != inputs.size())) {
     throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': there are " + std::to_string(inputs.size()) +
                                                  " inputs and " + std::to_string(outputs.size()) + " outputs");
-  }
-  if (static_cast<int>(call.op) >= kReduceOpCount || static_cast<int>(call.collective) >= kCollectiveCount) {
-    throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': there is no such operation");
   }
   const auto one = [&](std::size_t index) {
     return make_operation(call, inputs[index], outputs.size() > 0 ? nb::handle(outputs[index]) : nb::handle());
@@ -300,12 +260,18 @@ nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<Pyt
 
 void register_runtime(nb::module_& module) {
   nb::exception<UnsupportedArray>(module, "UnsupportedArray", PyExc_TypeError);
-  ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  ::pthread_atfork(nullptr, nullptr, [] {
+    ++forks;
+    capi::forget_runtime();
+  });
+  module.def(
+      "capi", [] { return reinterpret_cast<std::uintptr_t>(capi::table()); },
+      "The address of the functions of ringcore.h, for the compiled half of an adapter.");
   module.def(
       "copy",
       [](nb::handle source, nb::handle target) {
-        const ArrayView from = array_of(source);
-        const ArrayView to = array_of(target);
+        const engine::Array from = array_of(source);
+        const engine::Array to = array_of(target);
         const std::size_t bytes = from.shape.elements() * size_of(from.dtype);
         if (from.dtype != to.dtype || bytes != to.shape.elements() * size_of(to.dtype)) {
           throw UnsupportedArray("not of the target's dtype and number of elements");
@@ -339,7 +305,7 @@ void register_runtime(nb::module_& module) {
           "adasum_into",
           [](const PythonHandle& handle, std::size_t index, nb::handle target, double scale) {
             const Operation& gathered = handle.part(index);
-            const ArrayView to = array_of(target);
+            const engine::Array to = array_of(target);
             const std::size_t ranks = std::max<std::size_t>(gathered.result_rows.size(), 1);
             const std::size_t bytes = gathered.result.size() / ranks;
             if (to.dtype != gathered.descriptor.dtype || to.shape.elements() * size_of(to.dtype) != bytes) {
@@ -386,14 +352,14 @@ void register_runtime(nb::module_& module) {
              const nb::tuple& outputs, int op, Rank root, double prescale, double postscale,
              engine::ProcessSetId process_set, std::int32_t priority, const nb::tuple& splits, bool blocking,
              nb::object result, nb::object finish) {
-            const Call call{static_cast<Collective>(collective),
-                            name,
-                            static_cast<ReduceOp>(op),
-                            root,
-                            prescale,
-                            postscale,
-                            process_set,
-                            priority};
+            const engine::Call call{static_cast<Collective>(collective),
+                                    name,
+                                    static_cast<ReduceOp>(op),
+                                    root,
+                                    prescale,
+                                    postscale,
+                                    process_set,
+                                    priority};
             std::shared_ptr<Operation> operation = make_operation(call, inputs, outputs);
             for (const nb::handle rows : splits) operation->splits.push_back(nb::cast<std::uint64_t>(rows));
             // Of one array itself: a tuple less for Python's garbage collector to look at.

@@ -40,6 +40,7 @@ __all__ = [
     "as_buffer",
     "barrier",
     "broadcast",
+    "capi",
     "copy",
     "has_room_to_overlap",
     "join",
@@ -97,6 +98,9 @@ _BARRIER: int = _native.COLLECTIVES["barrier"]
 # copy(source, target): arrays of one dtype and number of elements, past the caches, into memory that is reduced later.
 # `UnsupportedArray` for arrays that the engine does not take.
 copy = _native.copy
+
+# capi(): the address of the functions of native/capi/ringcore.h, for the compiled half of an adapter.
+capi = _native.capi
 
 # Makes the result of a handle that has ended.
 Finish = Callable[[Handle], Any]

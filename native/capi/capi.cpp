@@ -1,0 +1,187 @@
+#include "capi/capi.hpp"
+
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using ringcore::Error;
+using ringcore::ErrorKind;
+using ringcore::engine::Array;
+using ringcore::engine::Call;
+using ringcore::engine::Operation;
+using ringcore::engine::Runtime;
+using ringcore::engine::Shape;
+
+static_assert(RINGCORE_BARRIER == static_cast<int>(ringcore::Collective::kBarrier));
+static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
+static_assert(RINGCORE_BOOL == static_cast<int>(ringcore::DType::kBool));
+static_assert(RINGCORE_BOOL + 1 == ringcore::kDTypeCount);
+
+std::mutex mutex;  // Guards: current.
+std::weak_ptr<Runtime> current;
+
+std::shared_ptr<Runtime> runtime() {
+  const std::lock_guard lock(mutex);
+  return current.lock();
+}
+
+std::int32_t code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument: return RINGCORE_INVALID_ARGUMENT;
+    case ErrorKind::kMismatch: return RINGCORE_MISMATCH;
+    case ErrorKind::kDuplicateName: return RINGCORE_DUPLICATE_NAME;
+    case ErrorKind::kDeadlock: return RINGCORE_DEADLOCK;
+    case ErrorKind::kTimeout: return RINGCORE_TIMEOUT;
+    case ErrorKind::kPeerLost: return RINGCORE_PEER_LOST;
+    case ErrorKind::kProtocol: return RINGCORE_PROTOCOL;
+    case ErrorKind::kResource: return RINGCORE_RESOURCE;
+    case ErrorKind::kShutdown: return RINGCORE_SHUTDOWN;
+  }
+  __builtin_unreachable();
+}
+
+Array array_of(const ringcore_array& array) {
+  if (array.dtype < 0 || array.dtype >= ringcore::kDTypeCount) {
+    throw Error(ErrorKind::kInvalidArgument, "there is no dtype " + std::to_string(array.dtype));
+  }
+  return {static_cast<std::byte*>(array.data), Shape::of({array.shape, static_cast<std::size_t>(array.dims)}),
+          static_cast<ringcore::DType>(array.dtype)};
+}
+
+std::shared_ptr<Operation> operation_of(const ringcore_request& request) {
+  const auto set = static_cast<ringcore::engine::ProcessSetId>(request.process_set);
+  if (request.collective == RINGCORE_JOIN) {
+    auto operation = std::make_shared<Operation>();
+    operation->join = true;
+    operation->process_set = set;
+    return operation;
+  }
+  const std::string name(request.name, request.name_bytes);
+  const Call call{static_cast<ringcore::Collective>(request.collective),
+                  name,
+                  static_cast<ringcore::ReduceOp>(request.op),
+                  request.root,
+                  request.prescale,
+                  request.postscale,
+                  set,
+                  request.priority};
+  call.check();
+  static constexpr Array kNothing{.shape = {.dims = 1}};
+  if (request.count == 0) return ringcore::engine::make_operation(call, kNothing, nullptr);
+  std::vector<std::shared_ptr<Operation>> parts;
+  parts.reserve(request.count);
+  for (std::size_t i = 0; i < request.count; ++i) {
+    const Array input = array_of(request.inputs[i]);
+    Array output = input;
+    if (request.outputs != nullptr) output.data = static_cast<std::byte*>(request.outputs[i]);
+    parts.push_back(ringcore::engine::make_operation(call, input, request.outputs != nullptr ? &output : nullptr));
+  }
+  auto operation = parts.size() == 1 ? std::move(parts.front()) : ringcore::engine::make_group(name, std::move(parts));
+  for (std::size_t i = 0; i < request.split_count; ++i) operation->splits.push_back(request.splits[i]);
+  return operation;
+}
+
+}  // namespace
+
+struct ringcore_operation {
+  std::shared_ptr<Operation> operation;
+  std::int32_t code = RINGCORE_OK;
+  std::string message;
+
+  Operation& part(std::size_t index) const {
+    return operation->parts.empty() ? *operation : *operation->parts.at(index);
+  }
+};
+
+struct ringcore_memory {
+  ringcore::engine::Memory memory;
+};
+
+namespace ringcore::capi {
+namespace {
+
+void end(ringcore_done done, void* context, const std::shared_ptr<Operation>& operation) {
+  ringcore_operation ended{.operation = operation};
+  if (operation->error != nullptr) {
+    ended.code = code_of(operation->error->kind());
+    ended.message = operation->error->what();
+  }
+  done(context, &ended);
+}
+
+void submit(const ringcore_request* request, ringcore_done done, void* context) {
+  const std::shared_ptr<Runtime> engine = runtime();
+  ringcore_operation refused{.code = RINGCORE_NOT_INITIALIZED,
+                             .message = "ringcore is not initialized in this process. Remedy: call init() first."};
+  if (engine == nullptr) return done(context, &refused);
+  try {
+    const std::shared_ptr<Operation> operation = operation_of(*request);
+    if (request->blocking != 0) {
+      engine->run(operation, {}, false);
+      return end(done, context, operation);
+    }
+    operation->awaited = true;
+    operation->on_done = [done, context](const std::shared_ptr<Operation>& ended) { end(done, context, ended); };
+    return engine->submit(operation);
+  } catch (const Error& error) {
+    refused.code = code_of(error.kind());
+    refused.message = error.what();
+  }
+  done(context, &refused);
+}
+
+std::int32_t error(const ringcore_operation* operation, const char** message) {
+  *message = operation->message.c_str();
+  return operation->code;
+}
+
+ringcore_memory* take_result(ringcore_operation* operation, std::size_t index, void** data, std::size_t* bytes) {
+  auto* memory = new ringcore_memory{std::move(operation->part(index).result)};
+  *data = memory->memory.data();
+  *bytes = memory->memory.size();
+  return memory;
+}
+
+void free_memory(ringcore_memory* memory) { delete memory; }
+
+const std::uint64_t* rows(const ringcore_operation* operation, std::size_t index, std::size_t* count) {
+  const std::vector<std::uint64_t>& rows = operation->part(index).result_rows;
+  *count = rows.size();
+  return rows.data();
+}
+
+std::int32_t last_joined(const ringcore_operation* operation) { return operation->operation->last_joined; }
+
+std::int32_t rank(std::int32_t process_set) {
+  const std::shared_ptr<Runtime> engine = runtime();
+  return engine == nullptr ? -1 : engine->rank(static_cast<engine::ProcessSetId>(process_set));
+}
+
+std::int32_t size(std::int32_t process_set) {
+  const std::shared_ptr<Runtime> engine = runtime();
+  return engine == nullptr ? -1 : engine->size(static_cast<engine::ProcessSetId>(process_set));
+}
+
+}  // namespace
+
+const ringcore_functions* table() {
+  static constexpr ringcore_functions kFunctions{RINGCORE_VERSION, submit, error, take_result, free_memory, rows,
+                                                 last_joined,      rank,   size};
+  return &kFunctions;
+}
+
+void set_runtime(std::weak_ptr<Runtime> runtime) {
+  const std::lock_guard lock(mutex);
+  current = std::move(runtime);
+}
+
+void forget_runtime() {
+  new (&mutex) std::mutex;  // another thread of the parent may have held it
+  new (&current) std::weak_ptr<Runtime>;
+}
+
+}  // namespace ringcore::capi

@@ -1,0 +1,116 @@
+/* The C border of the engine: what the compiled half of an adapter (a TensorFlow op, an XLA custom call) includes.
+ *
+ * Such a library is not linked with the engine. Python hands it the address of a `ringcore_functions`
+ * (`ringcore.adapter.capi()`), and it calls through that. Entries are appended, never changed; `version` tells which
+ * are there. Codes of collectives, reductions and dtypes are those of the engine (`base/types.hpp`). */
+#ifndef RINGCORE_H_
+#define RINGCORE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RINGCORE_VERSION 1
+
+enum {
+  RINGCORE_ALLREDUCE = 0,
+  RINGCORE_ALLGATHER = 1,
+  RINGCORE_BROADCAST = 2,
+  RINGCORE_REDUCESCATTER = 3,
+  RINGCORE_ALLTOALL = 4,
+  RINGCORE_BARRIER = 5,
+  RINGCORE_JOIN = 6
+};
+
+enum {
+  RINGCORE_UINT8 = 0,
+  RINGCORE_INT8 = 1,
+  RINGCORE_UINT16 = 2,
+  RINGCORE_INT16 = 3,
+  RINGCORE_INT32 = 4,
+  RINGCORE_INT64 = 5,
+  RINGCORE_FLOAT16 = 6,
+  RINGCORE_BFLOAT16 = 7,
+  RINGCORE_FLOAT32 = 8,
+  RINGCORE_FLOAT64 = 9,
+  RINGCORE_BOOL = 10
+};
+
+enum {
+  RINGCORE_OK = 0,
+  RINGCORE_INVALID_ARGUMENT = 1,
+  RINGCORE_MISMATCH = 2,
+  RINGCORE_DUPLICATE_NAME = 3,
+  RINGCORE_DEADLOCK = 4,
+  RINGCORE_TIMEOUT = 5,
+  RINGCORE_PEER_LOST = 6,
+  RINGCORE_PROTOCOL = 7,
+  RINGCORE_RESOURCE = 8,
+  RINGCORE_SHUTDOWN = 9,
+  RINGCORE_NOT_INITIALIZED = 10
+};
+
+/* A contiguous tensor in host memory. */
+typedef struct {
+  void* data;
+  const uint64_t* shape; /* outermost extent first */
+  int32_t dims;
+  int32_t dtype;
+} ringcore_array;
+
+typedef struct {
+  const char* name; /* the same on all ranks; UTF-8 */
+  size_t name_bytes;
+  int32_t collective;
+  int32_t op;          /* code of the reduction */
+  int32_t root;        /* of a broadcast: index in the process set */
+  int32_t process_set; /* 0: all ranks */
+  int32_t priority;    /* above 0: urgent */
+  int32_t blocking;    /* `submit` returns when it has ended; for threads that would wait anyway */
+  double prescale;
+  double postscale;
+  const ringcore_array* inputs; /* several: a group, which runs as a whole or not at all */
+  void* const* outputs;         /* allreduce, broadcast: of the inputs' shapes, may be the inputs; else NULL */
+  size_t count;                 /* of inputs and outputs; 0 for barrier and join */
+  const uint64_t* splits;       /* alltoall: rows for each rank; NULL: all alike */
+  size_t split_count;
+} ringcore_request;
+
+/* An operation that has ended. */
+typedef struct ringcore_operation ringcore_operation;
+/* Memory that the engine has allocated for a result. */
+typedef struct ringcore_memory ringcore_memory;
+
+/* Called once, on any thread, maybe before `submit` returns. `operation` is gone when it returns. It may submit. */
+typedef void (*ringcore_done)(void* context, ringcore_operation* operation);
+
+typedef struct {
+  uint32_t version;
+
+  /* Starts an operation; everything that is wrong with it is told to `done`. Inputs and outputs stay where they are
+   * until then; the request itself does not. */
+  void (*submit)(const ringcore_request* request, ringcore_done done, void* context);
+
+  /* RINGCORE_OK, or what kind of error it ended with; `*message` lives as long as the operation. */
+  int32_t (*error)(const ringcore_operation* operation, const char** message);
+  /* Of allgather, alltoall and reducescatter, of the input `index`: takes the result over; `free_memory` gives it back.
+   * Aligned to 64 bytes. */
+  ringcore_memory* (*take_result)(ringcore_operation* operation, size_t index, void** data, size_t* bytes);
+  void (*free_memory)(ringcore_memory* memory);
+  /* Of allgather and alltoall: the rows that came from each rank, of the input `index`. */
+  const uint64_t* (*rows)(const ringcore_operation* operation, size_t index, size_t* count);
+  /* Of join: the rank that joined last. */
+  int32_t (*last_joined)(const ringcore_operation* operation);
+  /* This rank's number and the number of ranks, or of a process set's members; -1 where there are none. */
+  int32_t (*rank)(int32_t process_set);
+  int32_t (*size)(int32_t process_set);
+} ringcore_functions;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RINGCORE_H_ */
