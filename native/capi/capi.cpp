@@ -166,11 +166,21 @@ std::int32_t size(std::int32_t process_set) {
   return engine == nullptr ? -1 : engine->size(static_cast<engine::ProcessSetId>(process_set));
 }
 
+std::int32_t local_rank() {
+  const std::shared_ptr<Runtime> engine = runtime();
+  return engine == nullptr ? -1 : engine->local_rank();
+}
+
+std::int32_t local_size() {
+  const std::shared_ptr<Runtime> engine = runtime();
+  return engine == nullptr ? -1 : engine->local_size();
+}
+
 }  // namespace
 
 const ringcore_functions* table() {
   static constexpr ringcore_functions kFunctions{RINGCORE_VERSION, submit, error, take_result, free_memory, rows,
-                                                 last_joined,      rank,   size};
+                                                 last_joined,      rank,   size,  local_rank,  local_size};
   return &kFunctions;
 }
 
