@@ -329,6 +329,18 @@ def again() -> dict[str, Any]:
     return {"totals": totals}
 
 
+def destroyed() -> dict[str, Any]:
+    """Futures of a message that never comes, when the group is destroyed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    watched, unwatched = (dist.irecv(torch.empty(1), 1 - rank, tag=tag) for tag in range(2))
+    future = watched.get_future()
+    dist.barrier()
+    dist.destroy_process_group()
+    found = {"watched": refusal(future.wait), "watched too late": refusal(lambda: unwatched.get_future().wait())}
+    dist.init_process_group("ring", store=dist.FileStore(str(FOLDER / "store"), size), rank=rank, world_size=size)
+    return found
+
+
 def again_in_one_store() -> dict[str, Any]:
     """Groups of the same names in the same store, which has what the earlier ones left."""
     found = {}
@@ -350,7 +362,7 @@ def again_in_one_store() -> dict[str, Any]:
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
-    for case in (reductions, messages, groups, training, sharding, mistakes, again, again_in_one_store)
+    for case in (reductions, messages, groups, training, sharding, mistakes, again, destroyed, again_in_one_store)
 }
 
 

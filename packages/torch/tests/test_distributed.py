@@ -73,6 +73,13 @@ def test_groups_are_destroyed_and_made_again(tmp_path: Path) -> None:
     assert set(os.listdir("/dev/shm")) <= before
 
 
+def test_futures_end_when_their_group_is_destroyed(tmp_path: Path) -> None:
+    output([*ringrun(2), WORKER, "destroyed", str(tmp_path)])
+    for found in findings(tmp_path, 2):
+        for said in found.values():
+            assert "ShutdownError" in said or "PeerLostError" in said, found
+
+
 def test_under_torchrun(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     output([*torchrun, WORKER, "reductions", str(tmp_path)])
