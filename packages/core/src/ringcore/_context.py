@@ -268,14 +268,15 @@ def add_process_set_of_members(ranks: Sequence[int], number: int) -> ProcessSet:
 
     Args:
         ranks: The members.
-        number: Above 0, below 8193, never used before in this job; the members have agreed on it.
+        number: Counted from 1, never used before in this job; the members have agreed on it.
 
     Raises:
-        InvalidArgument: The number cannot be used, or this rank is not a member.
+        InvalidArgument: The number was used before, or this rank is not a member.
+        ResourceError: A job cannot have so many of these sets.
     """
     current = context()
     process_set = ProcessSet(ranks)
-    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, 8191 + number)
+    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, number)
     return process_set
 
 
