@@ -122,6 +122,27 @@ class RingProcessGroup(dist.ProcessGroup):
             self._coalesced.append(work)
         return work
 
+    def _parts(self, source: _Flat, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
+        """What came from each rank.
+
+        Args:
+            source: What this rank has sent.
+            handle: Of the allgather or alltoall.
+            expected: Elements from each rank.
+            index: Of the tensor in a group.
+
+        Raises:
+            MismatchError: Another number of elements came.
+        """
+        for rank, (came, wanted) in enumerate(zip(source.counts(handle, index), expected, strict=True)):
+            if came != wanted:
+                sender, receiver = self._membership.job_rank(rank), self._membership.job_rank(self.rank())
+                raise MismatchError(
+                    f"'{handle.name}': rank {sender} sent {came} elements, and rank {receiver} has an output of "
+                    f"{wanted} for them; give outputs the shapes of what the ranks send"
+                )
+        return source.parts(handle, expected, index)
+
     # ---- Reductions ----
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
@@ -195,7 +216,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             if self.rank() in roots:
-                parts = source.parts_of(handle, [tensor.numel()] * self.size())
+                parts = self._parts(source, handle, [tensor.numel()] * self.size())
                 total = parts[0].clone()
                 for part in parts[1:]:
                     total = _BITWISE[op](total, part)
@@ -303,7 +324,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             for index, (source, outputs) in enumerate(zip(sources, output_lists, strict=True)):
-                parts = source.parts_of(handle, [output.numel() for output in outputs], index)
+                parts = self._parts(source, handle, [output.numel() for output in outputs], index)
                 for output, part in zip(outputs, parts, strict=True):
                     output.detach().copy_(part.view(output.shape))
 
@@ -334,7 +355,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             for index, (source, tensor, output) in enumerate(zip(sources, tensors, outputs, strict=True)):
-                parts = source.parts_of(handle, [tensor.numel()] * self.size(), index)
+                parts = self._parts(source, handle, [tensor.numel()] * self.size(), index)
                 flat = output.detach().view(-1) if output.is_contiguous() else torch.empty_like(output).view(-1)
                 for part, place in zip(parts, torch.split(flat, max(tensor.numel(), 1)), strict=False):
                     place.detach().copy_(part)
@@ -417,7 +438,7 @@ class RingProcessGroup(dist.ProcessGroup):
         )  # fmt: skip
 
         def finish(handle: Handle) -> None:
-            flat = torch.cat(source.parts_of(handle, receive))
+            flat = torch.cat(self._parts(source, handle, receive))
             begin = 0
             for output in outputs:
                 output.detach().copy_(flat[begin : begin + output.numel()].view(output.shape))
@@ -514,26 +535,14 @@ class _Flat:
         if self._contiguous.data_ptr() != self._tensor.data_ptr():
             self._tensor.detach().copy_(self._contiguous)
 
-    def parts_of(self, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
-        """What came from each rank.
+    def counts(self, handle: Handle, index: int) -> list[int]:
+        """How many of its elements came from each rank in an allgather or alltoall; `index` in a group."""
+        return [rows // self.width for rows in handle.rows(index)]
 
-        Args:
-            handle: Of an allgather or alltoall.
-            expected: Elements from each rank.
-            index: Of the tensor in a group.
-
-        Raises:
-            MismatchError: Another number of elements came.
-        """
-        counts = [rows // self.width for rows in handle.rows(index)]
-        if counts != list(expected):
-            rank = next(r for r, (came, wanted) in enumerate(zip(counts, expected, strict=True)) if came != wanted)
-            raise MismatchError(
-                f"rank {rank} sent {counts[rank]} elements, and the output for them has {expected[rank]}; give outputs "
-                "the shapes of what the ranks send"
-            )
+    def parts(self, handle: Handle, counts: Sequence[int], index: int) -> list[Tensor]:
+        """What came from each rank, of which `counts` are there."""
         flat = from_bytes(handle.result(index), (sum(counts) * self.width,), self._wire_dtype)
-        return list(torch.split(flat.view(self._tensor.dtype), counts))
+        return list(torch.split(flat.view(self._tensor.dtype), list(counts)))
 
 
 def _check_dtypes(what: str, output: Tensor, source: Tensor) -> None:

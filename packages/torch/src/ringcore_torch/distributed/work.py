@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch
-from ringcore import RingcoreError
+from ringcore import RingcoreError, rank
 from ringcore import TimeoutError as RingcoreTimeoutError
 from ringcore.adapter import Handle
 from torch._C._distributed_c10d import Work
@@ -56,7 +56,10 @@ class RingWork(Work):
         """
         limit_s = self._limit_s if timeout <= _NO_TIMEOUT else timeout.total_seconds()
         if not self.handle.wait(limit_s):
-            raise RingcoreTimeoutError(f"the operation has not ended within {limit_s:g} s; other ranks may be slower")
+            raise RingcoreTimeoutError(
+                f"'{self.handle.name}' has not ended on rank {rank()} within {limit_s:g} s, and goes on; wait again, "
+                "or give the group a longer timeout if other ranks are slower"
+            )
         self._write_results()
         return True
 
