@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from ringcore._settings import Settings
 
 
+# So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers each
+# one for ever, and its first use costs more.
+_UNNAMED = 16384
+
+
 @dataclass
 class Context:
     """An initialised job as this rank sees it."""
@@ -47,9 +52,13 @@ class Context:
         """
         key = kind, 0 if process_set is None else process_set.process_set_id
         number = self.counters.get(key, 0)
-        # Names come again: the engine remembers each one for ever. So many unnamed operations may be under way at once.
-        self.counters[key] = (number + 1) % 16384
+        self.counters[key] = (number + 1) % _UNNAMED
         return f"{kind}.noname.{number}"
+
+    def forget_names(self, prefix: str) -> None:
+        """Count operations whose kind begins like this anew; every rank that runs them does so."""
+        for key in [key for key in self.counters if key[0].startswith(prefix)]:
+            del self.counters[key]
 
 
 _context: Context | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 import torch.distributed as dist
 from ringcore import InvalidArgument, MismatchError, adapter
 from ringcore import TimeoutError as RingcoreTimeoutError
-from ringcore._context import ProcessSet
+from ringcore._context import ProcessSet, context
 from ringcore.adapter import Handle
 from ringcore.adapter import ReduceOp as RingReduceOp
 
@@ -37,8 +36,6 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     dist.ReduceOp.BOR: torch.bitwise_or,
     dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
-# So many unnamed operations of one kind may be under way at once.
-_NAMES = 65536
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -57,8 +54,9 @@ class RingProcessGroup(dist.ProcessGroup):
         self._limit_s = limit_s
         self._name = name
         self._description = ""
-        self._prefix = f"torch.{name}"
-        self._numbers: dict[str, itertools.count[int]] = {}
+        self._prefix = f"torch.{name}."
+        # On an earlier group of this name the ranks may have made different calls, of which some were refused.
+        context().forget_names(self._prefix)
         self._completer = Completer(f"ringcore-futures-{name}")
         self._coalesced: list[RingWork] | None = None
 
@@ -110,9 +108,8 @@ class RingProcessGroup(dist.ProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         pass  # names of operations count
 
-    def _next_name(self, kind: str) -> str:
-        number = next(self._numbers.setdefault(kind, itertools.count()))
-        return f"{self._prefix}.{kind}.{number % _NAMES}"
+    def _next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
+        return context().next_name(self._prefix + kind, process_set or self._set)
 
     def _work(
         self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None
@@ -471,7 +468,7 @@ class RingProcessGroup(dist.ProcessGroup):
             raise InvalidArgument(f"rank {sender} sends to itself")
         process_set = self._membership.pair(sender, receiver)
         flat = _Flat(tensor)
-        name = self._next_name(f"{sender}to{receiver}.tag{tag}")
+        name = self._next_name(f"{sender}to{receiver}.tag{tag}", process_set)
         root = self._membership.job_rank(sender)
         handle = adapter.broadcast(flat.buffer, flat.buffer, root, name, process_set=process_set)
         if self.rank() == sender:
@@ -491,7 +488,7 @@ class RingProcessGroup(dist.ProcessGroup):
             TimeoutError: It has passed; names the ranks that did not come.
         """
         limit = timeout or datetime.timedelta(seconds=300)
-        missing = self._membership.missing(next(self._numbers.setdefault("monitored", itertools.count())), limit)
+        missing = self._membership.missing(limit)
         if missing:
             raise RingcoreTimeoutError(
                 f"monitored_barrier: ranks {missing} did not come within {limit.total_seconds():g} s"
