@@ -16,7 +16,7 @@ from ringcore.adapter import Handle
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain
-from ringcore_torch._bridge import as_buffer, as_moved, from_bytes
+from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, from_bytes
 from ringcore_torch.distributed.membership import Membership
 from ringcore_torch.distributed.work import CoalescedWork, Completer, RingWork
 from ringcore_torch.sparse import sparse_allreduce_async
@@ -521,7 +521,7 @@ class _Flat:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
-        self._contiguous = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        self._contiguous = as_contiguous(tensor)
         flat = as_moved(self._contiguous).view(-1)
         self.width = tensor.dtype.itemsize // flat.dtype.itemsize
         self.buffer = as_buffer(flat)
