@@ -343,17 +343,49 @@ def destroyed() -> dict[str, Any]:
     return found
 
 
+def report_lookups(mark: Path) -> list[bool]:
+    """Leave a mark before this rank waits for a value in a group's store.
+
+    Returns:
+        Whether each of the values was there already.
+    """
+    from ringcore_torch.distributed import membership
+
+    there = []
+
+    class Store(dist.PrefixStore):
+        def get(self, key: str) -> bytes:
+            there.append(self.check([key]))
+            mark.touch()
+            value: bytes = super().get(key)
+            return value
+
+    membership.PrefixStore = Store
+    return there
+
+
+def wait_for(mark: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline, f"{mark} has not come"
+        time.sleep(0.01)
+
+
 def again_in_one_store() -> dict[str, Any]:
     """Groups of the same names in the same store, which has what the earlier ones left."""
     found = {}
+    rank = dist.get_rank()
     for attempt in range(3):
-        rank = dist.get_rank()
+        mark = FOLDER / f"looked{attempt}"
+        there = report_lookups(mark) if rank == 1 else []
         if rank == 0:
-            time.sleep(0.2)  # the others come to what the earlier group may have left
+            wait_for(mark)  # rank 1 looks for what rank 0 will say, and must not find what it has said before
         group = dist.new_group([0, 1])
-        total = torch.ones(1)
-        dist.all_reduce(total, group=group)
-        found[str(attempt)] = total.item() == 2.0
+        if rank < 2:
+            total = torch.ones(1)
+            dist.all_reduce(total, group=group)
+            found[str(attempt)] = total.item() == 2.0
+            found[f"{attempt}: nothing of before"] = there == [False] * rank
         arrived = dist.distributed_c10d._get_default_group()
         arrived.monitored_barrier(datetime.timedelta(seconds=60))
         if attempt < 2:

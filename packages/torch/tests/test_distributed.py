@@ -89,9 +89,9 @@ def test_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_groups_are_made_again_in_torchruns_store(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
     output([*torchrun, WORKER, "again_in_one_store", str(tmp_path)], RINGCORE_TIMEOUT_S="20")
-    assert all(all(found.values()) for found in findings(tmp_path, 2))
+    assert all(all(found.values()) for found in findings(tmp_path, 3))
 
 
 def test_without_a_launcher(tmp_path: Path) -> None:
