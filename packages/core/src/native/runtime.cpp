@@ -157,6 +157,7 @@ class PythonHandle {
     if (operation_->parts.empty() && index == 0) return *operation_;
     return *operation_->parts.at(index);
   }
+  const std::string& name() const { return operation_->descriptor.name; }
   Rank last_joined() const { return operation_->last_joined; }
   static nb::object synchronize(nb::handle_t<PythonHandle> self) {
     auto& handle = nb::cast<PythonHandle&>(self);
@@ -320,6 +321,7 @@ void register_runtime(nb::module_& module) {
           },
           nb::arg("index"), nb::arg("target"), nb::arg("scale"),
           "Of an allgather of one row a rank: combines the rows by Adasum into `target`.")
+      .def_prop_ro("name", &PythonHandle::name, "What identifies it on all ranks; empty for one of nothing.")
       .def_prop_ro("last_joined", &PythonHandle::last_joined, "Of a join: the rank that joined last.");
 
   nb::class_<PythonRuntime>(module, "Runtime", "The engine of this rank, connected to its peers.")

@@ -115,6 +115,10 @@ class Handle:
         """
 
     @property
+    def name(self) -> str:
+        """What identifies it on all ranks; empty for one of nothing."""
+
+    @property
     def last_joined(self) -> int:
         """Of a join: the rank that joined last."""
 
