@@ -41,10 +41,12 @@ def _as_tensor(value: Any, what: str) -> tf.Tensor:
     return tensor
 
 
-def call(op: Callable[..., Any], key: tf.Tensor, mode: Mode, *inputs: Any, process_set: int, **attributes: int) -> Any:
+def call(
+    function: Callable[..., Any], key: tf.Tensor, mode: Mode, *inputs: Any, process_set: int, **attributes: int
+) -> Any:
     """Run one of the ops, or put it into the graph that is being made."""
     try:
-        result = op(key, *inputs, mode=int(mode), process_set=process_set, **attributes)
+        result = function(key, *inputs, mode=int(mode), process_set=process_set, **attributes)
     except tf.errors.OpError as error:
         typed = as_ringcore_error(error)
         if typed is None:
@@ -62,10 +64,10 @@ def call(op: Callable[..., Any], key: tf.Tensor, mode: Mode, *inputs: Any, proce
 
 
 def _start(
-    op: Callable[..., Any], kind: str, name: str | None, process_set: ProcessSet, *inputs: Any, **attributes: int
+    function: Callable[..., Any], kind: str, name: str | None, process_set: ProcessSet, *inputs: Any, **attributes: int
 ) -> Any:
     key, mode = key_of(name, kind, process_set)
-    return call(op, key, mode, *inputs, process_set=process_set_id_of(process_set), **attributes)
+    return call(function, key, mode, *inputs, process_set=process_set_id_of(process_set), **attributes)
 
 
 def _reduction(op: ReduceOp, prescale_factor: float, postscale_factor: float) -> dict[str, int]:

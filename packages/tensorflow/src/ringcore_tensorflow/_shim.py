@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from ringcore import adapter
 
-_LIBRARY = Path(__file__).with_name("_shim.so")
+_LIBRARY = Path(__file__).with_name("libringcore_tensorflow.so")
 
 
 def _load() -> Any:
