@@ -43,10 +43,7 @@ def key_of(name: str | None, kind: str, process_set: ProcessSet) -> tuple[tf.Ten
         kind: Of the operation.
         process_set: In which unnamed operations are counted.
     """
-    if tf.executing_eagerly():
-        mode = Mode.EAGER
-    else:
-        mode = Mode.QUALIFIED if name is None else Mode.NAMED
+    mode = Mode.EAGER if tf.executing_eagerly() else Mode.QUALIFIED if name is None else Mode.NAMED
     return as_key(text_of(name, kind, process_set)), mode
 
 

@@ -182,9 +182,7 @@ def _mode_of(node: Any) -> Mode:
     return Mode.EAGER if tf.executing_eagerly() else Mode(max(node.get_attr("mode"), Mode.NAMED))
 
 
-def allgather(
-    tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> tf.Tensor:
+def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
     """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
 
     Raises:

@@ -9,7 +9,7 @@ from ringcore._operations import Average, Sum
 from ringcore.adapter import ReduceOp
 
 from ringcore_tensorflow import _operations as dense
-from ringcore_tensorflow._naming import key_of, text_of
+from ringcore_tensorflow._naming import text_of
 
 # Rows of all ranks together, as a part of the tensor's rows, from which on the whole tensor is sent: an allreduce
 # moves it about twice, an allgather moves every rank's rows to every rank.
@@ -70,9 +70,7 @@ def allreduce(
         reduced = dense.allreduce(full, op=Sum, name=f"{base}.whole", process_set=process_set)
         return reduced, tf.range(shape[0])
 
-    count = dense.allreduce(
-        tf.cast(tf.size(indices), tf.int64), op=Sum, name=f"{base}.count", process_set=process_set
-    )
+    count = dense.allreduce(tf.cast(tf.size(indices), tf.int64), op=Sum, name=f"{base}.count", process_set=process_set)
     is_dense = tf.cast(count, tf.float64) > DENSITY * tf.cast(shape[0], tf.float64)
     total, rows = tf.cond(is_dense, whole, gathered)
     return tf.IndexedSlices(total * scale, rows, slices.dense_shape)

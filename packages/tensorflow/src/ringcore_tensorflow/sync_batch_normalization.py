@@ -31,7 +31,11 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     def _moments(self, inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
         axes = self._reduction_axes
         wide = tf.cast(inputs, tf.float32) if inputs.dtype in (tf.float16, tf.bfloat16) else inputs
-        weights = tf.ones_like(wide) if mask is None else tf.broadcast_to(tf.cast(mask, wide.dtype)[..., None], tf.shape(wide))
+        weights = (
+            tf.ones_like(wide)
+            if mask is None
+            else tf.broadcast_to(tf.cast(mask, wide.dtype)[..., None], tf.shape(wide))
+        )
         sums = self._sum([tf.reduce_sum(wide * weights, axes), tf.reduce_sum(weights, axes)])
         count = tf.maximum(tf.stop_gradient(sums[1]), 1)
         mean = sums[0] / count
