@@ -18,7 +18,7 @@ from ringcore_keras.options import Compression, Options
 class _Distributed:
     """The methods that a wrapped optimizer gets; see `DistributedOptimizer`."""
 
-    _ring: Options
+    ring_options: Options
     _ring_local: set[int]
     _ring_scale_local: bool
     _ring_variables: list[Any]
@@ -50,14 +50,14 @@ class _Distributed:
         shared = [i for i, variable in enumerate(variables) if id(variable) not in self._ring_local]
         if shared:
             reduced = backend.reduce_gradients(
-                [gradients[i] for i in shared], [variables[i].path for i in shared], self._ring
+                [gradients[i] for i in shared], [variables[i].path for i in shared], self.ring_options
             )
             for i, gradient in zip(shared, reduced, strict=True):
                 results[i] = gradient
-        if self._ring_scale_local and self._ring.op is Average:
+        if self._ring_scale_local and self.ring_options.op is Average:
             # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
             for i in set(range(len(results))) - set(shared):
-                results[i] = results[i] / self._ring.process_set.size()
+                results[i] = results[i] / self.ring_options.process_set.size()
         return results
 
 
@@ -74,7 +74,7 @@ def _wrap(optimizer: Any, options: Options, local: set[int], scale_local: bool) 
     wrapped = object.__new__(type(kind.__name__, (_Distributed, kind), members))
     # Variables, schedule and settings stay the same objects.
     wrapped.__dict__.update(vars(optimizer))
-    vars(wrapped).update(_ring=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[])
+    vars(wrapped).update(ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[])
     return wrapped
 
 
@@ -150,12 +150,13 @@ def PartialDistributedOptimizer(  # noqa: N802 - the field's name for it
             raise InvalidArgument(f"the layer '{layer.name}' has no variables yet; build the model first")
         local.update(id(variable) for variable in layer.trainable_variables)
     wrapped = DistributedOptimizer(optimizer, **options)
-    inner = _innermost(wrapped)
+    inner = innermost(wrapped)
     vars(inner).update(_ring_local=local, _ring_scale_local=scale_local_gradients)
     return wrapped
 
 
-def _innermost(optimizer: Any) -> Any:
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside of LossScaleOptimizers."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -184,26 +185,4 @@ def _distribute(optimizer: Any, local: set[int], scale_local: bool, passes: int,
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether an optimizer was wrapped, possibly inside a LossScaleOptimizer."""
-    return isinstance(_innermost(optimizer), _Distributed)
-
-
-def _agree_on_finite() -> None:
-    """All ranks step, or none: with mixed precision Keras leaves out steps whose gradients are not finite.
-
-    Keras wraps optimizers in a LossScaleOptimizer by itself (`compile` with a policy of mixed precision), so this is
-    the one place where the ranks can be asked.
-    """
-    kind: Any = keras.optimizers.LossScaleOptimizer
-    of_this_rank = kind.check_finite
-
-    def check_finite(self: Any, grads: Any) -> Any:
-        flag = of_this_rank(self, grads)
-        inner = _innermost(self)
-        if not isinstance(inner, _Distributed):
-            return flag
-        return backend.all_true(flag, f"{inner._ring.name}.finite", inner._ring.process_set)
-
-    kind.check_finite = check_finite
-
-
-_agree_on_finite()
+    return isinstance(innermost(optimizer), _Distributed)

@@ -1,7 +1,6 @@
 """What differs between Keras' backends: one file each, chosen when ringcore_keras is imported.
 
-Each has `allreduce(tensors, name, options)` for tensors of the backend, which runs inside of what the backend compiles,
-and `allreduce_sum(tensor, name, process_set)`, which is differentiable.
+The functions take the backend's tensors, and work inside of what the backend compiles.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, RingcoreError
 from ringcore._context import ProcessSet
 
 from ringcore_keras.options import Options
@@ -28,6 +27,9 @@ class Backend(Protocol):
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether a boolean scalar is true on all ranks."""
+
+    def as_ringcore_error(self, error: Exception) -> RingcoreError | None:
+        """The exception of ringcore that an exception of the backend tells of; None if it tells of none."""
 
 
 def _load() -> Backend:
