@@ -21,8 +21,9 @@ static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
 static_assert(RINGCORE_BOOL == static_cast<int>(ringcore::DType::kBool));
 static_assert(RINGCORE_BOOL + 1 == ringcore::kDTypeCount);
 
-std::mutex mutex;  // Guards: current.
+std::mutex mutex;  // Guards: current, place.
 std::weak_ptr<Runtime> current;
+ringcore::capi::Place place;
 
 std::shared_ptr<Runtime> runtime() {
   const std::lock_guard lock(mutex);
@@ -167,13 +168,13 @@ std::int32_t size(std::int32_t process_set) {
 }
 
 std::int32_t local_rank() {
-  const std::shared_ptr<Runtime> engine = runtime();
-  return engine == nullptr ? -1 : engine->local_rank();
+  const std::lock_guard lock(mutex);
+  return current.expired() ? -1 : place.local_rank;
 }
 
 std::int32_t local_size() {
-  const std::shared_ptr<Runtime> engine = runtime();
-  return engine == nullptr ? -1 : engine->local_size();
+  const std::lock_guard lock(mutex);
+  return current.expired() ? -1 : place.local_size;
 }
 
 }  // namespace
@@ -184,9 +185,10 @@ const ringcore_functions* table() {
   return &kFunctions;
 }
 
-void set_runtime(std::weak_ptr<Runtime> runtime) {
+void set_runtime(std::weak_ptr<Runtime> runtime, Place where) {
   const std::lock_guard lock(mutex);
   current = std::move(runtime);
+  place = where;
 }
 
 void forget_runtime() {

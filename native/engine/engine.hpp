@@ -8,7 +8,6 @@
 // Execution fuses, plans and runs it -> done. A small awaited operation takes its data along in the record.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -61,11 +60,6 @@ class Engine {
 
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(links_.size()); }
-  // Among the ranks of this host.
-  Rank local_rank() const {
-    return static_cast<Rank>(std::count(host_of_.begin(), host_of_.begin() + rank_, host_of_[rank_]));
-  }
-  int local_size() const { return static_cast<int>(std::count(host_of_.begin(), host_of_.end(), host_of_[rank_])); }
   // In a process set; -1 where this rank is no member.
   Rank rank(ProcessSetId set) const;
   int size(ProcessSetId set) const;

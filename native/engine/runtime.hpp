@@ -54,8 +54,6 @@ class Runtime {
   // This rank's index among the members of a process set, and how many they are; -1: this rank knows no such set.
   Rank rank(ProcessSetId set);
   int size(ProcessSetId set);
-  Rank local_rank() const { return engine_.local_rank(); }
-  int local_size() const { return engine_.local_size(); }
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
   void start_timeline();

@@ -74,6 +74,11 @@ def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
 class UnsupportedArray(TypeError):
     pass
 
+def capi() -> int:
+    """
+    The address of the functions of ringcore.h, for the compiled half of an adapter.
+    """
+
 def copy(source: object, target: object) -> None:
     """Copies an array past the caches into memory that is reduced later."""
 
@@ -125,7 +130,7 @@ class Handle:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float) -> None: ...
 
     def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """

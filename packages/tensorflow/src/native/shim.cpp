@@ -44,15 +44,13 @@ enum DataType : int {
 };
 enum Code : int {
   kOk = 0,
-  kUnknown = 2,
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,
   kAlreadyExists = 6,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kAborted = 10,
-  kInternal = 13,
-  kUnavailable = 14
+  kInternal = 13
 };
 
 constexpr const char* kTypes = "{float, double, half, bfloat16, int8, int16, int32, int64, uint8, uint16, bool}";
@@ -86,9 +84,10 @@ int code_of(int kind) {
     case RINGCORE_INVALID_ARGUMENT:
     case RINGCORE_MISMATCH: return kInvalidArgument;
     case RINGCORE_DUPLICATE_NAME: return kAlreadyExists;
+    // Not "unavailable": TensorFlow takes that for an error of its own network, and makes another one of it.
+    case RINGCORE_PEER_LOST:
     case RINGCORE_DEADLOCK: return kAborted;
     case RINGCORE_TIMEOUT: return kDeadlineExceeded;
-    case RINGCORE_PEER_LOST: return kUnavailable;
     case RINGCORE_RESOURCE: return kResourceExhausted;
     case RINGCORE_NOT_INITIALIZED:
     case RINGCORE_SHUTDOWN: return kFailedPrecondition;

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 import ringcore
-import tensorflow as tf
 from ringcore import RingcoreError
 
 _TEXT = re.compile(r"\b(\w+(?:Error|Argument)): (.*?)(?:\n\t ?\[\[|\n\d+ |\s*\[Op:|\Z)", re.DOTALL)
@@ -21,13 +20,13 @@ def as_ringcore_error(error: Exception) -> RingcoreError | None:
     into what eager collectives raise.
 
     Args:
-        error: What a `tf.function` with collectives in it has raised, or a session.
+        error: What a `tf.function` with collectives in it has raised, when it was traced or when it ran.
     """
     if isinstance(error, RingcoreError):
         return error
-    if not isinstance(error, tf.errors.OpError):
+    if not type(error).__module__.startswith("tensorflow."):
         return None
-    for name, text in _TEXT.findall(error.message):
+    for name, text in _TEXT.findall(str(error)):
         kind = getattr(ringcore, name, None)
         if isinstance(kind, type) and issubclass(kind, RingcoreError):
             return kind(text.strip())

@@ -17,6 +17,7 @@ from ringcore._operations import Average, Sum
 from ringcore.adapter import DTYPE_CODES, ReduceOp
 
 from ringcore_tensorflow._errors import as_ringcore_error
+from ringcore_tensorflow._graph import as_written, refuse_xla, run_independently
 from ringcore_tensorflow._naming import Mode, key_of, key_of_gradient
 from ringcore_tensorflow._shim import ops
 from ringcore_tensorflow.compression import Compression, Compressor
@@ -45,6 +46,8 @@ def call(
     function: Callable[..., Any], key: tf.Tensor, mode: Mode, *inputs: Any, process_set: int, **attributes: int
 ) -> Any:
     """Run one of the ops, or put it into the graph that is being made."""
+    if mode is not Mode.EAGER:
+        refuse_xla(function.__name__)
     try:
         result = function(key, *inputs, mode=int(mode), process_set=process_set, **attributes)
     except tf.errors.OpError as error:
@@ -53,13 +56,7 @@ def call(
             raise
         raise typed from None
     if mode is not Mode.EAGER:
-        node = result
-        while isinstance(node, list | tuple):
-            node = node[0]
-        # The op must run, as the other ranks count on it, but it need not wait for other ops with side effects.
-        manager = tf.compat.v1.get_default_graph().experimental_acd_manager
-        if manager is not None:
-            manager.run_independently(getattr(node, "op", node))
+        run_independently(result)
     return result
 
 
@@ -74,6 +71,7 @@ def _reduction(op: ReduceOp, prescale_factor: float, postscale_factor: float) ->
     return {"op": int(op), "prescale": _bits(prescale_factor), "postscale": _bits(postscale_factor)}
 
 
+@as_written
 def allreduce(
     tensor: Any,
     *,
@@ -117,6 +115,7 @@ def allreduce(
     return result
 
 
+@as_written
 def grouped_allreduce(
     tensors: Sequence[Any],
     *,
@@ -182,6 +181,7 @@ def _mode_of(node: Any) -> Mode:
     return Mode.EAGER if tf.executing_eagerly() else Mode(max(node.get_attr("mode"), Mode.NAMED))
 
 
+@as_written
 def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
     """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
 
@@ -192,6 +192,7 @@ def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet =
     return result
 
 
+@as_written
 def grouped_allgather(
     tensors: Sequence[Any], *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
@@ -224,6 +225,7 @@ def _gradient_of_allgather(node: Any, *gradients: tf.Tensor) -> list[Any]:
     return [None, *parts]
 
 
+@as_written
 def broadcast(
     tensor: Any, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tf.Tensor:
@@ -267,6 +269,7 @@ def broadcast_(
     return variable
 
 
+@as_written
 def reducescatter(
     tensor: Any,
     *,
@@ -284,6 +287,7 @@ def reducescatter(
     return result
 
 
+@as_written
 def grouped_reducescatter(
     tensors: Sequence[Any],
     *,
@@ -327,6 +331,7 @@ def _gradient_of_reducescatter(node: Any, *gradients: tf.Tensor) -> list[Any]:
     return [None, *results]
 
 
+@as_written
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -362,11 +367,13 @@ def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
     return [None, back, None]
 
 
+@as_written
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it; in a graph, an op that ends then."""
     _start(ops.ringcore_barrier, "barrier", None, process_set)
 
 
+@as_written
 def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> int:  # noqa: ARG001
     """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
 
@@ -384,6 +391,7 @@ def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> i
 _RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)
 
 
+@as_written
 def _place(what: int, process_set: ProcessSet | int = global_process_set) -> tf.Tensor:
     number = process_set if isinstance(process_set, int) else process_set.process_set_id or 0
     mode = Mode.EAGER if tf.executing_eagerly() else Mode.NAMED

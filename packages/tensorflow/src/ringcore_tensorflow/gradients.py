@@ -14,6 +14,7 @@ from ringcore.adapter import ReduceOp
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow import sparse
+from ringcore_tensorflow._graph import as_written
 from ringcore_tensorflow._naming import once_in_graph
 from ringcore_tensorflow.compression import Compression, Compressor
 
@@ -52,6 +53,7 @@ class Reduction:
         if self.gradient_predivide_factor != 1.0 and self.op is not Average:
             raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
 
+    @as_written
     def apply(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
         """The gradients of all ranks.
 

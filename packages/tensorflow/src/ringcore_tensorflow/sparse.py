@@ -9,6 +9,7 @@ from ringcore._operations import Average, Sum
 from ringcore.adapter import ReduceOp
 
 from ringcore_tensorflow import _operations as dense
+from ringcore_tensorflow._graph import as_written
 from ringcore_tensorflow._naming import text_of
 
 # Rows of all ranks together, as a part of the tensor's rows, from which on the whole tensor is sent: an allreduce
@@ -22,6 +23,7 @@ def _combined(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     return tf.math.unsorted_segment_sum(values, positions, tf.size(unique)), unique
 
 
+@as_written
 def allreduce(
     slices: tf.IndexedSlices,
     *,
