@@ -1,0 +1,36 @@
+"""Elastic training: the names exist, so that scripts can be imported; using them says what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from horovod.common.elastic import refuse, unavailable
+
+__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
+
+_MODULE = "horovod.keras.elastic"
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Horovod's decorator of an elastic training function; calling the function raises NotImplementedError."""
+    return refuse(_MODULE, func)
+
+
+class KerasState:
+    """Horovod's state of an elastic job; making one raises NotImplementedError."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        unavailable(_MODULE, type(self).__name__)
+
+
+class CommitStateCallback(KerasState):
+    """Horovod's callback of an elastic job; making one raises NotImplementedError."""
+
+
+class UpdateBatchStateCallback(KerasState):
+    """Horovod's callback of an elastic job; making one raises NotImplementedError."""
+
+
+class UpdateEpochStateCallback(KerasState):
+    """Horovod's callback of an elastic job; making one raises NotImplementedError."""

@@ -1,0 +1,131 @@
+"""Keras' optimizers, with Horovod's signatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import ringcore_keras
+from ringcore import InvalidArgument, ProcessSet, global_process_set
+from ringcore.adapter import ReduceOp
+from ringcore_keras import Average, Compression
+
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`ringcore_keras.DistributedOptimizer`.
+
+    Raises:
+        InvalidArgument: The optimizer is of TensorFlow 1 or of Keras 2; the message gives the line to write.
+    """
+    del name, device_dense, device_sparse, scale_local_gradients
+    options = options_of(
+        optimizer, compression, sparse_as_dense, gradient_predivide_factor, op, backward_passes_per_step,
+        average_aggregated_gradients, num_groups, groups, process_set,
+    )  # fmt: skip
+    return ringcore_keras.DistributedOptimizer(optimizer, **options)
+
+
+def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name for it
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`ringcore_keras.PartialDistributedOptimizer`."""
+    del name, device_dense, device_sparse
+    options = options_of(
+        optimizer, compression, sparse_as_dense, gradient_predivide_factor, op, backward_passes_per_step,
+        average_aggregated_gradients, num_groups, groups, process_set,
+    )  # fmt: skip
+    return ringcore_keras.PartialDistributedOptimizer(
+        optimizer, local_layers=local_layers, scale_local_gradients=scale_local_gradients, **options
+    )
+
+
+def options_of(
+    optimizer: Any, compression: Any, sparse_as_dense: bool, gradient_predivide_factor: float, op: ReduceOp,
+    backward_passes_per_step: int, average_aggregated_gradients: bool, num_groups: int, groups: Any,
+    process_set: ProcessSet,
+) -> dict[str, Any]:  # fmt: skip
+    """Horovod's options as ringcore's.
+
+    Raises:
+        InvalidArgument: An optimizer of TensorFlow 1 or of Keras 2, or gradients that are to be added up.
+    """
+    require_keras_3(optimizer)
+    if backward_passes_per_step > 1 and not average_aggregated_gradients:
+        raise InvalidArgument(
+            f"backward_passes_per_step={backward_passes_per_step} adds gradients up in Horovod, and averages them in "
+            f"Keras 3. Write: hvd.DistributedOptimizer(..., backward_passes_per_step={backward_passes_per_step}, "
+            f"average_aggregated_gradients=True) and multiply the learning rate by {backward_passes_per_step}"
+        )
+    return {
+        "op": op, "compression": name_of(compression), "backward_passes_per_step": backward_passes_per_step,
+        "gradient_predivide_factor": gradient_predivide_factor, "groups": number_of(groups, num_groups),
+        "sparse_as_dense": sparse_as_dense, "process_set": process_set,
+    }  # fmt: skip
+
+
+def number_of(groups: Any, num_groups: int) -> int | None:
+    """How many operations the gradients are dealt out to. Which ones go together makes no difference to results."""
+    wanted = groups if isinstance(groups, int) else num_groups if groups is None else len(groups)
+    return wanted or None
+
+
+def name_of(compression: Any) -> str:
+    """Of Keras' Compression, or of TensorFlow's, whose members are classes."""
+    if isinstance(compression, str):
+        return compression
+    wire = getattr(compression, "wire_dtype", None)
+    return {"float16": "fp16", "bfloat16": "bf16"}.get(getattr(wire, "name", ""), "none")
+
+
+def require_keras_3(optimizer: Any) -> None:
+    """Tell what to write where a script brings an optimizer that Keras 3 does not have.
+
+    Raises:
+        InvalidArgument: It does.
+    """
+    if isinstance(optimizer, keras.optimizers.Optimizer | str):
+        return
+    kind = type(optimizer)
+    name = kind.__name__.removesuffix("Optimizer")
+    line = f"keras.optimizers.{name if hasattr(keras.optimizers, name) else 'SGD'}(...)"
+    if kind.__module__.startswith("tf_keras") or ".legacy" in kind.__module__:
+        why = f"{kind.__name__} of {kind.__module__} is an optimizer of Keras 2"
+    elif kind.__module__.startswith("tensorflow.python.training"):
+        why = f"{kind.__name__} is an optimizer of TensorFlow 1"
+    else:
+        why = f"{kind.__name__} is no optimizer of Keras"
+    raise InvalidArgument(
+        f"{why}, and DistributedOptimizer works with those of Keras 3. Write: `import keras` and "
+        f"hvd.DistributedOptimizer({line}); and leave TF_USE_LEGACY_KERAS unset"
+    )

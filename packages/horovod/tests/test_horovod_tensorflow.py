@@ -1,0 +1,94 @@
+"""Scripts for Horovod's TensorFlow and Keras interfaces, as they are under the alias."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def start(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command], capture_output=True, text=True, timeout=110, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **variables},
+    )  # fmt: skip
+
+
+def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return start(sys.executable, "-c", code, **variables)
+
+
+def on_two_ranks(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    launcher = Path(sys.executable).with_name("horovodrun")
+    return start(str(launcher), "-np", "2", sys.executable, str(HERE / script), *arguments)
+
+
+def test_a_script_with_a_tape_runs_as_it_is(tmp_path: Path) -> None:
+    done = on_two_ranks("script_tensorflow.py", str(tmp_path / "found"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = "[[1.0, 1.0], [0, 2], [0, 1, 1], [1, 1], [1.0], [0, 10], [1, 1], [0.0, 2.0], [2.0], [2.0, 2.0]]"
+    assert (tmp_path / "found").read_text() == f"{expected} {{'rank': 1}} True True\n"
+    assert (tmp_path / "found.checkpoint-1.index").exists()
+
+
+def test_a_script_with_fit_runs_as_it_is(tmp_path: Path) -> None:
+    done = on_two_ranks("script_keras.py", str(tmp_path / "found"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "found").read_text() == "True ['accuracy', 'loss', 'lr'] 0.02 0.5 Adam\n"
+    assert "the warm-up is done" in done.stdout
+    files = {"found", "found.best.keras", *(f"found.epoch-{epoch}.keras" for epoch in (1, 2, 3))}
+    assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_what_has_no_counterpart_says_what_to_write() -> None:
+    attempts = {
+        "DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())": [
+            "is an optimizer of TensorFlow 1, and", "hvd.DistributedOptimizer(keras.optimizers.Adam(...))",
+        ],
+        "DistributedOptimizer(object())": ["object is no optimizer of Keras"],
+        "DistributedOptimizer('adam', backward_passes_per_step=2)": [
+            "average_aggregated_gradients=True) and multiply the learning rate by 2",
+        ],
+        "broadcast_global_variables(0)": ["BroadcastGlobalVariablesCallback(0)"],
+        "elastic.run(print)(1)": ["elastic.run(print): jobs of a changing number of ranks", "a fixed number of ranks"],
+    }  # fmt: skip
+    states = {
+        "horovod.tensorflow": ["TensorFlowKerasState", "TensorFlowState"],
+        "horovod.keras": ["KerasState", "CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"],
+    }
+    calls = [
+        (f"{module}.{call}", words)
+        for module in ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
+        for call, words in attempts.items()
+    ] + [(f"{module}.elastic.{name}()", [f"{name}: jobs of"]) for module in states for name in states[module]]
+    code = (
+        "import tensorflow as tf, horovod.tensorflow, horovod.tensorflow.keras, horovod.keras\n"
+        f"for call, words in {calls!r}:\n"
+        "    try:\n"
+        "        eval(call)\n"
+        "    except Exception as error:\n"
+        "        print(call, [word for word in words if word not in str(error)])\n"
+        "    else:\n"
+        "        print(call, 'worked')\n"
+    )
+    done = python(code)
+    assert done.stdout.splitlines() == [f"{call} []" for call, _ in calls], done.stdout + done.stderr
+
+
+def test_modules_that_scripts_import_from() -> None:
+    done = python(
+        "from horovod.tensorflow.mpi_ops import size_op, rank_op\n"
+        "from horovod.tensorflow.functions import broadcast_variables, allgather_object\n"
+        "from horovod.tensorflow.compression import Compression\n"
+        "from horovod.tensorflow.gradient_tape import PartialDistributedGradientTape\n"
+        "from horovod.tensorflow.keras.callbacks import MetricAverageCallback\n"
+        "from horovod.keras.callbacks import LearningRateScheduleCallback\n"
+        "import horovod.tensorflow, horovod.tensorflow.keras, horovod.keras\n"
+        "for hvd in (horovod.tensorflow, horovod.tensorflow.keras, horovod.keras):\n"
+        "    assert all(hasattr(hvd, name) for name in hvd.__all__)\n"
+        "    assert hvd.gloo_built() and not hvd.mpi_built()\n"
+    )
+    assert done.returncode == 0, done.stderr
