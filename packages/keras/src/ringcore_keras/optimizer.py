@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, RingcoreError
 from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average
 from ringcore.adapter import ReduceOp
@@ -22,6 +22,8 @@ class _Distributed:
     _ring_local: set[int]
     _ring_scale_local: bool
     _ring_variables: list[Any]
+    _ring_reduced: bool
+    gradient_accumulation_steps: int | None
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduce the gradients over all ranks, then step."""
@@ -33,10 +35,18 @@ class _Distributed:
             for gradient, variable in zip(grads, variables, strict=False)
             if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
         ]
-        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+        vars(self)["_ring_reduced"] = False
+        result = super().apply(grads, trainable_variables)  # type: ignore[misc]
+        if self._ring_variables and not self._ring_reduced and not self.gradient_accumulation_steps:
+            raise RingcoreError(
+                f"Keras {keras.__version__} has used gradients that ringcore did not see. Remedy: another version of "
+                "Keras; and please report it"
+            )
+        return result
 
     def _clip_gradients(self, grads: Any) -> Any:
         """Where Keras is about to use gradients: after they were accumulated, before they are clipped."""
+        vars(self)["_ring_reduced"] = True
         return super()._clip_gradients(self._ring_reduce(list(grads)))  # type: ignore[misc]
 
     def _ring_reduce(self, gradients: list[Any]) -> list[Any]:
@@ -74,7 +84,9 @@ def _wrap(optimizer: Any, options: Options, local: set[int], scale_local: bool) 
     wrapped = object.__new__(type(kind.__name__, (_Distributed, kind), members))
     # Variables, schedule and settings stay the same objects.
     wrapped.__dict__.update(vars(optimizer))
-    vars(wrapped).update(ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[])
+    vars(wrapped).update(
+        ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[], _ring_reduced=False
+    )
     return wrapped
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average, Sum
 from ringcore.adapter import ReduceOp
@@ -18,8 +18,9 @@ from ringcore_tensorflow._graph import as_written
 from ringcore_tensorflow._naming import once_in_graph
 from ringcore_tensorflow.compression import Compression, Compressor
 
-# Gradients that go together: the first ones of backward are on the way while the others are still made.
-_BUCKET_BYTES = 32 << 20
+# Gradients that go together. They are still in the caches when they are reduced, and the first ones are on the way while
+# backward makes the others.
+_BUCKET_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Reduction:
             raise InvalidArgument(f"groups is at least 1, not {self.groups}")
         if self.gradient_predivide_factor != 1.0 and self.op is not Average:
             raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
+        adapter.keep_freed_memory()
 
     @as_written
     def apply(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
