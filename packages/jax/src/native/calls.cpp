@@ -52,8 +52,8 @@ std::string copy_results(Pending& pending, ringcore_operation* operation) {
         engine->take_result(operation, i, &data, &bytes), engine->free_memory);
     const ffi::Span<std::byte> target = pending.copied[i];
     if (bytes != target.size()) {
-      return "'" + pending.name + "': the ranks sent " + std::to_string(bytes) + " bytes, and this program was compiled" +
-             " for " + std::to_string(target.size()) +
+      return "'" + pending.name + "': the ranks sent " + std::to_string(bytes) +
+             " bytes, and this program was compiled" + " for " + std::to_string(target.size()) +
              ". Remedy: inside jit all ranks pass as many rows; after init() with another number of ranks call "
              "jax.clear_caches().";
     }
@@ -111,6 +111,7 @@ ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t o
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // For Python, before the first call.
@@ -129,3 +130,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective, start,
                                   .RemainingArgs()
                                   .RemainingRets());
 }
+#pragma GCC visibility pop

@@ -19,15 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from ringcore import InvalidArgument, adapter
+from ringcore import InvalidArgument, _native, adapter
 from ringcore.adapter import DTYPE_CODES, ReduceOp
 
-_COLLECTIVES = {"allreduce": 0, "allgather": 1, "broadcast": 2, "reducescatter": 3, "alltoall": 4}  # of ringcore.h
 _TARGET = "ringcore"
 
 
 def _register() -> None:
-    library = ctypes.CDLL(str(Path(__file__).with_name("_calls.so")))
+    library = ctypes.CDLL(str(Path(__file__).with_name("libringcore_jax.so")))
     library.ringcore_jax_use(ctypes.c_void_p(adapter.capi()))
     jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(library.ringcore_jax_collective), platform="cpu")
 
@@ -40,7 +39,7 @@ class Call:
     """An operation on one array, or on several as a group.
 
     Attributes:
-        collective: Of `_COLLECTIVES`.
+        collective: Its name.
         name: The caller's; None: made when the program is compiled.
         process_set: The engine's number of it.
         rank: This process's index among its members.
@@ -145,7 +144,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
     if call.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise InvalidArgument(f"{call.title} with op={call.op.name} has no gradient; use op=Sum or op=Average")
     results = collective_p.bind(*primals, call=call)
-    changes = [ad.Zero(jax.core.get_aval(result).to_tangent_aval()) for result in results]
+    changes = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
     moving = [index for index, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
     tangent_call = dataclasses.replace(call, name=call.named(".tangent"))
     moved = collective_p.bind(*(tangents[index] for index in moving), call=tangent_call)
@@ -202,10 +201,10 @@ def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[l
         return collective_p.bind(*arrays, call=call), list(dims)
     # The first dimension holds the rows; the batch goes behind it.
     moved = [
-        array if dim is batching.not_mapped else jnp.moveaxis(array, dim, 1)
+        array if dim is None else jnp.moveaxis(array, dim, 1)
         for array, dim in zip(arrays, dims, strict=True)
     ]
-    return collective_p.bind(*moved, call=call), [dim if dim is batching.not_mapped else 1 for dim in dims]
+    return collective_p.bind(*moved, call=call), [dim if dim is None else 1 for dim in dims]
 
 
 batching.primitive_batchers[collective_p] = _batch
@@ -237,7 +236,7 @@ def _lower_for_cpu(context: Any, *operands: Any, call: Call) -> Any:
         )
     lower = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
     return lower(
-        context, *operands, name=_unique_name(context, call), collective=np.int32(_COLLECTIVES[call.collective]),
+        context, *operands, name=_unique_name(context, call), collective=np.int32(_native.COLLECTIVES[call.collective]),
         op=np.int32(call.op), root=np.int32(call.root), process_set=np.int32(call.process_set),
         prescale=np.float64(call.prescale), postscale=np.float64(call.postscale),
         dtypes=np.array([DTYPE_CODES[str(array.dtype)] for array in context.avals_in], np.int32),
