@@ -74,6 +74,11 @@ def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
 class UnsupportedArray(TypeError):
     pass
 
+def capi() -> int:
+    """
+    The address of the functions of ringcore.h, for the compiled half of an adapter.
+    """
+
 def copy(source: object, target: object) -> None:
     """Copies an array past the caches into memory that is reduced later."""
 
