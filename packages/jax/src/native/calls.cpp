@@ -80,7 +80,8 @@ ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t o
   const bool in_place = collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST;
   std::vector<ringcore_array> inputs;
   std::vector<void*> outputs;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
+  // An argument without a result is there to keep the order of the calls.
+  for (std::size_t i = 0; i < results.size(); ++i) {
     const ffi::AnyBuffer input = *arguments.get<ffi::AnyBuffer>(i);
     ffi::AnyBuffer output = **results.get<ffi::AnyBuffer>(i);
     const auto shape = input.dimensions();

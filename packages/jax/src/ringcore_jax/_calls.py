@@ -1,8 +1,12 @@
 """The collectives as a primitive of JAX: its shapes, derivatives and batches, and the custom call that XLA makes of it.
 
-Reverse and forward mode, `vmap`, `scan` and `jit` follow from the rules here. Ranks agree on a call by its name, so XLA
-may run calls in any order; the name is made when a program is compiled, from the program's name and the calls before
-it, and so is the same on all ranks that trace the same program, however often they do.
+Reverse and forward mode, `vmap`, `scan` and `jit` follow from the rules here.
+
+Ranks agree on a call by its name, not by when XLA runs it. The name is made when a program is compiled, from the
+program's name and the calls before it, and so is the same on all ranks that trace the same program, however often they
+do. No thread waits in a call, so that others may overtake it. But XLA runs parts of a program one after the other, in
+an order that it chooses by the sizes of the arrays, which may differ between ranks (the last batch); so a call also
+depends on the one before it, and all ranks keep the order of the trace.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ _TARGET = "ringcore"
 def _register() -> None:
     library = ctypes.CDLL(str(Path(__file__).with_name("libringcore_jax.so")))
     library.ringcore_jax_use(ctypes.c_void_p(adapter.capi()))
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(library.ringcore_jax_collective), platform="cpu")
+    handler = jax.ffi.pycapsule(library.ringcore_jax_collective)  # type: ignore[no-untyped-call]
+    jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
 
 
 _register()
@@ -98,19 +103,19 @@ def check_dtype(dtype: Any, title: str) -> None:
         InvalidArgument: With the operation's name and the dtypes that there are.
     """
     if str(dtype) not in DTYPE_CODES:
-        raise InvalidArgument(
-            f"{title}: the array has dtype {dtype}; convert it to one of {', '.join(DTYPE_CODES)}"
-        )
+        raise InvalidArgument(f"{title}: the array has dtype {dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
 
 
-collective_p = Primitive("ringcore")
+collective_p: Any = Primitive("ringcore")
 collective_p.multiple_results = True
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
     """The results of an operation on arrays, of which some may be traced."""
     if call.op is ReduceOp.ADASUM:
-        raise InvalidArgument(f"{call.title}: op=Adasum works on arrays, outside jit and grad; use op=Sum or op=Average")
+        raise InvalidArgument(
+            f"{call.title}: op=Adasum works on arrays, outside jit and grad; use op=Sum or op=Average"
+        )
     for array in arrays:
         check_dtype(array.dtype, call.title)
         if call.op is ReduceOp.AVERAGE and not jnp.issubdtype(array.dtype, jnp.floating):
@@ -125,14 +130,12 @@ def ringcore(*arrays: jax.Array, call: Call) -> list[Any]:  # its name begins th
     return results
 
 
-@collective_p.def_impl
-def _run_now(*arrays: Any, call: Call) -> list[Any]:
-    return ringcore(*arrays, call=call)
-
-
-@collective_p.def_abstract_eval
 def _shapes(*arrays: Any, call: Call) -> list[Any]:
     return [jax.core.ShapedArray(call.result_shape(array.shape), array.dtype) for array in arrays]
+
+
+collective_p.def_impl(ringcore)
+collective_p.def_abstract_eval(_shapes)
 
 
 # ---- Derivatives ----
@@ -142,7 +145,10 @@ def _shapes(*arrays: Any, call: Call) -> list[Any]:
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tuple[list[Any], list[Any]]:
     if call.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise InvalidArgument(f"{call.title} with op={call.op.name} has no gradient; use op=Sum or op=Average")
+        raise InvalidArgument(
+            f"{call.title} with op={call.op.name} has no gradient; use op=Sum or op=Average, or "
+            "jax.lax.stop_gradient on what it takes"
+        )
     results = collective_p.bind(*primals, call=call)
     changes = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
     moving = [index for index, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
@@ -154,7 +160,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> tupl
 
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]:
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]  # type: ignore[no-untyped-call]
     back = dataclasses.replace(call, name=call.named(".gradient"))
     shapes = [array.aval.shape for array in arrays]
     return [*_TRANSPOSED[call.collective](back, given, shapes)]
@@ -200,10 +206,7 @@ def _batch(arrays: Sequence[Any], dims: Sequence[Any], *, call: Call) -> tuple[l
     if call.collective in ("allreduce", "broadcast"):
         return collective_p.bind(*arrays, call=call), list(dims)
     # The first dimension holds the rows; the batch goes behind it.
-    moved = [
-        array if dim is None else jnp.moveaxis(array, dim, 1)
-        for array, dim in zip(arrays, dims, strict=True)
-    ]
+    moved = [array if dim is None else jnp.moveaxis(array, dim, 1) for array, dim in zip(arrays, dims, strict=True)]
     return collective_p.bind(*moved, call=call), [dim if dim is None else 1 for dim in dims]
 
 
@@ -224,23 +227,39 @@ def _unique_name(context: Any, call: Call) -> str:
     return f"{base}.{number}" if call.name is None or number > 0 else base
 
 
+def _after_the_last(context: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """The operands, and a result of the call before, of which only the dependence counts."""
+    last = context.module_context.cached_primitive_lowerings.get(_TARGET)
+    here = mlir.ir.InsertionPoint.current.block
+    # A loop or a branch with the last call in it stands for it.
+    while last is not None and last.parent is not None and last.block != here:
+        last = last.parent.operation
+    if last is None or last.parent is None or not last.results:
+        return context, operands
+    result = last.results[0]
+    shape = jax.core.ShapedArray(tuple(result.type.shape), np.dtype(np.float32))
+    return context.replace(avals_in=[*context.avals_in, shape]), [*operands, result]
+
+
 def _lower_for_cpu(context: Any, *operands: Any, call: Call) -> Any:
     placement = context.module_context.axis_context
     mesh = getattr(placement, "mesh", None)
     devices = mesh.size if mesh is not None else placement.num_devices
     if devices is not None and devices > 1:
         raise InvalidArgument(
-            f"{call.title} was called in a program for {devices} devices (pmap, shard_map or arrays that lie on several); "
-            "ringcore works with one process a device: start more ranks with ringrun, and leave their devices to JAX one "
-            "by one"
+            f"{call.title} was called in a program for {devices} devices (pmap, shard_map, or arrays that lie on "
+            "several); ringcore works with one process a device: start more ranks, each with one device"
         )
-    lower = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
-    return lower(
-        context, *operands, name=_unique_name(context, call), collective=np.int32(_native.COLLECTIVES[call.collective]),
-        op=np.int32(call.op), root=np.int32(call.root), process_set=np.int32(call.process_set),
-        prescale=np.float64(call.prescale), postscale=np.float64(call.postscale),
-        dtypes=np.array([DTYPE_CODES[str(array.dtype)] for array in context.avals_in], np.int32),
-    )  # fmt: skip
+    attributes = {
+        "name": _unique_name(context, call), "collective": np.int32(_native.COLLECTIVES[call.collective]),
+        "op": np.int32(call.op), "root": np.int32(call.root), "process_set": np.int32(call.process_set),
+        "prescale": np.float64(call.prescale), "postscale": np.float64(call.postscale),
+        "dtypes": np.array([DTYPE_CODES[str(array.dtype)] for array in context.avals_in], np.int32),
+    }  # fmt: skip
+    context, arguments = _after_the_last(context, operands)
+    results: Any = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)(context, *arguments, **attributes)
+    context.module_context.cached_primitive_lowerings[_TARGET] = results[0].owner.operation
+    return results
 
 
 def _refuse_platform(context: Any, *_: Any, call: Call) -> Any:

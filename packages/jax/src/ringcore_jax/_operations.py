@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from ringcore import InvalidArgument, adapter
 from ringcore._buffer import DTYPE_NAMES, empty, from_bytes
-from ringcore._context import ProcessSet, context, global_process_set
-from ringcore._operations import Average, Sum, name_or_next
-from ringcore.adapter import Buffer, Handle, ReduceOp, as_buffer, process_set_id_of
+from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
+from ringcore._operations import Average, name_or_next
+from ringcore.adapter import Buffer, Handle, ReduceOp, as_buffer
 
 from ringcore_jax._calls import Call, check_dtype, run
 from ringcore_jax.compression import Compression, Compressor
@@ -45,8 +45,8 @@ def _as_host_array(leaf: Any, title: str) -> np.ndarray[Any, Any]:
     devices = array.devices()
     if len(devices) != 1 or next(iter(devices)).platform != "cpu":
         raise InvalidArgument(
-            f"{title}: the array lies on {', '.join(sorted(map(str, devices)))}, and this version of ringcore works with "
-            "one CPU device a process; pass jax.device_put(x, jax.devices('cpu')[0]), or set JAX_PLATFORMS=cpu"
+            f"{title}: the array lies on {', '.join(sorted(map(str, devices)))}, and this version of ringcore works "
+            "with one CPU device a process; pass jax.device_put(x, jax.devices('cpu')[0]), or set JAX_PLATFORMS=cpu"
         )
     return np.asarray(array, order="C")
 
@@ -87,7 +87,7 @@ def _start_allreduce(
     return adapter.allreduce(
         sources, tuple(map(as_buffer, results)), name_or_next(name, "allreduce", process_set), op=op,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, blocking=blocking,
-        finish=lambda _: structure.unflatten(map(jnp.asarray, results)),
+        finish=lambda _: jax.tree.unflatten(structure, map(jnp.asarray, results)),
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def allreduce(
             blocking=True,
         ).synchronize()  # fmt: skip
     call = _call("allreduce", name, process_set, op=op, prescale=prescale_factor, postscale=postscale_factor)
-    return structure.unflatten(run(call, leaves))
+    return jax.tree.unflatten(structure, run(call, leaves))
 
 
 def allreduce_async(
@@ -173,7 +173,7 @@ def _finish_rows(
 ) -> Callable[[Handle], Any]:
     def finish(handle: Handle) -> Any:
         arrays = [_from_engine(handle, index, source, rows_of(handle, index)) for index, source in enumerate(sources)]
-        return structure.unflatten(arrays)
+        return jax.tree.unflatten(structure, arrays)
 
     return finish
 
@@ -207,12 +207,12 @@ def allgather(tensors: Any, *, name: str | None = None, process_set: ProcessSet 
     leaves, structure = jax.tree.flatten(tensors)
     if not _is_traced(leaves):
         return _start_allgather(tensors, name, process_set, blocking=True).synchronize()
-    return structure.unflatten(run(_call("allgather", name, process_set), [_with_rows(leaf) for leaf in leaves]))
+    return jax.tree.unflatten(
+        structure, run(_call("allgather", name, process_set), [_with_rows(leaf) for leaf in leaves])
+    )
 
 
-def allgather_async(
-    tensors: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
+def allgather_async(tensors: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
     """Start an `allgather` of arrays outside `jit`."""
     return _start_allgather(tensors, name, process_set, blocking=False)
 
@@ -265,7 +265,7 @@ def reducescatter(
             blocking=True,
         ).synchronize()  # fmt: skip
     call = _call("reducescatter", name, process_set, op=op, prescale=prescale_factor, postscale=postscale_factor)
-    return structure.unflatten(run(call, leaves))
+    return jax.tree.unflatten(structure, run(call, leaves))
 
 
 def reducescatter_async(
@@ -312,8 +312,8 @@ def alltoall(
         return alltoall_async(tensor, splits, name=name, process_set=process_set).synchronize()
     if splits is not None:
         raise InvalidArgument(
-            f"{_title('alltoall', name)}: splits decide shapes, which a compiled program must know; call it outside jit "
-            "and grad, or pad the rows and pass no splits"
+            f"{_title('alltoall', name)}: splits decide shapes, which a compiled program must know; call it outside "
+            "jit and grad, or pad the rows and pass no splits"
         )
     (result,) = run(_call("alltoall", name, process_set), [tensor])
     return result
@@ -363,12 +363,12 @@ def broadcast(
             broadcast_async(leaf, root_rank, name=leaf_name, process_set=process_set)
             for (_, leaf), leaf_name in zip(leaves, names, strict=True)
         ]
-        return structure.unflatten([handle.synchronize() for handle in handles])
+        return jax.tree.unflatten(structure, [handle.synchronize() for handle in handles])
     members = process_set.ranks
     if root_rank not in members:
         raise InvalidArgument(f"{_title('broadcast', name)}: the root {root_rank} is not among the ranks {members}")
     root = members.index(root_rank)
-    return structure.unflatten([
+    return jax.tree.unflatten(structure, [
         run(_call("broadcast", leaf_name, process_set, root=root), [leaf])[0]
         for (_, leaf), leaf_name in zip(leaves, names, strict=True)
     ])  # fmt: skip

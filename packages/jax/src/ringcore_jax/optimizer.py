@@ -45,7 +45,9 @@ def allreduce_gradients(
             prescale_factor=1.0 / gradient_predivide_factor, postscale_factor=gradient_predivide_factor,
         )
     )  # fmt: skip
-    return structure.unflatten([leaf if leaf.dtype == jax.dtypes.float0 else next(reduced) for leaf in leaves])
+    return jax.tree.unflatten(
+        structure, [leaf if leaf.dtype == jax.dtypes.float0 else next(reduced) for leaf in leaves]
+    )
 
 
 def value_and_grad(
@@ -113,7 +115,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             gradients, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
             process_set=process_set, name=name,
         )  # fmt: skip
-        return wrapped.update(averaged, state, params, **extra)
+        stepped: tuple[Any, Any] = wrapped.update(averaged, state, params, **extra)
+        return stepped
 
     averaging = optax.GradientTransformationExtraArgs(wrapped.init, update)
     if backward_passes_per_step == 1:

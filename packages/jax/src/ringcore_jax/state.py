@@ -12,9 +12,7 @@ from ringcore._context import ProcessSet, global_process_set
 from ringcore_jax._operations import broadcast_async
 
 
-def broadcast_parameters(
-    params: Any, root_rank: int = 0, *, process_set: ProcessSet = global_process_set
-) -> Any:
+def broadcast_parameters(params: Any, root_rank: int = 0, *, process_set: ProcessSet = global_process_set) -> Any:
     """The root's parameters, optimizer state or random keys; called outside `jit`.
 
     Args:
@@ -41,4 +39,4 @@ def broadcast_parameters(
 
     leaves, structure = jax.tree.flatten_with_path(params)
     ends = [start(path, leaf) for path, leaf in leaves]
-    return structure.unflatten([end() for end in ends])
+    return jax.tree.unflatten(structure, [end() for end in ends])
