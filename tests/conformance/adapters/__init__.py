@@ -9,9 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 # Module of the adapter -> distribution it needs. The suite runs with those that are installed.
-ADAPTERS = {"numpy": "numpy", "torch": "ringcore-torch", "torch_distributed": "ringcore-torch"}
+ADAPTERS = {
+    "numpy": "numpy", "torch": "ringcore-torch", "torch_distributed": "ringcore-torch", "jax": "ringcore-jax",
+}  # fmt: skip
 # The same with tensors of another kind; what differs is in the adapter, so that one transport and two ranks do.
-VARIANTS = {"torch_strided": "ringcore-torch", "torch_leaf": "ringcore-torch"}
+VARIANTS = {"torch_strided": "ringcore-torch", "torch_leaf": "ringcore-torch", "jax_jit": "ringcore-jax"}
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_set"}}
 
@@ -19,7 +21,8 @@ LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_s
 class Adapter(Protocol):
     """One framework."""
 
-    # Has allreduce, allgather, ... by the names and with the keywords that all adapters share.
+    # Has allreduce, allgather, ... by the names and with the keywords that all adapters share; those in place, whose
+    # names end in "_", where the framework's tensors can be written.
     collectives: ModuleType
     # Names of numpy's dtypes, and bfloat16.
     dtypes: tuple[str, ...]
