@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import jax
 import ringcore_jax as ring
 
-from conformance.adapters.jax_adapter import array, dtypes, tensor
+from conformance.adapters.jax_adapter import array, tensor
 
 __all__ = ["array", "collectives", "dtypes", "tensor"]
+
+dtypes = ("int32", "bfloat16", "float32")  # each case of each is a program to compile
 
 
 def _compiled(verb):
@@ -21,7 +23,12 @@ def _compiled(verb):
 
 
 _ON_ARRAYS = {name: getattr(ring, name) for name in ring.__all__}
-collectives = SimpleNamespace(**{
-    **_ON_ARRAYS,
-    **{name: _compiled(_ON_ARRAYS[name]) for name in ("allreduce", "grouped_allreduce", "broadcast", "reducescatter")},
-})
+collectives = SimpleNamespace(
+    **{
+        **_ON_ARRAYS,
+        **{
+            name: _compiled(_ON_ARRAYS[name])
+            for name in ("allreduce", "grouped_allreduce", "broadcast", "reducescatter")
+        },
+    }
+)
