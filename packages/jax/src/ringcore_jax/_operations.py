@@ -1,8 +1,8 @@
 """The collectives: on arrays at once, and inside `jit`, `grad`, `scan` and `vmap` as calls of the compiled program.
 
 Every verb takes an array or a pytree of arrays. On arrays the engine works at once, and what goes wrong is one of
-ringcore's exceptions. In a compiled program XLA runs it, and its exception (`jax.errors.JaxRuntimeError`) carries the
-engine's message.
+ringcore's exceptions. In a compiled program XLA runs it, and its exception carries the engine's message: a
+`jax.errors.JaxRuntimeError` where the results are waited for, a `ValueError` where the call of the program fails.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from ringcore import InvalidArgument
 from ringcore._context import ProcessSet, global_process_set
 from ringcore.adapter import ReduceOp
@@ -119,6 +120,36 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         return stepped
 
     averaging = optax.GradientTransformationExtraArgs(wrapped.init, update)
-    if backward_passes_per_step == 1:
-        return averaging
-    return optax.MultiSteps(averaging, backward_passes_per_step, use_grad_mean=False).gradient_transformation()
+    return averaging if backward_passes_per_step == 1 else _summing(averaging, backward_passes_per_step)
+
+
+class Sums(NamedTuple):
+    """The state of an optimizer that steps after several backward passes."""
+
+    gradients: Any
+    passes: Any
+    inner: Any
+
+
+def _summing(optimizer: optax.GradientTransformationExtraArgs, passes: int) -> optax.GradientTransformationExtraArgs:
+    """Sum gradients in their own dtype, and let the optimizer step with the sum of so many."""
+    import optax
+
+    def init(params: Any) -> Sums:
+        return Sums(jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32), optimizer.init(params))
+
+    def update(gradients: Any, state: Sums, params: Any = None, **extra: Any) -> tuple[Any, Sums]:
+        sums = jax.tree.map(jnp.add, state.gradients, gradients)
+
+        def step() -> tuple[Any, Sums]:
+            updates, inner = optimizer.update(sums, state.inner, params, **extra)
+            return updates, Sums(jax.tree.map(jnp.zeros_like, sums), jnp.zeros_like(state.passes), inner)
+
+        def wait() -> tuple[Any, Sums]:
+            updates, _ = jax.eval_shape(step)
+            return jax.tree.map(jnp.zeros_like, updates), Sums(sums, state.passes + 1, state.inner)
+
+        stepped: tuple[Any, Sums] = jax.lax.cond(state.passes + 1 == passes, step, wait)
+        return stepped
+
+    return optax.GradientTransformationExtraArgs(init, update)
