@@ -281,6 +281,34 @@ def test_a_killed_rank_is_named_and_the_survivor_goes_on(tmp_path: Path) -> None
     assert error["alone"] == 1.0
 
 
+def ends_before_its_programs() -> float | None:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    step = jax.jit(lambda x: ring.allreduce(jnp.cumsum(x) / x.size))
+
+    def begin():
+        x = jnp.ones(200_000)
+        for _ in range(5):
+            x = step(x)
+        return x
+
+    if ring.rank() == 1:
+        begin()
+        return None
+    while not Path("result.1").exists():  # then rank 1 has nothing more to do but to end
+        time.sleep(0.01)
+    return float(begin()[-1])
+
+
+def test_a_rank_stays_until_the_programs_that_it_began_are_done(tmp_path: Path) -> None:
+    last, _ = run(ends_before_its_programs, 2, tmp_path)
+    assert last is not None
+    assert 0.0 < last <= 1.0
+
+
 def test_without_init_the_remedy_is_init() -> None:
     ring = pytest.importorskip("ringcore_jax")
     with pytest.raises(ringcore.NotInitializedError, match=r"init\(\)"):
