@@ -158,6 +158,8 @@ def loops_and_batches() -> dict:
     powers = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: ring.allreduce(y, op=ring.Sum), x))(x)
     doubled = jax.jit(lambda v: ring.allreduce(v, name="inner"), inline=True)
     twice = jax.jit(lambda x: (doubled(x), doubled(x * 2)))(x)
+    again = jax.jit(lambda v: ring.allreduce(v) * 2)
+    written_out = jax.jit(lambda x: again(again(again(x))))(x)
     branch = jax.jit(lambda x, yes: jax.lax.cond(yes, lambda v: ring.allreduce(v, op=ring.Sum), lambda v: v, x))
     return {
         "scan": np.allclose(last, 32 * total / size, rtol=1e-6),
@@ -165,6 +167,7 @@ def loops_and_batches() -> dict:
         "gradient through scan": np.array_equal(through, np.full((3, 2), 32.0)),
         "fori_loop": np.array_equal(powers, total * size**2),
         "one name twice": np.allclose(twice[1], 2 * twice[0]) and np.allclose(twice[0], total / size),
+        "steps written out": np.allclose(written_out, 8 * total / size),
         "cond": [float(branch(x, yes).sum()) for yes in (True, False)] == [float(total.sum()), float(x.sum())],
         "vmap": np.array_equal(jax.vmap(lambda v: ring.allreduce(v, op=ring.Sum))(x), total),
         "vmap of a gather": np.array_equal(
