@@ -255,12 +255,14 @@ def demo(session: nox.Session) -> None:
     session.log("  loss curve: demo-output/2-ranks/loss.png")
 
 
-@nox.session(python=PYTHON, requires=[environment_of("torch")])
+@nox.session(python=PYTHON, requires=[environment_of("torch"), environment_of("jax")])
 def bench(session: nox.Session) -> None:
     """Measure collectives and training beside the peers; makes benchmarks/results and docs/images/allreduce.png."""
     folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     limit = f"--limit-program={folder / 'ringcore_benchmark'}"
     in_environment(session, "torch", "python", "benchmarks/run.py", limit, *session.posargs)
+    if not session.posargs:
+        in_environment(session, "jax", "python", "benchmarks/run.py", "jax")
 
 
 # ---- Testing ----
