@@ -208,6 +208,7 @@ def mistakes() -> dict:
             jax.shard_map(ring.allreduce, mesh=mesh, in_specs=over, out_specs=over, check_vma=False), x
         ),
         "spread": caught(ring.allreduce, jax.device_put(x, jax.sharding.NamedSharding(mesh, over))),
+        "platform": caught(lambda: jax.jit(ring.allreduce).trace(x).lower(lowering_platforms=("cuda",))),
         "root": compiled(lambda v: ring.broadcast(v, 7), x),
         "op": caught(ring.DistributedOptimizer, optax.sgd(1.0), op=ring.Max),
     }
@@ -227,6 +228,7 @@ def test_mistakes_are_explained_and_the_next_call_works(tmp_path: Path) -> None:
         "minimum": "op=MIN has no gradient",
         "devices": "one process a device",
         "spread": "one CPU device a process",
+        "platform": "called in a program for cuda, and this version of ringcore works on the CPU",
         "root": "the root 7 is not among the ranks [0, 1]",
         "op": "op=Average or op=Sum, not MAX",
     }
@@ -279,6 +281,24 @@ def test_a_killed_rank_is_named_and_the_survivor_goes_on(tmp_path: Path) -> None
     assert "Remedy" in error["message"]
     assert error["again"]["type"] == "PeerLostError"
     assert error["alone"] == 1.0
+
+
+def loops_of_different_length() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    step = jax.jit(lambda x: ring.allreduce(jnp.cumsum(x) * 0 + 1, op=ring.Sum, name="step"))
+    results = [step(jnp.ones(200_000)) for _ in range(2 + 3 * ring.rank())]  # nobody waits for them
+    last = ring.join()
+    return {"last": last, "sums": [float(result[0]) for result in results]}
+
+
+def test_ranks_with_different_numbers_of_batches_join(tmp_path: Path) -> None:
+    short, long = run(loops_of_different_length, 2, tmp_path)
+    assert short == {"last": 1, "sums": [2.0, 2.0]}
+    assert long == {"last": 1, "sums": [2.0, 2.0, 1.0, 1.0, 1.0]}
 
 
 def ends_before_its_programs() -> float | None:

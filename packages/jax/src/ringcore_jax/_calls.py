@@ -143,12 +143,13 @@ def _negated(value: Any) -> Any:
     return -value
 
 
-def _finish_programs() -> None:
-    # XLA runs the programs of a thread one after the other, so that the last is done when this one is.
+def finish_programs() -> None:
+    """Wait until the programs that this thread has begun are done, also those whose results nobody holds."""
+    # XLA runs the programs of a thread one after the other.
     _negated(np.float32(0)).block_until_ready()
 
 
-adapter.before_shutdown.append(_finish_programs)
+adapter.before_shutdown.append(finish_programs)
 
 
 # ---- Derivatives ----

@@ -19,7 +19,7 @@ from ringcore._context import ProcessSet, context, global_process_set, process_s
 from ringcore._operations import Average, name_or_next
 from ringcore.adapter import Buffer, Handle, ReduceOp, as_buffer
 
-from ringcore_jax._calls import Call, check_dtype, run
+from ringcore_jax._calls import Call, check_dtype, finish_programs, run
 from ringcore_jax.compression import Compression, Compressor
 
 
@@ -398,5 +398,9 @@ def barrier(*, process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(*, process_set: ProcessSet = global_process_set) -> int:
-    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join."""
+    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
+
+    For loops of different length: call it after the loop, outside `jit`. Averages are still divided by all ranks.
+    """
+    finish_programs()
     return adapter.join(process_set=process_set)
