@@ -21,8 +21,9 @@ static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
 static_assert(RINGCORE_BOOL == static_cast<int>(ringcore::DType::kBool));
 static_assert(RINGCORE_BOOL + 1 == ringcore::kDTypeCount);
 
-std::mutex mutex;  // Guards: current.
+std::mutex mutex;  // Guards: current, place.
 std::weak_ptr<Runtime> current;
+ringcore::capi::Place place;
 
 std::shared_ptr<Runtime> runtime() {
   const std::lock_guard lock(mutex);
@@ -166,17 +167,28 @@ std::int32_t size(std::int32_t process_set) {
   return engine == nullptr ? -1 : engine->size(static_cast<engine::ProcessSetId>(process_set));
 }
 
+std::int32_t local_rank() {
+  const std::lock_guard lock(mutex);
+  return current.expired() ? -1 : place.local_rank;
+}
+
+std::int32_t local_size() {
+  const std::lock_guard lock(mutex);
+  return current.expired() ? -1 : place.local_size;
+}
+
 }  // namespace
 
 const ringcore_functions* table() {
   static constexpr ringcore_functions kFunctions{RINGCORE_VERSION, submit, error, take_result, free_memory, rows,
-                                                 last_joined,      rank,   size};
+                                                 last_joined,      rank,   size,  local_rank,  local_size};
   return &kFunctions;
 }
 
-void set_runtime(std::weak_ptr<Runtime> runtime) {
+void set_runtime(std::weak_ptr<Runtime> runtime, Place where) {
   const std::lock_guard lock(mutex);
   current = std::move(runtime);
+  place = where;
 }
 
 void forget_runtime() {

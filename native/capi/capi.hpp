@@ -10,8 +10,14 @@ namespace ringcore::capi {
 
 const ringcore_functions* table();
 
+// Where this process stands among those of its host.
+struct Place {
+  Rank local_rank = 0;
+  int local_size = 1;
+};
+
 // The runtime that requests go to; it stays its owner's.
-void set_runtime(std::weak_ptr<engine::Runtime> runtime);
+void set_runtime(std::weak_ptr<engine::Runtime> runtime, Place place = {});
 // In a forked child: the engine did not come along.
 void forget_runtime();
 

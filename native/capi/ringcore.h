@@ -107,6 +107,9 @@ typedef struct {
   /* This rank's number and the number of ranks, or of a process set's members; -1 where there are none. */
   int32_t (*rank)(int32_t process_set);
   int32_t (*size)(int32_t process_set);
+  /* The same among the ranks of this host. */
+  int32_t (*local_rank)(void);
+  int32_t (*local_size)(void);
 } ringcore_functions;
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@ namespace {
 // A set that all ranks add has a number that all of them count; above are those that only members add, see
 // `add_process_set`.
 constexpr ProcessSetId kLastCounted = (1U << kProcessSetBits) / 2 - 1;
-constexpr ProcessSetId kLastAgreed = (1U << kProcessSetBits) - 1;
+constexpr ProcessSetId kMaxAgreed = (1U << kProcessSetBits) - 1 - kLastCounted;
 
 // What a rank can tell without the others.
 void check(const Descriptor& descriptor) {
@@ -296,19 +296,24 @@ bool Engine::busy() const {
 
 ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
   const auto own = std::find(members.begin(), members.end(), rank_);
-  if (agreed) {
-    if (*agreed <= kLastCounted || *agreed > kLastAgreed || !agreed_.insert(*agreed).second || own == members.end()) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "process set " + std::to_string(*agreed) + " cannot be added by its members: its number is between " +
-                      std::to_string(kLastCounted + 1) + " and " + std::to_string(kLastAgreed) +
-                      ", was never used before, and this rank is a member");
-    }
-  } else if (next_set_ > kLastCounted) {
+  if (agreed && *agreed > kMaxAgreed) {
+    throw Error(ErrorKind::kResource,
+                "rank " + std::to_string(rank_) + " cannot add process set " + std::to_string(*agreed) +
+                    " of those that only their members add: a job can have " + std::to_string(kMaxAgreed) +
+                    ". Remedy: keep process sets instead of adding them again and again, or let all ranks add them.");
+  }
+  if (agreed && (*agreed == 0 || own == members.end() || !agreed_.insert(kLastCounted + *agreed).second)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rank " + std::to_string(rank_) + " cannot add process set " + std::to_string(*agreed) +
+                    " of those that only their members add. Remedy: count them from 1, use a number once, and call "
+                    "this on members only.");
+  }
+  if (!agreed && next_set_ > kLastCounted) {
     throw Error(ErrorKind::kResource, "this job has had " + std::to_string(kLastCounted) +
                                           " process sets, and there can be no more. Remedy: keep process sets instead "
                                           "of adding them again and again.");
   }
-  const ProcessSetId id = agreed ? *agreed : next_set_++;
+  const ProcessSetId id = agreed ? kLastCounted + *agreed : next_set_++;
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
   const int self = static_cast<int>(own - members.begin());
   plan::Topology topology;

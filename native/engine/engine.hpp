@@ -77,9 +77,8 @@ class Engine {
   void tend(bool idle);
   Nanoseconds tend_interval() const;
 
-  // Members in ascending order. Either every rank of the job adds the set, in the same order as its other ones, and it
-  // gets the next number; or only its members do, in any order, under a number of the upper half that they have agreed
-  // on and that was never used before.
+  // Members in ascending order. Either every rank of the job adds the set, in the same order as its other ones; or only
+  // its members do, in any order, under a number that they have agreed on: from 1, and never used before.
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 
@@ -160,7 +159,7 @@ class Engine {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank, null at self
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> sets_;
   ProcessSetId next_set_ = kWorld;
-  std::unordered_set<ProcessSetId> agreed_;  // all that were ever added under an agreed number
+  std::unordered_set<ProcessSetId> agreed_;  // the ids of all that were ever added under an agreed number
   std::shared_ptr<const Error> failure_;
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;

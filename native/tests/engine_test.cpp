@@ -383,7 +383,7 @@ TEST_CASE("process sets run side by side with the world") {
 }
 
 TEST_CASE("process sets that only their members add, each rank in an order of its own") {
-  constexpr engine::ProcessSetId kAgreed = 9000;
+  constexpr engine::ProcessSetId kAgreed = 8190;  // the pairs have the last three numbers
   Cluster cluster({.ranks = 3, .host_of = {}});
   cluster.run([&](Rank rank) {
     engine::Runtime& runtime = cluster.runtime(rank);
@@ -403,8 +403,23 @@ TEST_CASE("process sets that only their members add, each rank in an order of it
     CHECK(data[1][4999] == mark(rank) + mark(previous));
     // Records that come late for a removed set must not be taken for those of a new one.
     runtime.remove_process_set(operations[0]->process_set);
-    CHECK_THROWS_AS(runtime.add_process_set({0, 1, 2}, operations[0]->process_set), Error);
-    CHECK_THROWS_AS(runtime.add_process_set({0, 1, 2}, engine::ProcessSetId{5}), Error);
+    const auto refused = [&](std::vector<Rank> members, engine::ProcessSetId agreed) -> std::optional<Error> {
+      try {
+        runtime.add_process_set(std::move(members), agreed);
+      } catch (const Error& error) {
+        return error;
+      }
+      return std::nullopt;
+    };
+    CHECK(refused({0, 1, 2}, kAgreed + previous).value().kind() == ErrorKind::kInvalidArgument);
+    CHECK(refused({0, 1, 2}, 0).value().kind() == ErrorKind::kInvalidArgument);
+    const Error too_many = refused({0, 1, 2}, kAgreed + 3).value();
+    CHECK(too_many.kind() == ErrorKind::kResource);
+    CHECK(std::string(too_many.what()).find("a job can have 8192. Remedy: keep") != std::string::npos);
+    // Whoever is no member has not used the number up.
+    const std::vector<Rank> others = {std::min(next, previous), std::max(next, previous)};
+    CHECK(refused(others, 1).value().kind() == ErrorKind::kInvalidArgument);
+    CHECK(!refused({0, 1, 2}, 1));
   });
 }
 

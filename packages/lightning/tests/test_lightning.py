@@ -156,6 +156,17 @@ def test_options_and_unused_parameters(tmp_path: Path) -> None:
     assert done.stdout.count("FITTED 8 steps as one of 2, 1.0, RingStrategy") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "precision"), [("RingStrategy", "precision_plugin"), ("FabricRingStrategy", "precision")]
+)
+def test_an_option_that_does_not_exist_is_explained(name: str, precision: str) -> None:
+    done = start([sys.executable, "-c", f"import ringcore_lightning; ringcore_lightning.{name}(comression=None)"])
+    assert done.stderr.endswith(
+        f"TypeError: {name} has no option 'comression'; it has accelerator, broadcast_buffers, checkpoint_io, "
+        f"cluster_environment, compression, parallel_devices, {precision}, start_method, timeout\n"
+    )
+
+
 def test_the_wrong_number_of_devices_is_explained(tmp_path: Path) -> None:
     text = 'strategy = "ring"; L.Trainer(accelerator="cpu", devices=3, strategy=strategy)'
     variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",

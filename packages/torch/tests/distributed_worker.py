@@ -312,13 +312,15 @@ def mistakes() -> dict[str, Any]:
 
 
 def again() -> dict[str, Any]:
-    """The group is destroyed and made anew; then by an engine that runs already."""
+    """The group is destroyed and made anew; then twice by an engine that runs already."""
     totals = []
-    for attempt in range(3):
+    for attempt in range(4):
         total = torch.ones(1)
         dist.all_reduce(total)
         totals.append(total.item())
         rank, size = dist.get_rank(), dist.get_world_size()
+        if rank == 0:  # from then on, the ranks of this group count differently
+            refusal(lambda: dist.all_reduce(torch.ones(1, device="meta")))
         dist.destroy_process_group()
         if attempt == 1:
             import ringcore
@@ -329,17 +331,61 @@ def again() -> dict[str, Any]:
     return {"totals": totals}
 
 
+def destroyed() -> dict[str, Any]:
+    """Futures of a message that never comes, when the group is destroyed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    watched, unwatched = (dist.irecv(torch.empty(1), 1 - rank, tag=tag) for tag in range(2))
+    future = watched.get_future()
+    dist.barrier()
+    dist.destroy_process_group()
+    found = {"watched": refusal(future.wait), "watched too late": refusal(lambda: unwatched.get_future().wait())}
+    dist.init_process_group("ring", store=dist.FileStore(str(FOLDER / "store"), size), rank=rank, world_size=size)
+    return found
+
+
+def report_lookups(mark: Path) -> list[bool]:
+    """Leave a mark before this rank waits for a value in a group's store.
+
+    Returns:
+        Whether each of the values was there already.
+    """
+    from ringcore_torch.distributed import membership
+
+    there = []
+
+    class Store(dist.PrefixStore):
+        def get(self, key: str) -> bytes:
+            there.append(self.check([key]))
+            mark.touch()
+            value: bytes = super().get(key)
+            return value
+
+    membership.PrefixStore = Store
+    return there
+
+
+def wait_for(mark: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline, f"{mark} has not come"
+        time.sleep(0.01)
+
+
 def again_in_one_store() -> dict[str, Any]:
     """Groups of the same names in the same store, which has what the earlier ones left."""
     found = {}
+    rank = dist.get_rank()
     for attempt in range(3):
-        rank = dist.get_rank()
+        mark = FOLDER / f"looked{attempt}"
+        there = report_lookups(mark) if rank == 1 else []
         if rank == 0:
-            time.sleep(0.2)  # the others come to what the earlier group may have left
+            wait_for(mark)  # rank 1 looks for what rank 0 will say, and must not find what it has said before
         group = dist.new_group([0, 1])
-        total = torch.ones(1)
-        dist.all_reduce(total, group=group)
-        found[str(attempt)] = total.item() == 2.0
+        if rank < 2:
+            total = torch.ones(1)
+            dist.all_reduce(total, group=group)
+            found[str(attempt)] = total.item() == 2.0
+            found[f"{attempt}: nothing of before"] = there == [False] * rank
         arrived = dist.distributed_c10d._get_default_group()
         arrived.monitored_barrier(datetime.timedelta(seconds=60))
         if attempt < 2:
@@ -350,7 +396,7 @@ def again_in_one_store() -> dict[str, Any]:
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
-    for case in (reductions, messages, groups, training, sharding, mistakes, again, again_in_one_store)
+    for case in (reductions, messages, groups, training, sharding, mistakes, again, destroyed, again_in_one_store)
 }
 
 

@@ -52,7 +52,8 @@ def test_what_pytorch_builds_on_it(tmp_path: Path, case: str, ranks: int) -> Non
 def test_mistakes_are_explained_and_the_group_goes_on(tmp_path: Path) -> None:
     output([*ringrun(2), WORKER, "mistakes", str(tmp_path)])
     for rank, found in enumerate(findings(tmp_path, 2)):
-        assert "MismatchError: rank 0 sent 2 elements, and the output for them has 3" in found["outputs"]
+        assert f"rank 0 sent 2 elements, and rank {rank} has an output of 3 for them; give" in found["outputs"]
+        assert "MismatchError: 'torch.0.all_gather." in found["outputs"]
         assert "needs an output of 4 elements, not 3" in found["single"]
         assert "MismatchError" in found["shapes"] and "[2]" in found["shapes"] and "[3]" in found["shapes"]
         assert "pass src=" in found["any"]
@@ -63,14 +64,22 @@ def test_mistakes_are_explained_and_the_group_goes_on(tmp_path: Path) -> None:
         assert found["after"] == 2.0
         if rank == 0:
             assert "TimeoutError: monitored_barrier: ranks [1] did not come within 0.2 s" in found["missing"]
-            assert "TimeoutError: the operation has not ended within 0.1 s" in found["late"]
+            assert "TimeoutError: 'torch.0.1to0.tag9." in found["late"]
+            assert "' has not ended on rank 0 within 0.1 s, and goes on; wait again" in found["late"]
 
 
 def test_groups_are_destroyed_and_made_again(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     output([*ringrun(2), WORKER, "again", str(tmp_path)])
-    assert [found["totals"] for found in findings(tmp_path, 2)] == [[2.0] * 3] * 2
+    assert [found["totals"] for found in findings(tmp_path, 2)] == [[2.0] * 4] * 2
     assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_futures_end_when_their_group_is_destroyed(tmp_path: Path) -> None:
+    output([*ringrun(2), WORKER, "destroyed", str(tmp_path)])
+    for found in findings(tmp_path, 2):
+        for said in found.values():
+            assert "ShutdownError" in said or "PeerLostError" in said, found
 
 
 def test_under_torchrun(tmp_path: Path) -> None:
@@ -80,9 +89,9 @@ def test_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_groups_are_made_again_in_torchruns_store(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
     output([*torchrun, WORKER, "again_in_one_store", str(tmp_path)], RINGCORE_TIMEOUT_S="20")
-    assert all(all(found.values()) for found in findings(tmp_path, 2))
+    assert all(all(found.values()) for found in findings(tmp_path, 3))
 
 
 def test_without_a_launcher(tmp_path: Path) -> None:

@@ -10,10 +10,19 @@ import numpy as np
 
 # Module of the adapter -> distribution it needs. The suite runs with those that are installed.
 ADAPTERS = {
-    "numpy": "numpy", "torch": "ringcore-torch", "torch_distributed": "ringcore-torch", "jax": "ringcore-jax",
-}  # fmt: skip
+    "numpy": "numpy",
+    "torch": "ringcore-torch",
+    "torch_distributed": "ringcore-torch",
+    "tensorflow": "ringcore-tensorflow",
+    "jax": "ringcore-jax",
+}
 # The same with tensors of another kind; what differs is in the adapter, so that one transport and two ranks do.
-VARIANTS = {"torch_strided": "ringcore-torch", "torch_leaf": "ringcore-torch", "jax_jit": "ringcore-jax"}
+VARIANTS = {
+    "torch_strided": "ringcore-torch",
+    "torch_leaf": "ringcore-torch",
+    "tensorflow_function": "ringcore-tensorflow",
+    "jax_jit": "ringcore-jax",
+}
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_set"}}
 

@@ -44,8 +44,8 @@ int forks = 0;
 class PythonRuntime {
  public:
   PythonRuntime(Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
-                const std::vector<PeerTuple>& peers, std::vector<int> host_of, engine::EngineSettings settings,
-                Nanoseconds spin)
+                const std::vector<PeerTuple>& peers, std::vector<int> host_of, capi::Place place,
+                engine::EngineSettings settings, Nanoseconds spin)
       : memory_(std::move(memory)) {
     engine::RuntimeConfig config;
     config.engine.rank = rank;
@@ -63,7 +63,7 @@ class PythonRuntime {
     config.settings = settings;
     config.spin = spin;
     runtime_ = std::make_shared<engine::Runtime>(std::move(config));
-    capi::set_runtime(runtime_);
+    capi::set_runtime(runtime_, place);
   }
 
   // In a forked child the engine's threads do not exist and its locks may be held by nobody: leave it untouched.
@@ -157,6 +157,7 @@ class PythonHandle {
     if (operation_->parts.empty() && index == 0) return *operation_;
     return *operation_->parts.at(index);
   }
+  const std::string& name() const { return operation_->descriptor.name; }
   Rank last_joined() const { return operation_->last_joined; }
   static nb::object synchronize(nb::handle_t<PythonHandle> self) {
     auto& handle = nb::cast<PythonHandle&>(self);
@@ -320,15 +321,16 @@ void register_runtime(nb::module_& module) {
           },
           nb::arg("index"), nb::arg("target"), nb::arg("scale"),
           "Of an allgather of one row a rank: combines the rows by Adasum into `target`.")
+      .def_prop_ro("name", &PythonHandle::name, "What identifies it on all ranks; empty for one of nothing.")
       .def_prop_ro("last_joined", &PythonHandle::last_joined, "Of a join: the rank that joined last.");
 
   nb::class_<PythonRuntime>(module, "Runtime", "The engine of this rank, connected to its peers.")
       .def(
           "__init__",
           [](PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
-             const std::vector<PeerTuple>& peers, std::vector<int> host_of, std::size_t fusion_threshold_bytes,
-             std::size_t eager_limit_bytes, bool deterministic, double timeout_s, double stall_warning_s,
-             double heartbeat_s, double spin_s) {
+             const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
+             std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic, double timeout_s,
+             double stall_warning_s, double heartbeat_s, double spin_s) {
             const auto nanoseconds = [](double seconds) {
               return static_cast<Nanoseconds>(seconds * static_cast<double>(kSecond));
             };
@@ -339,13 +341,14 @@ void register_runtime(nb::module_& module) {
             settings.timeout = nanoseconds(timeout_s);
             settings.stall_warning = nanoseconds(stall_warning_s);
             settings.heartbeat = nanoseconds(heartbeat_s);
-            new (self) PythonRuntime(rank, size, epoch, std::move(memory), peers, std::move(host_of), settings,
-                                     nanoseconds(spin_s));
+            new (self)
+                PythonRuntime(rank, size, epoch, std::move(memory), peers, std::move(host_of),
+                              {.local_rank = local_rank, .local_size = local_size}, settings, nanoseconds(spin_s));
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("epoch"), nb::arg("memory").none(), nb::arg("peers"),
-          nb::arg("host_of"), nb::kw_only(), nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"),
-          nb::arg("deterministic"), nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"),
-          nb::arg("spin_s"))
+          nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
+          nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
+          nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("spin_s"))
       .def(
           "submit",
           [](nb::handle_t<PythonRuntime> self, int collective, const std::string& name, const nb::tuple& inputs,

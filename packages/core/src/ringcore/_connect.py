@@ -52,6 +52,8 @@ def _context_of(
         memory,
         peers,
         host_of,
+        place[0],
+        place[1],
         fusion_threshold_bytes=settings.fusion_threshold_bytes,
         eager_limit_bytes=settings.eager_limit_bytes,
         deterministic=settings.deterministic,

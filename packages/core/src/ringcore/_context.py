@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from ringcore._settings import Settings
 
 
+# So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers each
+# one for ever, and its first use costs more.
+_UNNAMED = 16384
+
+
 @dataclass
 class Context:
     """An initialised job as this rank sees it."""
@@ -47,9 +52,13 @@ class Context:
         """
         key = kind, 0 if process_set is None else process_set.process_set_id
         number = self.counters.get(key, 0)
-        # Names come again: the engine remembers each one for ever. So many unnamed operations may be under way at once.
-        self.counters[key] = (number + 1) % 16384
+        self.counters[key] = (number + 1) % _UNNAMED
         return f"{kind}.noname.{number}"
+
+    def forget_names(self, prefix: str) -> None:
+        """Count operations whose kind begins like this anew; every rank that runs them does so."""
+        for key in [key for key in self.counters if key[0].startswith(prefix)]:
+            del self.counters[key]
 
 
 _context: Context | None = None
@@ -273,14 +282,15 @@ def add_process_set_of_members(ranks: Sequence[int], number: int) -> ProcessSet:
 
     Args:
         ranks: The members.
-        number: Above 0, below 8193, never used before in this job; the members have agreed on it.
+        number: Counted from 1, never used before in this job; the members have agreed on it.
 
     Raises:
-        InvalidArgument: The number cannot be used, or this rank is not a member.
+        InvalidArgument: The number was used before, or this rank is not a member.
+        ResourceError: A job cannot have so many of these sets.
     """
     current = context()
     process_set = ProcessSet(ranks)
-    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, 8191 + number)
+    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, number)
     return process_set
 
 

@@ -120,13 +120,17 @@ class Handle:
         """
 
     @property
+    def name(self) -> str:
+        """What identifies it on all ranks; empty for one of nothing."""
+
+    @property
     def last_joined(self) -> int:
         """Of a join: the rank that joined last."""
 
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float) -> None: ...
 
     def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """

@@ -20,11 +20,16 @@ _MODULES = {
 
 @functools.cache
 def _strategies_in(module: ModuleType) -> tuple[type[Any], type[Any]]:
+    from ringcore_lightning.strategies import make_strategies
+
+    ddp = importlib.import_module(f"{module.__name__}.ddp").DDPStrategy
     if module.__name__ in _MODULES["pytorch"]:
-        from ringcore_lightning.trainer import make_strategies
-    else:
-        from ringcore_lightning.fabric import make_strategies
-    return make_strategies(importlib.import_module(f"{module.__name__}.ddp").DDPStrategy)
+        from ringcore_lightning.trainer import TrainerRingMixin
+
+        return make_strategies(ddp, TrainerRingMixin, "")
+    from ringcore_lightning.fabric import FabricRingMixin
+
+    return make_strategies(ddp, FabricRingMixin, "Fabric")
 
 
 def strategies_of(kind: str) -> tuple[type[Any], type[Any]]:

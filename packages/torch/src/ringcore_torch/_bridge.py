@@ -49,6 +49,11 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
     return Buffer(tensor.data_ptr(), tuple(tensor.shape), code, tensor)
 
 
+def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its values as they are in a row of memory: a copy, where they are not."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
 def as_moved(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor for an operation that only moves it: as bytes, where the engine does not know the dtype."""
     if tensor.dtype in CODES or not tensor.is_cpu:  # of other devices `as_buffer` tells

@@ -11,7 +11,7 @@ from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average, name_or_next
 from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
 
-from ringcore_torch._bridge import as_buffer, as_moved, from_bytes
+from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, from_bytes
 
 # Why a tensor is looked at more closely; what is no tensor at all lacks the attribute.
 _UNSUPPORTED = UnsupportedArray, AttributeError
@@ -38,7 +38,7 @@ def _allreduce_copies(
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     as_buffer(tensor)  # tells what else may be wrong
-    return tensor.detach().resolve_neg().contiguous()
+    return as_contiguous(tensor)
 
 
 def _write_back(tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
@@ -252,7 +252,7 @@ def _start_broadcast(
 ) -> Handle:
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         as_buffer(tensor)  # tells why not
-    source = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    source = as_contiguous(tensor)
     result = source if in_place else torch.empty_like(source)
     array = as_buffer(as_moved(source))
     target = array if in_place else as_buffer(as_moved(result))

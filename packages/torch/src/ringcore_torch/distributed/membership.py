@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import os
 import secrets
 import socket
@@ -43,6 +44,7 @@ class Membership:
         self.size = len(ranks)
         self._owns_engine = owns_engine
         self._pairs: dict[tuple[int, int], ProcessSet] = {}
+        self._barriers = itertools.count()
         self._is_world = ranks == list(range(ringcore.size()))
         self.process_set = global_process_set if self._is_world else self._own_set()
 
@@ -70,9 +72,9 @@ class Membership:
             self._store.set("process_set", str(_next_number()))
         return adapter.add_process_set_of_members(self._ranks, int(self._store.get("process_set")))
 
-    def missing(self, number: int, limit: datetime.timedelta) -> list[int]:
+    def missing(self, limit: datetime.timedelta) -> list[int]:
         """Wait until all ranks have come to a barrier; returns those that have not when `limit` has passed."""
-        key = f"barrier.{number}."
+        key = f"barrier.{next(self._barriers)}."
         self._store.set(f"{key}{self.rank}", b"")
         with contextlib.suppress(dist.DistStoreError):
             self._store.wait([f"{key}{rank}" for rank in range(self.size)], limit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +11,12 @@ import torch
 import torch.distributed as dist
 from ringcore import InvalidArgument, MismatchError, adapter
 from ringcore import TimeoutError as RingcoreTimeoutError
-from ringcore._context import ProcessSet
+from ringcore._context import ProcessSet, context
 from ringcore.adapter import Handle
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain
-from ringcore_torch._bridge import as_buffer, as_moved, from_bytes
+from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, from_bytes
 from ringcore_torch.distributed.membership import Membership
 from ringcore_torch.distributed.work import CoalescedWork, Completer, RingWork
 from ringcore_torch.sparse import sparse_allreduce_async
@@ -37,8 +36,6 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     dist.ReduceOp.BOR: torch.bitwise_or,
     dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
-# So many unnamed operations of one kind may be under way at once.
-_NAMES = 65536
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -57,8 +54,9 @@ class RingProcessGroup(dist.ProcessGroup):
         self._limit_s = limit_s
         self._name = name
         self._description = ""
-        self._prefix = f"torch.{name}"
-        self._numbers: dict[str, itertools.count[int]] = {}
+        self._prefix = f"torch.{name}."
+        # On an earlier group of this name the ranks may have made different calls, of which some were refused.
+        context().forget_names(self._prefix)
         self._completer = Completer(f"ringcore-futures-{name}")
         self._coalesced: list[RingWork] | None = None
 
@@ -110,9 +108,8 @@ class RingProcessGroup(dist.ProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         pass  # names of operations count
 
-    def _next_name(self, kind: str) -> str:
-        number = next(self._numbers.setdefault(kind, itertools.count()))
-        return f"{self._prefix}.{kind}.{number % _NAMES}"
+    def _next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
+        return context().next_name(self._prefix + kind, process_set or self._set)
 
     def _work(
         self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None
@@ -121,6 +118,27 @@ class RingProcessGroup(dist.ProcessGroup):
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _parts(self, source: _Flat, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
+        """What came from each rank.
+
+        Args:
+            source: What this rank has sent.
+            handle: Of the allgather or alltoall.
+            expected: Elements from each rank.
+            index: Of the tensor in a group.
+
+        Raises:
+            MismatchError: Another number of elements came.
+        """
+        for rank, (came, wanted) in enumerate(zip(source.counts(handle, index), expected, strict=True)):
+            if came != wanted:
+                sender, receiver = self._membership.job_rank(rank), self._membership.job_rank(self.rank())
+                raise MismatchError(
+                    f"'{handle.name}': rank {sender} sent {came} elements, and rank {receiver} has an output of "
+                    f"{wanted} for them; give outputs the shapes of what the ranks send"
+                )
+        return source.parts(handle, expected, index)
 
     # ---- Reductions ----
 
@@ -195,7 +213,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             if self.rank() in roots:
-                parts = source.parts_of(handle, [tensor.numel()] * self.size())
+                parts = self._parts(source, handle, [tensor.numel()] * self.size())
                 total = parts[0].clone()
                 for part in parts[1:]:
                     total = _BITWISE[op](total, part)
@@ -303,7 +321,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             for index, (source, outputs) in enumerate(zip(sources, output_lists, strict=True)):
-                parts = source.parts_of(handle, [output.numel() for output in outputs], index)
+                parts = self._parts(source, handle, [output.numel() for output in outputs], index)
                 for output, part in zip(outputs, parts, strict=True):
                     output.detach().copy_(part.view(output.shape))
 
@@ -334,7 +352,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
         def finish(handle: Handle) -> None:
             for index, (source, tensor, output) in enumerate(zip(sources, tensors, outputs, strict=True)):
-                parts = source.parts_of(handle, [tensor.numel()] * self.size(), index)
+                parts = self._parts(source, handle, [tensor.numel()] * self.size(), index)
                 flat = output.detach().view(-1) if output.is_contiguous() else torch.empty_like(output).view(-1)
                 for part, place in zip(parts, torch.split(flat, max(tensor.numel(), 1)), strict=False):
                     place.detach().copy_(part)
@@ -417,7 +435,7 @@ class RingProcessGroup(dist.ProcessGroup):
         )  # fmt: skip
 
         def finish(handle: Handle) -> None:
-            flat = torch.cat(source.parts_of(handle, receive))
+            flat = torch.cat(self._parts(source, handle, receive))
             begin = 0
             for output in outputs:
                 output.detach().copy_(flat[begin : begin + output.numel()].view(output.shape))
@@ -450,7 +468,7 @@ class RingProcessGroup(dist.ProcessGroup):
             raise InvalidArgument(f"rank {sender} sends to itself")
         process_set = self._membership.pair(sender, receiver)
         flat = _Flat(tensor)
-        name = self._next_name(f"{sender}to{receiver}.tag{tag}")
+        name = self._next_name(f"{sender}to{receiver}.tag{tag}", process_set)
         root = self._membership.job_rank(sender)
         handle = adapter.broadcast(flat.buffer, flat.buffer, root, name, process_set=process_set)
         if self.rank() == sender:
@@ -470,7 +488,7 @@ class RingProcessGroup(dist.ProcessGroup):
             TimeoutError: It has passed; names the ranks that did not come.
         """
         limit = timeout or datetime.timedelta(seconds=300)
-        missing = self._membership.missing(next(self._numbers.setdefault("monitored", itertools.count())), limit)
+        missing = self._membership.missing(limit)
         if missing:
             raise RingcoreTimeoutError(
                 f"monitored_barrier: ranks {missing} did not come within {limit.total_seconds():g} s"
@@ -503,7 +521,7 @@ class _Flat:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
-        self._contiguous = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        self._contiguous = as_contiguous(tensor)
         flat = as_moved(self._contiguous).view(-1)
         self.width = tensor.dtype.itemsize // flat.dtype.itemsize
         self.buffer = as_buffer(flat)
@@ -514,26 +532,14 @@ class _Flat:
         if self._contiguous.data_ptr() != self._tensor.data_ptr():
             self._tensor.detach().copy_(self._contiguous)
 
-    def parts_of(self, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
-        """What came from each rank.
+    def counts(self, handle: Handle, index: int) -> list[int]:
+        """How many of its elements came from each rank in an allgather or alltoall; `index` in a group."""
+        return [rows // self.width for rows in handle.rows(index)]
 
-        Args:
-            handle: Of an allgather or alltoall.
-            expected: Elements from each rank.
-            index: Of the tensor in a group.
-
-        Raises:
-            MismatchError: Another number of elements came.
-        """
-        counts = [rows // self.width for rows in handle.rows(index)]
-        if counts != list(expected):
-            rank = next(r for r, (came, wanted) in enumerate(zip(counts, expected, strict=True)) if came != wanted)
-            raise MismatchError(
-                f"rank {rank} sent {counts[rank]} elements, and the output for them has {expected[rank]}; give outputs "
-                "the shapes of what the ranks send"
-            )
+    def parts(self, handle: Handle, counts: Sequence[int], index: int) -> list[Tensor]:
+        """What came from each rank, of which `counts` are there."""
         flat = from_bytes(handle.result(index), (sum(counts) * self.width,), self._wire_dtype)
-        return list(torch.split(flat.view(self._tensor.dtype), counts))
+        return list(torch.split(flat.view(self._tensor.dtype), list(counts)))
 
 
 def _check_dtypes(what: str, output: Tensor, source: Tensor) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch
-from ringcore import RingcoreError
+from ringcore import RingcoreError, rank
 from ringcore import TimeoutError as RingcoreTimeoutError
 from ringcore.adapter import Handle
 from torch._C._distributed_c10d import Work
@@ -56,7 +56,10 @@ class RingWork(Work):
         """
         limit_s = self._limit_s if timeout <= _NO_TIMEOUT else timeout.total_seconds()
         if not self.handle.wait(limit_s):
-            raise RingcoreTimeoutError(f"the operation has not ended within {limit_s:g} s; other ranks may be slower")
+            raise RingcoreTimeoutError(
+                f"'{self.handle.name}' has not ended on rank {rank()} within {limit_s:g} s, and goes on; wait again, "
+                "or give the group a longer timeout if other ranks are slower"
+            )
         self._write_results()
         return True
 
@@ -137,8 +140,9 @@ class Completer:
     def __init__(self, name: str) -> None:
         self._name = name
         self._watched: queue.SimpleQueue[_Watched | None] = queue.SimpleQueue()
-        self._leading = threading.Lock()  # Guards: _waiting.
+        self._leading = threading.Lock()  # Guards: _waiting, _closed.
         self._waiting: list[_Watched] = []
+        self._closed = False
         self._lock = threading.Lock()  # Guards: _idle.
         self._idle = 0  # threads that do not run anybody's callbacks
 
@@ -148,7 +152,7 @@ class Completer:
         self._ensure_idle()
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let the threads end, as soon as all futures are set."""
         self._watched.put(None)
 
     def _ensure_idle(self) -> None:
@@ -158,15 +162,29 @@ class Completer:
             self._idle += 1
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
+    def _ends(self) -> bool:
+        """Whether a thread that has found nothing to do may end: not if a future has come since, which relies on it."""
+        with self._lock:
+            if not self._watched.empty():
+                return False
+            self._idle -= 1
+            return True
+
     def _next(self) -> _Watched | None:
-        """Waits for an operation to end. Mostly the first one does; a message may be waited for longer than others."""
+        """Waits for an operation to end. Mostly the first one does; a message may be waited for longer than others.
+
+        Returns:
+            What hangs on it; None: closed, and no operation is waited for.
+        """
         while True:
-            while not self._waiting or not self._watched.empty():
+            while not self._watched.empty() or not (self._waiting or self._closed):
                 item = self._watched.get()
                 if item is None:
-                    self._watched.put(None)  # for the next one
-                    return None
-                self._waiting.append(item)
+                    self._closed = True
+                else:
+                    self._waiting.append(item)
+            if not self._waiting:
+                return None
             with contextlib.suppress(RingcoreError):  # who wants the result is told
                 self._waiting[0][0].wait(_LOOK_AROUND_S)
             for index, (handle, _) in enumerate(self._waiting):
@@ -178,7 +196,9 @@ class Completer:
             with self._leading:
                 item = self._next()
             if item is None:
-                return
+                if self._ends():
+                    return
+                continue
             with self._lock:
                 self._idle -= 1
             self._ensure_idle()

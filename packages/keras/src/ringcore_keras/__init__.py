@@ -1,0 +1,109 @@
+"""ringcore for Keras 3, on TensorFlow, JAX and PyTorch: data-parallel training with three changed lines.
+
+import ringcore_keras as ring
+
+ring.init()
+model.compile(optimizer=ring.DistributedOptimizer(optimizer), ...)
+model.fit(..., callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from ringcore import (
+    ProcessSet,
+    add_process_set,
+    allgather,
+    allgather_object,
+    allreduce,
+    barrier,
+    broadcast,
+    broadcast_object,
+    cross_rank,
+    cross_size,
+    global_process_set,
+    is_homogeneous,
+    is_initialized,
+    join,
+    local_rank,
+    local_size,
+    rank,
+    reducescatter,
+    remove_process_set,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from ringcore import adapter as _adapter
+from ringcore import init as _init
+from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
+from ringcore._version import __version__
+
+from ringcore_keras import callbacks, hooks
+from ringcore_keras.data import shard
+from ringcore_keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, is_distributed
+from ringcore_keras.options import Compression
+from ringcore_keras.saving import load_model
+from ringcore_keras.sync_batch_normalization import SyncBatchNormalization
+from ringcore_keras.variables import broadcast_global_variables, broadcast_variables
+
+_adapter.require_same_version("ringcore-keras")
+hooks.install()
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "init",
+    "is_distributed",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "shard",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+
+def init(**options: Any) -> None:
+    """`ringcore.init`; and progress bars are drawn by rank 0 only.
+
+    Args:
+        options: Of `ringcore.init`.
+    """
+    _init(**options)
+    if rank() > 0:
+        keras.utils.disable_interactive_logging()

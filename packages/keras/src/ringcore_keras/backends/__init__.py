@@ -1,0 +1,52 @@
+"""What differs between Keras' backends: one file each, chosen when ringcore_keras is imported.
+
+The functions take the backend's tensors, and work inside of what the backend compiles.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import keras
+from ringcore import InvalidArgument, RingcoreError
+from ringcore._context import ProcessSet
+
+from ringcore_keras.options import Options
+
+
+class Backend(Protocol):
+    """One of Keras' backends."""
+
+    def reduce_gradients(self, gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+        """The gradients of all ranks; none of them is None."""
+
+    def allreduce_sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
+        """The sum over the ranks of a process set, with a gradient."""
+
+    def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
+        """Whether a boolean scalar is true on all ranks."""
+
+    def as_ringcore_error(self, error: Exception) -> RingcoreError | None:
+        """The exception of ringcore that an exception of the backend tells of; None if it tells of none."""
+
+
+def _load() -> Backend:
+    name = keras.config.backend()
+    if name not in ("tensorflow", "jax", "torch"):
+        raise InvalidArgument(
+            f"ringcore_keras works with Keras' backends tensorflow, jax and torch, not with {name}; set KERAS_BACKEND"
+        )
+    try:
+        backend: Backend = importlib.import_module(f"ringcore_keras.backends.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"ringcore_{name}":
+            raise
+        raise ImportError(
+            f"Keras runs on {name}, and ringcore-{name} is not installed. Remedy: pip install ringcore-{name}"
+        ) from error
+    return backend
+
+
+backend = _load()

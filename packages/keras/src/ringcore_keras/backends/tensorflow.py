@@ -1,0 +1,39 @@
+"""Keras on TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from ringcore._context import ProcessSet
+from ringcore._operations import Min, Sum
+from ringcore_tensorflow import Compression, allreduce, as_ringcore_error
+from ringcore_tensorflow._naming import once_in_graph
+from ringcore_tensorflow.gradients import Reduction
+
+from ringcore_keras.options import Options
+
+__all__ = ["all_true", "allreduce_sum", "as_ringcore_error", "reduce_gradients"]
+
+
+def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    """The gradients of all ranks."""
+    reduction = Reduction(
+        name=options.name, op=options.op, compression=getattr(Compression, options.compression),
+        gradient_predivide_factor=options.gradient_predivide_factor, groups=options.groups,
+        sparse_as_dense=options.sparse_as_dense, process_set=options.process_set,
+    )  # fmt: skip
+    return reduction.apply(gradients, names)
+
+
+def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
+    """The sum over the ranks of a process set."""
+    return allreduce(tensor, op=Sum, name=once_in_graph(name), process_set=process_set)
+
+
+def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
+    """Whether a boolean scalar is true on all ranks."""
+    return tf.cast(
+        allreduce(tf.cast(flag, tf.uint8), op=Min, name=once_in_graph(name), process_set=process_set), tf.bool
+    )

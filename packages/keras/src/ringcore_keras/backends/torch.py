@@ -1,0 +1,43 @@
+"""Keras on PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from ringcore import RingcoreError
+from ringcore._context import ProcessSet
+from ringcore._operations import Min, Sum
+from ringcore_torch import Compression, allreduce, grouped_allreduce_
+
+from ringcore_keras.options import Options
+
+
+def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    """The gradients of all ranks, in place where they are not compressed."""
+    compression = getattr(Compression, options.compression)
+    pairs = [compression.compress(gradient) for gradient in gradients]
+    title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    with torch.no_grad():
+        reduced = grouped_allreduce_(
+            [tensor for tensor, _ in pairs], op=options.op, name=f"{options.name}.{title}",
+            prescale_factor=1.0 / options.gradient_predivide_factor,
+            postscale_factor=options.gradient_predivide_factor, process_set=options.process_set,
+        )  # fmt: skip
+    return [compression.decompress(tensor, dtype) for tensor, (_, dtype) in zip(reduced, pairs, strict=True)]
+
+
+def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
+    """The sum over the ranks of a process set."""
+    return allreduce(tensor, op=Sum, name=name, process_set=process_set)
+
+
+def as_ringcore_error(error: Exception) -> RingcoreError | None:
+    """PyTorch passes exceptions on as they are."""
+    return error if isinstance(error, RingcoreError) else None
+
+
+def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
+    """Whether a boolean scalar is true on all ranks."""
+    return allreduce(flag.to(torch.uint8), op=Min, name=name, process_set=process_set).bool()

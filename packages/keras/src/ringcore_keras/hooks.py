@@ -1,0 +1,56 @@
+"""What importing ringcore_keras changes in Keras: two methods, for models whose optimizer is wrapped.
+
+Neither has a place of its own in Keras where it could be said.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+from ringcore_keras.backends import backend
+from ringcore_keras.optimizer import innermost, is_distributed
+
+
+def install() -> None:
+    """Change them, once."""
+    kinds: Any = keras.optimizers.LossScaleOptimizer, keras.Model
+    if not hasattr(kinds[1].fit, "is_ringcore"):
+        kinds[0].check_finite = _agreeing(kinds[0].check_finite)
+        kinds[1].fit = _with_typed_errors(kinds[1].fit)
+
+
+def _agreeing(of_this_rank: Any) -> Any:
+    """All ranks step, or none: with mixed precision Keras leaves out steps whose gradients are not finite.
+
+    `compile` puts optimizers into a LossScaleOptimizer by itself, so that the check can be met nowhere else.
+    """
+
+    @functools.wraps(of_this_rank)
+    def check_finite(self: Any, grads: Any) -> Any:
+        flag = of_this_rank(self, grads)
+        if not is_distributed(self):
+            return flag
+        options = innermost(self).ring_options
+        return backend.all_true(flag, f"{options.name}.finite", options.process_set)
+
+    return check_finite
+
+
+def _with_typed_errors(plain: Any) -> Any:
+    """`fit` raises what ringcore raises, on every backend; the backend's exception is its cause."""
+
+    @functools.wraps(plain)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(self, *args, **kwargs)
+        except Exception as error:
+            typed = backend.as_ringcore_error(error) if is_distributed(getattr(self, "optimizer", None)) else None
+            if typed is None or typed is error:
+                raise
+            raise typed from error
+
+    fit.is_ringcore = True  # type: ignore[attr-defined]
+    return fit

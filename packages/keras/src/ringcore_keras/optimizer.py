@@ -1,0 +1,188 @@
+"""Optimizers of Keras whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+from ringcore import InvalidArgument
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average
+from ringcore.adapter import ReduceOp
+
+from ringcore_keras.backends import backend
+from ringcore_keras.options import Compression, Options
+
+
+class _Distributed:
+    """The methods that a wrapped optimizer gets; see `DistributedOptimizer`."""
+
+    ring_options: Options
+    _ring_local: set[int]
+    _ring_scale_local: bool
+    _ring_variables: list[Any]
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Reduce the gradients over all ranks, then step."""
+        grads = list(grads)
+        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)  # type: ignore[attr-defined]
+        # Keras passes these on. Past its own __setattr__, which would take them for variables of the optimizer.
+        vars(self)["_ring_variables"] = [
+            variable
+            for gradient, variable in zip(grads, variables, strict=False)
+            if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
+        ]
+        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        """Where Keras is about to use gradients: after they were accumulated, before they are clipped."""
+        return super()._clip_gradients(self._ring_reduce(list(grads)))  # type: ignore[misc]
+
+    def _ring_reduce(self, gradients: list[Any]) -> list[Any]:
+        variables = self._ring_variables
+        if len(variables) != len(gradients):
+            raise InvalidArgument(
+                f"the optimizer was given {len(gradients)} gradients for {len(variables)} variables; wrap the "
+                "optimizer itself, not one that changes its gradients"
+            )
+        results = list(gradients)
+        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._ring_local]
+        if shared:
+            reduced = backend.reduce_gradients(
+                [gradients[i] for i in shared], [variables[i].path for i in shared], self.ring_options
+            )
+            for i, gradient in zip(shared, reduced, strict=True):
+                results[i] = gradient
+        if self._ring_scale_local and self.ring_options.op is Average:
+            # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
+            for i in set(range(len(results))) - set(shared):
+                results[i] = results[i] / self.ring_options.process_set.size()
+        return results
+
+
+def _public_module(kind: type) -> str:
+    """Where Keras looks for the class when it loads a model; so a file loads without ringcore as well."""
+    public = getattr(keras.optimizers, kind.__name__, None)
+    is_keras = isinstance(public, type) and issubclass(kind, public) and kind.__module__.startswith("keras.")
+    return "keras.optimizers" if is_keras else kind.__module__
+
+
+def _wrap(optimizer: Any, options: Options, local: set[int], scale_local: bool) -> Any:
+    kind = type(optimizer)
+    members = {"__doc__": kind.__doc__, "__module__": _public_module(kind)}
+    wrapped = object.__new__(type(kind.__name__, (_Distributed, kind), members))
+    # Variables, schedule and settings stay the same objects.
+    wrapped.__dict__.update(vars(optimizer))
+    vars(wrapped).update(ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[])
+    return wrapped
+
+
+_count = 0
+
+
+def DistributedOptimizer(  # noqa: N802 - the field's name for it
+    optimizer: Any,
+    *,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    compression: str = Compression.none,
+    backward_passes_per_step: int = 1,
+    gradient_predivide_factor: float = 1.0,
+    groups: int | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
+
+    The result is of the optimizer's own class (a subclass of it) and has its variables, learning rate and settings. It
+    is saved as that class: the file loads with and without ringcore; see `load_model`.
+
+    Args:
+        optimizer: Of Keras, or the name of one.
+        name: Of the operations; two models that are trained at once in two threads need two names, unless their
+            variables have different ones.
+        op: `Average` or `Sum` of the gradients.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        backward_passes_per_step: Batches whose gradients are averaged before they are averaged over the ranks and
+            applied: Keras' `gradient_accumulation_steps`, which may be set there as well.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        groups: How many operations the gradients are dealt out to; None: by size. On TensorFlow.
+        sparse_as_dense: Reduce the gradients of embeddings as dense ones: quicker where most rows have one. On
+            TensorFlow; elsewhere they are dense.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op`.
+    """
+    return _distribute(
+        optimizer, set(), False, backward_passes_per_step,
+        Options(
+            name=name if name is not None else "gradients", op=op, compression=compression,
+            gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
+            process_set=process_set,
+        ),
+    )  # fmt: skip
+
+
+def PartialDistributedOptimizer(  # noqa: N802 - the field's name for it
+    optimizer: Any, *, local_layers: Any = None, scale_local_gradients: bool = True, **options: Any
+) -> Any:
+    """`DistributedOptimizer`, but the variables of some layers stay this rank's own.
+
+    Args:
+        optimizer: Of Keras, or the name of one.
+        local_layers: A layer, or several of them; they are built.
+        scale_local_gradients: Divide their gradients by the number of ranks.
+        options: Of `DistributedOptimizer`.
+
+    Raises:
+        InvalidArgument: A layer has no variables yet, or is none.
+    """
+    layers = (
+        [] if local_layers is None else list(local_layers) if isinstance(local_layers, Iterable) else [local_layers]
+    )
+    local: set[int] = set()
+    for layer in layers:
+        if not isinstance(layer, keras.Layer):
+            raise InvalidArgument(f"local_layers takes layers of Keras, not {type(layer).__name__}")
+        if not layer.built:
+            raise InvalidArgument(f"the layer '{layer.name}' has no variables yet; build the model first")
+        local.update(id(variable) for variable in layer.trainable_variables)
+    wrapped = DistributedOptimizer(optimizer, **options)
+    inner = innermost(wrapped)
+    vars(inner).update(_ring_local=local, _ring_scale_local=scale_local_gradients)
+    return wrapped
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside of LossScaleOptimizers."""
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def _distribute(optimizer: Any, local: set[int], scale_local: bool, passes: int, options: Options) -> Any:
+    optimizer = keras.optimizers.get(optimizer)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise InvalidArgument(f"an optimizer of Keras is needed, not {type(optimizer).__name__}")
+    if is_distributed(optimizer):
+        raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.inner_optimizer = _distribute(optimizer.inner_optimizer, local, scale_local, passes, options)
+        return optimizer
+    if passes < 1:
+        raise InvalidArgument(f"backward_passes_per_step is at least 1, not {passes}")
+    if passes > 1:
+        if optimizer.built:
+            raise InvalidArgument(
+                "backward_passes_per_step needs variables that the optimizer, which is built already, lacks; create it "
+                f"with gradient_accumulation_steps={passes}"
+            )
+        optimizer.gradient_accumulation_steps = passes
+    return _wrap(optimizer, options, local, scale_local)
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether an optimizer was wrapped, possibly inside a LossScaleOptimizer."""
+    return isinstance(innermost(optimizer), _Distributed)

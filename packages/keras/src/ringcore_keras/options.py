@@ -1,0 +1,44 @@
+"""How a wrapped optimizer reduces gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ringcore import InvalidArgument
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average, Sum
+from ringcore.adapter import ReduceOp
+
+
+class Compression:
+    """What `compression=` takes.
+
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range.
+    """
+
+    none = "none"
+    fp16 = "fp16"
+    bf16 = "bf16"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """See `DistributedOptimizer`."""
+
+    name: str
+    op: ReduceOp = Average
+    compression: str = Compression.none
+    gradient_predivide_factor: float = 1.0
+    groups: int | None = None
+    sparse_as_dense: bool = False
+    process_set: ProcessSet = global_process_set
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum):
+            raise InvalidArgument(f"DistributedOptimizer takes op=Average or op=Sum, not {self.op.name}")
+        if self.compression not in ("none", "fp16", "bf16"):
+            raise InvalidArgument(f"compression is one of Compression.none, fp16 and bf16, not {self.compression!r}")
+        if self.groups is not None and self.groups < 1:
+            raise InvalidArgument(f"groups is at least 1, not {self.groups}")
+        if self.gradient_predivide_factor != 1.0 and self.op is not Average:
+            raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")

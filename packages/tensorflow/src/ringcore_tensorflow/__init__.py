@@ -1,0 +1,110 @@
+"""ringcore for TensorFlow: data-parallel training with three changed lines.
+
+import ringcore_tensorflow as ring
+
+ring.init()
+tape = ring.DistributedGradientTape(tape)
+ring.broadcast_variables(model.variables, root_rank=0)
+"""
+
+from __future__ import annotations
+
+from ringcore import (
+    ProcessSet,
+    add_process_set,
+    allgather_object,
+    broadcast_object,
+    cross_rank,
+    cross_size,
+    global_process_set,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    remove_process_set,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from ringcore import adapter as _adapter
+from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
+from ringcore._version import __version__
+
+from ringcore_tensorflow._errors import as_ringcore_error
+from ringcore_tensorflow._operations import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    reducescatter,
+    size_op,
+)
+from ringcore_tensorflow.compression import Compression
+from ringcore_tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
+from ringcore_tensorflow.sync_batch_normalization import SyncBatchNormalization
+from ringcore_tensorflow.variables import broadcast_variables
+
+_adapter.require_same_version("ringcore-tensorflow")
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedGradientTape",
+    "Max",
+    "Min",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "as_ringcore_error",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_variables",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]

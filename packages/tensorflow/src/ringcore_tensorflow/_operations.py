@@ -1,0 +1,426 @@
+"""The collectives on tensors: in eager mode, in `tf.function`, in loops and conditions, and their gradients.
+
+The loss of the job is the sum of the losses of its ranks. A tensor that went to several ranks has a part in each of
+them, so that its gradient is the sum of what those ranks send back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from ringcore import InvalidArgument, adapter
+from ringcore._context import ProcessSet, global_process_set, process_set_id_of
+from ringcore._operations import Average, Sum
+from ringcore.adapter import DTYPE_CODES, ReduceOp
+
+from ringcore_tensorflow._errors import as_ringcore_error
+from ringcore_tensorflow._graph import as_written, refuse_xla, run_independently
+from ringcore_tensorflow._naming import Mode, key_of, key_of_gradient
+from ringcore_tensorflow._shim import ops
+from ringcore_tensorflow.compression import Compression, Compressor
+
+_EVEN_SPLITS: list[int] = []
+
+
+def _bits(value: float) -> int:
+    """A double as an attribute of an op: TensorFlow's float attributes have 32 bits."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits)
+
+
+def _as_tensor(value: Any, what: str) -> tf.Tensor:
+    if isinstance(value, tf.IndexedSlices):
+        raise InvalidArgument(f"{what} takes dense tensors; only allreduce takes tf.IndexedSlices")
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype.name not in DTYPE_CODES:
+        raise InvalidArgument(
+            f"{what}: the tensor has dtype {tensor.dtype.name}; convert it to one of {', '.join(DTYPE_CODES)}"
+        )
+    return tensor
+
+
+def call(
+    function: Callable[..., Any], key: tf.Tensor, mode: Mode, *inputs: Any, process_set: int, **attributes: int
+) -> Any:
+    """Run one of the ops, or put it into the graph that is being made."""
+    if mode is not Mode.EAGER:
+        refuse_xla(function.__name__)
+    try:
+        result = function(key, *inputs, mode=int(mode), process_set=process_set, **attributes)
+    except tf.errors.OpError as error:
+        typed = as_ringcore_error(error)
+        if typed is None:
+            raise
+        raise typed from None
+    if mode is not Mode.EAGER:
+        run_independently(result)
+    return result
+
+
+def _start(
+    function: Callable[..., Any], kind: str, name: str | None, process_set: ProcessSet, *inputs: Any, **attributes: int
+) -> Any:
+    key, mode = key_of(name, kind, process_set)
+    return call(function, key, mode, *inputs, process_set=process_set_id_of(process_set), **attributes)
+
+
+def _reduction(op: ReduceOp, prescale_factor: float, postscale_factor: float) -> dict[str, int]:
+    return {"op": int(op), "prescale": _bits(prescale_factor), "postscale": _bits(postscale_factor)}
+
+
+@as_written
+def allreduce(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
+
+    Args:
+        tensor: Of any shape: uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64 or bool.
+            16-bit floats are summed in float32 and rounded once. `tf.IndexedSlices`: see `sparse.allreduce`.
+        op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`; `Average` and `Sum` have gradients.
+            `Adasum` (Maleki et al., MLSys 2021), in eager mode.
+        name: Identifies the tensor on all ranks; without one the place in the program does.
+        compression: What is sent: `Compression.fp16`, `Compression.bf16`.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+
+    Raises:
+        InvalidArgument: An unknown dtype, an average of integers.
+        MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
+        TimeoutError: A rank did not submit it in time. On every rank.
+        PeerLostError: A rank died or left. On every rank.
+
+        In a `tf.function` these come as exceptions of TensorFlow with the same text; see `as_ringcore_error`.
+    """
+    if isinstance(tensor, tf.IndexedSlices):
+        from ringcore_tensorflow import sparse
+
+        factor = prescale_factor * postscale_factor
+        return sparse.allreduce(tensor, op=op, name=name, factor=factor, process_set=process_set)
+    (result,) = grouped_allreduce(
+        [tensor], op=op, name=name, compression=compression, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, _kind="allreduce",
+    )  # fmt: skip
+    return result
+
+
+@as_written
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    _kind: str = "grouped_allreduce",
+) -> list[tf.Tensor]:
+    """`allreduce` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    pairs = [compression.compress(_as_tensor(tensor, _kind)) for tensor in tensors]
+    sent = [tensor for tensor, _ in pairs]
+    if op is ReduceOp.ADASUM:
+        results = _adasum(sent, name, prescale_factor * postscale_factor, process_set, _kind)
+    else:
+        results = _start(
+            ops.ringcore_allreduce, _kind, name, process_set, sent,
+            **_reduction(op, prescale_factor, postscale_factor),
+        )  # fmt: skip
+    return [compression.decompress(tensor, dtype) for tensor, (_, dtype) in zip(results, pairs, strict=True)]
+
+
+def _adasum(
+    tensors: list[tf.Tensor], name: str | None, factor: float, process_set: ProcessSet, kind: str
+) -> list[tf.Tensor]:
+    if not tf.executing_eagerly():
+        raise InvalidArgument(f"{kind} with op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
+    from ringcore._operations import grouped_allreduce as of_arrays
+    from ringcore._operations import name_or_next
+
+    name = name_or_next(name, f"tensorflow.{kind}", process_set)
+    arrays = of_arrays(
+        [tensor.numpy() for tensor in tensors], op=ReduceOp.ADASUM, name=name, prescale_factor=factor,
+        process_set=process_set,
+    )  # fmt: skip
+    return [tf.constant(array) for array in arrays]
+
+
+@tf.RegisterGradient("RingcoreAllreduce")
+def _gradient_of_allreduce(node: Any, *gradients: tf.Tensor) -> list[Any]:
+    op = _differentiable_op(node, "allreduce")
+    results = call(
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), list(gradients),
+        process_set=node.get_attr("process_set"), op=int(op), prescale=node.get_attr("prescale"),
+        postscale=node.get_attr("postscale"),
+    )  # fmt: skip
+    return [None, *results]
+
+
+def _differentiable_op(node: Any, what: str) -> ReduceOp:
+    op = ReduceOp(node.get_attr("op"))
+    if op not in (Average, Sum):
+        raise InvalidArgument(f"{what} with op={op.name} has no gradient; use op=Sum or op=Average")
+    return op
+
+
+def _mode_of(node: Any) -> Mode:
+    """Of an operation's gradient, which may be taken in a graph though the operation was not."""
+    return Mode.EAGER if tf.executing_eagerly() else Mode(max(node.get_attr("mode"), Mode.NAMED))
+
+
+@as_written
+def allgather(tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
+    """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
+
+    Raises:
+        MismatchError: Dtypes or other dimensions differ. On every rank.
+    """
+    (result,) = _gather([tensor], "allgather", name, process_set)
+    return result
+
+
+@as_written
+def grouped_allgather(
+    tensors: Sequence[Any], *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[tf.Tensor]:
+    """`allgather` of several tensors that are released together: all of them run, or none."""
+    return _gather(tensors, "grouped_allgather", name, process_set) if tensors else []
+
+
+def _gather(tensors: Sequence[Any], kind: str, name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
+    sources = [_as_tensor(tensor, kind) for tensor in tensors]
+    results, _ = _start(ops.ringcore_allgather, kind, name, process_set, sources)
+    for source, result in zip(sources, results, strict=True):
+        if not tf.executing_eagerly() and source.shape.rank is not None:
+            result.set_shape([None, *source.shape[1:]])
+    return list(results)
+
+
+@tf.RegisterGradient("RingcoreAllgather")
+def _gradient_of_allgather(node: Any, *gradients: tf.Tensor) -> list[Any]:
+    *gradients, _ = gradients  # the numbers of rows have none
+    process_set = node.get_attr("process_set")
+    totals = call(
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), gradients,
+        process_set=process_set, **_reduction(Sum, 1.0, 1.0),
+    )  # fmt: skip
+    me, rows = rank_op(process_set), node.outputs[-1]
+    parts = []
+    for i, total in enumerate(totals):
+        begin = tf.reduce_sum(rows[i, :me])
+        parts.append(tf.reshape(total[begin : begin + rows[i, me]], tf.shape(node.inputs[1 + i])))
+    return [None, *parts]
+
+
+@as_written
+def broadcast(
+    tensor: Any, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> tf.Tensor:
+    """A new tensor with the root's values.
+
+    Args:
+        tensor: Of the same shape and dtype on every rank.
+        root_rank: Rank of the job whose values win.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+
+    Raises:
+        MismatchError: Ranks named different roots, shapes or dtypes. On every rank.
+    """
+    source = _as_tensor(tensor, "broadcast")
+    return _start(ops.ringcore_broadcast, "broadcast", name, process_set, source, root=_root(root_rank, process_set))
+
+
+def _root(root_rank: int, process_set: ProcessSet) -> int:
+    """Its index in the process set; -1 is refused by the engine, which says why."""
+    members = process_set.ranks
+    return members.index(root_rank) if root_rank in members else -1
+
+
+@tf.RegisterGradient("RingcoreBroadcast")
+def _gradient_of_broadcast(node: Any, gradient: tf.Tensor) -> list[Any]:
+    process_set = node.get_attr("process_set")
+    (total,) = call(
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), [gradient], process_set=process_set,
+        **_reduction(Sum, 1.0, 1.0),
+    )  # fmt: skip
+    is_root = tf.equal(rank_op(process_set), node.get_attr("root"))
+    return [None, tf.where(is_root, total, tf.zeros_like(total))]
+
+
+def broadcast_(
+    variable: tf.Variable, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> tf.Variable:
+    """Give a variable the root's value."""
+    variable.assign(broadcast(variable, root_rank, name=name, process_set=process_set))
+    return variable
+
+
+@as_written
+def reducescatter(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
+    (result,) = grouped_reducescatter(
+        [tensor], op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+        process_set=process_set, _kind="reducescatter",
+    )  # fmt: skip
+    return result
+
+
+@as_written
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    _kind: str = "grouped_reducescatter",
+) -> list[tf.Tensor]:
+    """`reducescatter` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    if op is ReduceOp.ADASUM:
+        raise InvalidArgument(f"{_kind}: Adasum is an allreduce; use op=Sum or op=Average")
+    sources = [_as_tensor(tensor, _kind) for tensor in tensors]
+    results = _start(
+        ops.ringcore_reducescatter, _kind, name, process_set, sources,
+        **_reduction(op, prescale_factor, postscale_factor),
+    )  # fmt: skip
+    for source, result in zip(sources, results, strict=True):
+        if not tf.executing_eagerly() and source.shape.rank is not None:
+            result.set_shape([None, *source.shape[1:]])
+    return list(results)
+
+
+@tf.RegisterGradient("RingcoreReducescatter")
+def _gradient_of_reducescatter(node: Any, *gradients: tf.Tensor) -> list[Any]:
+    op, process_set = _differentiable_op(node, "reducescatter"), node.get_attr("process_set")
+    gathered, _ = call(
+        ops.ringcore_allgather, key_of_gradient(node.inputs[0]), _mode_of(node), list(gradients),
+        process_set=process_set,
+    )  # fmt: skip
+    (prescale, postscale) = struct.unpack(
+        "<dd", struct.pack("<qq", node.get_attr("prescale"), node.get_attr("postscale"))
+    )
+    results = []
+    for total in gathered:
+        factor = tf.constant(prescale * postscale, total.dtype)
+        results.append(total * (factor / tf.cast(size_op(process_set), total.dtype) if op is Average else factor))
+    return [None, *results]
+
+
+@as_written
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send `splits[r]` rows to each rank r and receive theirs; without splits the rows are divided evenly.
+
+    Returns:
+        The received rows in the order of the ranks; with `splits` a pair (rows, int32 tensor of how many came from
+        each rank).
+
+    Raises:
+        MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
+    """
+    source = _as_tensor(tensor, "alltoall")
+    wanted = tf.cast(tf.reshape(_EVEN_SPLITS if splits is None else splits, [-1]), tf.int64)
+    if splits is not None and wanted.shape[0] == 0:
+        raise InvalidArgument("alltoall: there are no splits; pass one for each rank, or None to divide evenly")
+    result, rows = _start(ops.ringcore_alltoall, "alltoall", name, process_set, source, wanted)
+    if not tf.executing_eagerly() and source.shape.rank is not None:
+        result.set_shape([None, *source.shape[1:]])
+    return result if splits is None else (result, tf.cast(rows[0], tf.int32))
+
+
+@tf.RegisterGradient("RingcoreAlltoall")
+def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
+    back, _ = call(
+        ops.ringcore_alltoall, key_of_gradient(node.inputs[0]), _mode_of(node), gradient, node.outputs[1][0],
+        process_set=node.get_attr("process_set"),
+    )  # fmt: skip
+    return [None, back, None]
+
+
+@as_written
+def barrier(*, process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have called it; in a graph, an op that ends then."""
+    _start(ops.ringcore_barrier, "barrier", None, process_set)
+
+
+@as_written
+def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> int:  # noqa: ARG001
+    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
+
+    Args:
+        device: Unused; accepted because scripts written for Horovod pass it.
+        process_set: The ranks that join.
+    """
+    if not tf.executing_eagerly():
+        raise InvalidArgument("join is for the end of a loop in Python; call it outside of tf.function")
+    return adapter.join(process_set=process_set)
+
+
+# ---- Where this process stands, looked up when the graph runs ----
+
+_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)
+
+
+@as_written
+def _place(what: int, process_set: ProcessSet | int = global_process_set) -> tf.Tensor:
+    number = process_set if isinstance(process_set, int) else process_set.process_set_id or 0
+    mode = Mode.EAGER if tf.executing_eagerly() else Mode.NAMED
+    value = call(ops.ringcore_place, tf.constant([], tf.uint8), mode, process_set=number, what=what)
+    if mode is not Mode.EAGER:
+        value.set_shape([])
+    return value
+
+
+def rank_op(process_set: ProcessSet | int = global_process_set) -> tf.Tensor:
+    """This rank's index in a process set, as an int32 scalar that a graph looks up when it runs."""
+    return _place(_RANK, process_set)
+
+
+def size_op(process_set: ProcessSet | int = global_process_set) -> tf.Tensor:
+    """The number of ranks of a process set, as `rank_op`."""
+    return _place(_SIZE, process_set)
+
+
+def local_rank_op() -> tf.Tensor:
+    """This process's number among those of its host, as `rank_op`."""
+    return _place(_LOCAL_RANK)
+
+
+def local_size_op() -> tf.Tensor:
+    """The number of the job's processes on this host, as `rank_op`."""
+    return _place(_LOCAL_SIZE)
+
+
+def process_set_included_op(process_set: ProcessSet | int = global_process_set) -> tf.Tensor:
+    """1 where this process is a member of a process set, else 0; as `rank_op`."""
+    return _place(_INCLUDED, process_set)

@@ -1,0 +1,150 @@
+"""Tapes whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from ringcore import InvalidArgument
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average
+from ringcore.adapter import ReduceOp
+
+from ringcore_tensorflow.compression import Compression, Compressor
+from ringcore_tensorflow.gradients import Reduction
+
+
+class _Tape:
+    """A `tf.GradientTape` of which `gradient` is another one; the rest is the tape's own."""
+
+    def __init__(self, tape: tf.GradientTape, reduction: Reduction, scale_local_gradients: bool) -> None:
+        self._wrapped = tape
+        self._reduction = reduction
+        self._scale_local_gradients = scale_local_gradients
+        self._local: set[int] = set()
+
+    def __enter__(self) -> _Tape:
+        self._wrapped.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._wrapped.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def register_local_source(self, source: Any) -> None:
+        """Leave the gradient of a variable to this rank."""
+        self._local.add(id(source))
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **options: Any) -> Any:
+        """`tf.GradientTape.gradient`, reduced over all ranks.
+
+        Args:
+            target: The loss of this rank.
+            sources: Variables or tensors, in any nest; the same on every rank.
+            output_gradients: See `tf.GradientTape.gradient`.
+            options: `unconnected_gradients`.
+
+        Returns:
+            Gradients in the structure of `sources`: of `register_local_source`'s, this rank's own.
+        """
+        gradients = self._wrapped.gradient(target, sources, output_gradients, **options)
+        flat_sources = tf.nest.flatten(sources)
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        shared = [i for i, source in enumerate(flat_sources) if id(source) not in self._local]
+        reduced = self._reduction.apply([flat[i] for i in shared], [_name_of(flat_sources[i], i) for i in shared])
+        for i in range(len(flat)):
+            # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
+            if i not in shared and self._scale_local_gradients and self._reduction.op is Average:
+                flat[i] = _divided(flat[i], self._reduction.process_set.size())
+        for i, gradient in zip(shared, reduced, strict=True):
+            flat[i] = gradient
+        return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
+
+
+def _name_of(source: Any, index: int) -> str:
+    name = getattr(source, "path", None) or (source.name if isinstance(source, tf.Variable) else "")
+    name = name.removesuffix(":0")
+    return f"{index}.{name}" if name in ("", "Variable") else name
+
+
+def _divided(gradient: Any, ranks: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / ranks, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / ranks
+
+
+def DistributedGradientTape(  # noqa: N802 - the field's name for it
+    gradtape: tf.GradientTape,
+    *,
+    name: str = "gradients",
+    op: ReduceOp = Average,
+    compression: type[Compressor] = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    groups: int | None = None,
+    sparse_as_dense: bool = False,
+    scale_local_gradients: bool = True,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Wrap a tape, before or after it has recorded: `gradient` gives the gradients of all ranks.
+
+    Args:
+        gradtape: A `tf.GradientTape`.
+        name: Of the operations. Tapes that are used at the same time in several threads need different names, unless
+            their variables have different ones.
+        op: `Average` or `Sum`.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        groups: How many operations the gradients are dealt out to; None: by size.
+        sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors: quicker where most rows have a gradient.
+        scale_local_gradients: Divide the gradients of local sources (`register_local_source`) by the number of ranks.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: No tape, or another `op`.
+    """
+    if isinstance(gradtape, _Tape):
+        raise InvalidArgument("the tape is a DistributedGradientTape already; wrap it once")
+    if not isinstance(gradtape, tf.GradientTape):
+        raise InvalidArgument(f"a tf.GradientTape is needed, not {type(gradtape).__name__}")
+    reduction = Reduction(
+        name=name, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
+        sparse_as_dense=sparse_as_dense, process_set=process_set,
+    )  # fmt: skip
+    return _Tape(gradtape, reduction, scale_local_gradients)
+
+
+def PartialDistributedGradientTape(  # noqa: N802 - the field's name for it
+    gradtape: tf.GradientTape, local_layers: Any = None, **options: Any
+) -> Any:
+    """`DistributedGradientTape`, but the variables of some layers stay this rank's own.
+
+    Args:
+        gradtape: A `tf.GradientTape`.
+        local_layers: A Keras layer, or several of them.
+        options: Of `DistributedGradientTape`.
+    """
+    tape = DistributedGradientTape(gradtape, **options)
+    for layer in layers_of(local_layers):
+        for variable in layer.trainable_variables:
+            # Keras' variables hold the tensorflow variable that the tape knows.
+            tape.register_local_source(variable)
+            tape.register_local_source(getattr(variable, "value", variable))
+    return tape
+
+
+def layers_of(layers: Any) -> list[Any]:
+    """What `local_layers` may be, as a list.
+
+    Raises:
+        InvalidArgument: Something in it is no layer.
+    """
+    if layers is None:
+        return []
+    found = list(layers) if isinstance(layers, Iterable) else [layers]
+    wrong = [type(layer).__name__ for layer in found if not hasattr(layer, "trainable_variables")]
+    if wrong:
+        raise InvalidArgument(f"local_layers takes Keras layers, not {', '.join(wrong)}")
+    return found

@@ -1,0 +1,102 @@
+"""Reduces the gradients of a step: what the tape and Keras' optimizers have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from ringcore import InvalidArgument
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average, Sum
+from ringcore.adapter import ReduceOp
+
+from ringcore_tensorflow import _operations as dense
+from ringcore_tensorflow import sparse
+from ringcore_tensorflow._graph import as_written
+from ringcore_tensorflow._naming import once_in_graph
+from ringcore_tensorflow.compression import Compression, Compressor
+
+# Gradients that go together: the first ones of backward are on the way while the others are still made.
+_BUCKET_BYTES = 32 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """How gradients become those of all ranks.
+
+    Args:
+        name: Of the operations; two models that are trained at once in two threads need two names, unless their
+            variables have different ones.
+        op: `Average` or `Sum`.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        groups: How many operations the gradients are dealt out to; None: by size.
+        sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
+        process_set: The ranks that train together.
+    """
+
+    name: str = "gradients"
+    op: ReduceOp = Average
+    compression: type[Compressor] = Compression.none
+    gradient_predivide_factor: float = 1.0
+    groups: int | None = None
+    sparse_as_dense: bool = False
+    process_set: ProcessSet = global_process_set
+
+    def __post_init__(self) -> None:
+        if self.op not in (Average, Sum):
+            raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {self.op.name}")
+        if self.groups is not None and self.groups < 1:
+            raise InvalidArgument(f"groups is at least 1, not {self.groups}")
+        if self.gradient_predivide_factor != 1.0 and self.op is not Average:
+            raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
+
+    @as_written
+    def apply(self, gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        """The gradients of all ranks.
+
+        Args:
+            gradients: Tensors, `tf.IndexedSlices`, or None, which stays None. On every rank the same kinds of the same
+                shapes.
+            names: Of the variables, for errors; the same on every rank.
+        """
+        results = list(gradients)
+        whole: list[int] = []
+        for i, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense:
+                name = once_in_graph(f"{self.name}.{names[i]}")
+                results[i] = sparse.allreduce(gradient, op=self.op, name=name, process_set=self.process_set)
+            elif gradient is not None:
+                results[i] = tf.convert_to_tensor(gradient)
+                whole.append(i)
+        for bucket in self._buckets(whole, results):
+            first, last = names[bucket[0]], names[bucket[-1]]
+            title = first if len(bucket) == 1 else f"{first}..{last}"
+            reduced = dense.grouped_allreduce(
+                [results[i] for i in bucket], op=self.op, name=once_in_graph(f"{self.name}.{title}"),
+                compression=self.compression, prescale_factor=1.0 / self.gradient_predivide_factor,
+                postscale_factor=self.gradient_predivide_factor, process_set=self.process_set,
+            )  # fmt: skip
+            for i, result in zip(bucket, reduced, strict=True):
+                results[i] = result
+        return results
+
+    def _buckets(self, indices: list[int], tensors: list[Any]) -> Iterator[list[int]]:
+        """Last ones first: that is the order in which backward makes them."""
+        if self.groups is not None:
+            count = min(self.groups, len(indices))
+            yield from (indices[i * len(indices) // count : (i + 1) * len(indices) // count] for i in range(count))
+            return
+        bucket: list[int] = []
+        filled = 0
+        for i in reversed(indices):
+            shape = tensors[i].shape
+            filled += (shape.num_elements() or 0) * tensors[i].dtype.size if shape.is_fully_defined() else 0
+            bucket.insert(0, i)
+            if filled >= _BUCKET_BYTES:
+                yield bucket
+                bucket, filled = [], 0
+        if bucket:
+            yield bucket
