@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,7 @@ def _unique_name(context: Any, call: Call) -> str:
 
 
 def _after_the_last(context: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """The operands, and a result of the call before, of which only the dependence counts."""
+    """The operands, and the smallest result of the call before, of which only the dependence counts."""
     last = context.module_context.cached_primitive_lowerings.get(_TARGET)
     here = mlir.ir.InsertionPoint.current.block
     # A loop or a branch with the last call in it stands for it.
@@ -250,7 +251,7 @@ def _after_the_last(context: Any, operands: Sequence[Any]) -> tuple[Any, Sequenc
         last = last.parent.operation
     if last is None or last.parent is None or not last.results:
         return context, operands
-    result = last.results[0]
+    result = min(last.results, key=lambda result: math.prod(result.type.shape))
     shape = jax.core.ShapedArray(tuple(result.type.shape), np.dtype(np.float32))
     return context.replace(avals_in=[*context.avals_in, shape]), [*operands, result]
 
