@@ -41,6 +41,7 @@ FRAMEWORKS = {
         "torch==2.13.0", "numpy", "scikit-learn", "matplotlib", "lightning>=2.6", "pytorch-lightning>=2.6",
         "accelerate>=1.14", "expecttest>=0.3",
     ],
+    "jax": ["jax==0.10.2", "jaxlib==0.10.2", "optax>=0.2.6", "numpy", "scikit-learn"],
 }  # fmt: skip
 # Distributions that share a framework's environment with its adapter.
 COMPANIONS = {"torch": ["lightning", "horovod"]}
@@ -57,8 +58,12 @@ DISTRIBUTIONS = {
     "torch": ["packages/torch", "packages/core/src/ringcore/_version.py"],
     "horovod": ["packages/horovod", "packages/core/src/ringcore/_version.py"],
     "lightning": ["packages/lightning", "packages/core/src/ringcore/_version.py"],
+    "jax": ["packages/jax", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
 }
-BUILD_TOOLS = ["build", "scikit-build-core>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27"]
+BUILD_TOOLS = [
+    "build", "scikit-build-core[hatchling]>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27",
+    "jaxlib==0.10.2",  # the headers of XLA
+]  # fmt: skip
 
 # Program or header -> the Debian package that has it.
 SYSTEM_PACKAGES = {
@@ -250,12 +255,14 @@ def demo(session: nox.Session) -> None:
     session.log("  loss curve: demo-output/2-ranks/loss.png")
 
 
-@nox.session(python=PYTHON, requires=[environment_of("torch")])
+@nox.session(python=PYTHON, requires=[environment_of("torch"), environment_of("jax")])
 def bench(session: nox.Session) -> None:
     """Measure collectives and training beside the peers; makes benchmarks/results and docs/images/allreduce.png."""
     folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     limit = f"--limit-program={folder / 'ringcore_benchmark'}"
     in_environment(session, "torch", "python", "benchmarks/run.py", limit, *session.posargs)
+    if not session.posargs:
+        in_environment(session, "jax", "python", "benchmarks/run.py", "jax")
 
 
 # ---- Testing ----
@@ -267,7 +274,7 @@ def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> 
     in_environment(session, framework, "python", "-m", "pytest", *paths, *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["native", environment_of("torch")])
+@nox.session(venv_backend="none", requires=["native", environment_of("torch"), environment_of("jax")])
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd")
@@ -276,6 +283,10 @@ def tests(session: nox.Session) -> None:
     run_pytest(session, "torch", "the Lightning strategies", "packages/lightning/tests")
     run_pytest(session, "torch", "scripts for Horovod", "packages/horovod/tests")
     run_pytest(session, "torch", "what crosses the packages: conformance, packaging, README", "tests")
+    run_pytest(session, "jax", "the JAX adapter", "packages/jax/tests")
+    run_pytest(
+        session, "jax", "conformance and examples with JAX", "tests/conformance", "tests/test_examples.py", "-k=jax"
+    )
 
 
 @nox.session(python=PYTHON)
@@ -410,12 +421,14 @@ def lint(session: nox.Session) -> None:
     tidy(session)
 
 
-@nox.session(python=PYTHON, requires=[environment_of("torch")])
+@nox.session(python=PYTHON, requires=[environment_of(name) for name in FRAMEWORKS])
 def types(session: nox.Session) -> None:
-    """The strict type checker on the packages and on this file."""
+    """The strict type checker on the packages, each beside its framework, and on this file."""
     install(session, MYPY, "nox")
-    python = environment_binary("torch", "python")
-    session.run("mypy", f"--python-executable={python}", *session.posargs)
+    for framework in FRAMEWORKS:
+        python = environment_binary(framework, "python")
+        sources = [f"packages/{package}/src" for package in ("core", framework, *COMPANIONS.get(framework, []))]
+        session.run("mypy", f"--python-executable={python}", *sources, *session.posargs)
     session.run("mypy", "noxfile.py")
 
 

@@ -1,10 +1,10 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [allreduce] [training] [lightning] [images] [OPTIONS]
+    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [OPTIONS]
 
-Without names all run. Each MPI comes from its wheel into an environment of its own. A repeat starts every library
-once; the figure is the median over the repeats, the spread their smallest and largest value. Results are verified
-by the ranks: a wrong one ends the benchmark.
+Without names all run but the last, which needs an environment with JAX. Each MPI comes from its wheel into an
+environment of its own. A repeat starts every library once; the figure is the median over the repeats, the spread their
+smallest and largest value. Results are verified by the ranks: a wrong one ends the benchmark.
 """
 
 from __future__ import annotations
@@ -238,6 +238,34 @@ def lightning(options: argparse.Namespace) -> None:
     record("lightning", rows, table(header, cells))
 
 
+def jax(options: argparse.Namespace) -> None:
+    """A step of optax with ringcore and with JAX's own data parallelism, beside the same ranks that train alone."""
+    found: dict[str, list[float]] = {}
+    for repeat in range(options.repeats):
+        print(f"jax, repeat {repeat + 1}", flush=True)
+        for line in lines_of(under_ringrun(2, "jax_rank.py", "8", "10", str(ROUNDS)), PYTHON.parent):
+            for strategy, values in line["milliseconds"].items():
+                # The first round compiles.
+                found.setdefault(strategy, []).append(statistics.median(values[1:]))
+    rows = [{"ranks": 2, "model": "mlp", "strategy": name, "milliseconds": values} for name, values in found.items()]
+    over = {
+        strategy: [value - alone for value, alone in zip(found[strategy], found["alone"], strict=True)]
+        for strategy in ("ringcore", "jax")
+    }
+    ratio = statistics.median(a / b for a, b in zip(over["ringcore"], over["jax"], strict=True))
+    cells = [
+        MODEL_LABELS["mlp"], spread(found["alone"]), spread(over["ringcore"]), spread(over["jax"]), f"{ratio:.2f}",
+    ]  # fmt: skip
+    header = [
+        "JAX, 2 ranks, batch 8",
+        "a step alone, ms",
+        "more with ringcore, ms",
+        "more with JAX and gloo, ms",
+        "ratio",
+    ]
+    record("jax", rows, table(header, [cells]))
+
+
 def images(options: argparse.Namespace) -> None:
     """Images a second of a ResNet-50-shaped net on synthetic data, as Horovod publishes it."""
     batch = 8
@@ -264,7 +292,7 @@ def images(options: argparse.Namespace) -> None:
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["allreduce", "training", "lightning", "images", []])
+    parser.add_argument("what", nargs="*", choices=["allreduce", "training", "lightning", "images", "jax", []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
@@ -280,6 +308,8 @@ def main() -> None:
         lightning(options)
     if "images" in what:
         images(options)
+    if "jax" in what:
+        jax(options)
 
 
 if __name__ == "__main__":

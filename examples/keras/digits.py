@@ -1,4 +1,4 @@
-"""Scanned digits with model.fit: KERAS_BACKEND=jax ringrun -np 2 python examples/keras/digits.py, or tensorflow, torch."""
+"""Scanned digits with model.fit: ringrun -np 2 python examples/keras/digits.py, with any KERAS_BACKEND."""
 
 import keras
 import ringcore_keras as ring

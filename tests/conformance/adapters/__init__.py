@@ -14,12 +14,14 @@ ADAPTERS = {
     "torch": "ringcore-torch",
     "torch_distributed": "ringcore-torch",
     "tensorflow": "ringcore-tensorflow",
+    "jax": "ringcore-jax",
 }
 # The same with tensors of another kind; what differs is in the adapter, so that one transport and two ranks do.
 VARIANTS = {
     "torch_strided": "ringcore-torch",
     "torch_leaf": "ringcore-torch",
     "tensorflow_function": "ringcore-tensorflow",
+    "jax_jit": "ringcore-jax",
 }
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_set"}}
@@ -28,7 +30,8 @@ LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_s
 class Adapter(Protocol):
     """One framework."""
 
-    # Has allreduce, allgather, ... by the names and with the keywords that all adapters share.
+    # Has allreduce, allgather, ... by the names and with the keywords that all adapters share; those in place, whose
+    # names end in "_", where the framework's tensors can be written.
     collectives: ModuleType
     # Names of numpy's dtypes, and bfloat16.
     dtypes: tuple[str, ...]

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,8 @@ _context: Context | None = None
 _inherited: Context | None = None  # of the parent of this forked process; its engine did not come along
 _lock = threading.Lock()
 _farewell = ""
+# Of adapters: called by `shutdown` while the engine still runs.
+before_shutdown: list[Callable[[], None]] = []
 
 
 def _forget_parent() -> None:
@@ -139,6 +141,9 @@ def init(*, settings: Settings | None = None, placement: Placement | None = None
 def shutdown() -> None:
     """Leave the job: tell the other ranks, stop the engine. Does nothing when not initialised."""
     global _context
+    if _context is not None:
+        for finish in before_shutdown:
+            finish()
     with _lock:
         current = _context
         if current is None:

@@ -18,6 +18,7 @@ from ringcore._buffer import as_buffer
 from ringcore._context import (
     ProcessSet,
     add_process_set_of_members,
+    before_shutdown,
     context,
     global_process_set,
     process_set_id_of,
@@ -39,6 +40,7 @@ __all__ = [
     "alltoall",
     "as_buffer",
     "barrier",
+    "before_shutdown",
     "broadcast",
     "capi",
     "copy",
@@ -101,6 +103,9 @@ copy = _native.copy
 
 # capi(): the address of the functions of native/capi/ringcore.h, for the compiled half of an adapter.
 capi = _native.capi
+
+# before_shutdown: functions that `shutdown` calls while the engine still runs, at the end of the process too. For
+# frameworks that work in the background: what they have begun needs this rank.
 
 # Makes the result of a handle that has ended.
 Finish = Callable[[Handle], Any]

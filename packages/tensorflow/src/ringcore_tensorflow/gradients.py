@@ -18,8 +18,8 @@ from ringcore_tensorflow._graph import as_written
 from ringcore_tensorflow._naming import once_in_graph
 from ringcore_tensorflow.compression import Compression, Compressor
 
-# Gradients that go together. They are still in the caches when they are reduced, and the first ones are on the way while
-# backward makes the others.
+# Gradients that go together. They are still in the caches when they are reduced, and the first ones are on the way
+# while backward makes the others.
 _BUCKET_BYTES = 4 << 20
 
 

@@ -1,0 +1,111 @@
+"""ringcore for JAX: data-parallel training with three changed lines.
+
+import ringcore_jax as ring
+
+ring.init()
+params = ring.broadcast_parameters(params, root_rank=0)
+optimizer = ring.DistributedOptimizer(optax.adam(1e-3))
+"""
+
+from __future__ import annotations
+
+from ringcore import (
+    ProcessSet,
+    add_process_set,
+    allgather_object,
+    broadcast_object,
+    cross_rank,
+    cross_size,
+    global_process_set,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    remove_process_set,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from ringcore import adapter as _adapter
+from ringcore._operations import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
+from ringcore._version import __version__
+from ringcore.adapter import Handle
+
+from ringcore_jax._operations import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_async,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_async,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+    reducescatter_async,
+)
+from ringcore_jax.compression import Compression
+from ringcore_jax.optimizer import DistributedOptimizer, allreduce_gradients, value_and_grad
+from ringcore_jax.state import broadcast_parameters
+
+_adapter.require_same_version("ringcore-jax")
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Handle",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_async",
+    "allreduce_gradients",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_async",
+    "broadcast_object",
+    "broadcast_parameters",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+    "value_and_grad",
+]

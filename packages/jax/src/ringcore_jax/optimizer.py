@@ -1,0 +1,155 @@
+"""Gradients that are averaged over all ranks, and an optax optimizer that averages them before it steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from ringcore import InvalidArgument
+from ringcore._context import ProcessSet, global_process_set
+from ringcore.adapter import ReduceOp
+
+from ringcore_jax._operations import allreduce
+from ringcore_jax.compression import Compression, Compressor
+
+if TYPE_CHECKING:
+    import optax
+
+
+def allreduce_gradients(
+    gradients: Any,
+    *,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    compression: type[Compressor] = Compression.none,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    name: str = "gradients",
+) -> Any:
+    """Reduce a pytree of gradients over all ranks, in one operation.
+
+    Args:
+        gradients: What `jax.grad` returns.
+        op: `Average` or `Sum`.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        process_set: The ranks that train together.
+        name: Identifies the operation on all ranks.
+    """
+    leaves, structure = jax.tree.flatten(gradients)
+    # Integer parameters have gradients without values.
+    floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]
+    reduced = iter(
+        allreduce(
+            floats, op=op, name=name, compression=compression, process_set=process_set,
+            prescale_factor=1.0 / gradient_predivide_factor, postscale_factor=gradient_predivide_factor,
+        )
+    )  # fmt: skip
+    return jax.tree.unflatten(
+        structure, [leaf if leaf.dtype == jax.dtypes.float0 else next(reduced) for leaf in leaves]
+    )
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """`jax.value_and_grad` with the gradients, and the value, averaged over all ranks in one operation.
+
+    Args:
+        fun: The loss of this rank's part of the batch.
+        argnums: See `jax.value_and_grad`.
+        has_aux: `fun` returns a pair, whose second half stays this rank's own.
+        options: See `allreduce_gradients`.
+    """
+    local = jax.value_and_grad(fun, argnums, has_aux)
+
+    def averaged(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = local(*args, **kwargs)
+        if not has_aux:
+            return allreduce_gradients((value, gradients), **options)
+        loss, gradients = allreduce_gradients((value[0], gradients), **options)
+        return (loss, value[1]), gradients
+
+    return averaged
+
+
+def DistributedOptimizer(  # noqa: N802 - the field's name for it
+    optimizer: optax.GradientTransformation,
+    *,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    name: str = "DistributedOptimizer",
+) -> optax.GradientTransformationExtraArgs:
+    """Wrap an optax optimizer: before it steps, gradients are averaged over all ranks, in one operation.
+
+    Its `update` works inside `jit` and outside. What sees averages, such as clipping, belongs inside:
+    `DistributedOptimizer(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))`.
+
+    Args:
+        optimizer: Over a pytree of parameters of float dtypes, the same on every rank. Its state stays its own, unless
+            `backward_passes_per_step` adds the sums.
+        op: `Average` or `Sum` of the gradients.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        backward_passes_per_step: Calls of `update` whose gradients are summed before they are averaged over the ranks;
+            the ones before the last change nothing.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        process_set: The ranks that train together.
+        name: Identifies the gradients on all ranks; of several optimizers in one program each may have its own.
+
+    Raises:
+        InvalidArgument: An `op` that is neither `Average` nor `Sum`, less than one backward pass.
+    """
+    import optax
+
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise InvalidArgument(f"DistributedOptimizer takes op=Average or op=Sum, not {op.name}")
+    if backward_passes_per_step < 1:
+        raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+    wrapped = optax.with_extra_args_support(optimizer)
+
+    def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        averaged = allreduce_gradients(
+            gradients, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
+            process_set=process_set, name=name,
+        )  # fmt: skip
+        stepped: tuple[Any, Any] = wrapped.update(averaged, state, params, **extra)
+        return stepped
+
+    averaging = optax.GradientTransformationExtraArgs(wrapped.init, update)
+    return averaging if backward_passes_per_step == 1 else _summing(averaging, backward_passes_per_step)
+
+
+class Sums(NamedTuple):
+    """The state of an optimizer that steps after several backward passes."""
+
+    gradients: Any
+    passes: Any
+    inner: Any
+
+
+def _summing(optimizer: optax.GradientTransformationExtraArgs, passes: int) -> optax.GradientTransformationExtraArgs:
+    """Sum gradients in their own dtype, and let the optimizer step with the sum of so many."""
+    import optax
+
+    def init(params: Any) -> Sums:
+        return Sums(jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32), optimizer.init(params))
+
+    def update(gradients: Any, state: Sums, params: Any = None, **extra: Any) -> tuple[Any, Sums]:
+        sums = jax.tree.map(jnp.add, state.gradients, gradients)
+
+        def step() -> tuple[Any, Sums]:
+            updates, inner = optimizer.update(sums, state.inner, params, **extra)
+            return updates, Sums(jax.tree.map(jnp.zeros_like, sums), jnp.zeros_like(state.passes), inner)
+
+        def wait() -> tuple[Any, Sums]:
+            updates, _ = jax.eval_shape(step)
+            return jax.tree.map(jnp.zeros_like, updates), Sums(sums, state.passes + 1, state.inner)
+
+        stepped: tuple[Any, Sums] = jax.lax.cond(state.passes + 1 == passes, step, wait)
+        return stepped
+
+    return optax.GradientTransformationExtraArgs(init, update)

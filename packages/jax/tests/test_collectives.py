@@ -1,0 +1,318 @@
+"""The collectives inside compiled programs: results, derivatives, loops, batches, and the order of the calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+from support.rank import await_mark, mark
+
+JOBS = pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "shm"), (2, "tcp")])
+
+
+def run(function, size: int, folder: Path, *args, **env: str) -> list:
+    return ranks.run(function, size, folder, *args, env={"JAX_PLATFORMS": "cpu", **env}, limit_s=100)
+
+
+def every_collective_on_every_dtype() -> list:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+    from conformance.payload import payload, reduced
+
+    jax.config.update("jax_enable_x64", True)
+    ring.init()
+    me, size, wrong = ring.rank(), ring.size(), []
+
+    def check(what: str, got, expected) -> None:
+        got = np.asarray(got)
+        if got.dtype != expected.dtype or got.shape != expected.shape or not np.array_equal(got, expected):
+            wrong.append(f"{what}: {got} instead of {expected}")
+
+    def step(x, scalar):
+        return {
+            "sum": ring.allreduce({"x": x, "scalar": scalar}, op=ring.Sum),
+            "max": ring.allreduce(x, op=ring.Max),
+            "gathered": ring.allgather({"x": x, "scalar": scalar}),
+            "scattered": ring.reducescatter(x, op=ring.Sum),
+            "scattered unevenly": ring.reducescatter(x[1:], op=ring.Sum),
+            "exchanged": ring.alltoall(x),
+            "sent": ring.broadcast({"x": x, "empty": x[:0]}, size - 1),
+        }
+
+    for dtype in ringcore.adapter.DTYPE_CODES:
+        parts = [payload(rank, (2 * size, 3), dtype) for rank in range(size)]
+        scalars = [part[0, 0] for part in parts]
+        got = jax.jit(step)(jnp.asarray(parts[me]), jnp.asarray(scalars[me]))
+        total = reduced(parts, "sum")
+        check(f"sum of {dtype}", got["sum"]["x"], total)
+        check(f"sum of scalars of {dtype}", got["sum"]["scalar"], reduced([np.asarray(s) for s in scalars], "sum"))
+        check(f"max of {dtype}", got["max"], reduced(parts, "max"))
+        check(f"gathered {dtype}", got["gathered"]["x"], np.concatenate(parts))
+        check(f"gathered scalars of {dtype}", got["gathered"]["scalar"], np.stack(scalars))
+        check(f"scattered {dtype}", got["scattered"], total[2 * me : 2 * me + 2])
+        begin = 1 + 2 * me  # all ranks but the last have two rows
+        check(f"unevenly scattered {dtype}", got["scattered unevenly"], total[begin : min(begin + 2, 2 * size)])
+        check(f"exchanged {dtype}", got["exchanged"], np.concatenate([part[2 * me : 2 * me + 2] for part in parts]))
+        check(f"sent {dtype}", got["sent"]["x"], parts[-1])
+        check(f"sent nothing of {dtype}", got["sent"]["empty"], parts[-1][:0])
+    return wrong
+
+
+@JOBS
+def test_every_collective_on_every_dtype(tmp_path: Path, size: int, transport: str) -> None:
+    assert run(every_collective_on_every_dtype, size, tmp_path, RINGCORE_TRANSPORT=transport) == [[]] * size
+
+
+def derivatives() -> list:
+    """Against the derivative of the job's loss, computed from all ranks' inputs by one process without ringcore."""
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    jax.config.update("jax_enable_x64", True)
+    ring.init()
+    me, size, wrong = ring.rank(), ring.size(), []
+    rows = 2 * size
+    everybody = jax.random.normal(jax.random.key(0), (size, rows, 3), jnp.float64)
+    weights = jax.random.normal(jax.random.key(1), (size, size * rows, 3), jnp.float64)  # each rank's loss is another
+
+    def shares(total, count):
+        sizes = [count // size + (rank < count % size) for rank in range(size)]
+        return jnp.split(total, np.cumsum(sizes)[:-1].tolist())
+
+    # What a rank calls, and what all of them get from it.
+    cases = {
+        "sum": (lambda x: ring.allreduce(x, op=ring.Sum), lambda xs: [xs.sum(0)] * size),
+        "scaled average": (
+            lambda x: ring.allreduce(x, prescale_factor=0.5, postscale_factor=3.0),
+            lambda xs: [1.5 * xs.mean(0)] * size,
+        ),
+        "group": (
+            lambda x: ring.allreduce({"a": x, "b": x[0] * 2}, op=ring.Sum)["a"],
+            lambda xs: [xs.sum(0)] * size,
+        ),
+        "allgather": (ring.allgather, lambda xs: [xs.reshape(-1, 3)] * size),
+        "broadcast": (lambda x: ring.broadcast(x, size - 1), lambda xs: [xs[-1]] * size),
+        "reducescatter": (
+            lambda x: ring.reducescatter(x, prescale_factor=2.0), lambda xs: shares(2.0 * xs.mean(0), rows),
+        ),
+        "uneven reducescatter": (
+            lambda x: ring.reducescatter(x[1:], op=ring.Sum), lambda xs: shares(xs[:, 1:].sum(0), rows - 1),
+        ),
+        "alltoall": (
+            ring.alltoall,
+            lambda xs: [jnp.concatenate([x[2 * rank : 2 * rank + 2] for x in xs]) for rank in range(size)],
+        ),
+    }  # fmt: skip
+
+    def loss(rank, y):
+        return (weights[rank, : y.shape[0]] * y**3).sum()
+
+    for what, (call, model) in cases.items():
+        expected = jax.grad(lambda xs, model=model: sum(loss(rank, y) for rank, y in enumerate(model(xs))))(everybody)
+        own = lambda x, call=call: loss(me, call(x))  # noqa: E731
+        ways = {"eager": jax.grad(own), "jit": jax.jit(jax.grad(own)), "remat": jax.jit(jax.grad(jax.checkpoint(own)))}
+        for way, gradient in ways.items():
+            error = float(jnp.abs(gradient(everybody[me]) - expected[me]).max())
+            # A handful of roundings of numbers below a thousand.
+            if not error < 1e-11:
+                wrong.append(f"{way} {what}: {error}")
+        direction = jnp.ones_like(everybody)
+        _, moved = jax.jvp(call, (everybody[me],), (direction[me],))
+        _, expected_moved = jax.jvp(lambda xs, model=model: model(xs)[me], (everybody,), (direction,))
+        if not float(jnp.abs(moved - expected_moved).max()) < 1e-11:
+            wrong.append(f"forward {what}")
+    return wrong
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_derivatives_are_those_of_the_sum_of_all_losses(tmp_path: Path, size: int) -> None:
+    assert run(derivatives, size, tmp_path) == [[]] * size
+
+
+def loops_and_batches() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    me, size = ring.rank(), ring.size()
+    x = jnp.arange(6.0).reshape(3, 2) + me
+    total = size * np.arange(6.0).reshape(3, 2) + sum(range(size))
+
+    def scanned(x):
+        def body(carry, _):
+            carry = ring.allreduce(carry) * 2
+            return carry, ring.allreduce(carry.sum(), op=ring.Max)
+
+        return jax.lax.scan(body, x, None, length=5, unroll=2)
+
+    last, largest = jax.jit(scanned)(x)
+    doubling = lambda carry, _: (ring.allreduce(carry) * 2, None)  # noqa: E731
+    through = jax.jit(jax.grad(lambda x: jax.lax.scan(doubling, x, None, length=5)[0].sum()))(x)
+    powers = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: ring.allreduce(y, op=ring.Sum), x))(x)
+    doubled = jax.jit(lambda v: ring.allreduce(v, name="inner"), inline=True)
+    twice = jax.jit(lambda x: (doubled(x), doubled(x * 2)))(x)
+    again = jax.jit(lambda v: ring.allreduce(v) * 2)
+    written_out = jax.jit(lambda x: again(again(again(x))))(x)
+    branch = jax.jit(lambda x, yes: jax.lax.cond(yes, lambda v: ring.allreduce(v, op=ring.Sum), lambda v: v, x))
+    return {
+        "scan": np.allclose(last, 32 * total / size, rtol=1e-6),
+        "scan's outputs": np.allclose(largest, 2 ** np.arange(1, 6) * total.sum() / size, rtol=1e-6),
+        "gradient through scan": np.array_equal(through, np.full((3, 2), 32.0)),
+        "fori_loop": np.array_equal(powers, total * size**2),
+        "one name twice": np.allclose(twice[1], 2 * twice[0]) and np.allclose(twice[0], total / size),
+        "steps written out": np.allclose(written_out, 8 * total / size),
+        "cond": [float(branch(x, yes).sum()) for yes in (True, False)] == [float(total.sum()), float(x.sum())],
+        "vmap": np.array_equal(jax.vmap(lambda v: ring.allreduce(v, op=ring.Sum))(x), total),
+        "vmap of a gather": np.array_equal(
+            jax.jit(jax.vmap(ring.allgather, in_axes=1, out_axes=1))(x), ring.allgather(x)
+        ),
+        "vmap of a group": np.array_equal(
+            jax.vmap(lambda a, b: ring.allreduce([a, b], op=ring.Sum)[0], in_axes=(0, None))(x, x), total
+        ),
+    }
+
+
+def test_loops_branches_and_batches(tmp_path: Path) -> None:
+    for found in run(loops_and_batches, 2, tmp_path):
+        assert all(found.values()), found
+
+
+def order(timeline: str) -> list:
+    """XLA prefers other orders on the two ranks: results are needed, and operands ready, in reverse."""
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    me, count = ring.rank(), 12
+
+    def slow(x, steps):
+        return jax.lax.fori_loop(0, steps, lambda _, y: jnp.cos(y), x)
+
+    @jax.jit
+    def step(x, steps):
+        results = [
+            ring.allreduce(jnp.cumsum(slow(x + i, steps[i])), op=ring.Sum, name=f"tensor.{i}") for i in range(count)
+        ]
+        return results if me == 0 else results[::-1]
+
+    x = jnp.ones(20000)
+    steps = jnp.arange(count) * 20
+    steps = steps if me == 0 else steps[::-1]
+    jax.block_until_ready(step(x, steps))
+    ring.start_timeline(timeline)
+    for _ in range(5):
+        results = step(x, steps)
+    results = results if me == 0 else results[::-1]
+    outcome = [float(result[-1]) for result in results]
+    ring.stop_timeline()
+    return outcome
+
+
+def test_ranks_keep_one_order_where_xla_would_take_two(tmp_path: Path) -> None:
+    timeline = tmp_path / "timeline.json"
+    first, second = run(order, 2, tmp_path, str(timeline), RINGCORE_TIMEOUT_S="10")
+    assert first == second
+    events = json.loads(timeline.read_text())["traceEvents"]
+    for rank in range(2):
+        begun = [event for event in events if event["ph"] == "X" and event["pid"] == rank]
+        begun = [event for event in begun if event["name"] == "negotiate" and "tensor." in event["args"]["tensor"]]
+        names = [event["args"]["tensor"] for event in sorted(begun, key=lambda event: event["ts"])]
+        assert names == [f"tensor.{i}" for i in range(12)] * 5
+
+
+def readiness() -> list:
+    """Rank 0 has one operand at once and the other only after the first exchange; rank 1 the other way round."""
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    late = "second" if ring.rank() == 0 else "first"
+
+    def hold(name, x):
+        if name == late:
+            await_mark("early", 1 - ring.rank())
+        else:
+            mark("early")
+        return x
+
+    @jax.jit
+    def step(x):
+        operands = [
+            jax.pure_callback(lambda v, name=name: hold(name, v), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+            for name in ("first", "second")
+        ]
+        return [ring.allreduce(operand, op=ring.Sum).sum() for operand in operands]
+
+    return [float(value) for value in step(jnp.ones(3))]
+
+
+def test_operands_may_be_ready_in_another_order_on_each_rank(tmp_path: Path) -> None:
+    assert run(readiness, 2, tmp_path, RINGCORE_TIMEOUT_S="20") == [[6.0, 6.0]] * 2
+
+
+def retraced() -> list:
+    """Rank 1 compiles for every step, rank 0 once; names without a name still meet."""
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+
+    @jax.jit
+    def step(batch):
+        return ring.allreduce(batch.sum()), ring.allreduce({"sum": batch.sum() * 2, "count": jnp.ones(2)})
+
+    found = []
+    for number in range(4):
+        batch = jnp.ones(8 if ring.rank() == 0 else 8 + number)
+        mean, more = step(batch)
+        found.append([float(mean), float(more["sum"]), float(more["count"].sum())])
+    return found
+
+
+def test_one_rank_may_compile_more_often(tmp_path: Path) -> None:
+    expected = [[8 + number / 2, 16 + number, 2.0] for number in range(4)]
+    assert run(retraced, 2, tmp_path) == [expected] * 2
+
+
+def on_arrays() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    me, size = ring.rank(), ring.size()
+    x = jnp.arange(4.0) + me
+    handles = [ring.allreduce_async({"x": x}, op=ring.Sum), ring.allgather_async(x[: me + 1])]
+    handles += [ring.reducescatter_async(x), ring.alltoall_async(jnp.arange(size)), ring.broadcast_async(x, 1)]
+    summed, gathered, scattered, exchanged, sent = [ring.synchronize(handle) for handle in handles]
+    rows, received = ring.alltoall(jnp.arange(me + 1), [0] * (size - 1) + [me + 1])
+    half = ring.allreduce({"w": jnp.asarray([1.0, 1.0 + 2.0**-9])}, compression=ring.Compression.bf16)
+    combined = ring.allreduce(jnp.eye(size)[me], op=ring.Adasum)
+    return {
+        "kept": np.array_equal(x, np.arange(4.0) + me),
+        "sum": np.array_equal(summed["x"], size * np.arange(4.0) + sum(range(size))),
+        "gathered": np.array_equal(gathered, np.concatenate([np.arange(r + 1.0) + r for r in range(size)])),
+        "types": all(isinstance(y, jax.Array) for y in (summed["x"], gathered, scattered, exchanged, sent)),
+        "exchanged": np.array_equal(exchanged, np.full(size, me)),
+        "sent": np.array_equal(sent, np.arange(4.0) + 1),
+        "splits": list(received) == ([r + 1 for r in range(size)] if me == size - 1 else [0] * size),
+        "rows": rows.shape[0] == int(sum(received)),
+        "bf16": half["w"].dtype == jnp.float32 and float(half["w"][1]) == 1.0,
+        "adasum": np.allclose(combined, 1.0),  # orthogonal vectors add
+        "nothing": ring.allreduce([]) == [] and ring.synchronize(ring.allreduce_async({})) == {},
+    }
+
+
+def test_arrays_outside_programs(tmp_path: Path) -> None:
+    for found in run(on_arrays, 2, tmp_path):
+        assert all(found.values()), found

@@ -1,0 +1,335 @@
+"""Training with optax on several ranks, and what happens when it goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+from support.rank import caught, mark
+
+# The report comes within milliseconds or the heartbeat's limit; the bound only tells a hang from an error.
+HANG_S = 10.0
+
+
+def run(function, size: int, folder: Path, *args, **env: str) -> list:
+    return ranks.run(function, size, folder, *args, env={"JAX_PLATFORMS": "cpu", **env}, limit_s=100)
+
+
+def trains(kind: str, dtype: str, steps: int) -> dict:
+    import hashlib
+
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import ringcore_jax as ring
+
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    ring.init()
+    me, size, batch = ring.rank(), ring.size(), 4
+    passes = 3 if kind == "accumulate" else 1
+    plain = {"sgd": optax.sgd(0.05, momentum=0.9), "adam": optax.adam(1e-2)}.get(kind, optax.sgd(0.02))
+    if kind == "clip":
+        plain = optax.chain(optax.clip_by_global_norm(0.5), plain)
+
+    def start(seed):
+        first, second = jax.random.split(jax.random.key(seed))
+        return {
+            "hidden": {"w": jax.random.normal(first, (6, 16), dtype) / 3, "b": jnp.zeros(16, dtype)},
+            "out": jax.random.normal(second, (16, 3), dtype) / 4,
+        }
+
+    def loss(params, inputs):
+        hidden = jnp.tanh(inputs @ params["hidden"]["w"] + params["hidden"]["b"])
+        return jnp.mean((hidden @ params["out"] - jnp.sin(inputs[:, :3])) ** 2)
+
+    options = {"gradient_predivide_factor": 2.0} if kind == "predivided" else {}
+    optimizer = ring.DistributedOptimizer(plain, backward_passes_per_step=passes, **options)
+    params = ring.broadcast_parameters(start(me), root_rank=size - 1)
+    reference = start(size - 1)
+    state, reference_state = optimizer.init(params), plain.init(reference)
+
+    @jax.jit
+    def step(params, state, inputs):
+        updates, state = optimizer.update(jax.grad(loss)(params, inputs), state, params)
+        return optax.apply_updates(params, updates), state
+
+    @jax.jit
+    def reference_step(params, state, inputs):
+        updates, state = plain.update(jax.grad(sum_of_losses)(params, inputs), state, params)
+        return optax.apply_updates(params, updates), state
+
+    def sum_of_losses(params, inputs):
+        return sum(loss(params, part) for part in jnp.split(inputs, passes))
+
+    for number in range(steps):
+        # One step of the reference takes the batches of all ranks and passes.
+        inputs = jax.random.normal(jax.random.key(number), (passes, size, batch, 6), dtype)
+        for part in range(passes):
+            params, state = step(params, state, inputs[part, me])
+        reference, reference_state = reference_step(reference, reference_state, inputs.reshape(-1, 6))
+    differences = jax.tree.leaves(jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, reference))
+    digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))).hexdigest()
+    moved = max(jax.tree.leaves(jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, start(size - 1))))
+    return {"difference": max(differences), "equal": len(set(ring.allgather_object(digest))) == 1, "moved": moved}
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "accumulate", "clip", "predivided"])
+@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp")])
+def test_ranks_train_like_one_with_all_their_batches(tmp_path: Path, kind: str, size: int, transport: str) -> None:
+    for found in run(trains, size, tmp_path, kind, "float64", 12, RINGCORE_TRANSPORT=transport):
+        # Twelve steps of sums in another order: Adam divides by gradients' sizes, of which some are a thousandth.
+        assert found["difference"] < (1e-11 if kind == "adam" else 1e-13)
+        assert found["equal"], "the ranks' weights differ"
+        assert found["moved"] > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_five_hundred_steps_in_float32(tmp_path: Path, kind: str) -> None:
+    for found in run(trains, 2, tmp_path, kind, "float32", 500):
+        # Each step rounds weights of about one by 6e-8, in one direction at worst.
+        assert found["difference"] < 500 * 6e-8
+        assert found["equal"], "the ranks' weights differ"
+
+
+def several_models() -> dict:
+    """Two models one after the other, two in one program, and an engine that is started anew between steps."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import ringcore_jax as ring
+
+    ring.init()
+    found = {}
+
+    def model(width):
+        params = ring.broadcast_parameters({"w": jnp.full((width, 3), 1.0 + ring.rank())})
+        optimizer = ring.DistributedOptimizer(optax.sgd(0.1), compression=ring.Compression.bf16)
+
+        @jax.jit
+        def step(params, state, x):
+            value, gradients = ring.value_and_grad(lambda p: (x @ p["w"]).sum())(params)
+            updates, state = optimizer.update(gradients, state)
+            return optax.apply_updates(params, updates), state, value
+
+        return params, optimizer.init(params), step
+
+    for width in (4, 9):
+        params, state, step = model(width)
+        for _ in range(3):
+            params, state, _ = step(params, state, jnp.ones((2, width)) * (1 + ring.rank()))
+        found[f"width {width}"] = np.allclose(params["w"], 1.0 - 3 * 0.1 * 3.0)  # 2 rows times 1.5 on average
+    params, state, step = model(4)
+    ring.shutdown()
+    error = caught(lambda: jax.block_until_ready(step(params, state, jnp.ones((2, 4)))))
+    ring.init()
+    params, _, _ = step(params, state, jnp.ones((2, 4)))
+    found["after init"] = np.allclose(params["w"], 1.0 - 0.1 * 2.0)
+    found["before init"] = error["type"] in ("NotInitializedError", "JaxRuntimeError") and "init()" in error["message"]
+
+    @jax.jit
+    def both(a, b):
+        return [ring.allreduce_gradients(tree, op=ring.Sum) for tree in (a, b)]
+
+    first, second = both({"w": jnp.ones(3)}, {"w": jnp.full((2, 2), 2.0)})
+    found["two in one program"] = bool(jnp.all(first["w"] == 2)) and bool(jnp.all(second["w"] == 4))
+    return found
+
+
+def test_models_one_after_the_other_and_a_new_engine(tmp_path: Path) -> None:
+    for found in run(several_models, 2, tmp_path):
+        assert all(found.values()), found
+
+
+def states() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import ringcore_jax as ring
+
+    ring.init()
+    me = ring.rank()
+    optimizer = optax.adam(1e-3)
+    params = {"w": jnp.ones((2, 3), jnp.bfloat16) * me, "count": me, "phase": jnp.ones(2, jnp.complex64) * me}
+    tree = {
+        "params": params,
+        "state": optimizer.init(params["w"]),
+        "key": jax.random.key(me),
+        "activation": jax.nn.relu,
+    }
+    got = ring.broadcast_parameters(tree, root_rank=1)
+    different = caught(ring.broadcast_parameters, {"layer": {"w": jnp.ones(3 + me)}})
+    return {
+        "structure": jax.tree.structure(got) == jax.tree.structure(tree),
+        "weights": got["params"]["w"].dtype == jnp.bfloat16 and float(got["params"]["w"].sum()) == 6.0,
+        "numbers": int(got["params"]["count"]) == 1,
+        "complex": complex(got["params"]["phase"][0]) == 1,
+        "key": bool(jnp.all(jax.random.key_data(got["key"]) == jax.random.key_data(jax.random.key(1)))),
+        "functions": got["activation"] is jax.nn.relu,
+        "mismatch": different["type"] == "MismatchError" and "['layer']['w']" in different["message"],
+    }
+
+
+def test_any_tree_is_broadcast(tmp_path: Path) -> None:
+    for found in run(states, 2, tmp_path):
+        assert all(found.values()), found
+
+
+def mistakes() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import ringcore_jax as ring
+
+    ring.init()
+    me = ring.rank()
+
+    def compiled(call, *args):
+        return caught(lambda: jax.block_until_ready(jax.jit(call)(*args)))
+
+    x = jnp.ones(4)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), "i")
+    over = jax.sharding.PartitionSpec("i")
+    found = {
+        "shapes": compiled(lambda v: ring.allreduce(v, name="layer.0"), jnp.ones(3 + me)),
+        "rows": compiled(lambda v: ring.allgather(v, name="rows"), jnp.ones(3 + me)),
+        "complex": compiled(lambda v: ring.allreduce(v, name="phase"), x.astype(jnp.complex64)),
+        "integers": compiled(ring.allreduce, jnp.ones(3, jnp.int32)),
+        "uneven": compiled(ring.alltoall, jnp.ones(3)),
+        "splits": compiled(lambda v: ring.alltoall(v, [2, 2]), x),
+        "async": compiled(lambda v: ring.synchronize(ring.allreduce_async(v)), x),
+        "minimum": caught(jax.grad(lambda v: ring.allreduce(v, op=ring.Min).sum()), x),
+        "devices": compiled(
+            jax.shard_map(ring.allreduce, mesh=mesh, in_specs=over, out_specs=over, check_vma=False), x
+        ),
+        "spread": caught(ring.allreduce, jax.device_put(x, jax.sharding.NamedSharding(mesh, over))),
+        "platform": caught(lambda: jax.jit(ring.allreduce).trace(x).lower(lowering_platforms=("cuda",))),
+        "root": compiled(lambda v: ring.broadcast(v, 7), x),
+        "op": caught(ring.DistributedOptimizer, optax.sgd(1.0), op=ring.Max),
+    }
+    found["after"] = float(jax.jit(lambda v: ring.allreduce(v, op=ring.Sum))(x).sum())
+    return found
+
+
+def test_mistakes_are_explained_and_the_next_call_works(tmp_path: Path) -> None:
+    parts = {
+        "shapes": "'layer.0' was submitted differently: rank 0: allreduce average of float32 [3]; rank 1: ",
+        "rows": "inside jit all ranks pass as many rows",
+        "complex": "allreduce 'phase': the array has dtype complex64; convert it to one of uint8",
+        "integers": "the average of int32 is not defined",
+        "uneven": "3 rows cannot be divided evenly among 2 ranks",
+        "splits": "call it outside jit",
+        "async": "inside jit and grad call the plain one",
+        "minimum": "op=MIN has no gradient",
+        "devices": "one process a device",
+        "spread": "one CPU device a process",
+        "platform": "called in a program for cuda, and this version of ringcore works on the CPU",
+        "root": "the root 7 is not among the ranks [0, 1]",
+        "op": "op=Average or op=Sum, not MAX",
+    }
+    for found in run(mistakes, 2, tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=2"):
+        assert found.pop("after") == 8.0
+        for what, error in found.items():
+            assert parts[what] in error["message"], (what, error)
+            compiled = what in ("shapes", "rows")
+            assert error["type"] == ("JaxRuntimeError" if compiled else "InvalidArgument"), (what, error)
+        assert "Remedy: the shape differs" in found["shapes"]["message"]
+
+
+def loses_a_peer() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    total = jax.jit(lambda x: ring.allreduce(x, op=ring.Sum, name="big.tensor"))
+    x = jnp.ones(1 << 20)
+    total(x).block_until_ready()
+    mark("ready")
+
+    def forever():
+        while True:
+            total(x).block_until_ready()
+
+    error = caught(forever)
+    error["again"] = caught(ring.allreduce, x, name="after")
+    ring.shutdown()
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
+    ring.init()
+    error["alone"] = float(total(x)[0])
+    return error
+
+
+def test_a_killed_rank_is_named_and_the_survivor_goes_on(tmp_path: Path) -> None:
+    with ranks.started(loses_a_peer, 2, tmp_path, env={"JAX_PLATFORMS": "cpu"}) as job:
+        job.await_mark("ready", 0, 1)
+        begin = time.monotonic()
+        job.signal(1, signal.SIGKILL)
+        survivor = job.wait()[0]
+        assert time.monotonic() - begin < HANG_S
+    assert survivor.exit_code == 0, survivor.stderr
+    error = survivor.result
+    assert error["type"] in ("JaxRuntimeError", "ValueError")  # XLA's, by where it was noticed
+    assert "UNAVAILABLE" in error["message"]
+    assert "big.tensor" in error["message"]
+    assert "rank 1" in error["message"]
+    assert "Remedy" in error["message"]
+    assert error["again"]["type"] == "PeerLostError"
+    assert error["alone"] == 1.0
+
+
+def loops_of_different_length() -> dict:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    step = jax.jit(lambda x: ring.allreduce(jnp.cumsum(x) * 0 + 1, op=ring.Sum, name="step"))
+    results = [step(jnp.ones(200_000)) for _ in range(2 + 3 * ring.rank())]  # nobody waits for them
+    last = ring.join()
+    return {"last": last, "sums": [float(result[0]) for result in results]}
+
+
+def test_ranks_with_different_numbers_of_batches_join(tmp_path: Path) -> None:
+    short, long = run(loops_of_different_length, 2, tmp_path)
+    assert short == {"last": 1, "sums": [2.0, 2.0]}
+    assert long == {"last": 1, "sums": [2.0, 2.0, 1.0, 1.0, 1.0]}
+
+
+def ends_before_its_programs() -> float | None:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+    step = jax.jit(lambda x: ring.allreduce(jnp.cumsum(x) / x.size))
+
+    def begin():
+        x = jnp.ones(200_000)
+        for _ in range(5):
+            x = step(x)
+        return x
+
+    if ring.rank() == 1:
+        begin()
+        return None
+    while not Path("result.1").exists():  # then rank 1 has nothing more to do but to end
+        time.sleep(0.01)
+    return float(begin()[-1])
+
+
+def test_a_rank_stays_until_the_programs_that_it_began_are_done(tmp_path: Path) -> None:
+    last, _ = run(ends_before_its_programs, 2, tmp_path)
+    assert last is not None
+    assert 0.0 < last <= 1.0
+
+
+def test_without_init_the_remedy_is_init() -> None:
+    ring = pytest.importorskip("ringcore_jax")
+    with pytest.raises(ringcore.NotInitializedError, match=r"init\(\)"):
+        ring.allreduce(np.ones(3, np.float32))
