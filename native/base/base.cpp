@@ -12,6 +12,21 @@
 
 namespace ringcore {
 
+std::string_view name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument: return "InvalidArgument";
+    case ErrorKind::kMismatch: return "MismatchError";
+    case ErrorKind::kDuplicateName: return "DuplicateNameError";
+    case ErrorKind::kDeadlock: return "DeadlockError";
+    case ErrorKind::kTimeout: return "TimeoutError";
+    case ErrorKind::kPeerLost: return "PeerLostError";
+    case ErrorKind::kProtocol: return "ProtocolError";
+    case ErrorKind::kResource: return "ResourceError";
+    case ErrorKind::kShutdown: return "ShutdownError";
+  }
+  __builtin_unreachable();
+}
+
 std::string with_errno(const std::string& message, int error_number) {
   return message + ": " + std::strerror(error_number) + " (errno " + std::to_string(error_number) + ")";
 }

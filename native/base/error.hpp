@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace ringcore {
 
@@ -27,6 +28,9 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+// Of the exception in Python: "PeerLostError" ...
+std::string_view name_of(ErrorKind kind);
 
 // Appends ": <strerror> (errno N)".
 std::string with_errno(const std::string& message, int error_number);

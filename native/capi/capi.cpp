@@ -45,6 +45,8 @@ std::int32_t code_of(ErrorKind kind) {
   __builtin_unreachable();
 }
 
+std::string message_of(const Error& error) { return std::string(name_of(error.kind())) + ": " + error.what(); }
+
 Array array_of(const ringcore_array& array) {
   if (array.dtype < 0 || array.dtype >= ringcore::kDTypeCount) {
     throw Error(ErrorKind::kInvalidArgument, "there is no dtype " + std::to_string(array.dtype));
@@ -109,15 +111,16 @@ void end(ringcore_done done, void* context, const std::shared_ptr<Operation>& op
   ringcore_operation ended{.operation = operation};
   if (operation->error != nullptr) {
     ended.code = code_of(operation->error->kind());
-    ended.message = operation->error->what();
+    ended.message = message_of(*operation->error);
   }
   done(context, &ended);
 }
 
 void submit(const ringcore_request* request, ringcore_done done, void* context) {
   const std::shared_ptr<Runtime> engine = runtime();
-  ringcore_operation refused{.code = RINGCORE_NOT_INITIALIZED,
-                             .message = "ringcore is not initialized in this process. Remedy: call init() first."};
+  ringcore_operation refused{
+      .code = RINGCORE_NOT_INITIALIZED,
+      .message = "NotInitializedError: ringcore is not initialized in this process. Remedy: call init() first."};
   if (engine == nullptr) return done(context, &refused);
   try {
     const std::shared_ptr<Operation> operation = operation_of(*request);
@@ -130,7 +133,7 @@ void submit(const ringcore_request* request, ringcore_done done, void* context) 
     return engine->submit(operation);
   } catch (const Error& error) {
     refused.code = code_of(error.kind());
-    refused.message = error.what();
+    refused.message = message_of(error);
   }
   done(context, &refused);
 }

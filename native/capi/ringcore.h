@@ -94,7 +94,8 @@ typedef struct {
    * until then; the request itself does not. */
   void (*submit)(const ringcore_request* request, ringcore_done done, void* context);
 
-  /* RINGCORE_OK, or what kind of error it ended with; `*message` lives as long as the operation. */
+  /* RINGCORE_OK, or what kind of error it ended with. `*message` lives as long as the operation, and begins with the
+   * name of the exception that it would be in Python: `ringcore.adapter.as_ringcore_error` makes it one again. */
   int32_t (*error)(const ringcore_operation* operation, const char** message);
   /* Of allgather, alltoall and reducescatter, of the input `index`: takes the result over; `free_memory` gives it back.
    * Aligned to 64 bytes. */

@@ -1,4 +1,6 @@
 // C++ errors become the Python exceptions of ringcore._errors, kind by kind.
+#include <string>
+
 #include <nanobind/nanobind.h>
 
 #include "base/error.hpp"
@@ -10,20 +12,8 @@ namespace nb = nanobind;
 namespace ringcore::python {
 
 void raise(const Error& error) {
-  // By name, so that the order of the kinds matters nowhere.
-  const char* name = "RingcoreError";
-  switch (error.kind()) {
-    case ErrorKind::kInvalidArgument: name = "InvalidArgument"; break;
-    case ErrorKind::kMismatch: name = "MismatchError"; break;
-    case ErrorKind::kDuplicateName: name = "DuplicateNameError"; break;
-    case ErrorKind::kDeadlock: name = "DeadlockError"; break;
-    case ErrorKind::kTimeout: name = "TimeoutError"; break;
-    case ErrorKind::kPeerLost: name = "PeerLostError"; break;
-    case ErrorKind::kProtocol: name = "ProtocolError"; break;
-    case ErrorKind::kResource: name = "ResourceError"; break;
-    case ErrorKind::kShutdown: name = "ShutdownError"; break;
-  }
-  const nb::object type = nb::module_::import_("ringcore._errors").attr(name);
+  const std::string name(name_of(error.kind()));
+  const nb::object type = nb::module_::import_("ringcore._errors").attr(name.c_str());
   PyErr_SetString(type.ptr(), error.what());
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 
 
 class RingcoreError(RuntimeError):
@@ -51,3 +52,29 @@ class ShutdownError(RingcoreError):
 
 class BootstrapError(RingcoreError, ConnectionError):
     """The ranks could not find or connect to each other."""
+
+
+# The name of an exception and its text, up to what TensorFlow puts behind it.
+_TOLD = re.compile(r"\b(\w+): (.*?)(?:\n\t ?\[\[|\s*\[Op:|\Z)", re.DOTALL)
+
+
+def as_ringcore_error(error: Exception) -> RingcoreError | None:
+    """The exception of ringcore that an exception of a framework tells of.
+
+    An operation that a framework has compiled can only give it a text to raise; the text has the exception's name.
+
+    Args:
+        error: What the framework has raised.
+
+    Returns:
+        `error` itself if it is ringcore's, None if it tells of none.
+    """
+    if isinstance(error, RingcoreError):
+        return error
+    text = str(error)
+    while (told := _TOLD.search(text)) is not None:
+        kind = globals().get(told[1])
+        if isinstance(kind, type) and issubclass(kind, RingcoreError):
+            return kind(told[2].strip())
+        text = text[told.end(1) :]
+    return None

@@ -23,7 +23,7 @@ from ringcore._context import (
     global_process_set,
     process_set_id_of,
 )
-from ringcore._errors import InvalidArgument
+from ringcore._errors import InvalidArgument, as_ringcore_error
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
 
@@ -39,6 +39,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "as_buffer",
+    "as_ringcore_error",
     "barrier",
     "before_shutdown",
     "broadcast",

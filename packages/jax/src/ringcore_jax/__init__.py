@@ -32,7 +32,7 @@ from ringcore import (
 from ringcore import adapter as _adapter
 from ringcore._operations import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
 from ringcore._version import __version__
-from ringcore.adapter import Handle
+from ringcore.adapter import Handle, as_ringcore_error
 
 from ringcore_jax._operations import (
     allgather,
@@ -79,6 +79,7 @@ __all__ = [
     "allreduce_gradients",
     "alltoall",
     "alltoall_async",
+    "as_ringcore_error",
     "barrier",
     "broadcast",
     "broadcast_async",

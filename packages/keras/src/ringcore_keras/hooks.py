@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import keras
+from ringcore.adapter import as_ringcore_error
 
 from ringcore_keras.backends import backend
 from ringcore_keras.optimizer import innermost, is_distributed
@@ -47,7 +48,7 @@ def _with_typed_errors(plain: Any) -> Any:
         try:
             return plain(self, *args, **kwargs)
         except Exception as error:
-            typed = backend.as_ringcore_error(error) if is_distributed(getattr(self, "optimizer", None)) else None
+            typed = as_ringcore_error(error) if is_distributed(getattr(self, "optimizer", None)) else None
             if typed is None or typed is error:
                 raise
             raise typed from error

@@ -95,23 +95,6 @@ int code_of(int kind) {
   }
 }
 
-// The exceptions of Python are found by these words at the front of a message; see _errors.py.
-const char* kind_name(int kind) {
-  switch (kind) {
-    case RINGCORE_INVALID_ARGUMENT: return "InvalidArgument";
-    case RINGCORE_MISMATCH: return "MismatchError";
-    case RINGCORE_DUPLICATE_NAME: return "DuplicateNameError";
-    case RINGCORE_DEADLOCK: return "DeadlockError";
-    case RINGCORE_TIMEOUT: return "TimeoutError";
-    case RINGCORE_PEER_LOST: return "PeerLostError";
-    case RINGCORE_PROTOCOL: return "ProtocolError";
-    case RINGCORE_RESOURCE: return "ResourceError";
-    case RINGCORE_SHUTDOWN: return "ShutdownError";
-    case RINGCORE_NOT_INITIALIZED: return "NotInitializedError";
-    default: return "RingcoreError";
-  }
-}
-
 class Status {
  public:
   Status() : status_(api.NewStatus()) {}
@@ -250,15 +233,16 @@ class Execution {
     splits_.assign(rows, rows + api.TensorByteSize(tensor.get()) / sizeof(std::int64_t));
     const auto negative = std::find_if(rows, rows + splits_.size(), [](std::int64_t count) { return count < 0; });
     if (negative == rows + splits_.size()) return;
-    set_error(RINGCORE_INVALID_ARGUMENT,
-              "alltoall '" + name_ + "': splits are numbers of rows, not " + std::to_string(*negative));
+    status_.set(kInvalidArgument, "InvalidArgument: alltoall '" + name_ + "': splits are numbers of rows, not " +
+                                      std::to_string(*negative));
   }
 
   void set_place() {
     const auto set = static_cast<std::int32_t>(kernel_.process_set);
     if (engine->rank(0) < 0) {
-      return set_error(RINGCORE_NOT_INITIALIZED,
-                       "ringcore is not initialized in this process. Remedy: call init() first.");
+      return status_.set(
+          kFailedPrecondition,
+          "NotInitializedError: ringcore is not initialized in this process. Remedy: call init() first.");
     }
     std::int32_t value = 0;
     switch (kernel_.what) {
@@ -274,7 +258,7 @@ class Execution {
   void finish(ringcore_operation* ended) {
     const char* message = nullptr;
     if (const int kind = engine->error(ended, &message); kind != RINGCORE_OK) {
-      set_error(kind, message);
+      status_.set(code_of(kind), message);
     } else if (kernel_.collective == RINGCORE_JOIN) {
       const std::int32_t last = engine->last_joined(ended);
       allocate(0, kInt32, {}, &last, sizeof(last));
@@ -327,10 +311,6 @@ class Execution {
     const Reference output(
         api.AllocateOutput(context_, index, type, shape.data(), static_cast<int>(shape.size()), bytes, status_));
     if (status_.ok() && bytes > 0) std::memcpy(api.TensorData(output.get()), from, bytes);
-  }
-
-  void set_error(int kind, const std::string& message) {
-    status_.set(code_of(kind), std::string(kind_name(kind)) + ": " + message);
   }
 
   void end() {

@@ -32,8 +32,8 @@ from ringcore import (
 from ringcore import adapter as _adapter
 from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
 from ringcore._version import __version__
+from ringcore.adapter import as_ringcore_error
 
-from ringcore_tensorflow._errors import as_ringcore_error
 from ringcore_tensorflow._operations import (
     allgather,
     allreduce,

@@ -14,9 +14,8 @@ import tensorflow as tf
 from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, global_process_set, process_set_id_of
 from ringcore._operations import Average, Sum
-from ringcore.adapter import DTYPE_CODES, ReduceOp
+from ringcore.adapter import DTYPE_CODES, ReduceOp, as_ringcore_error
 
-from ringcore_tensorflow._errors import as_ringcore_error
 from ringcore_tensorflow._graph import as_written, refuse_xla, run_independently
 from ringcore_tensorflow._naming import Mode, key_of, key_of_gradient
 from ringcore_tensorflow._shim import ops

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
-from ringcore import InvalidArgument, RingcoreError
+from ringcore import InvalidArgument
 from ringcore._context import ProcessSet
 
 from ringcore_keras.options import Options
@@ -27,9 +27,6 @@ class Backend(Protocol):
 
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether a boolean scalar is true on all ranks."""
-
-    def as_ringcore_error(self, error: Exception) -> RingcoreError | None:
-        """The exception of ringcore that an exception of the backend tells of; None if it tells of none."""
 
 
 def _load() -> Backend:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ringcore import RingcoreError
 from ringcore._context import ProcessSet
 from ringcore._operations import Min, Sum
 from ringcore_torch import Compression, allreduce, grouped_allreduce_
@@ -31,11 +30,6 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
 def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
     """The sum over the ranks of a process set."""
     return allreduce(tensor, op=Sum, name=name, process_set=process_set)
-
-
-def as_ringcore_error(error: Exception) -> RingcoreError | None:
-    """PyTorch passes exceptions on as they are."""
-    return error if isinstance(error, RingcoreError) else None
 
 
 def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:

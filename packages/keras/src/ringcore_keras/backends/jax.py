@@ -1,0 +1,35 @@
+"""Keras on JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from ringcore._context import ProcessSet
+from ringcore._operations import Min, Sum
+from ringcore_jax import Compression, allreduce
+
+from ringcore_keras.options import Options
+
+
+def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
+    """The gradients of all ranks."""
+    title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    reduced: list[Any] = allreduce(
+        list(gradients), op=options.op, name=f"{options.name}.{title}",
+        compression=getattr(Compression, options.compression),
+        prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
+        process_set=options.process_set,
+    )  # fmt: skip
+    return reduced
+
+
+def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
+    """The sum over the ranks of a process set."""
+    return allreduce(tensor, op=Sum, name=name, process_set=process_set)
+
+
+def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
+    """Whether a boolean scalar is true on all ranks."""
+    return allreduce(flag.astype(jnp.uint8), op=Min, name=name, process_set=process_set).astype(bool)
