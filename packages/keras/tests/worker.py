@@ -341,6 +341,8 @@ def lost() -> dict[str, Any]:
     ring.shutdown()
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
     ring.init()
+    if keras.config.backend() == "jax":  # whose compiled steps take the weights along when they fail
+        net = compiled(model(), ring.DistributedOptimizer(keras.optimizers.Adam(0.001)))
     before = int(net.optimizer.iterations)
     net.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)])
     return {
@@ -404,7 +406,7 @@ def kinds_of_data() -> dict[str, Any]:
     net = compiled(model(), ring.DistributedOptimizer(keras.optimizers.SGD(0.1)))
     net.fit(ring.shard(Batches()), verbose=0, callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)])
     results["PyDataset"] = same_everywhere(digest(net)) and int(net.optimizer.iterations) == 8 // ring.size()
-    if keras.config.backend() != "torch":
+    if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
         for name, source in {
@@ -415,7 +417,7 @@ def kinds_of_data() -> dict[str, Any]:
             counted = ring.allgather_object(len(list(share)))
             net.fit(share.batch(8), verbose=0)
             results[name] = counted == [65 // ring.size()] * ring.size() and same_everywhere(digest(net))
-    else:
+    elif keras.config.backend() == "torch":
         import torch
 
         x, y = data(65)

@@ -406,6 +406,13 @@ void register_runtime(nb::module_& module) {
           },
           nb::arg("process_set"))
       .def(
+          "check",
+          [](PythonRuntime& self) {
+            const std::shared_ptr<const Error> failure = self.get().failure();
+            if (failure != nullptr) throw *failure;
+          },
+          "Raises why the engine has failed, if it has.")
+      .def(
           "leave", [](PythonRuntime& self, const std::string& reason) { self.get().leave(reason); }, nb::arg("reason"),
           nb::call_guard<nb::gil_scoped_release>())
       .def(

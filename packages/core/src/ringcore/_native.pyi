@@ -139,6 +139,9 @@ class Runtime:
 
     def join(self, process_set: int) -> Handle: ...
 
+    def check(self) -> None:
+        """Raises why the engine has failed, if it has."""
+
     def leave(self, reason: str) -> None: ...
 
     def add_process_set(self, ranks: Sequence[int], agreed: int | None = None) -> int: ...

@@ -44,6 +44,7 @@ __all__ = [
     "before_shutdown",
     "broadcast",
     "capi",
+    "check",
     "copy",
     "has_room_to_overlap",
     "join",
@@ -316,6 +317,15 @@ def allocate(nbytes: int) -> Any | None:
     """
     memory = context().memory
     return None if memory is None else memory.allocate(nbytes)
+
+
+def check() -> None:
+    """For a framework that goes on with what it cannot know to have failed: raises why the engine has, if it has.
+
+    Raises:
+        RingcoreError: A rank was lost, or the memory was not enough; nothing works any more until `shutdown` and `init`.
+    """
+    context().runtime.check()
 
 
 def has_room_to_overlap(threads: int) -> bool:

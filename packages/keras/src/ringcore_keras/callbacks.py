@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import ringcore
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, global_process_set
 
 from ringcore_keras.variables import broadcast_variables, synchronize_state
@@ -54,7 +54,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast what the first batch has made."""
+        """Broadcast what the first batch has made; end where a rank is lost, which JAX tells much later."""
+        adapter.check()
         if batch == 0 or self._done == 0:
             self._broadcast()
 
