@@ -39,12 +39,21 @@ JOBS = "2"  # compilers at a time: each may take a gigabyte
 FRAMEWORKS = {
     "torch": [
         "torch==2.13.0", "numpy", "scikit-learn", "matplotlib", "lightning>=2.6", "pytorch-lightning>=2.6",
-        "accelerate>=1.14", "expecttest>=0.3",
+        "accelerate>=1.14", "expecttest>=0.3", "keras>=3.15",
     ],
-    "jax": ["jax==0.10.2", "jaxlib==0.10.2", "optax>=0.2.6", "numpy", "scikit-learn"],
+    "tensorflow": ["tensorflow-cpu==2.21.0", "numpy", "scikit-learn"],
+    "jax": ["jax==0.10.2", "jaxlib==0.10.2", "optax>=0.2.6", "keras>=3.15", "numpy", "scikit-learn"],
+    "tensorflow-oldest": ["tensorflow-cpu==2.16.2", "numpy", "scikit-learn"],
 }  # fmt: skip
-# Distributions that share a framework's environment with its adapter.
-COMPANIONS = {"torch": ["lightning", "horovod"]}
+# The distributions in it besides the core. That of Keras needs that of TensorFlow, but not TensorFlow.
+ADAPTERS = {
+    "torch": ["torch", "lightning", "horovod", "keras", "tensorflow"],
+    "tensorflow": ["tensorflow", "keras", "horovod"],
+    "jax": ["jax", "keras", "tensorflow"],
+    "tensorflow-oldest": ["tensorflow", "keras"],
+}
+# What the type checker sees in a framework's environment; the others have no types.
+TYPED = {"torch": ["core", "torch", "lightning", "tensorflow", "keras", "horovod"], "jax": ["core", "jax"]}
 TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.5"]  # ml_dtypes: numpy's bfloat16
 # .pre-commit-config.yaml has the same two pins.
 RUFF = "ruff==0.17.5"
@@ -58,7 +67,9 @@ DISTRIBUTIONS = {
     "torch": ["packages/torch", "packages/core/src/ringcore/_version.py"],
     "horovod": ["packages/horovod", "packages/core/src/ringcore/_version.py"],
     "lightning": ["packages/lightning", "packages/core/src/ringcore/_version.py"],
+    "tensorflow": ["packages/tensorflow", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
     "jax": ["packages/jax", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
+    "keras": ["packages/keras", "packages/core/src/ringcore/_version.py"],
 }
 BUILD_TOOLS = [
     "build", "scikit-build-core[hatchling]>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27",
@@ -151,6 +162,11 @@ def environment_of(framework: str) -> str:
     return f"environment({framework})"
 
 
+def adapter_of(framework: str) -> str:
+    """The framework itself, where there are environments of several versions of it."""
+    return framework.partition("-")[0]
+
+
 def environment_binary(framework: str, program: str) -> Path:
     """A program in a framework's environment."""
     return Path((STAMPS / f"environment-{framework}").read_text(), "bin", program)
@@ -214,7 +230,7 @@ def wheels(session: nox.Session) -> None:
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework with our wheels in it, which other sessions share."""
-    packages = [built_wheel(package) for package in ("core", framework, *COMPANIONS.get(framework, []))]
+    packages = [built_wheel(package) for package in ("core", *ADAPTERS[framework])]
     install(session, *FRAMEWORKS[framework], *TEST_TOOLS, wheels=packages)
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
 
@@ -255,7 +271,7 @@ def demo(session: nox.Session) -> None:
     session.log("  loss curve: demo-output/2-ranks/loss.png")
 
 
-@nox.session(python=PYTHON, requires=[environment_of("torch"), environment_of("jax")])
+@nox.session(python=PYTHON, requires=[environment_of(name) for name in ("torch", "tensorflow", "jax")])
 def bench(session: nox.Session) -> None:
     """Measure collectives and training beside the peers; makes benchmarks/results and docs/images/allreduce.png."""
     folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
@@ -274,19 +290,25 @@ def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> 
     in_environment(session, framework, "python", "-m", "pytest", *paths, *session.posargs)
 
 
-@nox.session(venv_backend="none", requires=["native", environment_of("torch"), environment_of("jax")])
+@nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in FRAMEWORKS)])
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd")
     run_pytest(session, "torch", "the core package", "packages/core/tests")
     run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
     run_pytest(session, "torch", "the Lightning strategies", "packages/lightning/tests")
-    run_pytest(session, "torch", "scripts for Horovod", "packages/horovod/tests")
+    run_pytest(session, "torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py")
     run_pytest(session, "torch", "what crosses the packages: conformance, packaging, README", "tests")
+    run_pytest(session, "torch", "Keras on PyTorch", "packages/keras/tests")
     run_pytest(session, "jax", "the JAX adapter", "packages/jax/tests")
-    run_pytest(
-        session, "jax", "conformance and examples with JAX", "tests/conformance", "tests/test_examples.py", "-k=jax"
-    )
+    run_pytest(session, "jax", "Keras on JAX", "packages/keras/tests")
+    run_pytest(session, "tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests")
+    run_pytest(session, "tensorflow", "Keras on TensorFlow", "packages/keras/tests")
+    run_pytest(session, "tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py")
+    for framework in ("jax", "tensorflow"):
+        what = f"conformance and examples with {framework}"
+        run_pytest(session, framework, what, "tests/conformance", "tests/test_examples.py", f"-k={framework} or keras")
+    run_pytest(session, "tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests")
 
 
 @nox.session(python=PYTHON)
@@ -328,14 +350,20 @@ def core(session: nox.Session) -> None:
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def adapter(session: nox.Session, framework: str) -> None:
     """The tests of one framework's adapter."""
-    run_pytest(session, framework, f"the adapter for {framework}", f"packages/{framework}/tests")
+    run_pytest(session, framework, f"the adapter for {framework}", f"packages/{adapter_of(framework)}/tests")
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in FRAMEWORKS])
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def conformance(session: nox.Session, framework: str) -> None:
     """The suite that is written once and run through every adapter and transport."""
-    run_pytest(session, framework, f"conformance with {framework}", "tests/conformance")
+    run_pytest(
+        session,
+        framework,
+        f"conformance with {framework}",
+        "tests/conformance",
+        f"-k={framework.split('-', maxsplit=1)[0]}",
+    )
 
 
 @nox.session(venv_backend="none")
@@ -421,13 +449,13 @@ def lint(session: nox.Session) -> None:
     tidy(session)
 
 
-@nox.session(python=PYTHON, requires=[environment_of(name) for name in FRAMEWORKS])
+@nox.session(python=PYTHON, requires=[environment_of(name) for name in TYPED])
 def types(session: nox.Session) -> None:
     """The strict type checker on the packages, each beside its framework, and on this file."""
     install(session, MYPY, "nox")
-    for framework in FRAMEWORKS:
+    for framework, packages in TYPED.items():
         python = environment_binary(framework, "python")
-        sources = [f"packages/{package}/src" for package in ("core", framework, *COMPANIONS.get(framework, []))]
+        sources = [f"packages/{package}/src" for package in packages]
         session.run("mypy", f"--python-executable={python}", *sources, *session.posargs)
     session.run("mypy", "noxfile.py")
 

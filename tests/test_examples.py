@@ -14,9 +14,20 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # in their last bits to eight bits: some of those fall to the other side.
 DIFFERENT = {
     "torch/loop": 0, "torch/amp": 4, "torch/join": 0, "torch/embeddings": 0, "lightning/digits": 0, "jax/digits": 0,
+    "tensorflow/digits": 0, "keras/digits": 0,
 }  # fmt: skip
-# The others run in the environments of their frameworks.
-HERE = [name for name in DIFFERENT if importlib.util.find_spec(f"ringcore_{name.split('/')[0]}") is not None]
+# Keras runs on the framework whose environment this is; the other examples run in those of theirs.
+BACKEND = next((name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name)), "")
+NEEDED = {"keras": BACKEND, "lightning": "torch"}
+
+
+def is_here(example: str) -> bool:
+    folder = example.split("/", maxsplit=1)[0]
+    modules = (f"ringcore_{folder}", NEEDED.get(folder, folder))
+    return all(module and importlib.util.find_spec(module) for module in modules)
+
+
+HERE = [example for example in DIFFERENT if is_here(example)]
 TEST_IMAGES = 1797 - 1408
 
 
@@ -24,8 +35,9 @@ def accuracy(example: str, ranks: int) -> float:
     command = [sys.executable, "-m", "ringcore", "run", "-np", str(ranks), str(EXAMPLES / f"{example}.py")]
     if example.startswith("lightning"):
         command.append(f"--devices={ranks}")
+    variables = {"OMP_NUM_THREADS": "1", "KERAS_BACKEND": BACKEND, "JAX_ENABLE_X64": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **variables}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = re.findall(rf"accuracy (0\.\d+) on {ranks} ranks", done.stdout)

@@ -8,20 +8,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-# Module of the adapter -> distribution it needs. The suite runs with those that are installed.
+# Module of the adapter -> modules that it needs. The suite runs with those that are there.
 ADAPTERS = {
-    "numpy": "numpy",
-    "torch": "ringcore-torch",
-    "torch_distributed": "ringcore-torch",
-    "tensorflow": "ringcore-tensorflow",
-    "jax": "ringcore-jax",
+    "numpy": ("numpy",),
+    "torch": ("ringcore_torch", "torch"),
+    "torch_distributed": ("ringcore_torch", "torch"),
+    "tensorflow": ("ringcore_tensorflow", "tensorflow"),
+    "jax": ("ringcore_jax", "jax"),
 }
 # The same with tensors of another kind; what differs is in the adapter, so that one transport and two ranks do.
 VARIANTS = {
-    "torch_strided": "ringcore-torch",
-    "torch_leaf": "ringcore-torch",
-    "tensorflow_function": "ringcore-tensorflow",
-    "jax_jit": "ringcore-jax",
+    "torch_strided": ("ringcore_torch", "torch"),
+    "torch_leaf": ("ringcore_torch", "torch"),
+    "tensorflow_function": ("ringcore_tensorflow", "tensorflow"),
+    "jax_jit": ("ringcore_jax", "jax"),
+    "keras": ("ringcore_keras", "keras"),
 }
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_set"}}

@@ -323,7 +323,7 @@ def check() -> None:
     """For a framework that goes on with what it cannot know to have failed: raises why the engine has, if it has.
 
     Raises:
-        RingcoreError: A rank was lost, or the memory was not enough; nothing works any more until `shutdown` and `init`.
+        RingcoreError: A rank was lost, or memory is short; nothing works any more until `shutdown` and `init`.
     """
     context().runtime.check()
 

@@ -155,10 +155,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     ) -> None:  # fmt: skip
         super().__init__()
         self._initial = initial_lr
-        constant = None if callable(multiplier) else float(multiplier)
+        constant = 1.0 if callable(multiplier) else float(multiplier)
         self._multiplier = multiplier if callable(multiplier) else lambda _: constant
         self._start, self._end = start_epoch, end_epoch
-        self._staircase = staircase or constant is not None
+        self._staircase = staircase or not callable(multiplier)
         self._corrects_momentum = momentum_correction
         self._steps = steps_per_epoch
         self._epoch = 0
@@ -244,7 +244,7 @@ def _set_rate(model: Any, rate: float, *, correct_momentum: bool) -> None:
         return
     synchronize_state(model)
     optimizer.learning_rate = rate
-    if correct_momentum and old > 0 and getattr(optimizer, "momentum", 0):
+    if correct_momentum and old > 0 and getattr(optimizer, "momentum", 0.0) > 0.0:
         for velocity in getattr(optimizer, "momentums", ()):
             velocity.assign(velocity * (rate / old))
 

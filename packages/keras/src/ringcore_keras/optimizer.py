@@ -81,7 +81,7 @@ def _public_module(kind: type) -> str:
 def _wrap(optimizer: Any, options: Options, local: set[int], scale_local: bool) -> Any:
     kind = type(optimizer)
     members = {"__doc__": kind.__doc__, "__module__": _public_module(kind)}
-    wrapped = object.__new__(type(kind.__name__, (_Distributed, kind), members))
+    wrapped: Any = object.__new__(type(kind.__name__, (_Distributed, kind), members))
     # Variables, schedule and settings stay the same objects.
     wrapped.__dict__.update(vars(optimizer))
     vars(wrapped).update(

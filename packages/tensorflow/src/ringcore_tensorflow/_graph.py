@@ -17,6 +17,11 @@ def as_written(function: _Function) -> _Function:
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
+def gradient_of(op: str) -> Callable[[_Function], _Function]:
+    """Register the gradient of an op."""
+    return cast(Callable[[_Function], _Function], tf.RegisterGradient(op))
+
+
 def run_independently(result: Any) -> None:
     """Let the op that gave a result run though nobody uses it, as the other ranks count on it, but in no fixed order.
 

@@ -16,7 +16,7 @@ from ringcore._context import ProcessSet, global_process_set, process_set_id_of
 from ringcore._operations import Average, Sum
 from ringcore.adapter import DTYPE_CODES, ReduceOp, as_ringcore_error
 
-from ringcore_tensorflow._graph import as_written, refuse_xla, run_independently
+from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently
 from ringcore_tensorflow._naming import Mode, key_of, key_of_gradient
 from ringcore_tensorflow._shim import ops
 from ringcore_tensorflow.compression import Compression, Compressor
@@ -157,7 +157,7 @@ def _adasum(
     return [tf.constant(array) for array in arrays]
 
 
-@tf.RegisterGradient("RingcoreAllreduce")
+@gradient_of("RingcoreAllreduce")
 def _gradient_of_allreduce(node: Any, *gradients: tf.Tensor) -> list[Any]:
     op = _differentiable_op(node, "allreduce")
     results = call(
@@ -208,12 +208,12 @@ def _gather(tensors: Sequence[Any], kind: str, name: str | None, process_set: Pr
     return list(results)
 
 
-@tf.RegisterGradient("RingcoreAllgather")
+@gradient_of("RingcoreAllgather")
 def _gradient_of_allgather(node: Any, *gradients: tf.Tensor) -> list[Any]:
-    *gradients, _ = gradients  # the numbers of rows have none
+    *of_results, _ = gradients  # the numbers of rows have none
     process_set = node.get_attr("process_set")
     totals = call(
-        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), gradients,
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), of_results,
         process_set=process_set, **_reduction(Sum, 1.0, 1.0),
     )  # fmt: skip
     me, rows = rank_op(process_set), node.outputs[-1]
@@ -249,7 +249,7 @@ def _root(root_rank: int, process_set: ProcessSet) -> int:
     return members.index(root_rank) if root_rank in members else -1
 
 
-@tf.RegisterGradient("RingcoreBroadcast")
+@gradient_of("RingcoreBroadcast")
 def _gradient_of_broadcast(node: Any, gradient: tf.Tensor) -> list[Any]:
     process_set = node.get_attr("process_set")
     (total,) = call(
@@ -313,7 +313,7 @@ def grouped_reducescatter(
     return list(results)
 
 
-@tf.RegisterGradient("RingcoreReducescatter")
+@gradient_of("RingcoreReducescatter")
 def _gradient_of_reducescatter(node: Any, *gradients: tf.Tensor) -> list[Any]:
     op, process_set = _differentiable_op(node, "reducescatter"), node.get_attr("process_set")
     gathered, _ = call(
@@ -357,7 +357,7 @@ def alltoall(
     return result if splits is None else (result, tf.cast(rows[0], tf.int32))
 
 
-@tf.RegisterGradient("RingcoreAlltoall")
+@gradient_of("RingcoreAlltoall")
 def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
     back, _ = call(
         ops.ringcore_alltoall, key_of_gradient(node.inputs[0]), _mode_of(node), gradient, node.outputs[1][0],

@@ -47,4 +47,4 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
     def _sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         total = allreduce(tf.stack(tensors), op=Sum, process_set=self._process_set)
-        return tf.unstack(total, num=len(tensors))
+        return list(tf.unstack(total, num=len(tensors)))
