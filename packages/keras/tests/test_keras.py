@@ -136,7 +136,7 @@ def test_gradients_of_embeddings(results: dict[str, Any]) -> None:
 
 def test_two_models_one_after_the_other(results: dict[str, Any]) -> None:
     for found in results["two_models"]:
-        assert found == {"steps": 250, "same": True, "twice": True}
+        assert found == {"steps": 500, "same": True, "twice": True}
 
 
 def test_every_kind_of_data(results: dict[str, Any]) -> None:

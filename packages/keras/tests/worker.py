@@ -311,7 +311,7 @@ def two_models() -> dict[str, Any]:
     x, y = ring.shard(data(50 * BATCH * ring.size()))
     for _ in range(2):
         net = compiled(model(), ring.DistributedOptimizer(keras.optimizers.Adam(0.001)))
-        net.fit(x, y, batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
+        net.fit(x, y, batch_size=BATCH, epochs=10, shuffle=False, verbose=0)
         digests.append(digest(net))
     return {"steps": int(net.optimizer.iterations), "same": same_everywhere(digests), "twice": digests[0] == digests[1]}
 

@@ -38,7 +38,7 @@ def run(folder: Path, cases: list[str], ranks: int, **variables: str) -> dict[st
 
 CASES = [
     "gradients", "control_flow", "many_in_flight", "retracing", "side_effects", "saved_model", "training", "tapes",
-    "slices", "two_threads", "places", "batch_norm", "mistakes",
+    "aggregation", "slices", "two_threads", "places", "batch_norm", "mistakes",
 ]  # fmt: skip
 
 
@@ -90,6 +90,13 @@ def test_ways_of_using_a_tape(results: dict[str, Any]) -> None:
     for found in results["tapes"]:
         assert max(found.pop(name) for name in ("twice", "shared", "local", "layer")) == 0.0
         assert all(found.values()), found
+
+
+def test_gradients_of_several_passes_are_reduced_together(results: dict[str, Any]) -> None:
+    for found in results["aggregation"]:
+        assert found["eager rounds"]
+        assert found["function rounds"]
+        assert max(found["eager"], found["function"]) < ROUNDING
 
 
 def test_gradients_of_rows(results: dict[str, Any]) -> None:

@@ -305,6 +305,38 @@ def tapes() -> dict[str, Any]:
 
 
 @case
+def aggregation() -> dict[str, Any]:
+    """Sums of three passes are reduced in the third, and begin anew."""
+    me, n = ring.rank(), ring.size()
+    results = {}
+    for mode in ("eager", "function"):
+        first, unused, second = tf.Variable(tf.zeros([4])), tf.Variable(1.0), tf.Variable(tf.zeros([]))
+        aggregator = ring.GradientAggregator(3, name=f"aggregated {mode}")
+        used = {"rounds": 0}
+
+        def step(factor: Any, aggregator: Any = aggregator, variables: Any = (first, unused, second)) -> Any:
+            gradients = [tf.fill([4], factor), None, factor * 2.0]
+            ready, averaged = aggregator(gradients, variables)
+
+            def apply() -> Any:
+                variables[0].assign_add(averaged[0])
+                variables[2].assign_add(averaged[2])
+                return tf.constant(1)
+
+            return tf.cond(ready, apply, lambda: tf.constant(0)), averaged[1] is None
+
+        run = tf.function(step) if mode == "function" else step
+        for i in range(7):
+            applied, none = run(tf.constant(float((me + 1) * (i + 1))))
+            used["rounds"] += int(applied)
+        mean = sum(range(1, n + 1)) / n
+        expected = mean * ((1 + 2 + 3) / 3 + (4 + 5 + 6) / 3)
+        results[mode] = max(distance(first, np.full(4, expected)), distance(second, 2 * expected))
+        results[f"{mode} rounds"] = used["rounds"] == 2 and bool(none)
+    return results
+
+
+@case
 def slices() -> dict[str, Any]:
     """Gradients of rows: few of them as rows, many as the whole tensor, repeated ones, none on a rank."""
     me, n = ring.rank(), ring.size()

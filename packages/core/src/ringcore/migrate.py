@@ -16,6 +16,8 @@ from pathlib import Path
 
 # Horovod's module -> the adapter that takes its place.
 _ADAPTERS = {"horovod.torch": "ringcore_torch"}
+# Those that are run by the alias, and not rewritten -> the adapter, by its extra; the longer names first.
+_ALIAS_ONLY = {"horovod.tensorflow.keras": "keras", "horovod.keras": "keras", "horovod.tensorflow": "tensorflow"}
 # Modules whose names are all in the adapter itself.
 _INSIDE = ("mpi_ops", "compression", "functions", "optimizer", "sync_batch_norm")
 _OTHER_IMPORTS = {
@@ -288,7 +290,14 @@ class _Visitor(ast.NodeVisitor):
         self.notes.append((line, f"{name}: {_NO_COUNTERPART[name]}"))
 
     def _unavailable(self, node: ast.stmt, module: str) -> None:
-        self.notes.append((node.lineno, f"{module} has no counterpart in this version of ringcore"))
+        extra = next((extra for prefix, extra in _ALIAS_ONLY.items() if f"{module}.".startswith(f"{prefix}.")), None)
+        text = (
+            f"{module} has no counterpart in this version of ringcore"
+            if extra is None
+            else f"{module} is not rewritten; pip install 'ringcore-horovod[{extra}]' runs it as it is, and "
+            f"ringcore_{extra} has the same names with keyword arguments"
+        )
+        self.notes.append((node.lineno, text))
 
 
 def _target_of(module: str) -> str | None:

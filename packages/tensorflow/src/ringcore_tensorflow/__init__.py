@@ -53,6 +53,7 @@ from ringcore_tensorflow._operations import (
     size_op,
 )
 from ringcore_tensorflow.compression import Compression
+from ringcore_tensorflow.gradient_aggregator import GradientAggregator
 from ringcore_tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
 from ringcore_tensorflow.sync_batch_normalization import SyncBatchNormalization
 from ringcore_tensorflow.variables import broadcast_variables
@@ -64,6 +65,7 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedGradientTape",
+    "GradientAggregator",
     "Max",
     "Min",
     "PartialDistributedGradientTape",

@@ -54,7 +54,7 @@ class _Tape:
         flat_sources = tf.nest.flatten(sources)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         shared = [i for i, source in enumerate(flat_sources) if id(source) not in self._local]
-        reduced = self._reduction.apply([flat[i] for i in shared], [_name_of(flat_sources[i], i) for i in shared])
+        reduced = self._reduction.apply([flat[i] for i in shared], [name_of(flat_sources[i], i) for i in shared])
         for i in range(len(flat)):
             # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
             if i not in shared and self._scale_local_gradients and self._reduction.op is Average:
@@ -64,7 +64,8 @@ class _Tape:
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
 
-def _name_of(source: Any, index: int) -> str:
+def name_of(source: Any, index: int) -> str:
+    """Of a variable or tensor, for the operation that reduces its gradient."""
     name = getattr(source, "path", None) or (source.name if isinstance(source, tf.Variable) else "")
     name = name.removesuffix(":0")
     return f"{index}.{name}" if name in ("", "Variable") else name
