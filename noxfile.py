@@ -277,8 +277,11 @@ def bench(session: nox.Session) -> None:
     folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     limit = f"--limit-program={folder / 'ringcore_benchmark'}"
     in_environment(session, "torch", "python", "benchmarks/run.py", limit, *session.posargs)
-    if not session.posargs:
-        in_environment(session, "jax", "python", "benchmarks/run.py", "jax")
+    if session.posargs:
+        return
+    for framework in ("torch", "tensorflow", "jax"):
+        what = ["keras"] if framework == "torch" else [framework, "keras"]
+        in_environment(session, framework, "python", "benchmarks/run.py", *what, env={"KERAS_BACKEND": framework})
 
 
 # ---- Testing ----

@@ -1,10 +1,10 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [OPTIONS]
+    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [OPTIONS]
 
-Without names all run but the last, which needs an environment with JAX. Each MPI comes from its wheel into an
-environment of its own. A repeat starts every library once; the figure is the median over the repeats, the spread their
-smallest and largest value. Results are verified by the ranks: a wrong one ends the benchmark.
+Without names all run but the last three, which need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
+from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
+repeats, the spread their smallest and largest value. Results are verified by the ranks: a wrong one ends the benchmark.
 """
 
 from __future__ import annotations
@@ -289,16 +289,96 @@ def images(options: argparse.Namespace) -> None:
     record("images", rows, f"ResNet-50-shaped, 64 x 64 pixels, batch {batch} a rank:\n\n" + table(header, cells))
 
 
+def tensorflow(options: argparse.Namespace) -> None:
+    """A loop with a tape, beside MultiWorkerMirroredStrategy and the same ranks alone; many gradients; single ops."""
+    steps: dict[str, list[float]] = {}
+    many: dict[str, list[float]] = {}
+    single: dict[str, list[float]] = {}
+    for repeat in range(options.repeats):
+        print(f"tensorflow, repeat {repeat + 1}", flush=True)
+        for line in lines_of(under_ringrun(2, "tensorflow_rank.py", "10", str(ROUNDS)), PYTHON.parent):
+            for found, key in ((steps, "milliseconds"), (many, "many"), (single, "microseconds")):
+                for name, values in line[key].items():
+                    # The first round traces.
+                    found.setdefault(name, []).append(statistics.median(values[1:]))
+    rows = [{"ranks": 2, "model": "mlp", "strategy": name, "milliseconds": values} for name, values in steps.items()]
+    rows += [{"ranks": 2, "variables": 160, "way": name, "milliseconds": values} for name, values in many.items()]
+    rows += [{"ranks": 2, "op": name, "microseconds": values} for name, values in single.items()]
+    over = {name: more(steps, name) for name in ("ringcore", "mwms")}
+    reduced = more(many, "ringcore")
+    text = table(
+        ["TensorFlow, 2 ranks, batch 8", "a step alone, ms", "more with ringcore, ms",
+         "more with MultiWorkerMirroredStrategy, ms", "ratio"],
+        [[MODEL_LABELS["mlp"], spread(steps["alone"]), spread(over["ringcore"]), spread(over["mwms"]),
+          f"{ratio_of(over['ringcore'], over['mwms']):.2f}"]],
+    )  # fmt: skip
+    text += "\n\n160 variables of 160 000 floats, whose gradients cost nothing:\n\n" + table(
+        ["a step alone, ms", "more with the tape, ms", "the core's allreduce of as many arrays, ms", "ratio"],
+        [[spread(many["alone"]), spread(reduced), spread(many["core"]), f"{ratio_of(reduced, many['core']):.2f}"]],
+    )
+    text += "\n\nAn allreduce of two floats, microseconds:\n\n" + table(
+        list(single), [[spread(values) for values in single.values()]]
+    )
+    record("tensorflow", rows, text)
+
+
+def keras(options: argparse.Namespace) -> None:
+    """`model.fit` on the backend of this environment, beside the same ranks that train alone."""
+    backend = os.environ["KERAS_BACKEND"]
+    strategies = ["alone", "ringcore", *(["keras"] if backend == "jax" else [])]
+    found: dict[str, list[float]] = {}
+    core = []
+    for repeat in range(options.repeats):
+        print(f"keras on {backend}, repeat {repeat + 1}", flush=True)
+        for strategy in strategies:
+            for line in lines_of(under_ringrun(2, "keras_rank.py", "20", "4", strategy), PYTHON.parent):
+                # The first epoch compiles.
+                found.setdefault(strategy, []).append(statistics.median(line["milliseconds"][1:]))
+                core += [line["core"]] if line["core"] else []
+    rows = [
+        {"ranks": 2, "model": "mlp", "backend": backend, "strategy": name, "milliseconds": values}
+        for name, values in found.items()
+    ]
+    over = {name: more(found, name) for name in strategies[1:]}
+    header = [
+        "2 ranks, batch 8",
+        "a step alone, ms",
+        "more with ringcore, ms",
+        "the core's allreduce of as much, ms",
+        "ratio",
+    ]
+    cells = [
+        f"Keras on {backend}: {MODEL_LABELS['mlp']}", spread(found["alone"]), spread(over["ringcore"]), spread(core),
+        f"{statistics.median(over['ringcore']) / statistics.median(core):.2f}",
+    ]  # fmt: skip
+    if "keras" in over:
+        header += ["more with keras.distribution, ms", "ringcore / keras.distribution"]
+        cells += [spread(over["keras"]), f"{ratio_of(over['ringcore'], over['keras']):.2f}"]
+    record(f"keras-{backend}", rows, table(header, [cells]))
+
+
+def more(found: dict[str, list[float]], name: str) -> list[float]:
+    """What a step takes longer than alone, repeat by repeat."""
+    return [value - alone for value, alone in zip(found[name], found["alone"], strict=True)]
+
+
+def ratio_of(ours: list[float], theirs: list[float]) -> float:
+    """The median over the repeats."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["allreduce", "training", "lightning", "images", "jax", []])
+    parser.add_argument(
+        "what", nargs="*", choices=["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras", []]
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--limit-program", type=Path, help="ringcore_benchmark, which measures the machine's limit")
     options = parser.parse_args()
-    what = options.what or ["allreduce", "training", "lightning", "images"]
+    what = options.what or names[:4]
     if "allreduce" in what:
         for ranks in options.ranks:
             allreduce(options, ranks)
@@ -310,6 +390,10 @@ def main() -> None:
         images(options)
     if "jax" in what:
         jax(options)
+    if "tensorflow" in what:
+        tensorflow(options)
+    if "keras" in what:
+        keras(options)
 
 
 if __name__ == "__main__":
