@@ -370,9 +370,8 @@ def ratio_of(ours: list[float], theirs: list[float]) -> float:
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "what", nargs="*", choices=["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras", []]
-    )
+    names = ["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras"]
+    parser.add_argument("what", nargs="*", choices=[*names, []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
