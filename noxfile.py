@@ -54,7 +54,7 @@ ADAPTERS = {
 }
 # What the type checker sees in a framework's environment; the others have no types.
 TYPED = {"torch": ["core", "torch", "lightning", "tensorflow", "keras", "horovod"], "jax": ["core", "jax"]}
-TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.5"]  # ml_dtypes: numpy's bfloat16
+TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.3"]  # ml_dtypes: numpy's bfloat16
 # .pre-commit-config.yaml has the same two pins.
 RUFF = "ruff==0.17.5"
 CLANG_FORMAT = "clang-format==23.*"

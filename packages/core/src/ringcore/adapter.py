@@ -43,6 +43,7 @@ __all__ = [
     "barrier",
     "before_shutdown",
     "broadcast",
+    "buckets",
     "capi",
     "check",
     "copy",
@@ -317,6 +318,27 @@ def allocate(nbytes: int) -> Any | None:
     """
     memory = context().memory
     return None if memory is None else memory.allocate(nbytes)
+
+
+def buckets(sizes: Sequence[int], limit: int = 4 << 20) -> list[list[int]]:
+    """Deal gradients out to operations: those that go together are still in the caches when they are reduced.
+
+    Args:
+        sizes: Of the gradients, in bytes, in the order of their parameters; on every rank the same.
+        limit: A bucket is full when it has so many bytes.
+
+    Returns:
+        Indices of the gradients, the last ones first: that is the order in which backward makes them.
+    """
+    found: list[list[int]] = []
+    filled = limit
+    for index in reversed(range(len(sizes))):
+        if filled >= limit:
+            found.append([])
+            filled = 0
+        found[-1].insert(0, index)
+        filled += sizes[index]
+    return found
 
 
 def check() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, global_process_set
 from ringcore.adapter import ReduceOp
 
@@ -27,7 +27,7 @@ def allreduce_gradients(
     process_set: ProcessSet = global_process_set,
     name: str = "gradients",
 ) -> Any:
-    """Reduce a pytree of gradients over all ranks, in one operation.
+    """Reduce a pytree of gradients over all ranks, in operations of some megabytes.
 
     Args:
         gradients: What `jax.grad` returns.
@@ -35,20 +35,21 @@ def allreduce_gradients(
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         process_set: The ranks that train together.
-        name: Identifies the operation on all ranks.
+        name: Identifies the operations on all ranks.
     """
     leaves, structure = jax.tree.flatten(gradients)
     # Integer parameters have gradients without values.
     floats = [leaf for leaf in leaves if leaf.dtype != jax.dtypes.float0]
-    reduced = iter(
-        allreduce(
-            floats, op=op, name=name, compression=compression, process_set=process_set,
-            prescale_factor=1.0 / gradient_predivide_factor, postscale_factor=gradient_predivide_factor,
-        )
-    )  # fmt: skip
-    return jax.tree.unflatten(
-        structure, [leaf if leaf.dtype == jax.dtypes.float0 else next(reduced) for leaf in leaves]
-    )
+    for number, bucket in enumerate(adapter.buckets([leaf.size * leaf.dtype.itemsize for leaf in floats])):
+        reduced = allreduce(
+            [floats[i] for i in bucket], op=op, name=f"{name}.{number}", compression=compression,
+            process_set=process_set, prescale_factor=1.0 / gradient_predivide_factor,
+            postscale_factor=gradient_predivide_factor,
+        )  # fmt: skip
+        for i, leaf in zip(bucket, reduced, strict=True):
+            floats[i] = leaf
+    left = iter(floats)
+    return jax.tree.unflatten(structure, [leaf if leaf.dtype == jax.dtypes.float0 else next(left) for leaf in leaves])
 
 
 def value_and_grad(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,10 +17,6 @@ from ringcore_tensorflow import sparse
 from ringcore_tensorflow._graph import as_written
 from ringcore_tensorflow._naming import once_in_graph
 from ringcore_tensorflow.compression import Compression, Compressor
-
-# Gradients that go together. They are still in the caches when they are reduced, and the first ones are on the way
-# while backward makes the others.
-_BUCKET_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +81,9 @@ class Reduction:
                 results[i] = result
         return results
 
-    def _buckets(self, indices: list[int], tensors: list[Any]) -> Iterator[list[int]]:
-        """Last ones first: that is the order in which backward makes them."""
+    def _buckets(self, indices: list[int], tensors: list[Any]) -> list[list[int]]:
         if self.groups is not None:
             count = min(self.groups, len(indices))
-            yield from (indices[i * len(indices) // count : (i + 1) * len(indices) // count] for i in range(count))
-            return
-        bucket: list[int] = []
-        filled = 0
-        for i in reversed(indices):
-            shape = tensors[i].shape
-            filled += (shape.num_elements() or 0) * tensors[i].dtype.size if shape.is_fully_defined() else 0
-            bucket.insert(0, i)
-            if filled >= _BUCKET_BYTES:
-                yield bucket
-                bucket, filled = [], 0
-        if bucket:
-            yield bucket
+            return [indices[i * len(indices) // count : (i + 1) * len(indices) // count] for i in range(count)]
+        sizes = [(tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size for i in indices]
+        return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes)]

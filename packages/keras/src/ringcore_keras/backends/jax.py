@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from ringcore._context import ProcessSet
 from ringcore._operations import Min, Sum
-from ringcore_jax import Compression, allreduce
+from ringcore_jax import Compression, allreduce, allreduce_gradients
 
 from ringcore_keras.options import Options
 
@@ -16,11 +16,10 @@ from ringcore_keras.options import Options
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks."""
     title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
-    reduced: list[Any] = allreduce(
+    reduced: list[Any] = allreduce_gradients(
         list(gradients), op=options.op, name=f"{options.name}.{title}",
         compression=getattr(Compression, options.compression),
-        prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
-        process_set=options.process_set,
+        gradient_predivide_factor=options.gradient_predivide_factor, process_set=options.process_set,
     )  # fmt: skip
     return reduced
 
