@@ -28,6 +28,8 @@ _FRAMEWORKS = {
     "lightning": "ringcore-lightning",
     "jax": "ringcore-jax",
 }
+# Distributions that bring a framework under another name.
+_OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tf-nightly-cpu")}
 _LIBRARIES = {
     "MPI": ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.0", "libmpi_abi.so.1", "libmpi.so"),
     "NCCL": ("libnccl.so.2", "libnccl.so"),
@@ -101,7 +103,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
     }
     report["kernels"] = _kernels(report["problems"])
     report["limits"] = _limits(report["problems"])
-    report["frameworks"] = _versions(_FRAMEWORKS)
+    report["frameworks"] = _frameworks()
     report["adapters"] = _adapters(report["frameworks"], report["problems"])
     report["libraries"] = {
         kind: [_try_library(name) for name in [*names, *_bundled(names)]] for kind, names in _LIBRARIES.items()
@@ -170,7 +172,12 @@ def _amount(limit: int, unit: str = "") -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} {unit}".strip()
 
 
-def _versions(distributions: Sequence[str] | dict[str, str]) -> dict[str, str]:
+def _frameworks() -> dict[str, str]:
+    found = {name: [*_versions([name, *_OTHER_NAMES.get(name, ())]).values()] for name in _FRAMEWORKS}
+    return {name: versions[0] for name, versions in found.items() if versions}
+
+
+def _versions(distributions: Sequence[str]) -> dict[str, str]:
     found = {}
     for name in distributions:
         try:
@@ -194,7 +201,8 @@ def _adapters(frameworks: dict[str, str], problems: list[str]) -> dict[str, str]
                 f"{name}=={__version__}"
             )
     for framework, adapter in _FRAMEWORKS.items():
-        if adapter in found and framework not in frameworks:
+        comes_along = framework == "tensorflow" and "ringcore-keras" in found  # which works with others as well
+        if adapter in found and framework not in frameworks and not comes_along:
             problems.append(f"{adapter} is installed, but {framework} is not: pip install {framework}")
     return found
 
