@@ -134,6 +134,9 @@ void submit(const ringcore_request* request, ringcore_done done, void* context) 
   } catch (const Error& error) {
     refused.code = code_of(error.kind());
     refused.message = message_of(error);
+  } catch (const std::bad_alloc&) {  // before the engine knew of it: it fails by itself when it has not enough
+    refused.code = RINGCORE_RESOURCE;
+    refused.message = "ResourceError: there is no memory left for another operation. Remedy: use fewer ranks a host.";
   }
   done(context, &refused);
 }

@@ -149,7 +149,13 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   header.flags |= blocking_flags(*operation);
   if (eager) header.flags |= kEager;
   set.unflushed = !operation->awaited;
-  announce(set, header, *operation);
+  try {
+    announce(set, header, *operation);
+  } catch (const std::bad_alloc&) {
+    // Some ranks may know of it already: from here on it ends as all others do.
+    fail(std::make_shared<const Error>(ErrorKind::kResource,
+                                       "rank " + std::to_string(rank_) + " has not enough memory"));
+  }
 }
 
 // Where the data lies in this rank's arena, of an operation in place on registered memory.

@@ -44,15 +44,15 @@ def run(backend: str, folder: Path, calls: list[str], ranks: int = 2) -> dict[st
 
 TRAINING = ["equality,sgd,graph", "equality,adam,eager", "equality,schedule,steps"]
 CALLS = [
-    *TRAINING, "accumulation", "broadcast", "metrics", "rates", "ending", "saving", "local", "batch_norm", "embedding",
-    "two_models", "kinds_of_data", "mistakes", "mixed",
+    *TRAINING, "accumulation", "broadcast,1", "broadcast,4", "metrics", "own_step", "beside_a_gpu", "rates", "ending",
+    "saving", "local", "batch_norm", "embedding", "two_models", "kinds_of_data", "mistakes", "mixed",
 ]  # fmt: skip
 
 
 # One start of the ranks serves all cases.
 @pytest.fixture(scope="module", params=INSTALLED)
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run(request.param, tmp_path_factory.mktemp(request.param), CALLS)
+    return {"backend": request.param, **run(request.param, tmp_path_factory.mktemp(request.param), CALLS)}
 
 
 def check_training(found: dict[str, Any]) -> None:
@@ -79,8 +79,9 @@ def test_gradients_are_accumulated_before_they_are_averaged(results: dict[str, A
         assert found["same"]
 
 
-def test_ranks_begin_with_the_weights_and_the_optimizer_of_the_root(results: dict[str, Any]) -> None:
-    for found in results["broadcast"]:
+@pytest.mark.parametrize("call", ["broadcast,1", "broadcast,4"])
+def test_ranks_begin_with_the_weights_and_the_optimizer_of_the_root(results: dict[str, Any], call: str) -> None:
+    for found in results[call]:
         assert all(found.values()), found
 
 
@@ -91,11 +92,18 @@ def test_metrics_are_those_of_all_samples(results: dict[str, Any]) -> None:
         assert found["same"]
 
 
+def test_metrics_of_a_step_of_the_users_own(results: dict[str, Any]) -> None:
+    for found in results["own_step"]:
+        assert found["difference"] < ROUNDING
+        assert found["value"] > 0.1
+
+
 def test_the_learning_rate_warms_up_and_follows_its_schedule(results: dict[str, Any]) -> None:
     for found in results["rates"]:
         assert found["rates"] < ROUNDING
         assert found["logged"]
         assert found["velocity"] < ROUNDING
+        assert found["after several steps at once"] < ROUNDING
         assert found["same"]
 
 
@@ -118,7 +126,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_left_out_by_all(results: dict[
 
 def test_local_layers_stay_a_ranks_own(results: dict[str, Any]) -> None:
     for found in results["local"]:
-        assert found == {"own": True, "shared": True}
+        assert found == {"own": True, "shared": True, "rows": True, "ended": True}
 
 
 def test_batch_normalisation_over_all_ranks(results: dict[str, Any]) -> None:
@@ -154,8 +162,14 @@ def test_mistakes_are_explained(results: dict[str, Any]) -> None:
         assert "lengths [8, 9]" in found["lengths"]
         assert "not 'lose'" in found["remainder"]
         assert "the optimizer has a schedule" in found["schedule"]
+        assert "sparse_as_dense=True" in found["rows"] or results["backend"] != "tensorflow"
         assert "MismatchError" in found["models"]
         assert "kernel" in found["models"]
+
+
+def test_xla_is_not_chosen_where_it_has_no_ops(results: dict[str, Any]) -> None:
+    for found in results["beside_a_gpu"]:
+        assert found["jit_compile"] is (results["backend"] == "jax")
 
 
 def test_a_killed_rank_is_a_typed_error_out_of_fit(backend: str, tmp_path: Path) -> None:

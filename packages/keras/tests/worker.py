@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
@@ -113,12 +114,15 @@ def accumulation() -> dict[str, Any]:
 
 
 @case
-def broadcast() -> dict[str, Any]:
+def broadcast(steps: str) -> dict[str, Any]:
     """Ranks that begin differently go on alike, with the optimizer's state of the root as well."""
     keras.utils.set_random_seed(ring.rank())
+    if ring.rank() == 1:
+        keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])  # one rank has made one model more
     net = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])  # no input shape: built in fit
     wrapped = ring.DistributedOptimizer(keras.optimizers.Adam(0.01 * (ring.rank() + 1)))
-    compiled(net, wrapped)
+    options = {"steps_per_execution": int(steps)} if keras.config.backend() != "torch" else {}
+    compiled(net, wrapped, **options)
     x, y = ring.shard(data(64))
     net.fit(x, y, batch_size=8, verbose=0, callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(1)])
     return {
@@ -153,6 +157,41 @@ def metrics() -> dict[str, Any]:
 
 
 @case
+def own_step() -> dict[str, Any]:
+    """A train_step of the user's, with a metric that Keras knows nothing of."""
+
+    class Net(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.seen = keras.metrics.Mean("seen")
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, *args: Any) -> Any:
+            if keras.config.backend() == "jax":
+                state, _ = args
+                trained, others, slots, metrics = state
+                index = [id(v) for v in self.metrics_variables]
+                new = self.seen.stateless_update_state(
+                    [metrics[index.index(id(v))] for v in self.seen.variables], 1.0 + ring.rank()
+                )
+                metrics = list(metrics)
+                for variable, value in zip(self.seen.variables, new, strict=True):
+                    metrics[index.index(id(variable))] = value
+                return {"seen": self.seen.stateless_result(new)}, (trained, others, slots, metrics)
+            self.seen.update_state(1.0 + ring.rank())
+            return {"seen": self.seen.result()}
+
+    net = Net()
+    net.compile(optimizer=ring.DistributedOptimizer("sgd"), loss="mse")
+    x, y = data(16)
+    seen = net.fit(x, y, batch_size=8, verbose=0, callbacks=[ring.callbacks.MetricAverageCallback()]).history["seen"][0]
+    return {"difference": abs(seen - (1 + ring.size()) / 2), "value": seen}
+
+
+@case
 def rates() -> dict[str, Any]:
     """Warm-up, then a schedule; velocities follow the rate."""
     x, y = ring.shard(data(10 * BATCH * ring.size()))
@@ -181,7 +220,17 @@ def rates() -> dict[str, Any]:
         "logged": abs(history["lr"][-1] - 0.04) < 1e-7,
         "velocity": max(float(np.abs(b - 2 * a).max()) for a, b in zip(velocity, doubled, strict=True)),
         "same": same_everywhere(digest(net)),
+        "after several steps at once": abs(_rate_after_steps_at_once() - 0.4),
     }
+
+
+def _rate_after_steps_at_once() -> float:
+    options = {"steps_per_execution": 5} if keras.config.backend() != "torch" else {}
+    net = compiled(model(), ring.DistributedOptimizer(keras.optimizers.SGD(0.4)), **options)
+    x, y = ring.shard(data(10 * BATCH * ring.size()))
+    warmup = ring.callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=2)
+    net.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[warmup])
+    return float(net.optimizer.learning_rate)
 
 
 @case
@@ -231,6 +280,8 @@ def saving() -> dict[str, Any]:
         "wrapped": ring.is_distributed(again.optimizer) and int(plain.optimizer.iterations) == 4,
         "goes on": difference(net, again),
         "config": keras.optimizers.Adam.from_config(config).beta_1 == 0.8,
+        "own config": type(type(net.optimizer).from_config(config)) is type(keras.optimizers.Adam()),
+        "copy": ring.is_distributed(copy.deepcopy(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)))),
         "best": best.exists(),
         "writers": ring.allgather_object(len(list(saved.iterdir()))) == [2] * ring.size(),
     }
@@ -261,7 +312,23 @@ def local() -> dict[str, Any]:
     x, y = ring.shard(data(4 * BATCH * ring.size()))
     net.fit(x, y, batch_size=BATCH, verbose=0)
     kernels = [weight.tobytes().hex() for weight in weights(net)]
-    return {"own": not same_everywhere(kernels[0]), "shared": same_everywhere(kernels[3])}
+    found = {"own": not same_everywhere(kernels[0]), "shared": same_everywhere(kernels[3])}
+    # An embedding that is a rank's own; and ranks with other numbers of batches, whose local layers stay theirs.
+    rows = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
+    )
+    wrapped = ring.PartialDistributedOptimizer(
+        keras.optimizers.Adam(0.1), local_layers=rows.layers[0], sparse_as_dense=True
+    )
+    compiled(rows, wrapped)
+    count = 40 if ring.rank() == 0 else 24
+    indices = np.random.default_rng(ring.rank()).integers(0, 9, (count, 5))
+    rows.fit(
+        indices, indices[:, 0] % 3, batch_size=BATCH, verbose=0,
+        callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0), ring.callbacks.EndTogetherCallback()],
+    )  # fmt: skip
+    kernels = [weight.tobytes().hex() for weight in weights(rows)]
+    return {**found, "rows": not same_everywhere(kernels[0]), "ended": same_everywhere(kernels[1])}
 
 
 @case
@@ -376,12 +443,34 @@ def mistakes() -> dict[str, Any]:
     x, y = data(16)
     warmup = ring.callbacks.LearningRateWarmupCallback(0.1)
     attempt("schedule", lambda: net.fit(x, y, verbose=0, callbacks=[warmup]))
+    rows = compiled(
+        keras.Sequential([keras.Input((2,)), keras.layers.Embedding(5, 3)]), ring.DistributedOptimizer("sgd")
+    )
+    together = ring.callbacks.EndTogetherCallback()
+    attempt("rows", lambda: rows.fit(np.zeros((8, 2), int), np.zeros((8, 2), int), verbose=0, callbacks=[together]))
     # Ranks whose models differ.
     other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3 + ring.rank())])
     compiled(other, ring.DistributedOptimizer(keras.optimizers.SGD(0.1)))
     begin = ring.callbacks.BroadcastGlobalVariablesCallback(0)
     attempt("models", lambda: other.fit(x, y * 0, verbose=0, callbacks=[begin]))
     return found
+
+
+@case
+def beside_a_gpu() -> dict[str, Any]:
+    """What `jit_compile="auto"` becomes where Keras sees a GPU."""
+    net = model()
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        real = tf.config.list_physical_devices
+        gpu = tf.config.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
+        tf.config.list_physical_devices = lambda *_: [gpu]
+        compiled(net, ring.DistributedOptimizer("sgd"))
+        plain = compiled(model(), "sgd").jit_compile
+        tf.config.list_physical_devices = real
+        return {"jit_compile": net.jit_compile, "plain": plain}
+    return {"jit_compile": bool(compiled(net, ring.DistributedOptimizer("sgd")).jit_compile)}
 
 
 @case

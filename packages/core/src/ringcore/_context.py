@@ -248,6 +248,9 @@ class _World(ProcessSet):
     def __init__(self) -> None:
         super().__init__([])
 
+    def __reduce__(self) -> str:
+        return "global_process_set"  # there is one in each process
+
     @property
     def ranks(self) -> list[int]:
         return list(range(size()))

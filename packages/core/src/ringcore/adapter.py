@@ -8,6 +8,7 @@ Nothing is copied; an operation keeps its arrays alive, also when it is dropped 
 from __future__ import annotations
 
 import enum
+import functools
 import importlib.metadata
 import os
 from collections.abc import Callable, Sequence
@@ -368,6 +369,7 @@ def has_room_to_overlap(threads: int) -> bool:
     return allowed > threads
 
 
+@functools.cache
 def keep_freed_memory() -> None:
     """Let the C allocator keep what a backward pass frees, for the next one.
 

@@ -16,6 +16,7 @@ import ringcore
 from ringcore import InvalidArgument, adapter
 from ringcore._context import ProcessSet, global_process_set
 
+from ringcore_keras.optimizer import innermost, shared_variables
 from ringcore_keras.variables import broadcast_variables, synchronize_state
 
 
@@ -40,7 +41,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._local = {id(variable) for variable in local_variables or ()}
         self._process_set = process_set
         self._done = 0
+        self._first = True
 
+    # What `PartialDistributedOptimizer` leaves to the rank stays its own without being registered here.
     def register_local_var(self, variable: Any) -> None:
         """Leave a variable to this rank."""
         self._local.add(id(variable))
@@ -51,17 +54,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if self.model.built and optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         self._done = 0
+        self._first = True
         self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast what the first batch has made; end where a rank is lost, which JAX tells much later."""
         adapter.check()
-        if batch == 0 or self._done == 0:
+        if self._first:
+            self._first = False
             self._broadcast()
 
     def _broadcast(self) -> None:
-        optimizer = self.model.optimizer
-        variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
+        variables = shared_variables(self.model)
         if len(variables) == self._done:
             return
         self._done = len(variables)
@@ -89,43 +93,56 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._process_set = process_set
         self._trained: float | None = None
         self._validated = 0.0
+        self._batches = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start to count."""
         self._trained = None
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count."""
+        self._batches = batch + 1
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count."""
+        self._batches = batch + 1
+
     def on_test_begin(self, logs: Any = None) -> None:
         """Note the number of samples of the epoch: validation is about to reset the metrics."""
         if self._trained is None:
-            self._trained = _samples_seen(self.model)
+            self._trained = _samples_seen(self.model) or self._batches
 
     def on_test_end(self, logs: Any = None) -> None:
         """Note the number of samples of the validation."""
-        self._validated = _samples_seen(self.model)
+        self._validated = _samples_seen(self.model) or self._batches
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average what this rank has found."""
         _end_batches(self.model)
-        trained = _samples_seen(self.model) if self._trained is None else self._trained
+        trained = (_samples_seen(self.model) or self._batches) if self._trained is None else self._trained
         if not logs or self._process_set.size() == 1:
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         samples = np.array([self._validated if name.startswith("val_") else trained for name in names])
         values = np.array([float(logs[name]) for name in names])
+        samples = np.maximum(samples, np.finfo(float).tiny)  # where nobody has counted, ranks count alike
         sums = ringcore.allreduce(
             np.stack([values * samples, samples]), op=ringcore.Sum, name=f"metrics.{','.join(names)}"[:4000],
             process_set=self._process_set,
         )  # fmt: skip
-        logs.update(zip(names, (sums[0] / np.maximum(sums[1], 1e-300)).tolist(), strict=True))
+        logs.update(zip(names, (sums[0] / sums[1]).tolist(), strict=True))
 
 
 def _samples_seen(model: Any) -> float:
-    """How many samples went into the metrics since they were reset: what Keras' own mean of the losses has counted."""
+    """How many samples went into the metrics since they were reset: what Keras' own mean of the losses has counted.
+
+    0 where a `train_step` of the user's does not update it.
+    """
     synchronize_state(model)
     for metric in model.metrics:
         if metric.name == "loss" and hasattr(metric, "count"):
             return float(keras.ops.convert_to_numpy(metric.count))
-    return 1.0
+    return 0.0
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -161,12 +178,17 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._staircase = staircase or not callable(multiplier)
         self._corrects_momentum = momentum_correction
         self._steps = steps_per_epoch
-        self._epoch = 0
+        self._epoch = -1
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Look at the optimizer."""
         _check_rate_is_settable(self.model.optimizer, type(self).__name__)
-        if not self._staircase and not (self._steps or (self.params or {}).get("steps")):
+        if self._staircase or self._steps:
+            return
+        # Ranks with other numbers of batches step at the same rates.
+        own = np.array([(self.params or {}).get("steps") or 0])
+        self._steps = int(ringcore.allreduce(own, op=ringcore.Max, name=f"{type(self).__name__}.steps")[0])
+        if self._steps == 0:
             raise InvalidArgument(
                 f"{type(self).__name__} cannot tell how many batches an epoch has; pass steps_per_epoch"
             )
@@ -180,7 +202,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set it for the batch."""
         if not self._staircase:
-            self._set(self._epoch + batch / (self._steps or self.params["steps"]))
+            self._set(self._epoch + batch / (self._steps or 1))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Tell it."""
@@ -210,8 +232,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:  # fmt: skip
         def multiplier(epoch: float) -> float:
             # The last batch of the warm-up has the whole rate.
-            steps = self._steps or self.params["steps"]
-            reached = min((epoch + 1.0 / steps) / warmup_epochs, 1.0)
+            reached = min((epoch + 1.0 / (self._steps or 1)) / warmup_epochs, 1.0)
             return 1.0 / ringcore.size() * (reached * (ringcore.size() - 1) + 1)
 
         super().__init__(
@@ -219,6 +240,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             steps_per_epoch=steps_per_epoch,
         )  # fmt: skip
         self._verbose = verbose
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Get to the whole rate where several steps are one batch to Keras, and the last one was not seen."""
+        if epoch == self._end and self._epoch == epoch - 1:
+            _set_rate(self.model, self._initial, correct_momentum=self._corrects_momentum)
+        super().on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Tell it."""
@@ -271,15 +298,15 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
 
 
 # The callback that is in charge of a model's batches, if there is one.
-_ending: weakref.WeakKeyDictionary[Any, EndTogetherCallback] = weakref.WeakKeyDictionary()
+_ending: weakref.WeakKeyDictionary[Any, weakref.ref[EndTogetherCallback]] = weakref.WeakKeyDictionary()
 
 
 class EndTogetherCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Let all ranks end an epoch, and training, together.
 
     A rank that has fewer batches than others takes part in their reductions with zeros until they are done; then all
-    get the weights of the one that was done last. And where one rank stops training (EarlyStopping, TerminateOnNaN),
-    all do. Put it behind the callbacks that may stop.
+    get the weights of the one that was done last, but for layers of a PartialDistributedOptimizer. And where one rank
+    stops training (EarlyStopping, TerminateOnNaN), all do. Put it behind the callbacks that may stop.
     """
 
     def __init__(self) -> None:
@@ -287,9 +314,24 @@ class EndTogetherCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._batches = 0
         self._ended = True
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Take charge of the model's batches."""
+        rows = [layer.name for layer in self.model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+        options = getattr(innermost(self.model.optimizer), "ring_options", None)
+        if rows and keras.config.backend() == "tensorflow" and options is not None and not options.sparse_as_dense:
+            raise InvalidArgument(
+                f"the gradients of {', '.join(rows)} are sent as rows, and ranks without batches cannot take part in "
+                "that; pass sparse_as_dense=True to DistributedOptimizer"
+            )
+        self._ended = True
+        _ending[self.model] = weakref.ref(self)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Give it back."""
+        _ending.pop(self.model, None)
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start to count."""
-        _ending[self.model] = self
         self._batches, self._ended = 0, False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -317,11 +359,12 @@ class EndTogetherCallback(keras.callbacks.Callback):  # type: ignore[misc]
         batches = ringcore.allgather(np.array([self._batches]), name="EndTogetherCallback.batches")
         if len(set(batches.tolist())) > 1:
             synchronize_state(self.model)
-            broadcast_variables([*self.model.weights, *self.model.optimizer.variables], last)
+            broadcast_variables(shared_variables(self.model), last)
 
 
 def _end_batches(model: Any) -> None:
     """Before a collective at the end of an epoch: ranks with more batches are not there yet."""
-    callback = _ending.get(model)
+    reference = _ending.get(model)
+    callback = None if reference is None else reference()
     if callback is not None:
         callback.end_batches()

@@ -23,8 +23,8 @@ def shard(data: Any, *, remainder: Remainder = "drop", process_set: ProcessSet =
 
     Args:
         data: An array or a nest of arrays (dict, tuple, list) with samples along the first dimension; a
-            `tf.data.Dataset`, whose elements are shared out: shard before you batch; a `keras.utils.PyDataset`, whose
-            batches are; a PyTorch `DataLoader`, whose samples are.
+            `tf.data.Dataset`, whose elements are shared out: shard before you shuffle and batch; a
+            `keras.utils.PyDataset`, whose batches are; a PyTorch `DataLoader`, whose samples are.
         remainder: Samples that do not divide evenly: `drop` them, `repeat` the first ones so that all ranks have as
             many, or `keep` them on the first ranks, which then have one more; see `EndTogetherCallback`.
         process_set: The ranks that share.
@@ -40,7 +40,7 @@ def shard(data: Any, *, remainder: Remainder = "drop", process_set: ProcessSet =
     share = _Share(process_set.rank(), process_set.size(), remainder)
     module = type(data).__module__
     if isinstance(data, keras.utils.PyDataset):
-        return _PyDatasetShare(data, share.indices(len(data), "batches"))
+        return _PyDatasetShare(data, share.indices(data.num_batches, "batches"))
     if module.startswith("tensorflow.") and hasattr(data, "element_spec"):
         return _share_of_tf_dataset(data, share)
     if module.startswith("torch.utils.data"):
@@ -53,7 +53,17 @@ def shard(data: Any, *, remainder: Remainder = "drop", process_set: ProcessSet =
             f"DataLoader, not {type(data).__name__} with lengths {sorted(lengths)}"
         )
     indices = share.indices(lengths.pop(), "samples")
-    return keras.tree.map_structure(lambda array: None if array is None else array[indices], data)
+    return keras.tree.map_structure(lambda array: None if array is None else _rows(array, indices), data)
+
+
+def _rows(array: Any, indices: Any) -> Any:
+    if hasattr(array, "iloc"):  # pandas
+        return array.iloc[indices]
+    if type(array).__module__.startswith("tensorflow."):
+        import tensorflow as tf
+
+        return tf.gather(array, indices)
+    return array[indices]
 
 
 class _Share:
@@ -98,6 +108,9 @@ class _PyDatasetShare(keras.utils.PyDataset):  # type: ignore[misc]
     def __getitem__(self, index: int) -> Any:
         return self._dataset[int(self._indices[index])]
 
+    def on_epoch_begin(self) -> None:
+        self._dataset.on_epoch_begin()
+
     def on_epoch_end(self) -> None:
         self._dataset.on_epoch_end()
 
@@ -124,17 +137,23 @@ def _share_of_tf_dataset(dataset: Any, share: _Share) -> Any:
 
 
 def _share_of_loader(loader: Any, share: _Share) -> Any:
-    from torch.utils.data import DataLoader, RandomSampler, Subset
+    from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
 
     if not isinstance(loader, DataLoader) or loader.batch_size is None or not hasattr(loader.dataset, "__len__"):
         raise InvalidArgument(
             "shard takes a DataLoader of a dataset that has a length, with batch_size; give others a sampler or a "
             "worker_init_fn of your own"
         )
+    if type(loader.sampler) not in (RandomSampler, SequentialSampler) or getattr(loader.sampler, "replacement", False):
+        raise InvalidArgument(
+            f"shard would leave out the DataLoader's {type(loader.sampler).__name__}; give it the share of this rank: "
+            "DistributedSampler(dataset, num_replicas=ring.size(), rank=ring.rank()), or a Subset as dataset"
+        )
     samples = Subset(loader.dataset, share.indices(len(loader.dataset), "samples").tolist())
     return DataLoader(
         samples, batch_size=loader.batch_size, shuffle=isinstance(loader.sampler, RandomSampler),
         num_workers=loader.num_workers, collate_fn=loader.collate_fn, pin_memory=loader.pin_memory,
         drop_last=loader.drop_last, timeout=loader.timeout, worker_init_fn=loader.worker_init_fn,
-        generator=loader.generator,
+        generator=loader.generator, persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
     )  # fmt: skip

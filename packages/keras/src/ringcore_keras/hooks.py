@@ -1,6 +1,6 @@
-"""What importing ringcore_keras changes in Keras: two methods, for models whose optimizer is wrapped.
+"""What importing ringcore_keras changes in Keras: three methods, for models whose optimizer is wrapped.
 
-Neither has a place of its own in Keras where it could be said.
+None of it has a place of its own in Keras where it could be said.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def install() -> None:
     if not hasattr(kinds[1].fit, "is_ringcore"):
         kinds[0].check_finite = _agreeing(kinds[0].check_finite)
         kinds[1].fit = _with_typed_errors(kinds[1].fit)
+        kinds[1]._resolve_auto_jit_compile = _without_xla(kinds[1]._resolve_auto_jit_compile)
 
 
 def _agreeing(of_this_rank: Any) -> Any:
@@ -38,6 +39,20 @@ def _agreeing(of_this_rank: Any) -> Any:
         return backend.all_true(flag, f"{options.name}.finite", options.process_set)
 
     return check_finite
+
+
+def _without_xla(of_keras: Any) -> Any:
+    """On TensorFlow `jit_compile="auto"` means False, also where there is a GPU: XLA has no ops of ringcore.
+
+    Not in `compile`: a model with a `compile` of its own is not compiled when Keras loads it.
+    """
+
+    @functools.wraps(of_keras)
+    def resolve(self: Any) -> bool:
+        has_no_ops = keras.config.backend() == "tensorflow" and is_distributed(getattr(self, "optimizer", None))
+        return False if has_no_ops else bool(of_keras(self))
+
+    return resolve
 
 
 def _with_typed_errors(plain: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ class _Distributed:
     """The methods that a wrapped optimizer gets; see `DistributedOptimizer`."""
 
     ring_options: Options
-    _ring_local: set[int]
+    _ring_local: frozenset[str]
     _ring_scale_local: bool
     _ring_variables: list[Any]
     _ring_reduced: bool
@@ -49,6 +50,12 @@ class _Distributed:
         vars(self)["_ring_reduced"] = True
         return super()._clip_gradients(self._ring_reduce(list(grads)))  # type: ignore[misc]
 
+    def __reduce__(self) -> Any:
+        plain: Any = object.__new__(type(self).__mro__[2])
+        own = ("ring_", "_ring_")
+        plain.__dict__.update({key: value for key, value in vars(self).items() if not key.startswith(own)})
+        return _wrap, (plain, self.ring_options, self._ring_local, self._ring_scale_local)
+
     def _ring_reduce(self, gradients: list[Any]) -> list[Any]:
         variables = self._ring_variables
         if len(variables) != len(gradients):
@@ -57,18 +64,23 @@ class _Distributed:
                 "optimizer itself, not one that changes its gradients"
             )
         results = list(gradients)
-        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._ring_local]
+        shared = [i for i, variable in enumerate(variables) if variable.path not in self._ring_local]
         if shared:
             reduced = backend.reduce_gradients(
-                [gradients[i] for i in shared], [variables[i].path for i in shared], self.ring_options
+                [gradients[i] for i in shared], [_name_of(variables[i], i) for i in shared], self.ring_options
             )
             for i, gradient in zip(shared, reduced, strict=True):
                 results[i] = gradient
         if self._ring_scale_local and self.ring_options.op is Average:
             # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
             for i in set(range(len(results))) - set(shared):
-                results[i] = results[i] / self.ring_options.process_set.size()
+                results[i] = backend.divided(results[i], self.ring_options.process_set.size())
         return results
+
+
+def _name_of(variable: Any, index: int) -> str:
+    """Without the numbers that Keras gives to models and layers: a rank may have made more of them than others."""
+    return f"{index}.{re.sub(r'_[0-9]+', '', variable.path)}"
 
 
 def _public_module(kind: type) -> str:
@@ -78,9 +90,14 @@ def _public_module(kind: type) -> str:
     return "keras.optimizers" if is_keras else kind.__module__
 
 
-def _wrap(optimizer: Any, options: Options, local: set[int], scale_local: bool) -> Any:
+def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: bool) -> Any:
     kind = type(optimizer)
-    members = {"__doc__": kind.__doc__, "__module__": _public_module(kind)}
+    members = {
+        "__doc__": kind.__doc__,
+        "__module__": _public_module(kind),
+        # Of the optimizer alone, as what is saved is.
+        "from_config": kind.from_config,
+    }
     wrapped: Any = object.__new__(type(kind.__name__, (_Distributed, kind), members))
     # Variables, schedule and settings stay the same objects.
     wrapped.__dict__.update(vars(optimizer))
@@ -112,8 +129,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
 
     Args:
         optimizer: Of Keras, or the name of one.
-        name: Of the operations; two models that are trained at once in two threads need two names, unless their
-            variables have different ones.
+        name: Of the operations; two models that are trained at once in two threads need two names.
         op: `Average` or `Sum` of the gradients.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
         backward_passes_per_step: Batches whose gradients are averaged before they are averaged over the ranks and
@@ -128,7 +144,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op`.
     """
     return _distribute(
-        optimizer, set(), False, backward_passes_per_step,
+        optimizer, frozenset(), False, backward_passes_per_step,
         Options(
             name=name if name is not None else "gradients", op=op, compression=compression,
             gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
@@ -154,16 +170,16 @@ def PartialDistributedOptimizer(  # noqa: N802 - the field's name for it
     layers = (
         [] if local_layers is None else list(local_layers) if isinstance(local_layers, Iterable) else [local_layers]
     )
-    local: set[int] = set()
+    local: set[str] = set()
     for layer in layers:
         if not isinstance(layer, keras.Layer):
             raise InvalidArgument(f"local_layers takes layers of Keras, not {type(layer).__name__}")
         if not layer.built:
             raise InvalidArgument(f"the layer '{layer.name}' has no variables yet; build the model first")
-        local.update(id(variable) for variable in layer.trainable_variables)
+        local.update(variable.path for variable in layer.trainable_variables)
     wrapped = DistributedOptimizer(optimizer, **options)
     inner = innermost(wrapped)
-    vars(inner).update(_ring_local=local, _ring_scale_local=scale_local_gradients)
+    vars(inner).update(_ring_local=frozenset(local), _ring_scale_local=scale_local_gradients)
     return wrapped
 
 
@@ -174,7 +190,7 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def _distribute(optimizer: Any, local: set[int], scale_local: bool, passes: int, options: Options) -> Any:
+def _distribute(optimizer: Any, local: frozenset[str], scale_local: bool, passes: int, options: Options) -> Any:
     optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InvalidArgument(f"an optimizer of Keras is needed, not {type(optimizer).__name__}")
@@ -193,6 +209,19 @@ def _distribute(optimizer: Any, local: set[int], scale_local: bool, passes: int,
             )
         optimizer.gradient_accumulation_steps = passes
     return _wrap(optimizer, options, local, scale_local)
+
+
+def shared_variables(model: Any) -> list[Any]:
+    """The weights of a model and the variables of its optimizer, but for those that stay a rank's own."""
+    optimizer = getattr(model, "optimizer", None)
+    local = getattr(innermost(optimizer), "_ring_local", ())
+    # Keras names an optimizer's variable after the one that it belongs to.
+    marks = tuple(path.replace("/", "_") for path in local)
+    slots = optimizer.variables if optimizer is not None else ()
+    return [
+        *(weight for weight in model.weights if weight.path not in local),
+        *(slot for slot in slots if not any(mark in slot.path for mark in marks)),
+    ]
 
 
 def is_distributed(optimizer: Any) -> bool:

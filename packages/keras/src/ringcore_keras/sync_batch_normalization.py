@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
 from keras import ops
-from ringcore._context import ProcessSet, context, global_process_set
+from ringcore._context import ProcessSet, global_process_set
 
 from ringcore_keras.backends import backend
 
@@ -19,14 +20,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     cancellation.
 
     Args:
-        process_set: The ranks whose batches belong together.
+        process_set: The ranks whose batches belong together. It is not saved: a loaded layer belongs to all ranks.
         options: Of `keras.layers.BatchNormalization`.
     """
 
     def __init__(self, *, process_set: ProcessSet = global_process_set, **options: Any) -> None:
         super().__init__(**options)
         self._process_set = process_set
-        self._ring_name = context().next_name("SyncBatchNormalization", process_set)
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         axes = list(self._reduction_axes)
@@ -48,4 +48,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype)
 
     def _sum(self, tensor: Any, what: str) -> Any:
-        return backend.allreduce_sum(tensor, f"{self._ring_name}.{what}", self._process_set)
+        # Without the numbers that Keras gives to models and layers: a rank may have made more of them than others.
+        path = re.sub("_[0-9]+", "", self.path)
+        return backend.allreduce_sum(tensor, f"SyncBatchNormalization.{path}.{what}", self._process_set)

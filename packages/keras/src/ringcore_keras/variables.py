@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,7 +28,9 @@ def broadcast_variables(
     kept = list(variables)
     values = [_bytes_of(variable) for variable in kept]
     for i, (variable, value) in enumerate(zip(kept, values, strict=True)):
-        name = f"broadcast_variables.{i}.{getattr(variable, 'path', variable.name)}"
+        # Without the numbers that Keras gives to models and layers: a rank may have made more of them than others.
+        path = re.sub("_[0-9]+", "", getattr(variable, "path", variable.name))
+        name = f"broadcast_variables.{i}.{path}"
         root = ringcore.broadcast(value.view(_wire_dtype(value)), root_rank, name=name, process_set=process_set)
         variable.assign(root.view(value.dtype).reshape(value.shape))
 

@@ -162,6 +162,11 @@ class Execution {
     }
     read_inputs();
     if (!status_.ok()) return end();
+    if (kernel_.collective == RINGCORE_REDUCESCATTER) {
+      // Asked while the set is there; an operation of one that is not is refused before it matters.
+      ranks_ = std::max(engine->size(static_cast<int>(kernel_.process_set)), 1);
+      rank_ = engine->rank(static_cast<int>(kernel_.process_set));
+    }
     ringcore_request request{};
     request.name = name_.data();
     request.name_bytes = name_.size();
@@ -275,7 +280,7 @@ class Execution {
       std::vector<std::int64_t> shape(shapes_[i].begin(), shapes_[i].end());
       if (shape.empty()) shape.push_back(1);
       if (kernel_.collective == RINGCORE_REDUCESCATTER) {
-        shape[0] = share_of(shape[0]);
+        shape[0] = shape[0] / ranks_ + (rank_ < shape[0] % ranks_ ? 1 : 0);  // the first ranks get one row more
       } else {
         std::size_t ranks = 0;
         const std::uint64_t* rows = engine->rows(ended, i, &ranks);
@@ -287,13 +292,6 @@ class Execution {
     if (kernel_.collective == RINGCORE_REDUCESCATTER || count == 0) return;
     allocate(static_cast<int>(count), kInt64, {count, static_cast<std::int64_t>(received.size()) / count},
              received.data(), received.size() * sizeof(std::int64_t));
-  }
-
-  // The first ranks get one row more where they do not divide evenly.
-  std::int64_t share_of(std::int64_t rows) const {
-    const int ranks = engine->size(static_cast<int>(kernel_.process_set));
-    const int rank = engine->rank(static_cast<int>(kernel_.process_set));
-    return rows / ranks + (rank < rows % ranks ? 1 : 0);
   }
 
   // TensorFlow takes over the memory that the engine has allocated.
@@ -331,6 +329,8 @@ class Execution {
   std::vector<ringcore_array> arrays_;
   std::vector<void*> targets_;
   std::vector<std::uint64_t> splits_;
+  int ranks_ = 1;
+  int rank_ = 0;
 };
 
 // ---- Registration ----

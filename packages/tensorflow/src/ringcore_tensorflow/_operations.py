@@ -161,7 +161,7 @@ def _adasum(
 def _gradient_of_allreduce(node: Any, *gradients: tf.Tensor) -> list[Any]:
     op = _differentiable_op(node, "allreduce")
     results = call(
-        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), list(gradients),
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of_gradient(), list(gradients),
         process_set=node.get_attr("process_set"), op=int(op), prescale=node.get_attr("prescale"),
         postscale=node.get_attr("postscale"),
     )  # fmt: skip
@@ -175,9 +175,9 @@ def _differentiable_op(node: Any, what: str) -> ReduceOp:
     return op
 
 
-def _mode_of(node: Any) -> Mode:
-    """Of an operation's gradient, which may be taken in a graph though the operation was not."""
-    return Mode.EAGER if tf.executing_eagerly() else Mode(max(node.get_attr("mode"), Mode.NAMED))
+def _mode_of_gradient() -> Mode:
+    """Of an operation's gradient: it may be taken in a graph though the operation was not, and more than once."""
+    return Mode.EAGER if tf.executing_eagerly() else Mode.QUALIFIED
 
 
 @as_written
@@ -213,7 +213,7 @@ def _gradient_of_allgather(node: Any, *gradients: tf.Tensor) -> list[Any]:
     *of_results, _ = gradients  # the numbers of rows have none
     process_set = node.get_attr("process_set")
     totals = call(
-        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), of_results,
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of_gradient(), of_results,
         process_set=process_set, **_reduction(Sum, 1.0, 1.0),
     )  # fmt: skip
     me, rows = rank_op(process_set), node.outputs[-1]
@@ -253,8 +253,8 @@ def _root(root_rank: int, process_set: ProcessSet) -> int:
 def _gradient_of_broadcast(node: Any, gradient: tf.Tensor) -> list[Any]:
     process_set = node.get_attr("process_set")
     (total,) = call(
-        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of(node), [gradient], process_set=process_set,
-        **_reduction(Sum, 1.0, 1.0),
+        ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of_gradient(), [gradient],
+        process_set=process_set, **_reduction(Sum, 1.0, 1.0),
     )  # fmt: skip
     is_root = tf.equal(rank_op(process_set), node.get_attr("root"))
     return [None, tf.where(is_root, total, tf.zeros_like(total))]
@@ -317,7 +317,7 @@ def grouped_reducescatter(
 def _gradient_of_reducescatter(node: Any, *gradients: tf.Tensor) -> list[Any]:
     op, process_set = _differentiable_op(node, "reducescatter"), node.get_attr("process_set")
     gathered, _ = call(
-        ops.ringcore_allgather, key_of_gradient(node.inputs[0]), _mode_of(node), list(gradients),
+        ops.ringcore_allgather, key_of_gradient(node.inputs[0]), _mode_of_gradient(), list(gradients),
         process_set=process_set,
     )  # fmt: skip
     (prescale, postscale) = struct.unpack(
@@ -360,7 +360,7 @@ def alltoall(
 @gradient_of("RingcoreAlltoall")
 def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
     back, _ = call(
-        ops.ringcore_alltoall, key_of_gradient(node.inputs[0]), _mode_of(node), gradient, node.outputs[1][0],
+        ops.ringcore_alltoall, key_of_gradient(node.inputs[0]), _mode_of_gradient(), gradient, node.outputs[1][0],
         process_set=node.get_attr("process_set"),
     )  # fmt: skip
     return [None, back, None]
@@ -392,7 +392,9 @@ _RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)
 
 @as_written
 def _place(what: int, process_set: ProcessSet | int = global_process_set) -> tf.Tensor:
-    number = process_set if isinstance(process_set, int) else process_set.process_set_id or 0
+    number = process_set if isinstance(process_set, int) else process_set.process_set_id
+    if number is None:
+        raise InvalidArgument(f"{process_set} is not registered; call add_process_set on every rank first")
     mode = Mode.EAGER if tf.executing_eagerly() else Mode.NAMED
     value = call(ops.ringcore_place, tf.constant([], tf.uint8), mode, process_set=number, what=what)
     if mode is not Mode.EAGER:

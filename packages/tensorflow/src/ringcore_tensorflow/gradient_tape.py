@@ -12,7 +12,7 @@ from ringcore._operations import Average
 from ringcore.adapter import ReduceOp
 
 from ringcore_tensorflow.compression import Compression, Compressor
-from ringcore_tensorflow.gradients import Reduction
+from ringcore_tensorflow.gradients import Reduction, divided
 
 
 class _Tape:
@@ -58,7 +58,7 @@ class _Tape:
         for i in range(len(flat)):
             # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
             if i not in shared and self._scale_local_gradients and self._reduction.op is Average:
-                flat[i] = _divided(flat[i], self._reduction.process_set.size())
+                flat[i] = divided(flat[i], self._reduction.process_set.size())
         for i, gradient in zip(shared, reduced, strict=True):
             flat[i] = gradient
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
@@ -69,12 +69,6 @@ def name_of(source: Any, index: int) -> str:
     name = getattr(source, "path", None) or (source.name if isinstance(source, tf.Variable) else "")
     name = name.removesuffix(":0")
     return f"{index}.{name}" if name in ("", "Variable") else name
-
-
-def _divided(gradient: Any, ranks: int) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / ranks, gradient.indices, gradient.dense_shape)
-    return None if gradient is None else gradient / ranks
 
 
 def DistributedGradientTape(  # noqa: N802 - the field's name for it

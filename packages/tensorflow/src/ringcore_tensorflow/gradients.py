@@ -87,3 +87,10 @@ class Reduction:
             return [indices[i * len(indices) // count : (i + 1) * len(indices) // count] for i in range(count)]
         sizes = [(tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size for i in indices]
         return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes)]
+
+
+def divided(gradient: Any, ranks: int) -> Any:
+    """A gradient that stays a rank's own, as a part of an average."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / ranks, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / ranks

@@ -20,7 +20,8 @@ DENSITY = 0.5
 def _combined(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Each index once, with the sum of its rows."""
     unique, positions = tf.unique(indices)
-    return tf.math.unsorted_segment_sum(values, positions, tf.size(unique)), unique
+    wide = tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
+    return tf.cast(tf.math.unsorted_segment_sum(wide, positions, tf.size(unique)), values.dtype), unique
 
 
 @as_written
@@ -36,6 +37,8 @@ def allreduce(
 
     Rows that a rank has several times are added up first, so that it never sends more than the tensor has. Where the
     ranks together have more than half of the rows, the tensor is sent as a whole, which all ranks decide alike.
+
+    The values are sent as they are: compression is for dense tensors.
 
     Args:
         slices: Values, indices, and for that decision a `dense_shape`.

@@ -20,7 +20,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     digits are lost to cancellation.
 
     Args:
-        process_set: The ranks whose batches belong together.
+        process_set: The ranks whose batches belong together. It is not saved: a loaded layer belongs to all ranks.
         options: Of `keras.layers.BatchNormalization`.
     """
 

@@ -24,6 +24,11 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
     return reduced
 
 
+def divided(gradient: Any, ranks: int) -> Any:
+    """A gradient that stays a rank's own, as a part of an average."""
+    return gradient / ranks
+
+
 def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
     """The sum over the ranks of a process set."""
     return allreduce(tensor, op=Sum, name=name, process_set=process_set)

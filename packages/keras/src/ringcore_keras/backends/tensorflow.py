@@ -10,9 +10,11 @@ from ringcore._context import ProcessSet
 from ringcore._operations import Min, Sum
 from ringcore_tensorflow import Compression, allreduce
 from ringcore_tensorflow._naming import once_in_graph
-from ringcore_tensorflow.gradients import Reduction
+from ringcore_tensorflow.gradients import Reduction, divided
 
 from ringcore_keras.options import Options
+
+__all__ = ["all_true", "allreduce_sum", "divided", "reduce_gradients"]
 
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
