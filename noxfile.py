@@ -290,7 +290,8 @@ def bench(session: nox.Session) -> None:
 def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> None:
     """Run tests in a framework's environment."""
     session.log(f"testing {what}")
-    in_environment(session, framework, "python", "-m", "pytest", *paths, *session.posargs)
+    backend = {"KERAS_BACKEND": adapter_of(framework)}
+    in_environment(session, framework, "python", "-m", "pytest", *paths, *session.posargs, env=backend)
 
 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in FRAMEWORKS)])
