@@ -153,8 +153,10 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     announce(set, header, *operation);
   } catch (const std::bad_alloc&) {
     // Some ranks may know of it already: from here on it ends as all others do.
-    fail(std::make_shared<const Error>(ErrorKind::kResource,
-                                       "rank " + std::to_string(rank_) + " has not enough memory"));
+    fail(std::make_shared<const Error>(
+        ErrorKind::kResource,
+        title(*operation) + ": rank " + std::to_string(rank_) +
+            " has not enough memory to announce it. Remedy: submit less at once, or use fewer ranks a host."));
   }
 }
 

@@ -107,13 +107,10 @@ def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: 
     return wrapped
 
 
-_count = 0
-
-
 def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: Any,
     *,
-    name: str | None = None,
+    name: str = "gradients",
     op: ReduceOp = Average,
     compression: str = Compression.none,
     backward_passes_per_step: int = 1,
@@ -146,7 +143,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     return _distribute(
         optimizer, frozenset(), False, backward_passes_per_step,
         Options(
-            name=name if name is not None else "gradients", op=op, compression=compression,
+            name=name, op=op, compression=compression,
             gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
             process_set=process_set,
         ),
