@@ -70,6 +70,7 @@ class Execution {
   void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
                    Release& release);
   Task* open_bucket(const Release& release, const Descriptor& descriptor, std::size_t bytes);
+  std::size_t bucket_bytes() const;
   void complete(std::shared_ptr<Operation> operation);
   void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);

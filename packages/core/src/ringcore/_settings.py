@@ -129,7 +129,10 @@ class Settings:
     """
 
     fusion_threshold_bytes: int = _setting(
-        64 * _KIB**2, _size, _SIZE, "largest bucket that small tensors are fused into; 0: no fusion"
+        64 * _KIB**2,
+        _size,
+        _SIZE,
+        "largest bucket that small tensors are fused into, 1 MiB at most in shared memory; 0: no fusion",
     )
     eager_limit_bytes: int = _setting(
         65536, _size, _SIZE, "blocking operations send their data at once while a rank then sends no more than this"
