@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "transport/copy.hpp"
+
 namespace {
 
 using ringcore::Error;
@@ -21,9 +23,13 @@ static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
 static_assert(RINGCORE_BOOL == static_cast<int>(ringcore::DType::kBool));
 static_assert(RINGCORE_BOOL + 1 == ringcore::kDTypeCount);
 
-std::mutex mutex;  // Guards: current, place.
+// Smaller tensors are packed with others.
+constexpr std::size_t kMinRegisteredBytes = 32 * 1024;
+
+std::mutex mutex;  // Guards: current, place, pool.
 std::weak_ptr<Runtime> current;
 ringcore::capi::Place place;
+std::weak_ptr<ringcore::transport::Pool> pool;
 
 std::shared_ptr<Runtime> runtime() {
   const std::lock_guard lock(mutex);
@@ -101,7 +107,15 @@ struct ringcore_operation {
 };
 
 struct ringcore_memory {
+  // A result,
   ringcore::engine::Memory memory;
+  // or a piece of the pool.
+  std::shared_ptr<ringcore::transport::Pool> pool;
+  std::byte* piece = nullptr;
+
+  ~ringcore_memory() {
+    if (pool != nullptr) pool->release(piece);
+  }
 };
 
 namespace ringcore::capi {
@@ -147,7 +161,7 @@ std::int32_t error(const ringcore_operation* operation, const char** message) {
 }
 
 ringcore_memory* take_result(ringcore_operation* operation, std::size_t index, void** data, std::size_t* bytes) {
-  auto* memory = new ringcore_memory{std::move(operation->part(index).result)};
+  auto* memory = new ringcore_memory{.memory = std::move(operation->part(index).result)};
   *data = memory->memory.data();
   *bytes = memory->memory.size();
   return memory;
@@ -183,23 +197,47 @@ std::int32_t local_size() {
   return current.expired() ? -1 : place.local_size;
 }
 
+ringcore_memory* allocate(std::size_t bytes, void** data) {
+  if (bytes < kMinRegisteredBytes) return nullptr;
+  std::shared_ptr<transport::Pool> from;
+  {
+    const std::lock_guard lock(mutex);
+    from = pool.lock();
+  }
+  if (from == nullptr) return nullptr;
+  try {
+    std::byte* piece = from->allocate(bytes);
+    *data = piece;
+    return new ringcore_memory{.pool = std::move(from), .piece = piece};
+  } catch (const Error&) {  // no room: then in any memory
+    return nullptr;
+  }
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  transport::stream_to_peer(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+}
+
 }  // namespace
 
 const ringcore_functions* table() {
-  static constexpr ringcore_functions kFunctions{RINGCORE_VERSION, submit, error, take_result, free_memory, rows,
-                                                 last_joined,      rank,   size,  local_rank,  local_size};
+  static constexpr ringcore_functions kFunctions{
+      RINGCORE_VERSION, submit,     error,    take_result, free_memory, rows, last_joined, rank, size,
+      local_rank,       local_size, allocate, copy};
   return &kFunctions;
 }
 
-void set_runtime(std::weak_ptr<Runtime> runtime, Place where) {
+void set_runtime(std::weak_ptr<Runtime> runtime, Place where, std::weak_ptr<transport::Pool> memory) {
   const std::lock_guard lock(mutex);
   current = std::move(runtime);
   place = where;
+  pool = std::move(memory);
 }
 
 void forget_runtime() {
   new (&mutex) std::mutex;  // another thread of the parent may have held it
   new (&current) std::weak_ptr<Runtime>;
+  new (&pool) std::weak_ptr<transport::Pool>;
 }
 
 }  // namespace ringcore::capi

@@ -5,6 +5,7 @@
 
 #include "capi/ringcore.h"
 #include "engine/runtime.hpp"
+#include "transport/pool.hpp"
 
 namespace ringcore::capi {
 
@@ -16,8 +17,9 @@ struct Place {
   int local_size = 1;
 };
 
-// The runtime that requests go to; it stays its owner's.
-void set_runtime(std::weak_ptr<engine::Runtime> runtime, Place place = {});
+// The runtime that requests go to, and the registered memory that all its ranks see, if they do; both stay their
+// owner's.
+void set_runtime(std::weak_ptr<engine::Runtime> runtime, Place place = {}, std::weak_ptr<transport::Pool> pool = {});
 // In a forked child: the engine did not come along.
 void forget_runtime();
 

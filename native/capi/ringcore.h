@@ -81,7 +81,7 @@ typedef struct {
 
 /* An operation that has ended. */
 typedef struct ringcore_operation ringcore_operation;
-/* Memory that the engine has allocated for a result. */
+/* Memory of the engine: a result, or a place for one. */
 typedef struct ringcore_memory ringcore_memory;
 
 /* Called once, on any thread, maybe before `submit` returns. `operation` is gone when it returns. It may submit. */
@@ -97,8 +97,7 @@ typedef struct {
   /* RINGCORE_OK, or what kind of error it ended with. `*message` lives as long as the operation, and begins with the
    * name of the exception that it would be in Python: `ringcore.adapter.as_ringcore_error` makes it one again. */
   int32_t (*error)(const ringcore_operation* operation, const char** message);
-  /* Of allgather, alltoall and reducescatter, of the input `index`: takes the result over; `free_memory` gives it back.
-   * Aligned to 64 bytes. */
+  /* Of allgather, alltoall and reducescatter, of the input `index`: takes the result over. Aligned to 64 bytes. */
   ringcore_memory* (*take_result)(ringcore_operation* operation, size_t index, void** data, size_t* bytes);
   void (*free_memory)(ringcore_memory* memory);
   /* Of allgather and alltoall: the rows that came from each rank, of the input `index`. */
@@ -111,6 +110,12 @@ typedef struct {
   /* The same among the ranks of this host. */
   int32_t (*local_rank)(void);
   int32_t (*local_size)(void);
+  /* Memory that the other ranks see, for an operation whose input and output it is: they reduce it where it lies. NULL
+   * where that brings nothing: for few bytes, with ranks on other hosts, without shared memory. To be freed, also after
+   * the engine has ended; to get as many bytes again costs nothing then. */
+  ringcore_memory* (*allocate)(size_t bytes, void** data);
+  /* memcpy into such memory, past the caches: nobody reads it before it is reduced. */
+  void (*copy)(void* to, const void* from, size_t bytes);
 } ringcore_functions;
 
 #ifdef __cplusplus

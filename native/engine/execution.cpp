@@ -124,8 +124,38 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
     own->released_at = clock_.now();
     own->state.store(OperationState::kReleased, std::memory_order_relaxed);
   }
-  if (descriptor.is_group()) return release_parts(release, own);
+  if (descriptor.is_group()) {
+    return in_place_for_all(release) ? release_row(release, own) : release_parts(release, own);
+  }
   release_one(release.descriptor, std::move(own), release);
+}
+
+// Whether it is reduced where it lies.
+bool Execution::in_place_for_all(const Release& release) const {
+  return release.all_registered() && release.all_have(kInPlace) && release.descriptor->prescale == 1.0;
+}
+
+// A group whose parts lie in a row runs as one tensor.
+void Execution::release_row(Release& group, const std::shared_ptr<Operation>& own) {
+  struct Row {
+    std::shared_ptr<Operation> group;
+    Operation operation;
+  };
+  const auto row = std::make_shared<Row>();
+  row->group = own;
+  own->unfinished = 1;
+  Operation& operation = row->operation;
+  operation.whole = own.get();
+  operation.input = own->input;
+  operation.output = own->output;
+  operation.submitted_at = own->submitted_at;
+  operation.released_at = own->released_at;
+  operation.descriptor = *group.descriptor;
+  operation.descriptor.parts.clear();
+  operation.descriptor.dtype = own->parts.front()->descriptor.dtype;
+  operation.descriptor.shape = Shape::of(std::array{own->bytes() / size_of(operation.descriptor.dtype)});
+  const std::shared_ptr<const Descriptor> described(row, &operation.descriptor);
+  release_one(described, {row, &operation}, group);
 }
 
 void Execution::release_parts(Release& group, const std::shared_ptr<Operation>& own) {
@@ -176,7 +206,7 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
     return complete(std::move(own));
   }
   const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
-  const bool registered = release.all_registered() && release.all_have(kInPlace) && descriptor.prescale == 1.0;
+  const bool registered = in_place_for_all(release);
   const bool large_and_in_place = registered && bytes >= kMinDirectBytes;
   const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
                       bytes <= bucket_bytes() && !large_and_in_place;

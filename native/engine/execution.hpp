@@ -66,6 +66,8 @@ class Execution {
   struct Task;
 
   int size() const { return topology_.ranks(); }
+  bool in_place_for_all(const Release& release) const;
+  void release_row(Release& group, const std::shared_ptr<Operation>& own);
   void release_parts(Release& group, const std::shared_ptr<Operation>& own);
   void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
                    Release& release);

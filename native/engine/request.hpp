@@ -89,12 +89,12 @@ struct Operation {
   Descriptor descriptor;
   ProcessSetId process_set = kWorld;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;        // allreduce, broadcast; may equal input
+  std::byte* output = nullptr;  // allreduce, broadcast; may equal input; of a group: where its parts lie in a row
   std::vector<std::uint64_t>
       splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
-  std::int32_t priority = 0;          // larger is more urgent; above 0 takes the urgent lane
-  bool awaited = false;      // somebody waits for it from the start: it may not stay in a bucket
+  std::int32_t priority = 0;  // larger is more urgent; above 0 takes the urgent lane
+  bool awaited = false;  // somebody waits for it from the start: it may not stay in a bucket
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
   bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
   // Called by the Runtime when it is done, once, on any thread and without a lock.
@@ -102,8 +102,8 @@ struct Operation {
 
   // Written by the engine. `state` is stored last: once it is kDone, the rest may be read without a lock.
   std::atomic<OperationState> state = OperationState::kSubmitted;
-  std::shared_ptr<const Error> error;      // why it failed
-  Memory result;                           // allgather, alltoall, reducescatter
+  std::shared_ptr<const Error> error;  // why it failed
+  Memory result;  // allgather, alltoall, reducescatter
   std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
   Rank last_joined = -1;
 
@@ -116,11 +116,15 @@ struct Operation {
   bool stall_reported = false;
   bool cancel_sent = false;
   bool flush_sent = false;
-  Operation* whole = nullptr;   // the group that this is a part of
-  std::size_t unfinished = 0;   // parts that still run
+  Operation* whole = nullptr;  // the group that this is a part of
+  std::size_t unfinished = 0;  // parts that still run
 
   std::uint64_t count() const { return descriptor.shape.elements(); }
-  std::size_t bytes() const { return count() * size_of(descriptor.dtype); }
+  // From its beginning to its end.
+  std::size_t bytes() const {
+    if (parts.empty()) return count() * size_of(descriptor.dtype);
+    return output == nullptr ? 0 : parts.back()->output + parts.back()->bytes() - output;
+  }
   bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }
 };
 
@@ -149,7 +153,9 @@ struct Call {
 // `output` is null where the engine allocates the result. Throws Error{kInvalidArgument} when it does not fit the input.
 std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, const Array* output);
 
-// One operation of several of one kind. Submit and wait for the group; the results are in its parts.
+// One operation of several of one kind. Submit and wait for the group; the results are in its parts. Allreduces of one
+// dtype, in place, each at the next multiple of Memory::kAlignment behind the one before, in registered memory on all
+// ranks, are reduced as one tensor.
 std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts);
 
 }  // namespace ringcore::engine

@@ -110,6 +110,32 @@ TEST_CASE("capi: results are taken over, aligned, and outlive the operation") {
   capi::table()->free_memory(taken.memory);
 }
 
+TEST_CASE("capi: memory that the other ranks see, where there is some") {
+  const auto functions = capi::table();
+  void* data = nullptr;
+  capi::set_runtime({});
+  CHECK(functions->allocate(1 << 20, &data) == nullptr);
+  const transport::Segment segment = transport::Segment::create(0, 2, 4 << 20);
+  transport::Arena arena(segment);
+  auto pool = std::make_shared<transport::Pool>(arena);
+  capi::set_runtime({}, {}, pool);
+  CHECK(functions->allocate(100, &data) == nullptr);      // small tensors are packed with others
+  CHECK(functions->allocate(1 << 30, &data) == nullptr);  // no room: any memory will do
+  ringcore_memory* memory = functions->allocate(1 << 20, &data);
+  REQUIRE(memory != nullptr);
+  CHECK(arena.offset_of(data, 1 << 20));
+  const std::vector<char> text(1 << 20, 'x');
+  functions->copy(data, text.data(), text.size());
+  CHECK(std::memcmp(data, text.data(), text.size()) == 0);
+  // A tensor of a framework may outlive the engine.
+  capi::set_runtime({});
+  const std::weak_ptr<transport::Pool> watched = pool;
+  pool.reset();
+  CHECK(!watched.expired());
+  functions->free_memory(memory);
+  CHECK(watched.expired());
+}
+
 TEST_CASE("capi: whoever is told of an end may submit the next one") {
   const auto runtime = single_rank();
   capi::set_runtime(runtime);

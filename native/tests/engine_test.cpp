@@ -136,6 +136,41 @@ TEST_CASE("registered memory is reduced in place") {
   });
 }
 
+TEST_CASE("a group that lies in a row of registered memory is reduced as one tensor") {
+  Cluster cluster({.ranks = 3, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    constexpr std::size_t kCounts[] = {30000, 7, 1, 12345};
+    std::byte* row = cluster.arena(rank).allocate(1 << 20);
+    // The last time one rank's tensors lie elsewhere: all reduce them one by one.
+    for (const bool everywhere : {true, false}) {
+      std::vector<float> elsewhere(std::size_t{1} << 18);
+      std::byte* at = everywhere || rank != 1 ? row : reinterpret_cast<std::byte*>(elsewhere.data());
+      std::vector<std::shared_ptr<Operation>> parts;
+      for (const std::size_t count : kCounts) {
+        auto* data = reinterpret_cast<float*>(at);
+        std::fill(data, data + count, mark(rank) * static_cast<float>(count));
+        parts.push_back(make(Collective::kAllreduce, "", {count}, DType::kFloat32, data, data));
+        at += (count * sizeof(float) + 63) / 64 * 64;
+      }
+      const auto group = engine::make_group("row", parts);
+      runtime.start_timeline();
+      runtime.submit(group);
+      finish(runtime, *group);
+      const std::vector<engine::Span> spans = runtime.stop_timeline();
+      const auto flat = std::count_if(spans.begin(), spans.end(), [](const engine::Span& span) {
+        return span.activity == "flat" && span.name == "row";
+      });
+      CHECK(flat == (everywhere ? 1 : 0));
+      for (const auto& part : parts) {
+        const auto* data = reinterpret_cast<const float*>(part->output);
+        REQUIRE(std::count(data, data + part->count(), 7.0F * static_cast<float>(part->count())) == part->count());
+      }
+    }
+    cluster.arena(rank).release(row);
+  });
+}
+
 TEST_CASE("allgather, broadcast, reducescatter and alltoall") {
   on_all_clusters([](Cluster& cluster) {
     const int ranks = cluster.ranks();

@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
+#include "transport/pool.hpp"
 
 namespace ringcore::test {
 namespace {
@@ -142,6 +143,27 @@ TEST_CASE("arena: full is an error, and what is released is used again") {
   arena.release(pieces[4]);  // joins both neighbours
   CHECK(arena.allocate(3 << 20) == pieces[3]);
   CHECK(error_of(ErrorKind::kResource, [&] { arena.allocate(SIZE_MAX); }) != "no error");
+}
+
+TEST_CASE("pool: what came back is handed out again, and no more is kept than was in use") {
+  const Segment own = Segment::create(0, 2, kArenaBytes);
+  Arena arena(own);
+  transport::Pool pool(arena);
+  std::byte* first = pool.allocate(1 << 20);
+  std::byte* second = pool.allocate(1 << 20);
+  std::memset(second, 0xab, 1 << 20);
+  pool.release(first);
+  pool.release(second);
+  CHECK(arena.allocated_bytes() == 2 << 20);
+  CHECK(pool.allocate(1 << 20) == second);
+  CHECK(second[5] == std::byte{0xab});  // its pages were not given back
+  // Another size: 2 MiB were in use at most, so the piece that waits goes.
+  std::byte* large = pool.allocate(2 << 20);
+  CHECK(arena.allocated_bytes() == 3 << 20);
+  pool.release(second);
+  pool.release(large);
+  CHECK(arena.allocated_bytes() == 3 << 20);
+  CHECK(error_of(ErrorKind::kResource, [&] { pool.allocate(kArenaBytes + 1); }) != "no error");
 }
 
 TEST_CASE("arena: the smallest block that fits is taken") {

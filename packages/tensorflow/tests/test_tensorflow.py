@@ -37,8 +37,8 @@ def run(folder: Path, cases: list[str], ranks: int, **variables: str) -> dict[st
 
 
 CASES = [
-    "gradients", "control_flow", "many_in_flight", "retracing", "side_effects", "saved_model", "training", "tapes",
-    "aggregation", "slices", "two_threads", "places", "batch_norm", "mistakes",
+    "gradients", "control_flow", "many_in_flight", "large", "retracing", "side_effects", "saved_model", "training",
+    "tapes", "aggregation", "slices", "two_threads", "places", "batch_norm", "mistakes",
 ]  # fmt: skip
 
 
@@ -62,6 +62,12 @@ def test_loops_conditions_and_functions_that_are_called_twice(results: dict[str,
 def test_hundreds_are_in_flight_on_one_thread_in_opposite_order(results: dict[str, Any]) -> None:
     for found in results["many_in_flight"]:
         assert found == {"wrong": 0}
+
+
+def test_results_in_the_engines_memory(results: dict[str, Any]) -> None:
+    ranks = len(results["large"])
+    for found in results["large"]:
+        assert found == {"wrong": [], "mixed": [[ranks / 2], [ranks / 2]]}
 
 
 def test_names_do_not_depend_on_how_often_a_rank_traces(results: dict[str, Any]) -> None:

@@ -156,6 +156,33 @@ def many_in_flight() -> dict[str, Any]:
 
 
 @case
+def large() -> dict[str, Any]:
+    """Results that lie in the engine's memory: of all sizes in one group, kept over several steps, fed to other ops."""
+    sizes = [300_000, 1, 7, 0, 5000, 123_457]
+
+    @tf.function
+    def step(factor: Any) -> Any:
+        mine = [tf.ones([size]) * factor * float(2 ** ring.rank()) for size in sizes]
+        return [result + 0.0 for result in ring.grouped_allreduce(mine, op=ring.Sum, name="large")]
+
+    def eager(factor: Any) -> Any:
+        mine = [tf.ones([size]) * factor * float(2 ** ring.rank()) for size in sizes]
+        return ring.grouped_allreduce(mine, op=ring.Sum)
+
+    total = float(2 ** ring.size() - 1)
+    held = [(factor, run(tf.constant(factor))) for factor in (1.0, 2.0, 3.0, 4.0) for run in (step, eager)]
+    wrong = [
+        (factor, size)
+        for factor, results in held
+        for size, result in zip(sizes, results, strict=True)
+        if result.shape != (size,) or not np.all(result.numpy() == factor * total)
+    ]
+    # Of two dtypes, and with a factor for each input.
+    mixed = ring.grouped_allreduce([tf.ones([40_000]), tf.ones([40_000], tf.float64)], op=ring.Sum, prescale_factor=0.5)
+    return {"wrong": wrong, "mixed": [sorted(set(one.numpy().tolist())) for one in mixed]}
+
+
+@case
 def retracing() -> dict[str, Any]:
     """One rank traces a function more often than the others; names are the same all the same."""
     me, n = ring.rank(), ring.size()

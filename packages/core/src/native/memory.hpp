@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "transport/pool.hpp"
 #include "transport/segment.hpp"
 
 namespace ringcore::python {
@@ -12,6 +13,7 @@ struct HostMemory {
   HostMemory(transport::Segment created, std::size_t reserved_bytes);
   transport::Segment segment;
   transport::Arena arena;
+  transport::Pool pool{arena};
   std::byte* fusion = nullptr;  // `reserved_bytes` at the front of the arena
 };
 

@@ -55,6 +55,7 @@ class PythonRuntime {
       config.engine.links[peer] = make_link(rank, size, peer, kind, fds, segment_fd);
     }
     config.local_ranks = static_cast<int>(std::count(host_of.begin(), host_of.end(), host_of[rank]));
+    const bool single_host = config.local_ranks == size;
     config.engine.host_of = std::move(host_of);
     if (memory_ != nullptr) {
       config.engine.arena = &memory_->arena;
@@ -63,7 +64,9 @@ class PythonRuntime {
     config.settings = settings;
     config.spin = spin;
     runtime_ = std::make_shared<engine::Runtime>(std::move(config));
-    capi::set_runtime(runtime_, place);
+    std::shared_ptr<transport::Pool> pool;  // keeps all of the memory alive
+    if (memory_ != nullptr && single_host && size > 1) pool = {memory_, &memory_->pool};
+    capi::set_runtime(runtime_, place, pool);
   }
 
   // In a forked child the engine's threads do not exist and its locks may be held by nobody: leave it untouched.

@@ -128,6 +128,9 @@ enum Mode : std::int64_t {
   kQualified = 2,  // and the node's own name: a function may be called several times in a graph
 };
 
+// What the engine asks of tensors that lie in a row.
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 // A node of a graph, or an op of eager mode.
 struct Kernel {
   int collective = 0;
@@ -206,6 +209,7 @@ class Execution {
     const int inputs = api.NumInputs(context_);
     const int tensors = kernel_.collective == RINGCORE_ALLTOALL ? 1 : inputs - 1;
     shapes_.reserve(tensors);
+    if (kernel_.collective == RINGCORE_ALLREDUCE && copy_to_registered(tensors)) return;
     for (int i = 0; i < tensors && status_.ok(); ++i) read_tensor(i);
     if (kernel_.collective == RINGCORE_ALLTOALL && status_.ok()) read_splits(input(2));
   }
@@ -226,11 +230,53 @@ class Execution {
       source = forwarded >= 0 ? std::move(target) : input(1 + index);
       if (target != nullptr) tensors_.push_back(std::move(target));
     }
+    add_array(type, shape, std::move(source));
+  }
+
+  // The outputs lie in memory that the other ranks see, and are reduced there, all as one tensor: a copy costs less than
+  // what it saves, and frees the inputs for the next gradients. False where there is no such memory.
+  bool copy_to_registered(int tensors) {
+    std::size_t bytes = 0;
+    for (int i = 0; i < tensors; ++i) {
+      const Reference source = input(1 + i);
+      // Memory of one dtype can be reduced as one tensor.
+      if (i > 0 && api.TensorType(source.get()) != api.TensorType(input(1).get())) return false;
+      bytes += aligned(api.TensorByteSize(source.get()));
+    }
+    void* data = nullptr;
+    ringcore_memory* memory = engine->allocate(bytes, &data);
+    if (memory == nullptr) return false;
+    const std::shared_ptr<ringcore_memory> owner(memory, engine->free_memory);
+    auto* at = static_cast<std::byte*>(data);
+    for (int i = 0; i < tensors; ++i) {
+      Reference source = input(1 + i);
+      const std::vector<std::int64_t> shape = shape_of(source);
+      const std::size_t size = api.TensorByteSize(source.get());
+      engine->copy(at, api.TensorData(source.get()), size);
+      Reference output = adopt(api.TensorType(source.get()), shape, at, size, owner);
+      api.SetOutput(context_, i, output.get(), status_);
+      targets_.push_back(at);
+      add_array(api.TensorType(source.get()), shape, std::move(output));
+      at += aligned(size);
+    }
+    return true;
+  }
+
+  void add_array(int type, const std::vector<std::int64_t>& shape, Reference tensor) {
     const auto& kept = shapes_.emplace_back(shape.begin(), shape.end());
     arrays_.push_back(
-        {api.TensorData(source.get()), kept.data(), static_cast<std::int32_t>(kept.size()), dtype_of(type)});
+        {api.TensorData(tensor.get()), kept.data(), static_cast<std::int32_t>(kept.size()), dtype_of(type)});
     types_.push_back(type);
-    tensors_.push_back(std::move(source));
+    tensors_.push_back(std::move(tensor));
+  }
+
+  // A tensor over the engine's memory.
+  static Reference adopt(int type, const std::vector<std::int64_t>& shape, void* data, std::size_t bytes,
+                         std::shared_ptr<ringcore_memory> owner) {
+    return Reference(api.NewTensor(
+        type, shape.data(), static_cast<int>(shape.size()), data, bytes,
+        [](void*, std::size_t, void* kept) { delete static_cast<std::shared_ptr<ringcore_memory>*>(kept); },
+        new std::shared_ptr<ringcore_memory>(std::move(owner))));
   }
 
   void read_splits(const Reference& tensor) {
@@ -299,9 +345,7 @@ class Execution {
     void* data = nullptr;
     std::size_t bytes = 0;
     ringcore_memory* memory = engine->take_result(ended, index, &data, &bytes);
-    const Reference output(api.NewTensor(
-        type, shape.data(), static_cast<int>(shape.size()), data, bytes,
-        [](void*, std::size_t, void* owner) { engine->free_memory(static_cast<ringcore_memory*>(owner)); }, memory));
+    const Reference output = adopt(type, shape, data, bytes, {memory, engine->free_memory});
     api.SetOutput(context_, index, output.get(), status_);
   }
 
