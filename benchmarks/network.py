@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.namespaces import Host, namespaces  # noqa: E402
+from support.namespaces import Host, Shaping, namespaces  # noqa: E402
 
 HOSTS = 4
 STREAM_BYTES = 128 << 20
@@ -42,17 +42,17 @@ SEND = f"""
 import socket, sys
 connection = socket.create_connection((sys.argv[1], {STREAM_PORT}))
 piece = bytes(1 << 20)
-for _ in range({STREAM_BYTES >> 20}):
+for _ in range(int(sys.argv[2]) >> 20):
     connection.sendall(piece)
 """
 
 
-def goodput(hosts: list[Host]) -> float:
-    """Bytes a second of one TCP stream between two hosts."""
+def goodput(hosts: list[Host], nbytes: int = STREAM_BYTES) -> float:
+    """Bytes a second of one TCP stream of so many bytes between two hosts."""
     receiver = hosts[1].popen([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE)
     if receiver.stdout is None or b"listening" not in receiver.stdout.readline():
         raise SystemExit("the receiver did not start")
-    hosts[0].run([sys.executable, "-c", SEND, hosts[1].address], check=True)
+    hosts[0].run([sys.executable, "-c", SEND, hosts[1].address, str(nbytes)], check=True)
     return float(receiver.communicate(timeout=60)[0])
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     lines = []
-    with tempfile.TemporaryDirectory() as folder, namespaces(HOSTS, rate="1gbit", sshd=False) as hosts:
+    with tempfile.TemporaryDirectory() as folder, namespaces(HOSTS, shaping=Shaping("1gbit"), sshd=False) as hosts:
         key_file = str(Path(folder, "key"))
         with open(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
             file.write(os.urandom(32))

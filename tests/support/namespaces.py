@@ -3,7 +3,7 @@
 Each host has its own addresses, host name, /dev/shm, /run and System V IPC, so that nothing can take two of them
 for one. Needs root, iproute2, util-linux and openssh-server.
 
-    with namespaces(3, rate="1gbit") as hosts:
+    with namespaces(3, shaping=Shaping("1gbit")) as hosts:
         hosts[0].run(["ringrun", "-H", "host0:1,host1:1", ...])
 """
 
@@ -24,6 +24,25 @@ from typing import Any
 
 _START_LIMIT_S = 10.0
 _LINK_LIMIT_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaping:
+    """What a cable carries, in each direction: a token bucket (tbf) at either end of it, in the words of tc.
+
+    Attributes:
+        rate: `1gbit`.
+        burst: Bytes that pass at once after a silence, `256kb`.
+        queue: How long a packet waits at most, `50ms`: the depth of the queues, at the sender and in the switch.
+    """
+
+    rate: str
+    burst: str = "256kb"
+    queue: str = "50ms"
+
+    def words(self) -> list[str]:
+        """The queueing discipline."""
+        return ["root", "tbf", "rate", self.rate, "burst", self.burst, "latency", self.queue]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +91,12 @@ class Host:
 
 
 @contextlib.contextmanager
-def namespaces(count: int, *, rate: str | None = None, sshd: bool = True) -> Iterator[list[Host]]:
+def namespaces(count: int, *, shaping: Shaping | None = None, sshd: bool = True) -> Iterator[list[Host]]:
     """Make hosts, and remove every trace of them at the end.
 
     Args:
         count: Number of hosts.
-        rate: Limit of what each host sends, in the words of tc: `1gbit`. `None`: no limit.
+        shaping: Limit of what each host sends and of what it receives. `None`: no limit.
         sshd: Start an ssh daemon on each, and let root of each into the others.
 
     Yields:
@@ -98,9 +117,9 @@ def namespaces(count: int, *, rate: str | None = None, sshd: bool = True) -> Ite
             netns = f"{tag}n{index}"
             pid = _start_host(stack, directory, netns, bridge, f"{tag}v{index}", name, address)
             hosts.append(Host(name, address, pid, netns, directory))
-            if rate is not None:
-                shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
-                _check("tc", "-n", netns, "qdisc", "add", "dev", "eth0", "root", *shape)
+            if shaping is not None:
+                _check("tc", "-n", netns, "qdisc", "add", "dev", "eth0", *shaping.words())
+                _check("tc", "qdisc", "add", "dev", f"{tag}v{index}", *shaping.words())
         if sshd:
             for host in hosts:
                 stack.callback(_end_processes, host)
