@@ -60,7 +60,8 @@ def perceptron() -> gluon.nn.HybridSequential:
     np.random.seed(1)
     net = gluon.nn.HybridSequential()
     for layer in range(LAYERS):
-        net.add(gluon.nn.Dense(WIDTH, in_units=WIDTH, activation="relu" if layer + 1 < LAYERS else None))
+        # Smooth: at the kink of a relu the last bit of a sum decides about a gradient.
+        net.add(gluon.nn.Dense(WIDTH, in_units=WIDTH, activation="tanh" if layer + 1 < LAYERS else None))
     net.initialize(mx.init.Xavier(magnitude=2))
     return net
 
