@@ -125,6 +125,7 @@ def plot(found: Measured, program: Path, to: Path) -> None:
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    import matplotlib.ticker
 
     figure, (bars, lines) = plt.subplots(1, 2, figsize=(13, 5.2))
     efficiency = bars.twinx()
@@ -146,18 +147,18 @@ def plot(found: Measured, program: Path, to: Path) -> None:
         lines.plot(list(curve), [throughput(n, s) for n, s in curve.items()], color=color, label=system)
         lines.errorbar(counts, middle, yerr=reach, ls="", marker="o", ms=5, capsize=2, color=color)
     lines.plot([], [], ls="", marker="o", color="grey", label="measured")
+    # Every system has drawn its own bounds: one entry says what they are.
     handles, labels = bars.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    bars.legend(unique.values(), unique.keys(), loc="upper left", fontsize=9)
+    bars.legend(unique.values(), unique.keys(), loc="upper center", fontsize=9)
     bars.set_xticks(range(len(counts)), [str(count) for count in counts])
     bars.set(xlabel="workers", ylabel="samples a second (bars)", title="Throughput and scaling efficiency, measured")
-    efficiency.set(ylabel="efficiency: throughput / (workers x one without communication) (lines)", ylim=(0, 1.05))
+    efficiency.set(ylabel="throughput / workers, of one that does not communicate (lines)", ylim=(0, 1.05))
     lines.set_xscale("log", base=2)
     lines.set_yscale("log", base=2)
-    lines.set(
-        xlabel="workers", ylabel="samples a second", title="The cost model up to 64 workers, measured points on it"
-    )
-    lines.set_xticks(list(predicted[RING]), [str(count) for count in predicted[RING]])
+    for axis in (lines.xaxis, lines.yaxis):
+        axis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
+    lines.set(xlabel="workers", ylabel="samples a second", title="The cost model up to 64 workers, and measured points")
     lines.grid(alpha=0.3)
     lines.legend(fontsize=9)
     figure.tight_layout()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parameter_server import measure, report
+from parameter_server import measure
 from support.namespaces import processes_of
 
 
@@ -16,7 +16,4 @@ def test_a_pair_of_workers_trains_with_ringcore_and_with_servers(tmp_path: Path)
             found = measure.train(hosts, system, 2, key_file, steps=1)
             assert found["machines"] == machines
             assert len(found["step_ms"]) == 1
-            # The cables are the limit: nobody is faster than they, but for what passes at once after the pause.
-            sent = sum(report.TENSORS) / 2 - 3 * 65536
-            assert found["communication_ms"][0] > sent / (100e6 / 8) * 1e3
         assert [process for host in hosts for process in processes_of(host)] == []
