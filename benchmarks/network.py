@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.namespaces import Host, Shaping, namespaces  # noqa: E402
+from support.namespaces import Host, namespaces  # noqa: E402
 
 HOSTS = 4
 STREAM_BYTES = 128 << 20
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     lines = []
-    with tempfile.TemporaryDirectory() as folder, namespaces(HOSTS, shaping=Shaping("1gbit"), sshd=False) as hosts:
+    with tempfile.TemporaryDirectory() as folder, namespaces(HOSTS, rate="1gbit", sshd=False) as hosts:
         key_file = str(Path(folder, "key"))
         with open(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
             file.write(os.urandom(32))

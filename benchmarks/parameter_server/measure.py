@@ -24,7 +24,7 @@ from parameter_server.setting import (
     SERVERS,
     STEPS,
 )
-from support.namespaces import Host, Shaping, namespaces
+from support.namespaces import Host, namespaces
 
 HERE = Path(__file__).parent
 RENDEZVOUS_PORT = 29450
@@ -43,7 +43,9 @@ class WrongWeightsError(Exception):
 @contextlib.contextmanager
 def hosts_of(workers: int) -> Iterator[list[Host]]:
     """Hosts for so many workers and twice as many servers."""
-    with namespaces(3 * workers, shaping=Shaping(RATE, BURST, QUEUE), sshd=False) as hosts:
+    with namespaces(3 * workers, sshd=False) as hosts:
+        for host in hosts:
+            host.shape(RATE, BURST, QUEUE)
         yield hosts
 
 

@@ -3,7 +3,7 @@
 Each host has its own addresses, host name, /dev/shm, /run and System V IPC, so that nothing can take two of them
 for one. Needs root, iproute2, util-linux and openssh-server.
 
-    with namespaces(3, shaping=Shaping("1gbit")) as hosts:
+    with namespaces(3, rate="1gbit") as hosts:
         hosts[0].run(["ringrun", "-H", "host0:1,host1:1", ...])
 """
 
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,25 +26,6 @@ from typing import Any
 
 _START_LIMIT_S = 10.0
 _LINK_LIMIT_S = 30.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Shaping:
-    """What a cable carries, in each direction: a token bucket (tbf) at either end of it, in the words of tc.
-
-    Attributes:
-        rate: `1gbit`.
-        burst: Bytes that pass at once after a silence, `256kb`.
-        queue: How long a packet waits at most, `50ms`: the depth of the queues, at the sender and in the switch.
-    """
-
-    rate: str
-    burst: str = "256kb"
-    queue: str = "50ms"
-
-    def words(self) -> list[str]:
-        """The queueing discipline."""
-        return ["root", "tbf", "rate", self.rate, "burst", self.burst, "latency", self.queue]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +65,19 @@ class Host:
         """Plug the host's cable in, or pull it out: packets get lost, nobody is told."""
         _ip("-n", self.netns, "link", "set", "eth0", "up" if up else "down")
 
+    def shape(self, rate: str, burst: str, queue: str) -> None:
+        """Limit what the host's cable carries in each direction: a token bucket (tbf) at either end.
+
+        Args:
+            rate: In the words of tc: `100mbit`.
+            burst: Bytes that pass at once after a silence, `64kb`.
+            queue: How long a packet waits at most, `50ms`: the depth of the queues, at the host and in the switch.
+        """
+        words = ["root", "tbf", "rate", rate, "burst", burst, "latency", queue]
+        _check("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *words)
+        (cable,) = json.loads(_output("ip", "-n", self.netns, "-j", "link", "show", "eth0"))
+        _check("tc", "qdisc", "add", "dev", socket.if_indextoname(cable["link_index"]), *words)
+
     @property
     def link_bytes(self) -> tuple[int, int]:
         """Bytes that the host has received and sent over its cable."""
@@ -91,12 +87,12 @@ class Host:
 
 
 @contextlib.contextmanager
-def namespaces(count: int, *, shaping: Shaping | None = None, sshd: bool = True) -> Iterator[list[Host]]:
+def namespaces(count: int, *, rate: str | None = None, sshd: bool = True) -> Iterator[list[Host]]:
     """Make hosts, and remove every trace of them at the end.
 
     Args:
         count: Number of hosts.
-        shaping: Limit of what each host sends and of what it receives. `None`: no limit.
+        rate: Limit of what each host sends, in the words of tc: `1gbit`. `None`: no limit.
         sshd: Start an ssh daemon on each, and let root of each into the others.
 
     Yields:
@@ -117,9 +113,9 @@ def namespaces(count: int, *, shaping: Shaping | None = None, sshd: bool = True)
             netns = f"{tag}n{index}"
             pid = _start_host(stack, directory, netns, bridge, f"{tag}v{index}", name, address)
             hosts.append(Host(name, address, pid, netns, directory))
-            if shaping is not None:
-                _check("tc", "-n", netns, "qdisc", "add", "dev", "eth0", *shaping.words())
-                _check("tc", "qdisc", "add", "dev", f"{tag}v{index}", *shaping.words())
+            if rate is not None:
+                shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+                _check("tc", "-n", netns, "qdisc", "add", "dev", "eth0", "root", *shape)
         if sshd:
             for host in hosts:
                 stack.callback(_end_processes, host)
@@ -240,9 +236,14 @@ def _ip(*words: str) -> None:
 
 
 def _check(*argv: str) -> None:
+    _output(*argv)
+
+
+def _output(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_LINK_LIMIT_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _quietly(*argv: str) -> None:
