@@ -1,4 +1,4 @@
-"""What the comparison fixes before anybody looks at a result."""
+"""What is compared, and on which network; docs/parameter-server.md says what was fixed before any result was seen."""
 
 from __future__ import annotations
 
