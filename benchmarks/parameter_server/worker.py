@@ -60,7 +60,7 @@ def perceptron() -> gluon.nn.HybridSequential:
     np.random.seed(1)
     net = gluon.nn.HybridSequential()
     for layer in range(LAYERS):
-        # Smooth: at the kink of a relu the last bit of a sum decides about a gradient.
+        # Smooth: at the kink of a relu the last bit of a sum could decide about a gradient.
         net.add(gluon.nn.Dense(WIDTH, in_units=WIDTH, activation="tanh" if layer + 1 < LAYERS else None))
     net.initialize(mx.init.Xavier(magnitude=2))
     return net
