@@ -44,6 +44,7 @@ FRAMEWORKS = {
     "tensorflow": ["tensorflow-cpu==2.21.0", "numpy", "scikit-learn"],
     "jax": ["jax==0.10.2", "jaxlib==0.10.2", "optax>=0.2.6", "keras>=3.15", "numpy", "scikit-learn"],
     "tensorflow-oldest": ["tensorflow-cpu==2.16.2", "numpy", "scikit-learn"],
+    "mxnet": ["mxnet==1.9.1", "numpy<1.24", "scikit-learn", "matplotlib"],
 }  # fmt: skip
 # The distributions in it besides the core. That of Keras needs that of TensorFlow, but not TensorFlow.
 ADAPTERS = {
@@ -51,6 +52,7 @@ ADAPTERS = {
     "tensorflow": ["tensorflow", "keras", "horovod"],
     "jax": ["jax", "keras", "tensorflow"],
     "tensorflow-oldest": ["tensorflow", "keras"],
+    "mxnet": [],
 }
 # What the type checker sees in a framework's environment; the others have no types.
 TYPED = {"torch": ["core", "torch", "lightning", "tensorflow", "keras", "horovod"], "jax": ["core", "jax"]}
@@ -284,6 +286,15 @@ def bench(session: nox.Session) -> None:
         in_environment(session, framework, "python", "benchmarks/run.py", *what, env={"KERAS_BACKEND": framework})
 
 
+@nox.session(python=PYTHON, requires=[environment_of("mxnet")])
+def parameter_server(session: nox.Session) -> None:
+    """Measure ringcore beside MXNet's parameter server; as root. `nox -s parameter_server -- --repeats=5`."""
+    require_system(session, "ip")
+    folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
+    scaling = f"--scaling-program={folder / 'ringcore_scaling'}"
+    in_environment(session, "mxnet", "python", "benchmarks/run.py", "parameter_server", scaling, *session.posargs)
+
+
 # ---- Testing ----
 
 
@@ -312,6 +323,7 @@ def tests(session: nox.Session) -> None:
     for framework in ("jax", "tensorflow"):
         what = f"conformance and examples with {framework}"
         run_pytest(session, framework, what, "tests/conformance", "tests/test_examples.py", f"-k={framework} or keras")
+    run_pytest(session, "mxnet", "the comparison with parameter servers", "tests/benchmarks")
     run_pytest(session, "tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests")
 
 

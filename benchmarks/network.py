@@ -42,17 +42,17 @@ SEND = f"""
 import socket, sys
 connection = socket.create_connection((sys.argv[1], {STREAM_PORT}))
 piece = bytes(1 << 20)
-for _ in range({STREAM_BYTES >> 20}):
+for _ in range(int(sys.argv[2]) >> 20):
     connection.sendall(piece)
 """
 
 
-def goodput(hosts: list[Host]) -> float:
-    """Bytes a second of one TCP stream between two hosts."""
+def goodput(hosts: list[Host], nbytes: int = STREAM_BYTES) -> float:
+    """Bytes a second of one TCP stream of so many bytes between two hosts."""
     receiver = hosts[1].popen([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE)
     if receiver.stdout is None or b"listening" not in receiver.stdout.readline():
         raise SystemExit("the receiver did not start")
-    hosts[0].run([sys.executable, "-c", SEND, hosts[1].address], check=True)
+    hosts[0].run([sys.executable, "-c", SEND, hosts[1].address, str(nbytes)], check=True)
     return float(receiver.communicate(timeout=60)[0])
 
 

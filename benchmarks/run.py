@@ -1,8 +1,9 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [OPTIONS]
+    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [parameter_server]
+                             [OPTIONS]
 
-Without names all run but the last three, which need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
+Without names the first four run; the others need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
 repeats, the spread their smallest and largest value. Results are verified by the ranks: a wrong one ends the benchmark.
 """
@@ -357,6 +358,23 @@ def keras(options: argparse.Namespace) -> None:
     record(f"keras-{backend}", rows, table(header, [cells]))
 
 
+def parameter_server(options: argparse.Namespace) -> None:
+    """Training with ringcore and with MXNet's parameter server, between hosts with narrow cables."""
+    from parameter_server import measure, report
+
+    RESULTS.mkdir(exist_ok=True)
+    lines = RESULTS / "parameter-server.jsonl"
+    if not options.add:
+        lines.unlink(missing_ok=True)
+    measure.measure(lines, options.repeats, options.workers)
+    found = report.Measured(lines)
+    text = report.tables(found, table, spread)
+    (RESULTS / "parameter-server.md").write_text(text + "\n")
+    print(f"\nparameter server\n\n{text}\n", flush=True)
+    if options.scaling_program is not None:
+        report.plot(found, options.scaling_program, PLOT.with_name("parameter-server.png"))
+
+
 def more(found: dict[str, list[float]], name: str) -> list[float]:
     """What a step takes longer than alone, repeat by repeat."""
     return [value - alone for value, alone in zip(found[name], found["alone"], strict=True)]
@@ -370,12 +388,15 @@ def ratio_of(ours: list[float], theirs: list[float]) -> float:
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras"]
+    names = ["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras", "parameter_server"]
     parser.add_argument("what", nargs="*", choices=[*names, []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--limit-program", type=Path, help="ringcore_benchmark, which measures the machine's limit")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], help="of parameter_server")
+    parser.add_argument("--add", action="store_true", help="parameter_server: keep the repeats of earlier calls")
+    parser.add_argument("--scaling-program", type=Path, help="ringcore_scaling, which predicts up to 64 workers")
     options = parser.parse_args()
     what = options.what or names[:4]
     if "allreduce" in what:
@@ -393,6 +414,8 @@ def main() -> None:
         tensorflow(options)
     if "keras" in what:
         keras(options)
+    if "parameter_server" in what:
+        parameter_server(options)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,6 +64,19 @@ class Host:
     def set_link(self, up: bool) -> None:
         """Plug the host's cable in, or pull it out: packets get lost, nobody is told."""
         _ip("-n", self.netns, "link", "set", "eth0", "up" if up else "down")
+
+    def shape(self, rate: str, burst: str, queue: str) -> None:
+        """Limit what the host's cable carries in each direction: a token bucket (tbf) at either end.
+
+        Args:
+            rate: In the words of tc: `100mbit`.
+            burst: Bytes that pass at once after a silence, `64kb`.
+            queue: How long a packet waits at most, `50ms`: the depth of the queues, at the host and in the switch.
+        """
+        words = ["root", "tbf", "rate", rate, "burst", burst, "latency", queue]
+        _check("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *words)
+        (cable,) = json.loads(_output("ip", "-n", self.netns, "-j", "link", "show", "eth0"))
+        _check("tc", "qdisc", "add", "dev", socket.if_indextoname(cable["link_index"]), *words)
 
     @property
     def link_bytes(self) -> tuple[int, int]:
@@ -221,9 +236,14 @@ def _ip(*words: str) -> None:
 
 
 def _check(*argv: str) -> None:
+    _output(*argv)
+
+
+def _output(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_LINK_LIMIT_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _quietly(*argv: str) -> None:
