@@ -52,16 +52,16 @@ enum DType : int {
 };
 
 // X(result, name, parameters)
-#define RINGCORE_MXNET_FUNCTIONS(X)                                                                   \
-  X(const char*, MXGetLastError, ())                                                                  \
-  X(int, MXEnginePushAsyncND,                                                                         \
-    (AsyncFunction, void*, Delete, void*, Handle*, int, Handle*, int, void*, int, const char*, bool)) \
-  X(int, MXShallowCopyNDArray, (Handle, Handle*))                                                     \
-  X(int, MXNDArrayFree, (Handle))                                                                     \
-  X(int, MXNDArrayGetData, (Handle, void**))                                                          \
-  X(int, MXNDArrayGetShapeEx64, (Handle, int*, const std::int64_t**))                                 \
-  X(int, MXNDArrayGetDType, (Handle, int*))                                                           \
-  X(int, MXNDArrayGetContext, (Handle, int*, int*))                                                   \
+#define RINGCORE_MXNET_FUNCTIONS(X)                                                                               \
+  X(const char*, MXGetLastError, ())                                                                              \
+  X(int, MXEnginePushAsyncND,                                                                                     \
+    (AsyncFunction, void*, Delete, const void*, Handle*, int, Handle*, int, const void*, int, const char*, bool)) \
+  X(int, MXShallowCopyNDArray, (Handle, Handle*))                                                                 \
+  X(int, MXNDArrayFree, (Handle))                                                                                 \
+  X(int, MXNDArrayGetData, (Handle, void**))                                                                      \
+  X(int, MXNDArrayGetShapeEx64, (Handle, int*, const std::int64_t**))                                             \
+  X(int, MXNDArrayGetDType, (Handle, int*))                                                                       \
+  X(int, MXNDArrayGetContext, (Handle, int*, int*))                                                               \
   X(int, MXNDArrayGetStorageType, (Handle, int*))
 
 struct Functions {

@@ -23,8 +23,8 @@ def prepare_import() -> None:
         raise ImportError("MXNet is not installed. Remedy: pip install 'ringcore-mxnet[mxnet]'")
     if int(np.__version__.split(".")[0]) > 1:
         raise ImportError(
-            f"MXNet 1.9.1 does not work with numpy {np.__version__}. Remedy: pip install 'ringcore-mxnet[mxnet]', which "
-            "takes a numpy that it works with (older than 1.24; 1.26.4 on Python 3.12)"
+            f"MXNet 1.9.1 does not work with numpy {np.__version__}. Remedy: pip install 'ringcore-mxnet[mxnet]', "
+            "which takes a numpy that it works with (older than 1.24; 1.26.4 on Python 3.12)"
         )
     if sys.version_info >= (3, 12) and importlib.util.find_spec("setuptools") is None:
         raise ImportError("MXNet 1.9.1 needs distutils, which Python has no more. Remedy: pip install setuptools")

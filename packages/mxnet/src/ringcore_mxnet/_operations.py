@@ -1,8 +1,8 @@
 """The collectives on NDArrays, of `mx.nd` and of `mx.np`: tasks in MXNet's engine.
 
 They return before they have begun, as MXNet's operators do; whoever waits for their results raises what went wrong.
-Where a result's shape depends on the other ranks (allgather, alltoall), the call waits until all of them have told their
-numbers of rows, though not for the arrays themselves.
+Where a result's shape depends on the other ranks (allgather, alltoall), the call waits until all of them have told
+their numbers of rows, though not for the arrays themselves.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def _check(tensor: Any, what: str, op: ReduceOp = Sum) -> None:
         raise InvalidArgument(f"{what} takes NDArrays, not {type(tensor).__name__}; use mx.nd.array(x)")
     if op is Average and tensor.dtype not in _FLOATS:
         raise InvalidArgument(
-            f"{what}: an average of {np.dtype(tensor.dtype)} is not a whole number; convert the tensor to a float dtype, "
-            "or use op=Sum"
+            f"{what}: {np.dtype(tensor.dtype)} cannot hold an average; convert the tensor to a float dtype, or use op=Sum"
         )
 
 
@@ -41,9 +40,9 @@ def _empty(shape: tuple[int, ...], like: Any) -> Any:
     """A new array of the same kind and dtype."""
     kind = mx.np.ndarray if isinstance(like, mx.np.ndarray) else mx.nd.NDArray
     if kind is mx.nd.NDArray and all(shape):
-        return mx.nd.empty(shape, dtype=like.dtype)
+        return mx.nd.empty(shape, like.context, like.dtype)
     with mx.util.np_shape(True):  # else a dimension of 0 says that it is unknown
-        made = mx.nd.empty(shape, dtype=like.dtype)
+        made = mx.nd.empty(shape, like.context, like.dtype)
     return made if kind is mx.nd.NDArray else made.as_np_ndarray()
 
 
@@ -367,7 +366,7 @@ def alltoall(
         own = f"here {rows} rows, splits {'None' if splits is None else list(np.asarray(_as_numpy(splits)))}"
         raise InvalidArgument(
             f"alltoall '{name}': the splits of rank {', '.join(map(str, wrong))} do not fit ({own}). Remedy: give one "
-            f"number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits the rows "
+            f"number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits they "
             "must divide evenly"
         )
     received = [sent[index] for sent in everybody]

@@ -25,9 +25,9 @@ def _listed(value: Any) -> list[Any]:
 class Ring(mx.kvstore.KVStoreBase):
     """`kvstore="dist_ring"`, in the place of "dist_sync": the same sums, without a server.
 
-    Values are summed over the ranks, as in every store of MXNet: Gluon's `trainer.step` gets the batch size of all ranks
-    together, `Module.fit` finds it out. Where a trainer leaves the update to the store, each rank runs the optimizer
-    itself, on the same sums.
+    Values are summed over the ranks, as in every store of MXNet: Gluon's `trainer.step` gets the batch size of all
+    ranks together, `Module.fit` finds it out. Where a trainer leaves the update to the store, each rank runs the
+    optimizer itself, on the same sums.
 
     Under the name "ring" MXNet uses it where there are several devices; with one it drops every store whose name lacks
     "dist", and says nothing. Hence "dist_ring", or an instance.
@@ -100,8 +100,8 @@ class Ring(mx.kvstore.KVStoreBase):
             InvalidArgument: Always.
         """
         raise InvalidArgument(
-            f"'{key}': dist_ring has no row-sparse weights; keep weights dense, also where gradients are row-sparse, and "
-            "use ring.DistributedTrainer"
+            f"'{key}': dist_ring has no row-sparse weights; keep weights dense, also where gradients are row-sparse, "
+            "and use ring.DistributedTrainer"
         )
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
@@ -118,9 +118,7 @@ class Ring(mx.kvstore.KVStoreBase):
     def set_optimizer(self, optimizer: Any) -> None:
         """Let each rank update its weights with this optimizer."""
         if isinstance(optimizer, DistributedOptimizer):
-            raise InvalidArgument(
-                "dist_ring sums gradients itself; pass the optimizer that was wrapped, or kvstore=None"
-            )
+            raise InvalidArgument("dist_ring sums gradients itself; pass the optimizer unwrapped, or kvstore=None")
         self._updater = mx.optimizer.get_updater(optimizer)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:

@@ -16,8 +16,8 @@ from ringcore_mxnet.compression import Compression, Compressor
 class DistributedOptimizer(mx.optimizer.Optimizer):
     """Wraps an optimizer: gradients are averaged over all ranks, in place, before they are used.
 
-    With `Module.fit(optimizer=..., kvstore=None)` `rescale_grad` is 1 / batch size of this rank, as without ringcore. In
-    Gluon `DistributedTrainer` is what you want.
+    With `Module.fit(optimizer=..., kvstore=None)` `rescale_grad` is 1 / batch size of this rank, as without ringcore.
+    In Gluon `DistributedTrainer` is what you want.
 
     Args:
         optimizer: Any optimizer of MXNet. What is read or set here is read or set there.
@@ -50,13 +50,19 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
         }  # fmt: skip
 
+    @property
+    def unwrapped(self) -> mx.optimizer.Optimizer:
+        """The optimizer that was wrapped."""
+        optimizer: mx.optimizer.Optimizer = self._ring["optimizer"]
+        return optimizer
+
     def __getattr__(self, name: str) -> Any:
         if name == "_ring":
             raise AttributeError(name)  # of a copy that is being made
-        return getattr(self._ring["optimizer"], name)
+        return getattr(self.unwrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._ring["optimizer"], name, value)
+        setattr(self.unwrapped, name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -66,33 +72,33 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def create_state(self, index: Any, weight: Any) -> Any:
         """The wrapped optimizer's."""
-        return self._ring["optimizer"].create_state(index, weight)
+        return self.unwrapped.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
         """The wrapped optimizer's."""
-        return self._ring["optimizer"].create_state_multi_precision(index, weight)
+        return self.unwrapped.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average the gradient, then update."""
         self._average(index, grad)
-        self._ring["optimizer"].update(index, weight, grad, state)
+        self.unwrapped.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average the gradient, then update."""
         self._average(index, grad)
-        self._ring["optimizer"].update_multi_precision(index, weight, grad, state)
+        self.unwrapped.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
         """The wrapped optimizer's."""
-        self._ring["optimizer"].set_learning_rate(lr)
+        self.unwrapped.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
         """The wrapped optimizer's."""
-        self._ring["optimizer"].set_lr_mult(args_lr_mult)
+        self.unwrapped.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
         """The wrapped optimizer's."""
-        self._ring["optimizer"].set_wd_mult(args_wd_mult)
+        self.unwrapped.set_wd_mult(args_wd_mult)
 
     def _average(self, index: Any, grad: Any) -> None:
         adapter.check()

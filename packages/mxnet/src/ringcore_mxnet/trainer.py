@@ -50,9 +50,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
-            raise InvalidArgument(
-                "DistributedTrainer averages gradients itself; pass it the optimizer that was wrapped"
-            )
+            raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
         if groups is not None and groups < 1:
             raise InvalidArgument(f"groups is at least 1, not {groups}")
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
