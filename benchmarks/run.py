@@ -1,8 +1,8 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [OPTIONS]
+    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [mxnet] [OPTIONS]
 
-Without names all run but the last three, which need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
+Without names all run but the last four, which need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
 repeats, the spread their smallest and largest value. Results are verified by the ranks: a wrong one ends the benchmark.
 """
@@ -16,6 +16,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,49 @@ def keras(options: argparse.Namespace) -> None:
     record(f"keras-{backend}", rows, table(header, [cells]))
 
 
+def mxnet(options: argparse.Namespace) -> None:
+    """What a call costs, and how much of the communication is hidden, between two hosts with a link of 1 Gbit/s."""
+    from support.namespaces import namespaces
+
+    found: dict[str, list[float]] = {}
+    enqueued: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, namespaces(2, rate="1gbit", sshd=False) as hosts:
+        key_file = Path(folder, "key")
+        with open(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+        job = {
+            "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1",
+            "RINGCORE_RENDEZVOUS": f"tcp:{hosts[0].address}:29443", "RINGCORE_KEY_FILE": str(key_file),
+        }  # fmt: skip
+        for repeat in range(options.repeats):
+            print(f"mxnet, repeat {repeat + 1}", flush=True)
+            ranks = [
+                host.popen(
+                    [str(PYTHON), str(HERE / "mxnet_rank.py"), "8", "4"], stdout=subprocess.PIPE,
+                    env={**os.environ, **job, "RANK": str(rank)},
+                )
+                for rank, host in enumerate(hosts)
+            ]  # fmt: skip
+            output = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks][0]
+            if any(rank.returncode != 0 for rank in ranks):
+                raise SystemExit("mxnet failed")
+            line = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+            enqueued.append(statistics.median(line["enqueue_us"][1:]))
+            for name, values in line["milliseconds"].items():
+                found.setdefault(name, []).append(statistics.median(values[1:]))
+    rows: list[dict[str, Any]] = [{"ranks": 2, "op": "allreduce_", "enqueue_us": enqueued}]
+    rows += [{"ranks": 2, "model": "20 layers", "what": name, "milliseconds": found[name]} for name in found]
+    parts = zip(found["alone"], found["communication"], found["last"], strict=True)
+    bounds = [max(alone, communication) + last for alone, communication, last in parts]
+    header = [
+        "MXNet, 2 hosts, 1 Gbit/s, 20 layers, 5.25 M parameters", "a step alone, ms", "its gradients' allreduce, ms",
+        "that of the first layer, ms", "a step with ringcore, ms", "ratio to the longer one and the first layer's",
+    ]  # fmt: skip
+    cells = ["", *(spread(found[name]) for name in ("alone", "communication", "last", "ringcore"))]
+    text = table(header, [[*cells, f"{ratio_of(found['ringcore'], bounds):.2f}"]])
+    record("mxnet", rows, f"{text}\n\nA call of `allreduce_` returns after {spread(enqueued)} microseconds.")
+
+
 def more(found: dict[str, list[float]], name: str) -> list[float]:
     """What a step takes longer than alone, repeat by repeat."""
     return [value - alone for value, alone in zip(found[name], found["alone"], strict=True)]
@@ -370,7 +414,7 @@ def ratio_of(ours: list[float], theirs: list[float]) -> float:
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras"]
+    names = ["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras", "mxnet"]
     parser.add_argument("what", nargs="*", choices=[*names, []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
@@ -393,6 +437,8 @@ def main() -> None:
         tensorflow(options)
     if "keras" in what:
         keras(options)
+    if "mxnet" in what:
+        mxnet(options)
 
 
 if __name__ == "__main__":

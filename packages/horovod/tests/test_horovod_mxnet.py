@@ -49,7 +49,10 @@ def test_modules_that_scripts_import_from() -> None:
         "assert all(hasattr(hvd, name) for name in hvd.__all__)\n"
         "hvd.init()\n"
         "optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(), num_groups=3)\n"
-        "hvd.DistributedTrainer([], optimizer)\n"
+        "net = mx.gluon.nn.Dense(1, in_units=1)\n"
+        "net.initialize()\n"
+        "trainer = hvd.DistributedTrainer(net.collect_params(), optimizer)\n"
+        "assert type(trainer.optimizer) is mx.optimizer.SGD\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -29,4 +29,4 @@ def prepare_import() -> None:
     if sys.version_info >= (3, 12) and importlib.util.find_spec("setuptools") is None:
         raise ImportError("MXNet 1.9.1 needs distutils, which Python has no more. Remedy: pip install setuptools")
     if "bool" not in vars(np):
-        np.bool = np.bool_
+        vars(np)["bool"] = np.bool_

@@ -29,7 +29,8 @@ def _check(tensor: Any, what: str, op: ReduceOp = Sum) -> None:
         raise InvalidArgument(f"{what} takes NDArrays, not {type(tensor).__name__}; use mx.nd.array(x)")
     if op is Average and tensor.dtype not in _FLOATS:
         raise InvalidArgument(
-            f"{what}: {np.dtype(tensor.dtype)} cannot hold an average; convert the tensor to a float dtype, or use op=Sum"
+            f"{what}: {np.dtype(tensor.dtype)} cannot hold an average; convert the tensor to a float dtype, or use "
+            "op=Sum"
         )
 
 

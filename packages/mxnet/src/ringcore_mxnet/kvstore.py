@@ -22,7 +22,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 @mx.kvstore.KVStoreBase.register
-class Ring(mx.kvstore.KVStoreBase):
+class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
     """`kvstore="dist_ring"`, in the place of "dist_sync": the same sums, without a server.
 
     Values are summed over the ranks, as in every store of MXNet: Gluon's `trainer.step` gets the batch size of all
@@ -58,7 +58,7 @@ class Ring(mx.kvstore.KVStoreBase):
     @staticmethod
     def is_capable(capability: str) -> bool:
         """Whether the store can do something beyond sums: "optimizer"."""
-        return capability.lower() == mx.kvstore.KVStoreBase.OPTIMIZER
+        return capability.lower() == str(mx.kvstore.KVStoreBase.OPTIMIZER)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Write rank 0's value into `out` on all ranks."""

@@ -13,7 +13,7 @@ from ringcore_mxnet._operations import allreduce_
 from ringcore_mxnet.compression import Compression, Compressor
 
 
-class DistributedOptimizer(mx.optimizer.Optimizer):
+class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     """Wraps an optimizer: gradients are averaged over all ranks, in place, before they are used.
 
     With `Module.fit(optimizer=..., kvstore=None)` `rescale_grad` is 1 / batch size of this rank, as without ringcore.

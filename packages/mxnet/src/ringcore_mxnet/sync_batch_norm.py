@@ -18,7 +18,7 @@ _USES = 1024
 _process_sets: dict[str, ProcessSet] = {}
 
 
-class SyncBatchNorm(mx.gluon.nn.BatchNorm):
+class SyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
     """`mx.gluon.nn.BatchNorm` whose mean and variance in training are those of all ranks' batches together.
 
     Works hybridized as well. Ranks may have batches of different size. The mean is found first and the variance around
@@ -50,7 +50,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):
 
 
 @mx.operator.register("ringcore_sync_batch_norm")
-class _SyncBatchNormProperties(mx.operator.CustomOpProp):
+class _SyncBatchNormProperties(mx.operator.CustomOpProp):  # type: ignore[misc]
     """Shapes and settings of the operator."""
 
     def __init__(self, **settings: str) -> None:
@@ -75,7 +75,7 @@ class _SyncBatchNormProperties(mx.operator.CustomOpProp):
         return _SyncBatchNormOperator(self.settings, len(in_shapes[0]))
 
 
-class _SyncBatchNormOperator(mx.operator.CustomOp):
+class _SyncBatchNormOperator(mx.operator.CustomOp):  # type: ignore[misc]
     """Forward and backward, in a thread that MXNet has for such operators."""
 
     def __init__(self, settings: dict[str, str], dims: int) -> None:

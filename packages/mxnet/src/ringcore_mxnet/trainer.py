@@ -16,7 +16,7 @@ from ringcore_mxnet.compression import Compression, Compressor
 from ringcore_mxnet.optimizer import DistributedOptimizer
 
 
-class DistributedTrainer(mx.gluon.Trainer):
+class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     """`mx.gluon.Trainer` whose `step(batch_size)` averages the gradients of all ranks first.
 
     `batch_size` is that of this rank. Gradients are sent as MXNet makes them, those of the first layers first where
@@ -56,7 +56,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._ring_prefix = context().next_name("trainer") if prefix is None else prefix
         self._ring_compression = compression
-        self._ring_factors = {
+        self._ring_factors: dict[str, Any] = {
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
         }  # fmt: skip
         self._ring_groups = groups
@@ -66,7 +66,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         adapter.check()
         if self._ring_set.size() == 1:
             return
-        dense, rows = [], []
+        dense: list[tuple[str, int, Any]] = []
+        rows: list[tuple[str, int, Any]] = []
         for i, param in enumerate(self._params):
             if param.grad_req == "null":
                 continue
