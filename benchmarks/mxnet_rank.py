@@ -2,8 +2,8 @@
 
     python mxnet_rank.py STEPS ROUNDS
 
-Rank 0 prints one JSON line: microseconds that a call of `allreduce_` takes to return, and milliseconds of the steps of a
-net of 20 layers, one after the other without waits: alone, with ringcore's trainer; of all its gradients' allreduce
+Rank 0 prints one JSON line: microseconds that a call of `allreduce_` takes to return, and milliseconds of the steps of
+a net of 20 layers, one after the other without waits: alone, with ringcore's trainer; of all its gradients' allreduce
 without the net; and of that of the first layer, the last one to get its gradient.
 """
 

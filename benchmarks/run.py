@@ -381,7 +381,7 @@ def mxnet(options: argparse.Namespace) -> None:
                 )
                 for rank, host in enumerate(hosts)
             ]  # fmt: skip
-            output = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks][0]
+            output, _ = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks]
             if any(rank.returncode != 0 for rank in ranks):
                 raise SystemExit("mxnet failed")
             line = json.loads(next(line for line in output.splitlines() if line.startswith("{")))

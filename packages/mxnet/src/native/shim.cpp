@@ -171,10 +171,11 @@ class Task {
     int property = mx::kCpuPrioritized;
     const int priority = task->call_.priority;
     const char* title = title_of(task->call_.collective);
-    require(api.MXEnginePushAsyncND(run, task.get(), nullptr, &device, read.data(), static_cast<int>(read.size()),
+    // Deleted with MXNet's own record of it: also if it never runs, because one of its arrays has an error already.
+    const auto remove = [](void* self) { delete static_cast<Task*>(self); };
+    require(api.MXEnginePushAsyncND(run, task.release(), remove, &device, read.data(), static_cast<int>(read.size()),
                                     written.data(), static_cast<int>(written.size()), &property, priority, title,
                                     false));
-    task.release();  // NOLINT: `run` may have deleted it already
   }
 
  private:
@@ -245,20 +246,17 @@ class Task {
   }
 
   void end(const char* message) {
-    const mx::OnComplete on_complete = on_complete_;
-    if (message == nullptr) {
-      delete this;  // the references first: afterwards MXNet may be gone on
-      return on_complete(nullptr);
-    }
+    inputs_.clear();  // the references first: afterwards MXNet may be gone on, and this task with it
+    outputs_.clear();
+    if (message == nullptr) return on_complete_(nullptr);
     const std::runtime_error error(message);
-    delete this;
     if (naive) {
       told = error.what();
-      return on_complete(nullptr);
+      return on_complete_(nullptr);
     }
     static std::mutex mutex;  // MXNet keeps a list of errors, and does not guard it.
     const std::lock_guard lock(mutex);
-    on_complete(&error);
+    on_complete_(&error);
   }
 
   Call call_;

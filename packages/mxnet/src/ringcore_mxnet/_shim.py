@@ -14,7 +14,6 @@ from mxnet.base import _LIB, MXNetError
 from ringcore import RingcoreError, adapter
 
 _LIBRARY = Path(__file__).with_name("libringcore_mxnet.so")
-_NO_SPLITS: Any = None
 
 
 def _load() -> ctypes.CDLL:
