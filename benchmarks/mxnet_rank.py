@@ -1,6 +1,6 @@
 """One rank of the MXNet benchmark; `run.py` starts it, each rank on a host of its own.
 
-    python mxnet_rank.py STEPS ROUNDS
+    python mxnet_rank.py BATCH STEPS ROUNDS
 
 Rank 0 prints one JSON line: microseconds that a call of `allreduce_` takes to return, and milliseconds of the steps of
 a net of 20 layers, one after the other without waits: alone, with ringcore's trainer; of all its gradients' allreduce
@@ -21,7 +21,7 @@ import ringcore_mxnet as ring  # before mxnet: it helps the import along
 import mxnet as mx  # isort: skip
 from mxnet import autograd, gluon
 
-LAYERS, WIDTH, BATCH = 20, 512, 256  # 5.25 M parameters
+LAYERS, WIDTH = 20, 512  # 5.25 M parameters
 CALLS = 1000
 
 
@@ -35,9 +35,9 @@ def trainer_of(kind: type[Any], **options: Any) -> tuple[Any, Any]:
     return net, kind(net.collect_params(), "sgd", {"learning_rate": 1e-4, "momentum": 0.9}, **options)
 
 
-def stepper(net: Any, trainer: Any) -> Callable[[], None]:
+def stepper(batch: int, net: Any, trainer: Any) -> Callable[[], None]:
     """A training step, which returns before it is done."""
-    x = mx.nd.array(np.random.default_rng(ring.rank()).standard_normal((BATCH, WIDTH), np.float32))
+    x = mx.nd.array(np.random.default_rng(ring.rank()).standard_normal((batch, WIDTH), np.float32))
 
     def step() -> None:
         with autograd.record():
@@ -61,15 +61,15 @@ def milliseconds(call: Callable[[], None], times: int) -> float:
 
 def main() -> None:
     """Measure everything in turns."""
-    steps, rounds = map(int, sys.argv[1:])
+    batch, steps, rounds = map(int, sys.argv[1:])
     ring.init()
     net, trainer = trainer_of(ring.DistributedTrainer)
     ring.broadcast_parameters(net.collect_params())
-    alone = stepper(*trainer_of(gluon.Trainer, kvstore=None))
+    alone = stepper(batch, *trainer_of(gluon.Trainer, kvstore=None))
     gradients = [param.grad() for param in net.collect_params().values()]
     calls = {
         "alone": alone,
-        "ringcore": stepper(net, trainer),
+        "ringcore": stepper(batch, net, trainer),
         "communication": trainer.allreduce_grads,
         "last": lambda: ring.allreduce_(gradients[0], name="last").wait_to_read(),
     }

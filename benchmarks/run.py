@@ -10,6 +10,7 @@ repeats, the spread their smallest and largest value. Results are verified by th
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -362,7 +363,7 @@ def mxnet(options: argparse.Namespace) -> None:
     """What a call costs, and how much of the communication is hidden, between two hosts with a link of 1 Gbit/s."""
     from support.namespaces import namespaces
 
-    found: dict[str, list[float]] = {}
+    found: dict[int, dict[str, list[float]]] = {256: {}, 1024: {}}
     enqueued: list[float] = []
     with tempfile.TemporaryDirectory() as folder, namespaces(2, rate="1gbit", sshd=False) as hosts:
         key_file = Path(folder, "key")
@@ -372,11 +373,11 @@ def mxnet(options: argparse.Namespace) -> None:
             "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1",
             "RINGCORE_RENDEZVOUS": f"tcp:{hosts[0].address}:29443", "RINGCORE_KEY_FILE": str(key_file),
         }  # fmt: skip
-        for repeat in range(options.repeats):
-            print(f"mxnet, repeat {repeat + 1}", flush=True)
+        for repeat, (batch, of_batch) in itertools.product(range(options.repeats), found.items()):
+            print(f"mxnet, repeat {repeat + 1}: batch {batch}", flush=True)
             ranks = [
                 host.popen(
-                    [str(PYTHON), str(HERE / "mxnet_rank.py"), "8", "4"], stdout=subprocess.PIPE,
+                    [str(PYTHON), str(HERE / "mxnet_rank.py"), str(batch), "8", "4"], stdout=subprocess.PIPE,
                     env={**os.environ, **job, "RANK": str(rank)},
                 )
                 for rank, host in enumerate(hosts)
@@ -387,18 +388,24 @@ def mxnet(options: argparse.Namespace) -> None:
             line = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
             enqueued.append(statistics.median(line["enqueue_us"][1:]))
             for name, values in line["milliseconds"].items():
-                found.setdefault(name, []).append(statistics.median(values[1:]))
+                of_batch.setdefault(name, []).append(statistics.median(values[1:]))
     rows: list[dict[str, Any]] = [{"ranks": 2, "op": "allreduce_", "enqueue_us": enqueued}]
-    rows += [{"ranks": 2, "model": "20 layers", "what": name, "milliseconds": found[name]} for name in found]
-    parts = zip(found["alone"], found["communication"], found["last"], strict=True)
-    bounds = [max(alone, communication) + last for alone, communication, last in parts]
+    cells = []
+    for batch, took in found.items():
+        rows += [{"ranks": 2, "batch": batch, "what": name, "milliseconds": took[name]} for name in took]
+        parts = zip(took["alone"], took["communication"], took["last"], strict=True)
+        bounds = [max(alone, communication) + last for alone, communication, last in parts]
+        shown = [spread(took[name]) for name in ("alone", "communication", "last", "ringcore")]
+        cells.append([str(batch), *shown, f"{ratio_of(took['ringcore'], bounds):.2f}"])
     header = [
-        "MXNet, 2 hosts, 1 Gbit/s, 20 layers, 5.25 M parameters", "a step alone, ms", "its gradients' allreduce, ms",
-        "that of the first layer, ms", "a step with ringcore, ms", "ratio to the longer one and the first layer's",
+        "batch a rank", "a step alone, ms", "its gradients' allreduce, ms", "that of the first layer, ms",
+        "a step with ringcore, ms", "ratio to the longer one and the first layer's",
     ]  # fmt: skip
-    cells = ["", *(spread(found[name]) for name in ("alone", "communication", "last", "ringcore"))]
-    text = table(header, [[*cells, f"{ratio_of(found['ringcore'], bounds):.2f}"]])
-    record("mxnet", rows, f"{text}\n\nA call of `allreduce_` returns after {spread(enqueued)} microseconds.")
+    record(
+        "mxnet", rows,
+        f"MXNet, 2 hosts, 1 Gbit/s, 20 layers, 5.25 M parameters:\n\n{table(header, cells)}\n\n"
+        f"A call of `allreduce_` returns after {spread(enqueued)} microseconds.",
+    )  # fmt: skip
 
 
 def more(found: dict[str, list[float]], name: str) -> list[float]:
