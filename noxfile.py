@@ -52,10 +52,13 @@ ADAPTERS = {
     "tensorflow": ["tensorflow", "keras", "horovod"],
     "jax": ["jax", "keras", "tensorflow"],
     "tensorflow-oldest": ["tensorflow", "keras"],
-    "mxnet": [],
+    "mxnet": ["mxnet", "horovod"],
 }
 # What the type checker sees in a framework's environment; the others have no types.
-TYPED = {"torch": ["core", "torch", "lightning", "tensorflow", "keras", "horovod"], "jax": ["core", "jax"]}
+TYPED = {
+    "torch": ["core", "torch", "lightning", "tensorflow", "keras", "mxnet", "horovod"],
+    "jax": ["core", "jax"],
+}
 TEST_TOOLS = ["pytest>=9", "pytest-timeout>=2.4", "ml_dtypes>=0.3"]  # ml_dtypes: numpy's bfloat16
 # .pre-commit-config.yaml has the same two pins.
 RUFF = "ruff==0.17.5"
@@ -72,19 +75,22 @@ DISTRIBUTIONS = {
     "tensorflow": ["packages/tensorflow", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
     "jax": ["packages/jax", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
     "keras": ["packages/keras", "packages/core/src/ringcore/_version.py"],
+    "mxnet": ["packages/mxnet", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
 }
 BUILD_TOOLS = [
     "build", "scikit-build-core[hatchling]>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27",
     "jaxlib==0.10.2",  # the headers of XLA
 ]  # fmt: skip
 
-# Program or header -> the Debian package that has it.
+# Program, header or library -> the Debian package that has it.
 SYSTEM_PACKAGES = {
     "g++": "g++",
     "doctest/doctest.h": "doctest-dev",
     "spin": "spin",
     "ip": "iproute2",
     "sshd": "openssh-server",
+    "libgomp.so.1": "libgomp1",
+    "libquadmath.so.0": "libquadmath0",
 }
 
 
@@ -92,7 +98,7 @@ SYSTEM_PACKAGES = {
 
 
 def require_system(session: nox.Session, *things: str) -> None:
-    """Make sure that programs and headers are there; on Debian, as root, install what is missing.
+    """Make sure that programs, headers and libraries are there; on Debian, as root, install what is missing.
 
     Args:
         session: The session that needs them.
@@ -102,7 +108,13 @@ def require_system(session: nox.Session, *things: str) -> None:
     missing = [
         thing
         for thing in things
-        if not (Path("/usr/include", thing).exists() if thing.endswith(".h") else shutil.which(thing, path=path))
+        if not (
+            Path("/usr/include", thing).exists()
+            if thing.endswith(".h")
+            else any(Path("/usr/lib").glob(f"*/{thing}"))
+            if ".so." in thing
+            else shutil.which(thing, path=path)
+        )
     ]
     if not missing:
         return
@@ -232,6 +244,8 @@ def wheels(session: nox.Session) -> None:
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework with our wheels in it, which other sessions share."""
+    if framework == "mxnet":
+        require_system(session, "libgomp.so.1", "libquadmath.so.0")  # its wheel does not bring them
     packages = [built_wheel(package) for package in ("core", *ADAPTERS[framework])]
     install(session, *FRAMEWORKS[framework], *TEST_TOOLS, wheels=packages)
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
@@ -273,7 +287,7 @@ def demo(session: nox.Session) -> None:
     session.log("  loss curve: demo-output/2-ranks/loss.png")
 
 
-@nox.session(python=PYTHON, requires=[environment_of(name) for name in ("torch", "tensorflow", "jax")])
+@nox.session(python=PYTHON, requires=[environment_of(name) for name in ("torch", "tensorflow", "jax", "mxnet")])
 def bench(session: nox.Session) -> None:
     """Measure collectives and training beside the peers; makes benchmarks/results and docs/images/allreduce.png."""
     folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
@@ -281,8 +295,8 @@ def bench(session: nox.Session) -> None:
     in_environment(session, "torch", "python", "benchmarks/run.py", limit, *session.posargs)
     if session.posargs:
         return
-    for framework in ("torch", "tensorflow", "jax"):
-        what = ["keras"] if framework == "torch" else [framework, "keras"]
+    for framework in ("torch", "tensorflow", "jax", "mxnet"):
+        what = {"torch": ["keras"], "mxnet": ["mxnet"]}.get(framework, [framework, "keras"])
         in_environment(session, framework, "python", "benchmarks/run.py", *what, env={"KERAS_BACKEND": framework})
 
 
@@ -320,7 +334,9 @@ def tests(session: nox.Session) -> None:
     run_pytest(session, "tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests")
     run_pytest(session, "tensorflow", "Keras on TensorFlow", "packages/keras/tests")
     run_pytest(session, "tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py")
-    for framework in ("jax", "tensorflow"):
+    run_pytest(session, "mxnet", "the MXNet adapter", "packages/mxnet/tests")
+    run_pytest(session, "mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py")
+    for framework in ("jax", "tensorflow", "mxnet"):
         what = f"conformance and examples with {framework}"
         run_pytest(session, framework, what, "tests/conformance", "tests/test_examples.py", f"-k={framework} or keras")
     run_pytest(session, "mxnet", "the comparison with parameter servers", "tests/benchmarks")

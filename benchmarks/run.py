@@ -1,7 +1,7 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
-    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [parameter_server]
-                             [OPTIONS]
+    python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [mxnet]
+                             [parameter_server] [OPTIONS]
 
 Without names the first four run; the others need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
@@ -11,12 +11,14 @@ repeats, the spread their smallest and largest value. Results are verified by th
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,8 +109,14 @@ def libraries(ranks: int, most: int, limit_program: Path | None) -> dict[str, tu
     return started
 
 
-def allreduce(options: argparse.Namespace, ranks: int) -> None:
-    """Sizes from 8 bytes on, and 1000 tensors of 4 KiB."""
+def allreduce(options: argparse.Namespace) -> None:
+    """Sizes from 8 bytes on, and 1000 tensors of 4 KiB, with each number of ranks."""
+    for ranks in options.ranks:
+        allreduce_of(ranks, options)
+
+
+def allreduce_of(ranks: int, options: argparse.Namespace) -> None:
+    """With one number of ranks."""
     started = libraries(ranks, options.max_bytes, options.limit_program)
     sizes: dict[str, dict[int, list[float]]] = {name: {} for name in started}
     many: dict[str, list[float]] = {}
@@ -375,6 +383,55 @@ def parameter_server(options: argparse.Namespace) -> None:
         report.plot(found, options.scaling_program, PLOT.with_name("parameter-server.png"))
 
 
+def mxnet(options: argparse.Namespace) -> None:
+    """What a call costs, and how much of the communication is hidden, between two hosts with a link of 1 Gbit/s."""
+    from support.namespaces import namespaces
+
+    found: dict[int, dict[str, list[float]]] = {256: {}, 1024: {}}
+    enqueued: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, namespaces(2, rate="1gbit", sshd=False) as hosts:
+        key_file = Path(folder, "key")
+        with open(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+        job = {
+            "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1",
+            "RINGCORE_RENDEZVOUS": f"tcp:{hosts[0].address}:29443", "RINGCORE_KEY_FILE": str(key_file),
+        }  # fmt: skip
+        for repeat, (batch, of_batch) in itertools.product(range(options.repeats), found.items()):
+            print(f"mxnet, repeat {repeat + 1}: batch {batch}", flush=True)
+            ranks = [
+                host.popen(
+                    [str(PYTHON), str(HERE / "mxnet_rank.py"), str(batch), "8", "4"], stdout=subprocess.PIPE,
+                    env={**os.environ, **job, "RANK": str(rank)},
+                )
+                for rank, host in enumerate(hosts)
+            ]  # fmt: skip
+            output, _ = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks]
+            if any(rank.returncode != 0 for rank in ranks):
+                raise SystemExit("mxnet failed")
+            line = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+            enqueued.append(statistics.median(line["enqueue_us"][1:]))
+            for name, values in line["milliseconds"].items():
+                of_batch.setdefault(name, []).append(statistics.median(values[1:]))
+    rows: list[dict[str, Any]] = [{"ranks": 2, "op": "allreduce_", "enqueue_us": enqueued}]
+    cells = []
+    for batch, took in found.items():
+        rows += [{"ranks": 2, "batch": batch, "what": name, "milliseconds": took[name]} for name in took]
+        parts = zip(took["alone"], took["communication"], took["last"], strict=True)
+        bounds = [max(alone, communication) + last for alone, communication, last in parts]
+        shown = [spread(took[name]) for name in ("alone", "communication", "last", "ringcore")]
+        cells.append([str(batch), *shown, f"{ratio_of(took['ringcore'], bounds):.2f}"])
+    header = [
+        "batch a rank", "a step alone, ms", "its gradients' allreduce, ms", "that of the first layer, ms",
+        "a step with ringcore, ms", "ratio to the longer one and the first layer's",
+    ]  # fmt: skip
+    record(
+        "mxnet", rows,
+        f"MXNet, 2 hosts, 1 Gbit/s, 20 layers, 5.25 M parameters:\n\n{table(header, cells)}\n\n"
+        f"A call of `allreduce_` returns after {spread(enqueued)} microseconds.",
+    )  # fmt: skip
+
+
 def more(found: dict[str, list[float]], name: str) -> list[float]:
     """What a step takes longer than alone, repeat by repeat."""
     return [value - alone for value, alone in zip(found[name], found["alone"], strict=True)]
@@ -388,7 +445,11 @@ def ratio_of(ours: list[float], theirs: list[float]) -> float:
 def main() -> None:
     """The whole comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["allreduce", "training", "lightning", "images", "jax", "tensorflow", "keras", "parameter_server"]
+    comparisons = {
+        each.__name__: each
+        for each in (allreduce, training, lightning, images, jax, tensorflow, keras, mxnet, parameter_server)
+    }
+    names = list(comparisons)
     parser.add_argument("what", nargs="*", choices=[*names, []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
@@ -398,24 +459,8 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="parameter_server: keep the repeats of earlier calls")
     parser.add_argument("--scaling-program", type=Path, help="ringcore_scaling, which predicts up to 64 workers")
     options = parser.parse_args()
-    what = options.what or names[:4]
-    if "allreduce" in what:
-        for ranks in options.ranks:
-            allreduce(options, ranks)
-    if "training" in what:
-        training(options)
-    if "lightning" in what:
-        lightning(options)
-    if "images" in what:
-        images(options)
-    if "jax" in what:
-        jax(options)
-    if "tensorflow" in what:
-        tensorflow(options)
-    if "keras" in what:
-        keras(options)
-    if "parameter_server" in what:
-        parameter_server(options)
+    for name in options.what or names[:4]:
+        comparisons[name](options)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ ADAPTERS = {
     "torch_distributed": ("ringcore_torch", "torch"),
     "tensorflow": ("ringcore_tensorflow", "tensorflow"),
     "jax": ("ringcore_jax", "jax"),
+    "mxnet": ("ringcore_mxnet", "mxnet"),
 }
 # The same with tensors of another kind; what differs is in the adapter, so that one transport and two ranks do.
 VARIANTS = {
@@ -22,6 +23,7 @@ VARIANTS = {
     "torch_leaf": ("ringcore_torch", "torch"),
     "tensorflow_function": ("ringcore_tensorflow", "tensorflow"),
     "jax_jit": ("ringcore_jax", "jax"),
+    "mxnet_nd": ("ringcore_mxnet", "mxnet"),
     "keras": ("ringcore_keras", "keras"),
 }
 # Cases that an adapter's framework has nothing for.

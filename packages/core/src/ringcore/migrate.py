@@ -17,7 +17,12 @@ from pathlib import Path
 # Horovod's module -> the adapter that takes its place.
 _ADAPTERS = {"horovod.torch": "ringcore_torch"}
 # Those that are run by the alias, and not rewritten -> the adapter, by its extra; the longer names first.
-_ALIAS_ONLY = {"horovod.tensorflow.keras": "keras", "horovod.keras": "keras", "horovod.tensorflow": "tensorflow"}
+_ALIAS_ONLY = {
+    "horovod.tensorflow.keras": "keras",
+    "horovod.keras": "keras",
+    "horovod.tensorflow": "tensorflow",
+    "horovod.mxnet": "mxnet",
+}
 # Modules whose names are all in the adapter itself.
 _INSIDE = ("mpi_ops", "compression", "functions", "optimizer", "sync_batch_norm")
 _OTHER_IMPORTS = {

@@ -1,0 +1,5 @@
+"""What is sent, under Horovod's name."""
+
+from ringcore_mxnet import Compression
+
+__all__ = ["Compression"]

@@ -1,0 +1,331 @@
+// Collectives as asynchronous tasks in MXNet's dependency engine.
+//
+// Built without MXNet and without the engine of ringcore: both are met at run time, by name and by address. A task
+// declares which arrays it reads and writes. When MXNet finds them ready it calls `Task::run`, which submits and returns;
+// the thread of ringcore's engine ends the task. No thread of MXNet waits for other ranks.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "capi/ringcore.h"
+#include "mxnet_c.hpp"
+
+namespace {
+
+namespace mx = ringcore::mxnet;
+
+mx::Functions api;  // MXNet's
+mx::Layouts layouts;  // as well
+const ringcore_functions* engine = nullptr;  // ours
+// MXNET_ENGINE_TYPE=NaiveEngine: MXNet runs everything on the calling thread, and knows no errors of tasks.
+bool naive = false;
+
+thread_local std::string told;  // what ringcore_mxnet_error() returns
+
+int dtype_of(int type) {
+  switch (type) {
+    case mx::kFloat32: return RINGCORE_FLOAT32;
+    case mx::kFloat64: return RINGCORE_FLOAT64;
+    case mx::kFloat16: return RINGCORE_FLOAT16;
+    case mx::kUInt8: return RINGCORE_UINT8;
+    case mx::kInt32: return RINGCORE_INT32;
+    case mx::kInt8: return RINGCORE_INT8;
+    case mx::kInt64: return RINGCORE_INT64;
+    case mx::kBool: return RINGCORE_BOOL;
+    case mx::kInt16: return RINGCORE_INT16;
+    case mx::kUInt16: return RINGCORE_UINT16;
+    case mx::kBFloat16: return RINGCORE_BFLOAT16;
+    default: return -1;
+  }
+}
+
+// Tells what MXNet has refused.
+void require(int code) {
+  if (code != 0) throw std::runtime_error(std::string("ResourceError: MXNet says: ") + api.MXGetLastError());
+}
+
+// Two arrays with the same chunk (a slice, a reshaped array) have the same variable in MXNet's engine.
+void* chunk_of(mx::Handle array) { return *static_cast<void**>(array); }
+
+struct Free {
+  void operator()(void* array) const { api.MXNDArrayFree(array); }
+};
+// A reference to an array.
+using Reference = std::unique_ptr<void, Free>;
+
+class Tensor {
+ public:
+  explicit Tensor(mx::Handle array) {
+    int storage = 0;
+    int device = 0;
+    int id = 0;
+    int type = 0;
+    int dims = 0;
+    const std::int64_t* extents = nullptr;
+    require(api.MXNDArrayGetStorageType(array, &storage));
+    if (storage != mx::kDefaultStorage) {
+      throw std::runtime_error(
+          "InvalidArgument: a sparse array cannot be sent as it is; use tostype('default'), or allreduce for "
+          "row_sparse");
+    }
+    require(api.MXNDArrayGetContext(array, &device, &id));
+    if (device != mx::kCpu && device != mx::kCpuPinned && device != mx::kCpuShared) {
+      throw std::runtime_error("InvalidArgument: an array on a GPU cannot be sent; use as_in_context(mx.cpu())");
+    }
+    require(api.MXNDArrayGetDType(array, &type));
+    dtype_ = dtype_of(type);
+    require(api.MXNDArrayGetShapeEx64(array, &dims, &extents));
+    shape_.assign(extents, extents + std::max(dims, 0));
+    mx::Handle copy = nullptr;
+    require(api.MXShallowCopyNDArray(array, &copy));
+    array_.reset(copy);
+  }
+
+  mx::Handle array() const { return array_.get(); }
+  void* chunk() const { return chunk_of(array_.get()); }
+  void* data() const { return data_; }
+  ringcore_array described() const { return {data_, shape_.data(), static_cast<std::int32_t>(shape_.size()), dtype_}; }
+
+  // Where its values are. While a task runs, MXNet keeps other writers away, and other readers if `written`.
+  void locate(bool written) {
+    mx::Handle array = array_.get();
+    if (layouts.is_foreign != nullptr && layouts.is_foreign(chunk())) {
+      // MXNDArrayGetData would wait for a task that waits for this one.
+      if (written) {
+        layouts.make_default(chunk());
+      } else {
+        void* memory = ::operator new(sizeof(mx::Returned));
+        new (memory) mx::Returned(layouts.as_default(array));
+        reordered_.reset(memory);
+        array = memory;
+      }
+    }
+    require(api.MXNDArrayGetData(array, &data_));
+  }
+
+ private:
+  Reference array_;
+  Reference reordered_;  // its values, where others read it in a layout of oneDNN
+  std::vector<std::uint64_t> shape_;
+  int dtype_ = -1;
+  void* data_ = nullptr;
+};
+
+// What Python passes; see `_shim.py`.
+struct Call {
+  std::int32_t collective;
+  std::int32_t op;
+  std::int32_t root;
+  std::int32_t process_set;
+  std::int32_t priority;
+  double prescale;
+  double postscale;
+};
+
+const char* title_of(int collective) {
+  switch (collective) {
+    case RINGCORE_ALLREDUCE: return "ringcore.allreduce";
+    case RINGCORE_ALLGATHER: return "ringcore.allgather";
+    case RINGCORE_BROADCAST: return "ringcore.broadcast";
+    case RINGCORE_REDUCESCATTER: return "ringcore.reducescatter";
+    default: return "ringcore.alltoall";
+  }
+}
+
+class Task {
+ public:
+  Task(const Call& call, std::string_view name, std::vector<Tensor> inputs, std::vector<Tensor> outputs,
+       std::vector<std::uint64_t> splits)
+      : call_(call),
+        name_(name),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        splits_(std::move(splits)) {}
+
+  // Hands the task to MXNet, which from then on owns it.
+  static void push(std::unique_ptr<Task> task) {
+    std::vector<mx::Handle> written;
+    std::vector<mx::Handle> read;
+    const auto has = [](const std::vector<mx::Handle>& arrays, void* chunk) {
+      return std::any_of(arrays.begin(), arrays.end(), [&](mx::Handle array) { return chunk_of(array) == chunk; });
+    };
+    // MXNet hangs on a variable that is named twice.
+    for (const Tensor& tensor : task->targets()) {
+      if (!has(written, tensor.chunk())) written.push_back(tensor.array());
+    }
+    for (const Tensor& tensor : task->inputs_) {
+      if (!has(written, tensor.chunk()) && !has(read, tensor.chunk())) read.push_back(tensor.array());
+    }
+    mx::Device device{mx::kCpu, 0};
+    int property = mx::kCpuPrioritized;
+    const int priority = task->call_.priority;
+    const char* title = title_of(task->call_.collective);
+    // Deleted with MXNet's own record of it: also if it never runs, because one of its arrays has an error already.
+    const auto remove = [](void* self) { delete static_cast<Task*>(self); };
+    require(api.MXEnginePushAsyncND(run, task.release(), remove, &device, read.data(), static_cast<int>(read.size()),
+                                    written.data(), static_cast<int>(written.size()), &property, priority, title,
+                                    false));
+  }
+
+ private:
+  bool in_place() const { return outputs_.empty(); }
+  bool writes_to_outputs() const {
+    return call_.collective == RINGCORE_ALLREDUCE || call_.collective == RINGCORE_BROADCAST;
+  }
+  const std::vector<Tensor>& targets() const { return in_place() ? inputs_ : outputs_; }
+
+  static void run(void*, void* on_complete, void* self) {
+    auto* task = static_cast<Task*>(self);
+    task->on_complete_ = *static_cast<mx::OnComplete*>(on_complete);
+    try {
+      task->start();
+    } catch (const std::bad_alloc&) {
+      task->end("ResourceError: there is no memory left for another operation. Remedy: use fewer ranks a host.");
+    } catch (const std::exception& error) {
+      task->end(error.what());
+    }
+  }
+
+  void start() {
+    const auto written = [&](const Tensor& input) {
+      return std::any_of(targets().begin(), targets().end(),
+                         [&](const Tensor& target) { return target.chunk() == input.chunk(); });
+    };
+    std::vector<ringcore_array> arrays;
+    std::vector<void*> addresses;
+    for (Tensor& input : inputs_) {
+      input.locate(written(input));
+      arrays.push_back(input.described());
+    }
+    for (Tensor& output : outputs_) output.locate(true);
+    for (const Tensor& target : targets()) addresses.push_back(target.data());
+    ringcore_request request{};
+    request.name = name_.data();
+    request.name_bytes = name_.size();
+    request.collective = call_.collective;
+    request.op = call_.op;
+    request.root = call_.root;
+    request.process_set = call_.process_set;
+    request.priority = call_.priority;
+    request.blocking = naive ? 1 : 0;
+    request.prescale = call_.prescale;
+    request.postscale = call_.postscale;
+    request.inputs = arrays.data();
+    request.outputs = writes_to_outputs() ? addresses.data() : nullptr;
+    request.count = arrays.size();
+    request.splits = splits_.data();
+    request.split_count = splits_.size();
+    // Nothing of this task after it: it may have ended.
+    engine->submit(
+        &request, [](void* self, ringcore_operation* ended) { static_cast<Task*>(self)->finish(ended); }, this);
+  }
+
+  void finish(ringcore_operation* ended) {
+    const char* message = nullptr;
+    if (engine->error(ended, &message) != RINGCORE_OK) return end(message);
+    if (writes_to_outputs()) return end(nullptr);
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      void* data = nullptr;
+      std::size_t bytes = 0;
+      ringcore_memory* memory = engine->take_result(ended, i, &data, &bytes);
+      if (bytes > 0) std::memcpy(outputs_[i].data(), data, bytes);
+      engine->free_memory(memory);
+    }
+    end(nullptr);
+  }
+
+  void end(const char* message) {
+    inputs_.clear();  // the references first: afterwards MXNet may be gone on, and this task with it
+    outputs_.clear();
+    if (message == nullptr) return on_complete_(nullptr);
+    const std::runtime_error error(message);
+    if (naive) {
+      told = error.what();
+      return on_complete_(nullptr);
+    }
+    static std::mutex mutex;  // MXNet keeps a list of errors, and does not guard it.
+    const std::lock_guard lock(mutex);
+    on_complete_(&error);
+  }
+
+  Call call_;
+  std::string name_;
+  std::vector<Tensor> inputs_;
+  std::vector<Tensor> outputs_;  // none: the inputs
+  std::vector<std::uint64_t> splits_;
+  mx::OnComplete on_complete_{};
+};
+
+bool find_functions(const char* path) {
+  void* library = ::dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) {
+    told = std::string("MXNet's library is not loaded: ") + ::dlerror();
+    return false;
+  }
+#define RINGCORE_FIND(Result, name, Parameters)                             \
+  api.name = reinterpret_cast<decltype(api.name)>(::dlsym(library, #name)); \
+  if (api.name == nullptr) {                                                \
+    told = "this version of MXNet has no function " #name;                  \
+    return false;                                                           \
+  }
+  RINGCORE_MXNET_FUNCTIONS(RINGCORE_FIND)
+#undef RINGCORE_FIND
+  mx::Layouts found;
+  found.is_foreign = reinterpret_cast<decltype(found.is_foreign)>(::dlsym(library, mx::kIsForeign));
+  found.make_default = reinterpret_cast<decltype(found.make_default)>(::dlsym(library, mx::kMakeDefault));
+  found.as_default = reinterpret_cast<decltype(found.as_default)>(::dlsym(library, mx::kAsDefault));
+  if (found.is_foreign != nullptr && found.make_default != nullptr && found.as_default != nullptr) layouts = found;
+  return true;
+}
+
+std::vector<Tensor> tensors_of(mx::Handle* arrays, std::size_t count) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) tensors.emplace_back(arrays[i]);
+  return tensors;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Python hands over the engine's functions, and says where MXNet's library is. Returns 0 if all is there.
+[[gnu::visibility("default")]] int ringcore_mxnet_connect(const ringcore_functions* functions, const char* path) {
+  engine = functions;
+  const char* type = std::getenv("MXNET_ENGINE_TYPE");
+  naive = type != nullptr && std::string_view(type) == "NaiveEngine";
+  return find_functions(path) ? 0 : 1;
+}
+
+// Gives MXNet's engine a collective of arrays; without outputs they are changed in place. Returns 0, or 1 if it was
+// refused, for the reason that ringcore_mxnet_error() tells.
+[[gnu::visibility("default")]] int ringcore_mxnet_push(int collective, const char* name, std::size_t name_bytes, int op,
+                                                       int root, int process_set, int priority, double prescale,
+                                                       double postscale, std::size_t count, void** inputs,
+                                                       std::size_t output_count, void** outputs,
+                                                       std::size_t split_count, const std::uint64_t* splits) {
+  told.clear();
+  try {
+    const Call call{collective, op, root, process_set, priority, prescale, postscale};
+    Task::push(std::make_unique<Task>(call, std::string_view(name, name_bytes), tensors_of(inputs, count),
+                                      tensors_of(outputs, output_count),
+                                      std::vector<std::uint64_t>(splits, splits + split_count)));
+  } catch (const std::exception& error) {
+    told = error.what();
+  }
+  return told.empty() ? 0 : 1;
+}
+
+[[gnu::visibility("default")]] const char* ringcore_mxnet_error() { return told.c_str(); }
+}

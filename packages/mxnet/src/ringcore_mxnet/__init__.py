@@ -1,0 +1,110 @@
+"""ringcore for MXNet: data-parallel training with three changed lines.
+
+import ringcore_mxnet as ring
+
+ring.init()
+ring.broadcast_parameters(net.collect_params(), root_rank=0)
+trainer = ring.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+"""
+
+from __future__ import annotations
+
+from ringcore import (
+    ProcessSet,
+    add_process_set,
+    allgather_object,
+    broadcast_object,
+    cross_rank,
+    cross_size,
+    global_process_set,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    remove_process_set,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from ringcore import adapter as _adapter
+from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
+from ringcore._version import __version__
+from ringcore.adapter import as_ringcore_error
+
+from ringcore_mxnet._compatibility import prepare_import as _prepare_import
+
+_adapter.require_same_version("ringcore-mxnet")
+_prepare_import()
+
+from ringcore_mxnet._operations import (  # noqa: E402 - MXNet may need a word to numpy first
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+from ringcore_mxnet.compression import Compression  # noqa: E402
+from ringcore_mxnet.kvstore import Ring  # noqa: E402
+from ringcore_mxnet.optimizer import DistributedOptimizer  # noqa: E402
+from ringcore_mxnet.parameters import broadcast_parameters  # noqa: E402
+from ringcore_mxnet.sync_batch_norm import SyncBatchNorm  # noqa: E402
+from ringcore_mxnet.trainer import DistributedTrainer  # noqa: E402
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Ring",
+    "Sum",
+    "SyncBatchNorm",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "as_ringcore_error",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_parameters",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,411 @@
+"""The collectives on NDArrays, of `mx.nd` and of `mx.np`: tasks in MXNet's engine.
+
+They return before they have begun, as MXNet's operators do; whoever waits for their results raises what went wrong.
+Where a result's shape depends on the other ranks (allgather, alltoall), the call waits until all of them have told
+their numbers of rows, though not for the arrays themselves.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import ringcore
+from ringcore import InvalidArgument, adapter
+from ringcore._context import ProcessSet, global_process_set, process_set_id_of
+from ringcore._operations import Average, Sum, name_or_next
+from ringcore.adapter import ReduceOp
+
+from ringcore_mxnet._shim import push
+
+_ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL = range(5)
+
+
+def _check(tensor: Any, what: str, op: ReduceOp = Sum) -> None:
+    if not isinstance(tensor, mx.nd.NDArray):
+        raise InvalidArgument(f"{what} takes NDArrays, not {type(tensor).__name__}; use mx.nd.array(x)")
+    if op is Average and tensor.dtype not in _FLOATS:
+        raise InvalidArgument(
+            f"{what}: {np.dtype(tensor.dtype)} cannot hold an average; convert the tensor to a float dtype, or use "
+            "op=Sum"
+        )
+
+
+_FLOATS = (np.float16, np.float32, np.float64)
+
+
+def _empty(shape: tuple[int, ...], like: Any) -> Any:
+    """A new array of the same kind and dtype."""
+    kind = mx.np.ndarray if isinstance(like, mx.np.ndarray) else mx.nd.NDArray
+    if kind is mx.nd.NDArray and all(shape):
+        return mx.nd.empty(shape, like.context, like.dtype)
+    with mx.util.np_shape(True):  # else a dimension of 0 says that it is unknown
+        made = mx.nd.empty(shape, like.context, like.dtype)
+    return made if kind is mx.nd.NDArray else made.as_np_ndarray()
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = tensor.shape
+    return shape
+
+
+def allreduce(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Any:
+    """Reduce an array over all ranks; every rank gets the same bits in a new array.
+
+    Args:
+        tensor: Of any shape, in host memory: uint8, int8, int32, int64, float16, float32, float64, bool. 16-bit floats
+            are summed in float32 and rounded once. Row-sparse: see `sparse.allreduce`.
+        op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`. `Adasum` (Maleki et al., MLSys 2021)
+            waits for the result.
+        name: Identifies the tensor on all ranks; without one the order of the calls does.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent, in MXNet's engine and in ringcore's; above 0 overtakes bulk data.
+
+    Raises:
+        InvalidArgument: No NDArray, an average of integers. At once; what follows when the result is waited for.
+        MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
+        TimeoutError: A rank did not submit it in time. On every rank.
+        PeerLostError: A rank died or left. On every rank.
+    """
+    (result,) = grouped_allreduce(
+        [tensor], op=op, name=name_or_next(name, "mxnet.allreduce", process_set), prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+    )  # fmt: skip
+    return result
+
+
+def allreduce_(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Any:
+    """`allreduce` in place: the tensor gets the result and is returned."""
+    grouped_allreduce_(
+        [tensor], op=op, name=name_or_next(name, "mxnet.allreduce", process_set), prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+    )  # fmt: skip
+    return tensor
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[Any]:
+    """`allreduce` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    name = name_or_next(name, "mxnet.grouped_allreduce", process_set)
+    factor = prescale_factor * postscale_factor
+    if len(tensors) == 1 and getattr(tensors[0], "stype", "default") == "row_sparse":
+        from ringcore_mxnet import sparse
+
+        return [sparse.allreduce(tensors[0], op=op, name=name, factor=factor, process_set=process_set)]
+    for tensor in tensors:
+        _check(tensor, "allreduce", op)
+    if op is ReduceOp.ADASUM:
+        return _adasum(tensors, name, factor, process_set)
+    results = [_empty(_shape(tensor), tensor) for tensor in tensors]
+    push(
+        _ALLREDUCE, name, tensors, results, op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set_id_of(process_set), priority=priority,
+    )  # fmt: skip
+    return results
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Sequence[Any]:
+    """`grouped_allreduce` in place."""
+    if not tensors:
+        return tensors
+    name = name_or_next(name, "mxnet.grouped_allreduce", process_set)
+    is_sparse = any(getattr(tensor, "stype", "default") != "default" for tensor in tensors)
+    if op is ReduceOp.ADASUM or is_sparse:
+        results = grouped_allreduce(
+            tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
+        )  # fmt: skip
+        for tensor, result in zip(tensors, results, strict=True):
+            result.copyto(tensor)
+        return tensors
+    for tensor in tensors:
+        _check(tensor, "allreduce", op)
+    push(
+        _ALLREDUCE, name, tensors, op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set_id_of(process_set), priority=priority,
+    )  # fmt: skip
+    return tensors
+
+
+def _adasum(tensors: Sequence[Any], name: str, factor: float, process_set: ProcessSet) -> list[Any]:
+    arrays = ringcore.grouped_allreduce(
+        [tensor.asnumpy() for tensor in tensors], op=ReduceOp.ADASUM, name=name, prescale_factor=factor,
+        process_set=process_set,
+    )  # fmt: skip
+    return [_filled(_empty(_shape(tensor), tensor), found) for tensor, found in zip(tensors, arrays, strict=True)]
+
+
+def _filled(tensor: Any, values: Any) -> Any:
+    tensor[:] = values
+    return tensor
+
+
+def _members(process_set: ProcessSet) -> tuple[int, int]:
+    """This rank's index in a process set, and the set's size."""
+    return process_set.rank(), process_set.size()
+
+
+def _from_all(numbers: Sequence[int], name: str, process_set: ProcessSet) -> list[list[int]]:
+    """Every rank's numbers, of which all ranks have equally many; waits for them."""
+    sent = array.array("q", numbers)
+    found = ringcore.allgather(sent, name=name, process_set=process_set)
+    everybody, width = [int(number) for number in found], len(numbers)
+    return [everybody[begin : begin + width] for begin in range(0, len(everybody), width)]
+
+
+def allgather(
+    tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set, priority: int = 0
+) -> Any:
+    """Concatenate every rank's array along the first dimension, which may differ between ranks.
+
+    Raises:
+        MismatchError: Dtypes or other dimensions differ. On every rank, when the result is waited for.
+    """
+    (result,) = grouped_allgather(
+        [tensor], name=name_or_next(name, "mxnet.allgather", process_set), process_set=process_set, priority=priority
+    )
+    return result
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[Any]:
+    """`allgather` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    for tensor in tensors:
+        _check(tensor, "allgather")
+        _require_rows(tensor, "allgather")
+    name = name_or_next(name, "mxnet.grouped_allgather", process_set)
+    everybody = _from_all([_shape(tensor)[0] for tensor in tensors], f"{name}.rows", process_set)
+    results = [
+        _empty((sum(rows[i] for rows in everybody), *_shape(tensor)[1:]), tensor) for i, tensor in enumerate(tensors)
+    ]
+    push(_ALLGATHER, name, tensors, results, process_set=process_set_id_of(process_set), priority=priority)
+    return results
+
+
+def _require_rows(tensor: Any, what: str) -> None:
+    if not _shape(tensor):
+        raise InvalidArgument(f"{what} works along the first dimension, and the tensor is a scalar; use reshape(1)")
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Any:
+    """A new array with the root's values.
+
+    Args:
+        tensor: Of the same shape and dtype on every rank.
+        root_rank: Rank of the job whose values win.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent.
+
+    Raises:
+        InvalidArgument: The root is no member of the process set.
+        MismatchError: Ranks named different roots, shapes or dtypes. On every rank, when the result is waited for.
+    """
+    _check(tensor, "broadcast")
+    result = _empty(_shape(tensor), tensor)
+    _broadcast([tensor], [result], root_rank, name, process_set, priority)
+    return result
+
+
+def broadcast_(
+    tensor: Any,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Any:
+    """`broadcast` in place."""
+    _check(tensor, "broadcast")
+    _broadcast([tensor], [], root_rank, name, process_set, priority)
+    return tensor
+
+
+def _broadcast(
+    sources: list[Any], targets: list[Any], root: int, name: str | None, process_set: ProcessSet, priority: int
+) -> None:
+    members = process_set.ranks
+    if root not in members:
+        raise InvalidArgument(f"rank {root} is no member of {members}; pass a root_rank of the process set")
+    name = name_or_next(name, "mxnet.broadcast", process_set)
+    push(
+        _BROADCAST, name, sources, targets, root=members.index(root), process_set=process_set_id_of(process_set),
+        priority=priority,
+    )  # fmt: skip
+
+
+def reducescatter(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Any:
+    """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
+    (result,) = grouped_reducescatter(
+        [tensor], op=op, name=name_or_next(name, "mxnet.reducescatter", process_set), prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+    )  # fmt: skip
+    return result
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> list[Any]:
+    """`reducescatter` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    if op is ReduceOp.ADASUM:
+        raise InvalidArgument("reducescatter: Adasum is an allreduce; use op=Sum or op=Average")
+    index, members = _members(process_set)
+    results = []
+    for tensor in tensors:
+        _check(tensor, "reducescatter", op)
+        _require_rows(tensor, "reducescatter")
+        rows, *tail = _shape(tensor)
+        results.append(_empty((rows // members + (index < rows % members), *tail), tensor))
+    push(
+        _REDUCESCATTER, name_or_next(name, "mxnet.grouped_reducescatter", process_set), tensors, results, op=op,
+        prescale=prescale_factor, postscale=postscale_factor, process_set=process_set_id_of(process_set),
+        priority=priority,
+    )  # fmt: skip
+    return results
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> Any:
+    """Send `splits[r]` rows to each rank r and receive theirs; without splits the rows are divided evenly.
+
+    Returns:
+        The received rows in the order of the ranks; with `splits` a pair (rows, int32 array of how many came from each
+        rank).
+
+    Raises:
+        InvalidArgument: A rank's splits do not fit its tensor or the number of ranks. On every rank.
+    """
+    _check(tensor, "alltoall")
+    _require_rows(tensor, "alltoall")
+    name = name_or_next(name, "mxnet.alltoall", process_set)
+    index, members = _members(process_set)
+    rows = _shape(tensor)[0]
+    wanted = _as_splits(splits, rows, members)
+    # A rank with wrong splits says so too: the others must not wait for it.
+    everybody = _from_all(wanted or [-1] * members, f"{name}.rows", process_set)
+    if wrong := [rank for rank, sent in zip(process_set.ranks, everybody, strict=True) if min(sent) < 0]:
+        own = f"here {rows} rows, splits {'None' if splits is None else list(np.asarray(_as_numpy(splits)))}"
+        raise InvalidArgument(
+            f"alltoall '{name}': the splits of rank {', '.join(map(str, wrong))} do not fit ({own}). Remedy: give one "
+            f"number of rows for each of the {members} ranks, which add up to the tensor's rows; without splits they "
+            "must divide evenly"
+        )
+    received = [sent[index] for sent in everybody]
+    result = _empty((sum(received), *_shape(tensor)[1:]), tensor)
+    push(
+        _ALLTOALL, name, [tensor], [result], process_set=process_set_id_of(process_set), priority=priority,
+        splits=wanted,
+    )  # fmt: skip
+    if splits is None:
+        return result
+    kind = mx.np if isinstance(tensor, mx.np.ndarray) else mx.nd
+    return result, kind.array(received, dtype="int32")
+
+
+def _as_numpy(value: Any) -> Any:
+    return value.asnumpy() if isinstance(value, mx.nd.NDArray) else value
+
+
+def _as_splits(splits: Any, rows: int, members: int) -> list[int] | None:
+    """One number for each rank, or None where they do not fit."""
+    if splits is None:
+        return [rows // members] * members if rows % members == 0 else None
+    given = [int(count) for count in _as_numpy(splits)]
+    return given if len(given) == members and min(given) >= 0 and sum(given) == rows else None
+
+
+def barrier(*, process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have called it. Waits for the arrays of this rank too."""
+    mx.nd.waitall()
+    adapter.barrier(name_or_next(None, "mxnet.barrier", process_set), process_set=process_set)
+
+
+def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> int:  # noqa: ARG001
+    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
+
+    Args:
+        device: Unused; accepted because scripts written for Horovod pass it.
+        process_set: The ranks that join.
+    """
+    mx.nd.waitall()  # what this rank still takes part in itself
+    return adapter.join(process_set=process_set)

@@ -1,0 +1,162 @@
+"""ringcore as one of MXNet's key-value stores, at MXNet's own plug-in point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import ringcore
+from ringcore import InvalidArgument
+from ringcore._context import context
+from ringcore._operations import Sum
+
+from ringcore_mxnet._operations import allreduce, allreduce_, barrier, broadcast_
+from ringcore_mxnet.compression import Compression, Compressor
+from ringcore_mxnet.optimizer import DistributedOptimizer
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+@mx.kvstore.KVStoreBase.register
+class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
+    """`kvstore="dist_ring"`, in the place of "dist_sync": the same sums, without a server.
+
+    Values are summed over the ranks, as in every store of MXNet: Gluon's `trainer.step` gets the batch size of all
+    ranks together, `Module.fit` finds it out. Where a trainer leaves the update to the store, each rank runs the
+    optimizer itself, on the same sums.
+
+    Under the name "ring" MXNet uses it where there are several devices; with one it drops every store whose name lacks
+    "dist", and says nothing. Hence "dist_ring", or an instance.
+    """
+
+    def __init__(self) -> None:
+        ringcore.init()
+        self._name = context().next_name("kvstore")
+        self._compression: type[Compressor] = Compression.none
+        self._stored: dict[Any, Any] = {}
+        self._updater: Any = None
+
+    @property
+    def type(self) -> str:
+        """What MXNet looks for "dist" in, and `Module` for "_sync": it divides by the batches of all workers then."""
+        return "dist_ring_sync"
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the job."""
+        return ringcore.rank()
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes of the job."""
+        return ringcore.size()
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Whether the store can do something beyond sums: "optimizer"."""
+        return capability.lower() == str(mx.kvstore.KVStoreBase.OPTIMIZER)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Write rank 0's value into `out` on all ranks."""
+        first, *others = _listed(out)
+        source = _listed(value)[0]
+        if source is not first:
+            source.copyto(first)
+        broadcast_(first, 0, name=f"{self._name}.broadcast.{key}", priority=priority)
+        for other in others:
+            first.copyto(other)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Sum over devices and ranks; into `out`, which the optimizer updates instead if there is one, or `value`."""
+        values = _listed(value)
+        if out is None and len(values) == 1 and self._compression is Compression.none:
+            allreduce_(values[0], op=Sum, name=f"{self._name}.{key}", priority=priority)
+            return
+        self._deliver(key, self._total(key, values, priority), values if out is None else _listed(out), out is not None)
+
+    def init(self, key: Any, value: Any) -> None:
+        """Store rank 0's value."""
+        for one, held in zip(_listed(key), _listed(value), strict=True):
+            self._stored[one] = held.copy()
+            if held.stype == "default":
+                broadcast_(self._stored[one], 0, name=f"{self._name}.init.{one}")
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Store the sum over devices and ranks."""
+        self._stored[key] = self._total(key, _listed(value), priority)
+
+    def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Write the stored value into `out`; or update `out` with it, where there is an optimizer."""
+        self._deliver(key, self._stored[key], _listed(out), True)
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        """Not there.
+
+        Raises:
+            InvalidArgument: Always.
+        """
+        raise InvalidArgument(
+            f"'{key}': dist_ring has no row-sparse weights; keep weights dense, also where gradients are row-sparse, "
+            "and use ring.DistributedTrainer"
+        )
+
+    def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
+        """Send 16-bit floats: `{"type": "fp16"}`.
+
+        Raises:
+            InvalidArgument: Another type.
+        """
+        kind = compression_params.get("type")
+        if kind not in ("none", "fp16"):
+            raise InvalidArgument(f"dist_ring compresses with {{'type': 'fp16'}}, not with '{kind}'")
+        self._compression = getattr(Compression, kind)
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Let each rank update its weights with this optimizer."""
+        if isinstance(optimizer, DistributedOptimizer):
+            raise InvalidArgument("dist_ring sums gradients itself; pass the optimizer unwrapped, or kvstore=None")
+        self._updater = mx.optimizer.get_updater(optimizer)
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer's state to a file; it is the same on all ranks."""
+        Path(fname).write_bytes(self._require_updater().get_states(dump_optimizer))
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Read the optimizer's state from a file."""
+        self._require_updater().set_states(Path(fname).read_bytes())
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        barrier()
+
+    _barrier = barrier  # as MXNet's own stores call it
+
+    def _require_updater(self) -> Any:
+        if self._updater is None:
+            raise InvalidArgument("the store has no optimizer; save or load the states of the trainer's")
+        return self._updater
+
+    def _total(self, key: Any, values: list[Any], priority: int) -> Any:
+        own = values[0] if len(values) == 1 else mx.nd.add_n(*(value.as_in_context(mx.cpu()) for value in values))
+        sent, dtype = self._compression.compress(own)
+        return self._compression.decompress(
+            allreduce(sent, op=Sum, name=f"{self._name}.{key}", priority=priority), dtype
+        )
+
+    def _deliver(self, key: Any, total: Any, out: list[Any], update: bool) -> None:
+        first, *others = out
+        if update and self._updater is not None:
+            self._updater(key, total, first)
+        else:
+            total.copyto(first)
+        for other in others:
+            first.copyto(other)
+
+
+@mx.kvstore.KVStoreBase.register
+class dist_ring(Ring):  # noqa: N801 - the class's name is the store's
+    """`Ring` under a name that MXNet uses with one device as well."""

@@ -1,0 +1,118 @@
+"""An optimizer of MXNet that averages each gradient over all ranks before it uses it; for `Module.fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+from ringcore import InvalidArgument, adapter
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average
+
+from ringcore_mxnet._operations import allreduce_
+from ringcore_mxnet.compression import Compression, Compressor
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Wraps an optimizer: gradients are averaged over all ranks, in place, before they are used.
+
+    With `Module.fit(optimizer=..., kvstore=None)` `rescale_grad` is 1 / batch size of this rank, as without ringcore.
+    In Gluon `DistributedTrainer` is what you want.
+
+    Args:
+        optimizer: Any optimizer of MXNet. What is read or set here is read or set there.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        compression: `Compression.fp16` halves what is sent of float32 gradients.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: No optimizer, or one that is wrapped already.
+    """
+
+    def __init__(
+        self,
+        optimizer: mx.optimizer.Optimizer,
+        *,
+        gradient_predivide_factor: float = 1.0,
+        compression: type[Compressor] = Compression.none,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
+        if not isinstance(optimizer, mx.optimizer.Optimizer):
+            raise InvalidArgument(
+                f"DistributedOptimizer wraps an optimizer of MXNet, not {type(optimizer).__name__}; use "
+                "mx.optimizer.create(name, ...)"
+            )
+        # Not Optimizer.__init__: the wrapped one has all that it would set.
+        self.__dict__["_ring"] = {
+            "optimizer": optimizer, "compression": compression, "process_set": process_set,
+            "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
+        }  # fmt: skip
+
+    @property
+    def unwrapped(self) -> mx.optimizer.Optimizer:
+        """The optimizer that was wrapped."""
+        optimizer: mx.optimizer.Optimizer = self._ring["optimizer"]
+        return optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_ring":
+            raise AttributeError(name)  # of a copy that is being made
+        return getattr(self.unwrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.unwrapped, name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def create_state(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's."""
+        return self.unwrapped.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's."""
+        return self.unwrapped.create_state_multi_precision(index, weight)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Average the gradient, then update."""
+        self._average(index, grad)
+        self.unwrapped.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Average the gradient, then update."""
+        self._average(index, grad)
+        self.unwrapped.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """The wrapped optimizer's."""
+        self.unwrapped.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: Any) -> None:
+        """The wrapped optimizer's."""
+        self.unwrapped.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Any) -> None:
+        """The wrapped optimizer's."""
+        self.unwrapped.set_wd_mult(args_wd_mult)
+
+    def _average(self, index: Any, grad: Any) -> None:
+        adapter.check()
+        process_set: ProcessSet = self._ring["process_set"]
+        if process_set.size() == 1:
+            return
+        several = isinstance(index, list | tuple)
+        for i, gradient in zip(index, grad, strict=True) if several else [(index, grad)]:
+            sent, dtype = self._ring["compression"].compress(gradient)
+            number = i if isinstance(i, int) else 0
+            allreduce_(
+                sent, op=Average, name=f"gradient.{self.idx2name.get(i, i)}", priority=-number,
+                prescale_factor=self._ring["prescale_factor"], postscale_factor=self._ring["postscale_factor"],
+                process_set=process_set,
+            )  # fmt: skip
+            if dtype is not None:
+                sent.copyto(gradient)

@@ -1,0 +1,103 @@
+"""A Gluon trainer that averages gradients over all ranks while backward is still running."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import mxnet as mx
+from ringcore import InvalidArgument, adapter
+from ringcore._context import ProcessSet, context, global_process_set
+from ringcore._operations import Average
+
+from ringcore_mxnet._operations import allreduce_, grouped_allreduce_
+from ringcore_mxnet.compression import Compression, Compressor
+from ringcore_mxnet.optimizer import DistributedOptimizer
+
+
+class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
+    """`mx.gluon.Trainer` whose `step(batch_size)` averages the gradients of all ranks first.
+
+    `batch_size` is that of this rank. Gradients are sent as MXNet makes them, those of the first layers first where
+    several wait. `allreduce_grads()` and `update()` work as they do in Gluon, for clipping.
+
+    Args:
+        params: `net.collect_params()`, or a list of parameters; the same on every rank.
+        optimizer: A name or an optimizer of MXNet.
+        optimizer_params: Of the optimizer, where it is named.
+        compression: `Compression.fp16` halves what is sent of float32 gradients.
+        gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
+        prefix: Put before the names of gradients; tells trainers apart. Without one they are counted.
+        groups: Number of groups that gradients are sent in; without it each is sent for itself, and the engine packs
+            small ones.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: A DistributedOptimizer, which would average them again.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: Mapping[str, Any] | None = None,
+        *,
+        compression: type[Compressor] = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        groups: int | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
+        if groups is not None and groups < 1:
+            raise InvalidArgument(f"groups is at least 1, not {groups}")
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        self._ring_prefix = context().next_name("trainer") if prefix is None else prefix
+        self._ring_compression = compression
+        self._ring_factors: dict[str, Any] = {
+            "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
+        }  # fmt: skip
+        self._ring_groups = groups
+        self._ring_set = process_set
+
+    def _allreduce_grads(self) -> None:
+        adapter.check()
+        if self._ring_set.size() == 1:
+            return
+        dense: list[tuple[str, int, Any]] = []
+        rows: list[tuple[str, int, Any]] = []
+        for i, param in enumerate(self._params):
+            if param.grad_req == "null":
+                continue
+            for k, gradient in enumerate(param.list_grad()):
+                name = f"{self._ring_prefix}.{i}{f'.{k}' if k else ''}.{without_numbers(param.name)}"
+                (dense if gradient.stype == "default" else rows).append((name, -i, gradient))
+        for group in self._groups_of(dense):
+            self._average(group)
+        for name, _, gradient in rows:  # they are waited for
+            allreduce_(gradient, op=Average, name=name, process_set=self._ring_set, **self._ring_factors)
+
+    def _groups_of(self, gradients: list[Any]) -> list[list[Any]]:
+        if self._ring_groups is None:
+            return [[gradient] for gradient in gradients]
+        sizes = [gradient.size * gradient.dtype().itemsize for _, _, gradient in gradients]
+        limit = max(-(-sum(sizes) // self._ring_groups), 1)
+        return [[gradients[i] for i in bucket] for bucket in adapter.buckets(sizes, limit)]
+
+    def _average(self, group: list[Any]) -> None:
+        name, priority, _ = group[0]
+        pairs = [self._ring_compression.compress(gradient) for _, _, gradient in group]
+        grouped_allreduce_(
+            [tensor for tensor, _ in pairs], op=Average, name=name, priority=priority, process_set=self._ring_set,
+            **self._ring_factors,
+        )  # fmt: skip
+        for (_, _, gradient), (tensor, dtype) in zip(group, pairs, strict=True):
+            if dtype is not None:
+                tensor.copyto(gradient)
+
+
+def without_numbers(name: str) -> str:
+    """Gluon counts layers for the whole process: a rank that made others before has other numbers."""
+    return re.sub(r"\d+", "", name)
