@@ -66,6 +66,7 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       host_of_(std::move(config.host_of)),
       arena_(config.arena),
       fusion_arena_(config.fusion_arena),
+      make_backends_(std::move(config.make_backends)),
       settings_(settings),
       clock_(clock),
       last_tend_(clock.now()) {
@@ -339,9 +340,12 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   // two sets that waited for the same buffer could wait for each other.
   const bool shared = id == kWorld && topology.memory_shared_in_host;
   const FusionBuffers fusion{shared ? fusion_arena_ : nullptr, settings_.execution.fusion_threshold_bytes};
-  auto set = std::make_unique<ProcessSet>(
-      id, std::move(members), self,
-      Execution(id, self, std::move(links), std::move(topology), fusion, settings_.execution, clock_, timeline_));
+  std::vector<std::unique_ptr<plan::Backend>> backends;
+  if (make_backends_) backends = make_backends_(id, members);
+  auto set =
+      std::make_unique<ProcessSet>(id, std::move(members), self,
+                                   Execution(id, self, std::move(links), std::move(topology), std::move(backends),
+                                             fusion, settings_.execution, clock_, timeline_));
   set->peers = std::move(peers);
   sets_.emplace(id, std::move(set));
   std::vector<EarlyRecord> early = std::move(early_records_);

@@ -43,6 +43,10 @@ struct EngineSettings {
   Nanoseconds heartbeat = 2 * kSecond;
 };
 
+// Makes what does whole collectives for a process set; asked on every member.
+using BackendFactory =
+    std::function<std::vector<std::unique_ptr<plan::Backend>>(ProcessSetId id, const std::vector<Rank>& members)>;
+
 // Where this rank stands in the job, and what it is connected with.
 struct EngineConfig {
   Rank rank = 0;
@@ -51,6 +55,7 @@ struct EngineConfig {
   std::vector<int> host_of;                             // by rank; ranks of one host share memory
   transport::Arena* arena = nullptr;                    // null: no registered memory
   std::byte* fusion_arena = nullptr;                    // see FusionBuffers
+  BackendFactory make_backends;                         // null: there are none
 };
 
 class Engine {
@@ -153,6 +158,7 @@ class Engine {
   std::vector<int> host_of_;
   transport::Arena* arena_;
   std::byte* fusion_arena_;
+  BackendFactory make_backends_;
   EngineSettings settings_;
   const Clock& clock_;
   Timeline timeline_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/reduce.hpp"
 
@@ -87,7 +88,8 @@ struct Execution::Task {
     double scale;
   };
   std::optional<Copy> copy;  // still to be made before the run
-  const plan::Plan* plan = nullptr;
+  plan::Chooser::Choice choice;
+  bool agreeing = false;  // the operation has ended, `run` is about what its trial has measured
   std::unique_ptr<plan::Run> run;
   Nanoseconds started_at = 0;
   Nanoseconds ready_at = 0;
@@ -103,7 +105,8 @@ struct Execution::Task {
 };
 
 Execution::Execution(ProcessSetId id, int self, std::vector<transport::Link*> links, plan::Topology topology,
-                     FusionBuffers fusion, ExecutionSettings settings, const Clock& clock, Timeline& timeline)
+                     std::vector<std::unique_ptr<plan::Backend>> backends, FusionBuffers fusion,
+                     ExecutionSettings settings, const Clock& clock, Timeline& timeline)
     : id_(id),
       self_(self),
       links_(std::move(links)),
@@ -112,7 +115,7 @@ Execution::Execution(ProcessSetId id, int self, std::vector<transport::Link*> li
       settings_(settings),
       clock_(clock),
       timeline_(timeline),
-      planner_(topology_, plan::CostModel{}) {}
+      chooser_(plan::Planner(topology_, plan::CostModel{}), std::move(backends)) {}
 
 Execution::Execution(Execution&&) noexcept = default;
 
@@ -302,6 +305,7 @@ bool Execution::progress() {
       moved = task.run->progress() || moved;
       if (!task.run->done()) break;
       moved = true;
+      if (task.choice.trial != nullptr && agree_on_times(task)) continue;
       if (task.sliced && next_slice(task)) continue;
       finish(task);
       queue.pop_front();
@@ -366,7 +370,7 @@ void Execution::start_allreduce(Task& task) {
   }
   query.collective = Collective::kAllreduce;
   query.bytes = task.bytes;
-  run_plan(task, query, std::move(operands));
+  run(task, query, std::move(operands));
 }
 
 // Packs the next slice of the task's only tensor and starts the plan on it.
@@ -381,7 +385,7 @@ void Execution::start_slice(Task& task) {
   } else {
     copy_scaled(descriptor, task.packed, task.operation().input + task.slice_begin, count);
   }
-  run_plan(task, {.collective = Collective::kAllreduce, .bytes = bytes, .registered = true}, std::move(operands));
+  run(task, {.collective = Collective::kAllreduce, .bytes = bytes, .registered = true}, std::move(operands));
 }
 
 // After a slice: unpacks it. False when it was the last one.
@@ -466,7 +470,7 @@ void Execution::start_allgather(Task& task) {
   copy_first(task, operation.result.data() + before * element, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.result.data();
-  run_plan(task, {.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
+  run(task, {.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
 }
 
 void Execution::start_broadcast(Task& task) {
@@ -474,8 +478,8 @@ void Execution::start_broadcast(Task& task) {
   if (self_ == task.descriptor().root) copy_first(task, operation.output, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.output;
-  run_plan(task, {.collective = Collective::kBroadcast, .bytes = task.bytes, .root = task.descriptor().root},
-           std::move(operands));
+  run(task, {.collective = Collective::kBroadcast, .bytes = task.bytes, .root = task.descriptor().root},
+      std::move(operands));
 }
 
 void Execution::start_reducescatter(Task& task) {
@@ -485,8 +489,8 @@ void Execution::start_reducescatter(Task& task) {
   copy_first(task, task.work.data(), operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = task.work.data();
-  run_plan(task, {.collective = Collective::kReduceScatter, .bytes = task.bytes}, std::move(operands),
-           dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
+  run(task, {.collective = Collective::kReduceScatter, .bytes = task.bytes}, std::move(operands),
+      dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
 }
 
 void Execution::start_alltoall(Task& task) {
@@ -507,30 +511,62 @@ void Execution::start_alltoall(Task& task) {
   operands.data = operation.result.data();
   operands.input = operation.input;
   // Ranks know different sizes here; the choice of the plan must not depend on them.
-  run_plan(task, {.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
+  run(task, {.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
 }
 
 // `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
-void Execution::run_plan(Task& task, plan::Query query, plan::Operands operands,
-                         const std::vector<std::uint64_t>& blocks, const std::vector<std::uint64_t>& input_blocks) {
+void Execution::run(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks,
+                    const std::vector<std::uint64_t>& input_blocks) {
   const Descriptor& descriptor = task.descriptor();
   query.dtype = descriptor.dtype;
   query.op = summing(descriptor.op);
   query.deterministic = settings_.deterministic;
-  task.plan = &planner_.choose(query);
-  const std::size_t element = size_of(descriptor.dtype);
+  task.choice = chooser_.choose(query, task.lane);
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);
   operands.final_scale = final_scale(descriptor, size());
-  const int parts = static_cast<int>(task.plan->chunks) / size();
-  operands.data_layout = blocks.empty() ? plan::Layout::even(query.bytes / element, task.plan->chunks)
+  const plan::Plan* plan = task.choice.plan;
+  const std::uint32_t chunks = plan == nullptr ? 1 : plan->chunks;
+  const int parts = plan == nullptr ? 1 : static_cast<int>(plan->chunks) / size();
+  operands.data_layout = blocks.empty() ? plan::Layout::even(query.bytes / size_of(descriptor.dtype), chunks)
                                         : plan::Layout::blocks(blocks, parts);
   if (!input_blocks.empty()) operands.input_layout = plan::Layout::blocks(input_blocks, parts);
-  task.scratch = Memory(task.plan->scratch_chunks * operands.data_layout.largest() * element);
-  operands.scratch = task.scratch.data();
-  task.run = std::make_unique<plan::Run>(*task.plan, self_, std::move(operands), links_, task.lane, task.id);
+  if (plan != nullptr) {
+    run_plan(task, *plan, std::move(operands));
+  } else {
+    task.run = task.choice.backend->start(query, std::move(operands), task.lane);
+  }
   task.ready_at = clock_.now();
   if (timeline_.enabled()) task.run->time_steps(clock_);
+}
+
+void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands operands) {
+  task.scratch = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
+  operands.scratch = task.scratch.data();
+  task.run = std::make_unique<plan::PlanRun>(plan, self_, std::move(operands), links_, task.lane, task.id);
+}
+
+// After a run that was a trial: true while the ranks exchange what they have measured.
+bool Execution::agree_on_times(Task& task) {
+  if (std::exchange(task.agreeing, false)) {
+    plan::Chooser::decide(*std::exchange(task.choice.trial, nullptr));
+    return false;
+  }
+  const std::span<double> times = chooser_.measured(task.choice, clock_.now() - task.ready_at);
+  if (times.empty()) return false;
+  if (timeline_.enabled()) record_steps(task);
+  task.agreeing = true;
+  const plan::Query query{.collective = Collective::kAllreduce,
+                          .bytes = times.size_bytes(),
+                          .dtype = DType::kFloat64,
+                          .op = ReduceOp::kMax};
+  const plan::Plan& plan = chooser_.choose_plan(query);
+  run_plan(task, plan,
+           {.dtype = query.dtype,
+            .op = query.op,
+            .data_layout = plan::Layout::even(times.size(), plan.chunks),
+            .data = reinterpret_cast<std::byte*>(times.data())});
+  return true;
 }
 
 void Execution::finish(Task& task) {
@@ -578,7 +614,7 @@ void Execution::record_spans(const Task& task, Nanoseconds ran_at) {
     span("negotiate", operation->submitted_at, operation->released_at);
     span("queue", operation->released_at, task.started_at);
     if (task.ready_at > task.started_at) span(task.packed != nullptr ? "pack" : "copy", task.started_at, task.ready_at);
-    span(task.plan->generator, task.ready_at, ran_at);
+    span(std::string(task.choice.name()), task.ready_at, ran_at);
     if (task.packed != nullptr) span("unpack", ran_at, now);
   }
 }

@@ -14,9 +14,10 @@
 #include "engine/negotiation.hpp"
 #include "engine/request.hpp"
 #include "engine/timeline.hpp"
+#include "plan/backend.hpp"
+#include "plan/chooser.hpp"
 #include "plan/executor.hpp"
 #include "plan/plan.hpp"
-#include "plan/planner.hpp"
 #include "transport/link.hpp"
 
 namespace ringcore::engine {
@@ -37,9 +38,10 @@ struct FusionBuffers {
 
 class Execution {
  public:
-  // `links`: by member, null at self.
+  // `links`: by member, null at self. `backends`: of this process set.
   Execution(ProcessSetId id, int self, std::vector<transport::Link*> links, plan::Topology topology,
-            FusionBuffers fusion, ExecutionSettings settings, const Clock& clock, Timeline& timeline);
+            std::vector<std::unique_ptr<plan::Backend>> backends, FusionBuffers fusion, ExecutionSettings settings,
+            const Clock& clock, Timeline& timeline);
   Execution(Execution&&) noexcept;
   ~Execution();
 
@@ -82,8 +84,10 @@ class Execution {
   void start_broadcast(Task& task);
   void start_reducescatter(Task& task);
   void start_alltoall(Task& task);
-  void run_plan(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
-                const std::vector<std::uint64_t>& input_blocks = {});
+  void run(Task& task, plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
+           const std::vector<std::uint64_t>& input_blocks = {});
+  void run_plan(Task& task, const plan::Plan& plan, plan::Operands operands);
+  bool agree_on_times(Task& task);
   void copy_first(Task& task, std::byte* to, const std::byte* from, std::size_t bytes);
   bool copy_piece(Task& task);
   void start_slice(Task& task);
@@ -103,7 +107,7 @@ class Execution {
   ExecutionSettings settings_;
   const Clock& clock_;
   Timeline& timeline_;
-  plan::Planner planner_;
+  plan::Chooser chooser_;
   std::vector<std::unique_ptr<Task>> buckets_;  // open: more tensors may join them
   std::array<std::deque<std::unique_ptr<Task>>, transport::kLaneCount> lanes_;
   std::array<Memory, transport::kLaneCount> private_fusion_;

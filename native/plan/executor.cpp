@@ -62,8 +62,8 @@ bool set_aside(transport::Link& link, int lane, Rank peer) {
   return true;
 }
 
-Run::Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
-         std::uint32_t id)
+PlanRun::PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
+                 std::uint32_t id)
     : plan_(plan),
       program_(plan.programs[self]),
       self_(self),
@@ -88,11 +88,11 @@ Run::Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Li
   targets_.resize(widest);
 }
 
-std::uint32_t& Run::unsent(const ChunkRef& ref) {
+std::uint32_t& PlanRun::unsent(const ChunkRef& ref) {
   return unsent_[static_cast<std::size_t>(ref.buffer) * (unsent_.size() / 3) + ref.chunk];
 }
 
-std::byte* Run::address(const ChunkRef& ref) const {
+std::byte* PlanRun::address(const ChunkRef& ref) const {
   switch (ref.buffer) {
     case Buffer::kData: {
       std::byte* base = ref.rank == self_ ? operands_.data : operands_.peer_data[ref.rank];
@@ -106,12 +106,12 @@ std::byte* Run::address(const ChunkRef& ref) const {
 }
 
 // A scratch chunk is as large as the data chunk that is sent through it; the data side of the step says how large.
-std::size_t Run::bytes(const ChunkRef& ref) const {
+std::size_t PlanRun::bytes(const ChunkRef& ref) const {
   const Layout& layout = ref.buffer == Buffer::kInput ? operands_.input_layout : operands_.data_layout;
   return layout.size(ref.chunk) * element_;
 }
 
-bool Run::progress() {
+bool PlanRun::progress() {
   bool moved = false;
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     for (std::size_t before = channels_[c].next; step(c); before = channels_[c].next) {
@@ -125,12 +125,12 @@ bool Run::progress() {
   return moved;
 }
 
-void Run::time_steps(const Clock& clock) {
+void PlanRun::time_steps(const Clock& clock) {
   clock_ = &clock;
   step_begins_.assign(channels_.size(), clock.now());
 }
 
-void Run::note_step(std::size_t channel, std::size_t index) {
+void PlanRun::note_step(std::size_t channel, std::size_t index) {
   const Step& step = program_.channels[channel][index];
   const Nanoseconds now = clock_->now();
   const ChunkRef* chunk = nullptr;
@@ -143,19 +143,19 @@ void Run::note_step(std::size_t channel, std::size_t index) {
                          std::exchange(step_begins_[channel], now), now});
 }
 
-bool Run::done() const {
+bool PlanRun::done() const {
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     if (channels_[c].next < program_.channels[c].size()) return false;
   }
   return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.next == peer.outgoing.size(); });
 }
 
-bool Run::may_run(const Step& step) const {
+bool PlanRun::may_run(const Step& step) const {
   return step.after_channel < 0 || static_cast<int>(channels_[step.after_channel].next) > step.after_step;
 }
 
 // Runs the channel's next step as far as it goes; true if anything moved.
-bool Run::step(std::size_t channel) {
+bool PlanRun::step(std::size_t channel) {
   ChannelState& state = channels_[channel];
   if (state.next == program_.channels[channel].size()) return false;
   const Step& step = program_.channels[channel][state.next];
@@ -188,13 +188,13 @@ bool Run::step(std::size_t channel) {
   __builtin_unreachable();
 }
 
-void Run::post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy) {
+void PlanRun::post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy) {
   if (busy != nullptr) ++*busy;
   peers_[rank].outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .busy = busy});
   send(rank);
 }
 
-bool Run::send(Rank rank) {
+bool PlanRun::send(Rank rank) {
   if (rank == self_) {  // whichever peer still has the chunk
     bool moved = false;
     for (std::size_t r = 0; r < peers_.size(); ++r) {
@@ -236,7 +236,7 @@ bool Run::send(Rank rank) {
 }
 
 // Whether the next transfer of this run from the peer has arrived, at least its header.
-bool Run::accept_header(Rank peer, std::size_t expected) {
+bool PlanRun::accept_header(Rank peer, std::size_t expected) {
   transport::Link& link = *links_[peer];
   transport::Link::LaneUse& use = link.lane_use(lane_);
   std::uint64_t bytes = 0;
@@ -262,7 +262,7 @@ bool Run::accept_header(Rank peer, std::size_t expected) {
   return true;
 }
 
-void Run::end_transfer(Rank peer) {
+void PlanRun::end_transfer(Rank peer) {
   if (peers_[peer].aside) {
     peers_[peer].aside.reset();
   } else {
@@ -271,7 +271,7 @@ void Run::end_transfer(Rank peer) {
   }
 }
 
-bool Run::receive(const Step& step, ChannelState& state) {
+bool PlanRun::receive(const Step& step, ChannelState& state) {
   const ChunkRef& target = step.targets.front();
   const std::size_t total =
       target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
@@ -300,7 +300,7 @@ bool Run::receive(const Step& step, ChannelState& state) {
   return true;
 }
 
-void Run::receive_aside(const Step& step, std::span<const std::byte> payload) {
+void PlanRun::receive_aside(const Step& step, std::span<const std::byte> payload) {
   std::byte* to = address(step.targets.front());
   if (step.kind == StepKind::kRecvReduce) {
     reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
@@ -311,7 +311,7 @@ void Run::receive_aside(const Step& step, std::span<const std::byte> payload) {
 }
 
 // Reduces straight from where the bytes arrived.
-bool Run::reduce_arrived(const Step& step, ChannelState& state, std::size_t total) {
+bool PlanRun::reduce_arrived(const Step& step, ChannelState& state, std::size_t total) {
   transport::Link& link = *links_[step.peer];
   std::span<const std::byte> arrived = link.peek(lane_);
   std::size_t usable = std::min(arrived.size(), total - state.done_bytes) / element_ * element_;
@@ -330,7 +330,7 @@ bool Run::reduce_arrived(const Step& step, ChannelState& state, std::size_t tota
   return true;
 }
 
-bool Run::reduce(const Step& step, ChannelState& state) {
+bool PlanRun::reduce(const Step& step, ChannelState& state) {
   // All chunks of the step are equally large; a data or input chunk tells how large.
   std::size_t total = 0;
   for (const auto* refs : {&step.targets, &step.sources}) {
@@ -369,7 +369,7 @@ std::string describe(const Step& step) {
   __builtin_unreachable();
 }
 
-bool Run::waits_for(Rank rank) const {
+bool PlanRun::waits_for(Rank rank) const {
   if (peers_[rank].next < peers_[rank].outgoing.size()) return true;
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const ChannelState& state = channels_[c];
@@ -382,7 +382,7 @@ bool Run::waits_for(Rank rank) const {
   return false;
 }
 
-std::string Run::waiting_for() const {
+std::string PlanRun::waiting_for() const {
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const ChannelState& state = channels_[c];
     if (state.next == program_.channels[c].size()) continue;

@@ -10,24 +10,11 @@
 
 #include "base/clock.hpp"
 #include "base/types.hpp"
-#include "plan/layout.hpp"
 #include "plan/plan.hpp"
+#include "plan/run.hpp"
 #include "transport/link.hpp"
 
 namespace ringcore::plan {
-
-// The memory that a run works on. Layouts and `count`s are in elements of `dtype`.
-struct Operands {
-  DType dtype{};
-  ReduceOp op{};
-  double final_scale = 1.0;  // multiplied into every complete sum
-  Layout data_layout;
-  Layout input_layout;
-  std::byte* data = nullptr;
-  const std::byte* input = nullptr;
-  std::byte* scratch = nullptr;
-  std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
-};
 
 // Every transfer starts with this on its lane.
 struct TransferHeader {
@@ -43,31 +30,18 @@ static_assert(sizeof(TransferHeader) == 16);
 // takes yet could hold up the very one that somebody waits for. True if anything moved. Throws Error{kProtocol}.
 bool set_aside(transport::Link& link, int lane, Rank peer);
 
-class Run {
+class PlanRun final : public Run {
  public:
   // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
   // process sets); all ranks give it the same one. Plan and links outlive the run.
-  Run(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
-      std::uint32_t id);
+  PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
+          std::uint32_t id);
 
-  // From now on notes when each step ends; for the timeline.
-  void time_steps(const Clock& clock);
-  struct StepTime {
-    int channel = 0;
-    const Step* step = nullptr;
-    std::size_t bytes = 0;
-    Nanoseconds begin = 0;  // the end of the channel's step before it
-    Nanoseconds end = 0;
-  };
-  const std::vector<StepTime>& step_times() const { return step_times_; }
-
-  // Moves what can be moved now; true if anything did. Throws Error{kProtocol} on a transfer that does not fit.
-  bool progress();
-  bool done() const;
-  // Whether it can go on only when this rank sends or takes something.
-  bool waits_for(Rank rank) const;
-  // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
-  std::string waiting_for() const;
+  void time_steps(const Clock& clock) override;
+  bool progress() override;
+  bool done() const override;
+  bool waits_for(Rank rank) const override;
+  std::string waiting_for() const override;
 
  private:
   struct ChannelState {
@@ -118,7 +92,6 @@ class Run {
   std::vector<std::byte*> targets_;
   const Clock* clock_ = nullptr;  // null: steps are not timed
   std::vector<Nanoseconds> step_begins_;  // by channel
-  std::vector<StepTime> step_times_;
 };
 
 // "send chunk 3 to rank 1", "wait for rank 2", ...

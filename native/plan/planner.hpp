@@ -7,21 +7,11 @@
 #include <memory>
 #include <string>
 
+#include "plan/backend.hpp"
 #include "plan/cost.hpp"
 #include "plan/plan.hpp"
 
 namespace ringcore::plan {
-
-struct Query {
-  Collective collective{};
-  std::size_t bytes = 0;  // the same on all ranks
-  DType dtype{};
-  ReduceOp op{};
-  Rank root = 0;
-  bool registered = false;    // every rank's data lies in memory that its host's ranks see
-  bool inputs_ready = false;  // see plan.hpp
-  bool deterministic = false; // the bits may depend on nothing but the values
-};
 
 class Planner {
  public:
@@ -30,6 +20,8 @@ class Planner {
   // The same plan on all ranks that ask the same. The reference stays valid. Throws Error{kInvalidArgument} when no
   // generator offers one, or a generator's plan is wrong.
   const Plan& choose(const Query& query);
+  // By the cost model.
+  double predict(const Plan& plan, std::size_t bytes) const { return predict_seconds(plan, topology_, bytes, model_); }
 
  private:
   const Plan& find(const Query& query, std::size_t bytes);

@@ -1,0 +1,64 @@
+// Chooses who carries out an operation: the planner's best plan, or a backend.
+//
+// The model leaves out what is hopeless. The others take turns at the first operations of a kind and size, and are timed;
+// the ranks agree on the times, and the quickest has it from then on. Every rank sees the operations of a lane in the
+// same order, so that all of them try the same at the same time.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "plan/backend.hpp"
+#include "plan/planner.hpp"
+
+namespace ringcore::plan {
+
+class Chooser {
+ public:
+  // `backends` may be empty.
+  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends)
+      : planner_(std::move(planner)), backends_(std::move(backends)) {}
+
+  // Times of the candidates for one kind of operation, in nanoseconds.
+  struct Trial;
+  // Either a plan or a backend.
+  struct Choice {
+    const Plan* plan = nullptr;
+    Backend* backend = nullptr;
+    Trial* trial = nullptr;  // null: decided
+    std::size_t candidate = 0;
+    std::string_view name() const { return plan != nullptr ? plan->generator : backend->name(); }
+  };
+  // The same on all ranks whose lanes have seen the same. Pointers stay valid. Throws what Planner::choose throws.
+  Choice choose(const Query& query, int lane);
+  // Without the backends.
+  const Plan& choose_plan(const Query& query) { return planner_.choose(query); }
+
+  // A run of `choice` has taken so long on this rank. After the last run of a trial: this rank's times, each to be
+  // replaced by the longest of all ranks; then `decide`. Empty otherwise.
+  std::span<double> measured(const Choice& choice, Nanoseconds time);
+  static void decide(Trial& trial);
+
+ private:
+  using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, int>;
+
+  Planner planner_;
+  std::vector<std::unique_ptr<Backend>> backends_;
+  std::map<Key, std::unique_ptr<Trial>> trials_;
+};
+
+struct Chooser::Trial {
+  std::vector<Choice> candidates;
+  std::vector<double> times;
+  std::size_t started = 0;
+  std::size_t ended = 0;
+  const Choice* winner = nullptr;
+};
+
+}  // namespace ringcore::plan

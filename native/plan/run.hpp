@@ -1,0 +1,57 @@
+// A collective under way on this rank, whoever carries it out: the steps of a plan (executor.hpp), or a library that
+// does whole collectives (backend.hpp).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/types.hpp"
+#include "plan/layout.hpp"
+#include "plan/plan.hpp"
+
+namespace ringcore::plan {
+
+// The memory that a run works on. Layouts and `count`s are in elements of `dtype`.
+struct Operands {
+  DType dtype{};
+  ReduceOp op{};
+  double final_scale = 1.0;  // multiplied into every complete sum
+  Layout data_layout;
+  Layout input_layout;
+  std::byte* data = nullptr;
+  const std::byte* input = nullptr;
+  std::byte* scratch = nullptr;
+  std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
+};
+
+// A state machine that never blocks. Its driver calls `progress` until it is done, or drops it when the job has failed.
+class Run {
+ public:
+  virtual ~Run() = default;
+
+  // Moves what can be moved now; true if anything did. Throws Error{kProtocol} on a transfer that does not fit.
+  virtual bool progress() = 0;
+  virtual bool done() const = 0;
+  // Whether it can go on only when this rank sends or takes something.
+  virtual bool waits_for(Rank rank) const = 0;
+  // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
+  virtual std::string waiting_for() const = 0;
+
+  // From now on notes when each step ends; for the timeline. Without steps of its own there is nothing to note.
+  virtual void time_steps(const Clock&) {}
+  struct StepTime {
+    int channel = 0;
+    const Step* step = nullptr;
+    std::size_t bytes = 0;
+    Nanoseconds begin = 0;  // the end of the channel's step before it
+    Nanoseconds end = 0;
+  };
+  const std::vector<StepTime>& step_times() const { return step_times_; }
+
+ protected:
+  std::vector<StepTime> step_times_;
+};
+
+}  // namespace ringcore::plan

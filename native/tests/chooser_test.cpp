@@ -1,0 +1,162 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "base/reduce.hpp"
+#include "cluster.hpp"
+#include "plan/chooser.hpp"
+
+namespace ringcore::testing {
+namespace {
+
+// Where the ranks of a process meet to sum, as a library that does whole collectives would: lane by lane, in order.
+struct Meeting {
+  explicit Meeting(int ranks) : ranks(ranks) {}
+  struct Lane {
+    std::vector<plan::Operands> operands;
+    int arrived = 0;
+    std::atomic<int> rounds = 0;
+  };
+  const int ranks;
+  std::mutex mutex;  // Guards: lanes' operands and arrived.
+  std::array<Lane, transport::kLaneCount> lanes;
+  std::atomic<int> runs = 0;
+};
+
+class MeetingRun final : public plan::Run {
+ public:
+  MeetingRun(Meeting& meeting, plan::Operands operands, int lane)
+      : lane_(meeting.lanes[static_cast<std::size_t>(lane)]) {
+    ++meeting.runs;
+    const std::lock_guard lock(meeting.mutex);
+    round_ = lane_.rounds;
+    lane_.operands.push_back(std::move(operands));
+    if (++lane_.arrived < meeting.ranks) return;
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> targets;
+    for (const plan::Operands& own : lane_.operands) {
+      sources.push_back(own.data);
+      targets.push_back(own.data);
+    }
+    const plan::Operands& own = lane_.operands.front();
+    const std::size_t count = own.data_layout.size(0);
+    std::vector<std::byte> sum(count * size_of(own.dtype));
+    std::byte* const to[] = {sum.data()};
+    reduce_many(own.dtype, own.op, sources, to, count, own.final_scale);
+    for (std::byte* target : targets) std::memcpy(target, sum.data(), sum.size());
+    lane_.operands.clear();
+    lane_.arrived = 0;
+    ++lane_.rounds;
+  }
+  bool progress() override { return false; }
+  bool done() const override { return lane_.rounds != round_; }
+  bool waits_for(Rank) const override { return !done(); }
+  std::string waiting_for() const override { return "the others"; }
+
+ private:
+  Meeting::Lane& lane_;
+  int round_ = 0;
+};
+
+class MeetingBackend final : public plan::Backend {
+ public:
+  explicit MeetingBackend(std::shared_ptr<Meeting> meeting, double seconds = 0)
+      : meeting_(std::move(meeting)), seconds_(seconds) {}
+  std::string_view name() const override { return "meeting"; }
+  bool offers(const plan::Query& query) const override { return query.collective == Collective::kAllreduce; }
+  double predict_seconds(const plan::Query&, std::size_t) const override { return seconds_; }
+  std::unique_ptr<plan::Run> start(const plan::Query&, plan::Operands operands, int lane) override {
+    return std::make_unique<MeetingRun>(*meeting_, std::move(operands), lane);
+  }
+
+ private:
+  std::shared_ptr<Meeting> meeting_;
+  double seconds_;
+};
+
+plan::Chooser chooser_with(double predicted_seconds) {
+  std::vector<std::unique_ptr<plan::Backend>> backends;
+  backends.push_back(std::make_unique<MeetingBackend>(std::make_shared<Meeting>(2), predicted_seconds));
+  return {plan::Planner({.host_of = {0, 0}}, {}), std::move(backends)};
+}
+
+constexpr plan::Query kQuery{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
+
+// What has the kind of operation after a trial in which the backend takes so long, and the plan 100.
+std::string winner(Nanoseconds first, Nanoseconds later, double peer) {
+  plan::Chooser chooser = chooser_with(0);
+  for (int run = 0; run < 100; ++run) {
+    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1);
+    if (choice.trial == nullptr) return std::string(choice.name());
+    const Nanoseconds own = run < 2 ? first : later;
+    const std::span<double> times = chooser.measured(choice, choice.backend != nullptr ? own : 100);
+    if (times.empty()) continue;
+    times[1] = std::max(times[1], peer);
+    plan::Chooser::decide(*choice.trial);
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("chooser: the quickest by measurement has the operations of a kind") {
+  CHECK(winner(50, 50, 0) == "meeting");
+  CHECK(winner(150, 150, 0) != "meeting");
+  CHECK(winner(5000, 50, 0) == "meeting");  // the first run sets up
+  CHECK(winner(50, 50, 150) != "meeting");  // slow on another rank
+}
+
+TEST_CASE("chooser: what is not to be tried is not tried") {
+  plan::Chooser hopeless = chooser_with(10);
+  CHECK(hopeless.choose(kQuery, 1).plan != nullptr);
+  CHECK(hopeless.choose(kQuery, 1).trial == nullptr);
+  plan::Chooser chooser = chooser_with(0);
+  plan::Query deterministic = kQuery;
+  deterministic.deterministic = true;
+  CHECK(chooser.choose(deterministic, 1).trial == nullptr);
+  plan::Query other = kQuery;
+  other.collective = Collective::kBroadcast;
+  CHECK(chooser.choose(other, 1).trial == nullptr);
+  // Each kind, size and lane has a trial of its own.
+  plan::Query larger = kQuery;
+  larger.bytes *= 4;
+  const std::set<plan::Chooser::Trial*> trials{chooser.choose(kQuery, 1).trial, chooser.choose(kQuery, 2).trial,
+                                               chooser.choose(larger, 1).trial};
+  CHECK(trials.size() == 3);
+  CHECK(trials.count(nullptr) == 0);
+}
+
+TEST_CASE("chooser: ranks agree, and every run of a trial has the right result") {
+  for (const int ranks : {2, 3}) {
+    const auto meeting = std::make_shared<Meeting>(ranks);
+    ClusterOptions options{.ranks = ranks};
+    options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
+      std::vector<std::unique_ptr<plan::Backend>> backends;
+      backends.push_back(std::make_unique<MeetingBackend>(meeting));
+      return backends;
+    };
+    Cluster cluster(std::move(options));
+    cluster.run([&](Rank rank) {
+      std::vector<float> values(40'000);
+      const engine::Array array{reinterpret_cast<std::byte*>(values.data()),
+                                engine::Shape::of(std::array{values.size()}), DType::kFloat32};
+      for (int step = 0; step < 40; ++step) {
+        std::fill(values.begin(), values.end(), static_cast<float>(rank + step));
+        const engine::Call call{.collective = Collective::kAllreduce, .name = "values", .op = ReduceOp::kAverage};
+        const auto operation = engine::make_operation(call, array, &array);
+        cluster.runtime(rank).run(operation, {});
+        REQUIRE(operation->error == nullptr);
+        const float expected = static_cast<float>(step) + static_cast<float>(ranks - 1) / 2;
+        CHECK(std::all_of(values.begin(), values.end(), [&](float value) { return value == expected; }));
+      }
+    });
+    CHECK(meeting->runs >= 3 * ranks);
+    CHECK(meeting->runs % ranks == 0);
+  }
+}
+
+}  // namespace ringcore::testing
