@@ -21,6 +21,7 @@ constexpr Nanoseconds kGather = 100'000;
 // A thread that submits one operation after the other drives the engine by that: it is left alone for longer.
 constexpr std::uint64_t kBurst = 8;
 constexpr Nanoseconds kGatherBurst = kMillisecond;
+constexpr Nanoseconds kShortestNap = 50'000;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -167,7 +168,13 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     }
     if (waiter.stay_awake(now)) continue;
     if (arm()) continue;
-    const Nanoseconds nap = std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()});
+    const Nanoseconds nap =
+        longest_nap(true, std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()}));
+    if (nap == 0) {
+      disarm();
+      std::this_thread::yield();
+      continue;
+    }
     auto wait_set = waiter.wait_set(links_);
     lock.unlock();
     waiter.sleep(std::move(wait_set), nap);
@@ -192,6 +199,12 @@ void Runtime::disarm() {
   if (!armed_) return;
   armed_ = false;
   for (transport::Link* link : links_) link->disarm();
+}
+
+// Some links wake nobody.
+Nanoseconds Runtime::longest_nap(bool busy, Nanoseconds limit) {
+  for (transport::Link* link : links_) limit = std::min(limit, link->longest_nap(busy));
+  return limit;
 }
 
 void Runtime::progress_loop() {
@@ -224,6 +237,8 @@ void Runtime::progress_loop() {
           if (arm()) continue;
           wait_set = thread_waiter_.wait_set(links_);
           limit = engine_.busy() ? std::min(engine_.tend_interval(), kQuietTick) : engine_.tend_interval();
+          // Nobody waits: even where a link would rather be driven on, others may need the core.
+          limit = std::max(longest_nap(engine_.busy(), limit), kShortestNap);
         }
       } else if (waiters_ == 0 && engine_.busy()) {
         seen_drives = drives_;

@@ -81,6 +81,7 @@ class Runtime {
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
   bool arm();
   void disarm();
+  Nanoseconds longest_nap(bool busy, Nanoseconds limit);
   void progress_loop();
   void collect_attention();
 

@@ -33,9 +33,9 @@ class Backend {
   // How long it will take, as far as can be said without trying; the same on all ranks. What is not hopeless beside the
   // best plan is then measured.
   virtual double predict_seconds(const Query& query, std::size_t bytes) const = 0;
-  // Starts it, in place on `operands` (plan.hpp says what its buffers hold before and after), which stay until the run is
-  // done or dropped. In the layouts a chunk is a rank's block, or all of an allreduce or broadcast. The runs of a lane
-  // come in the same order on all ranks, one after the other; lanes go side by side.
+  // A run in place on `operands` (plan.hpp says what its buffers hold before and after), which stay until the run is done
+  // or dropped. In the layouts a chunk is a rank's block, or all of an allreduce or broadcast. The runs of a lane come in
+  // the same order on all ranks, one after the other; lanes go side by side.
   virtual std::unique_ptr<Run> start(const Query& query, Operands operands, int lane) = 0;
 };
 

@@ -27,6 +27,7 @@ struct Operands {
 };
 
 // A state machine that never blocks. Its driver calls `progress` until it is done, or drops it when the job has failed.
+// Before the first `progress` it touches no memory: the operands are only then complete.
 class Run {
  public:
   virtual ~Run() = default;

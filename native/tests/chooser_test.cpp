@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "base/reduce.hpp"
 #include "cluster.hpp"
@@ -30,12 +31,15 @@ struct Meeting {
 class MeetingRun final : public plan::Run {
  public:
   MeetingRun(Meeting& meeting, plan::Operands operands, int lane)
-      : lane_(meeting.lanes[static_cast<std::size_t>(lane)]) {
-    ++meeting.runs;
-    const std::lock_guard lock(meeting.mutex);
+      : meeting_(meeting), lane_(meeting.lanes[static_cast<std::size_t>(lane)]), operands_(std::move(operands)) {}
+
+  bool progress() override {
+    if (std::exchange(started_, true)) return false;
+    ++meeting_.runs;
+    const std::lock_guard lock(meeting_.mutex);
     round_ = lane_.rounds;
-    lane_.operands.push_back(std::move(operands));
-    if (++lane_.arrived < meeting.ranks) return;
+    lane_.operands.push_back(std::move(operands_));
+    if (++lane_.arrived < meeting_.ranks) return true;
     std::vector<const std::byte*> sources;
     std::vector<std::byte*> targets;
     for (const plan::Operands& own : lane_.operands) {
@@ -51,14 +55,17 @@ class MeetingRun final : public plan::Run {
     lane_.operands.clear();
     lane_.arrived = 0;
     ++lane_.rounds;
+    return true;
   }
-  bool progress() override { return false; }
-  bool done() const override { return lane_.rounds != round_; }
+  bool done() const override { return started_ && lane_.rounds != round_; }
   bool waits_for(Rank) const override { return !done(); }
   std::string waiting_for() const override { return "the others"; }
 
  private:
+  Meeting& meeting_;
   Meeting::Lane& lane_;
+  plan::Operands operands_;
+  bool started_ = false;
   int round_ = 0;
 };
 
@@ -141,13 +148,18 @@ TEST_CASE("chooser: ranks agree, and every run of a trial has the right result")
     };
     Cluster cluster(std::move(options));
     cluster.run([&](Rank rank) {
-      std::vector<float> values(40'000);
-      const engine::Array array{reinterpret_cast<std::byte*>(values.data()),
-                                engine::Shape::of(std::array{values.size()}), DType::kFloat32};
+      std::vector<float> input(40'000);
+      std::vector<float> values(input.size());
+      const auto array_of = [](std::vector<float>& elements) {
+        return engine::Array{reinterpret_cast<std::byte*>(elements.data()),
+                             engine::Shape::of(std::array{elements.size()}), DType::kFloat32};
+      };
+      const engine::Array source = array_of(input);
+      const engine::Array target = array_of(values);
       for (int step = 0; step < 40; ++step) {
-        std::fill(values.begin(), values.end(), static_cast<float>(rank + step));
+        std::fill(input.begin(), input.end(), static_cast<float>(rank + step));
         const engine::Call call{.collective = Collective::kAllreduce, .name = "values", .op = ReduceOp::kAverage};
-        const auto operation = engine::make_operation(call, array, &array);
+        const auto operation = engine::make_operation(call, source, &target);
         cluster.runtime(rank).run(operation, {});
         REQUIRE(operation->error == nullptr);
         const float expected = static_cast<float>(step) + static_cast<float>(ranks - 1) / 2;

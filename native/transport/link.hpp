@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/types.hpp"
 
 struct pollfd;
@@ -60,6 +61,9 @@ class Link {
   virtual void disarm() = 0;
   // Adds the descriptors to sleep on: readable when something arrived, writable when a full lane has room again.
   virtual void add_wait_fds(std::vector<pollfd>& fds) const = 0;
+  // How long the caller may sleep before it looks again, where nothing of this wakes it; 0: it should stay awake.
+  // `busy`: it waits for something.
+  virtual Nanoseconds longest_nap([[maybe_unused]] bool busy) { return kSecond; }
 
   // The peer's registered memory as this rank sees it; empty where memory is not shared.
   virtual std::span<std::byte> peer_memory() const { return {}; }

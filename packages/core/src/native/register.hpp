@@ -8,6 +8,7 @@ void register_types(nanobind::module_& module);
 void register_errors(nanobind::module_& module);
 void register_buffer(nanobind::module_& module);
 void register_memory(nanobind::module_& module);
+void register_mpi(nanobind::module_& module);
 void register_runtime(nanobind::module_& module);
 
 }  // namespace ringcore::python

@@ -21,9 +21,11 @@
 #include "buffer.hpp"
 #include "capi/capi.hpp"
 #include "memory.hpp"
+#include "plan/mpi_backend.hpp"
 #include "raise.hpp"
 #include "register.hpp"
 #include "transport/copy.hpp"
+#include "transport/mpi/world.hpp"
 #include "transport/shm.hpp"
 #include "transport/tcp.hpp"
 
@@ -45,14 +47,16 @@ class PythonRuntime {
  public:
   PythonRuntime(Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                 const std::vector<PeerTuple>& peers, std::vector<int> host_of, capi::Place place,
-                engine::EngineSettings settings, Nanoseconds spin)
+                engine::EngineSettings settings, Nanoseconds spin, const std::shared_ptr<transport::MpiWorld>& mpi)
       : memory_(std::move(memory)) {
     engine::RuntimeConfig config;
     config.engine.rank = rank;
     config.engine.epoch = epoch;
     config.engine.links.resize(size);
     for (const auto& [peer, kind, fds, segment_fd] : peers) {
-      config.engine.links[peer] = make_link(rank, size, peer, kind, fds, segment_fd);
+      config.engine.links[peer] =
+          kind == "mpi" ? transport::make_mpi_link(mpi, peer) : make_link(rank, size, peer, kind, fds, segment_fd);
+      if (kind == "mpi") config.engine.make_backends = [mpi](auto set, const auto&) { return mpi_backends(set, mpi); };
     }
     config.local_ranks = static_cast<int>(std::count(host_of.begin(), host_of.end(), host_of[rank]));
     const bool single_host = config.local_ranks == size;
@@ -110,6 +114,14 @@ class PythonRuntime {
     if (kind == "tcp") return transport::make_tcp_link(rank, peer, std::move(owned));
     auto segment = std::make_shared<transport::Segment>(transport::Segment::attach(Fd(segment_fd), peer, size));
     return transport::make_shm_link(rank, peer, memory_->segment, std::move(segment), std::move(owned.at(0)));
+  }
+
+  static std::vector<std::unique_ptr<plan::Backend>> mpi_backends(engine::ProcessSetId set,
+                                                                  const std::shared_ptr<transport::MpiWorld>& mpi) {
+    std::vector<std::unique_ptr<plan::Backend>> backends;
+    // Others would need communicators of their own, which only all of their members together can make.
+    if (set == engine::kWorld) backends.push_back(plan::make_mpi_backend(mpi));
+    return backends;
   }
 
   pid_t pid_ = ::getpid();
@@ -333,7 +345,8 @@ void register_runtime(nb::module_& module) {
           [](PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
              const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
              std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic, double timeout_s,
-             double stall_warning_s, double heartbeat_s, double spin_s) {
+             double stall_warning_s, double heartbeat_s, double spin_s,
+             const std::shared_ptr<transport::MpiWorld>& mpi) {
             const auto nanoseconds = [](double seconds) {
               return static_cast<Nanoseconds>(seconds * static_cast<double>(kSecond));
             };
@@ -346,12 +359,13 @@ void register_runtime(nb::module_& module) {
             settings.heartbeat = nanoseconds(heartbeat_s);
             new (self)
                 PythonRuntime(rank, size, epoch, std::move(memory), peers, std::move(host_of),
-                              {.local_rank = local_rank, .local_size = local_size}, settings, nanoseconds(spin_s));
+                              {.local_rank = local_rank, .local_size = local_size}, settings, nanoseconds(spin_s), mpi);
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("epoch"), nb::arg("memory").none(), nb::arg("peers"),
           nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
           nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
-          nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("spin_s"))
+          nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("spin_s"),
+          nb::arg("mpi") = nb::none())
       .def(
           "submit",
           [](nb::handle_t<PythonRuntime> self, int collective, const std::string& name, const nb::tuple& inputs,
@@ -468,7 +482,7 @@ void register_runtime(nb::module_& module) {
           nb::arg("text"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "transports", [](PythonRuntime& self) { return self.get().transports(); },
-          "The transport to each rank: 'self', 'shm' or 'tcp'.");
+          "The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'.");
 }
 
 }  // namespace ringcore::python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ringcore import _native
 from ringcore._context import Context
@@ -13,10 +14,21 @@ from ringcore._settings import Settings
 _DATA_LANES = 3
 
 
-def connect_context(settings: Settings | None, placement: Placement | None) -> Context:
+def connect_context(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
     settings = settings or Settings.from_environ(os.environ)
-    placement = placement or find_placement(os.environ)
+    world: _native.MpiWorld | None = None
+    if comm is not None:
+        from ringcore._mpi import open_world
+
+        world = open_world(None, settings, comm)
+        placement = Placement(world.rank, world.size, None, None, None, None, source="the MPI communicator")
+    else:
+        placement = placement or find_placement(os.environ)
+        if _meets_through_mpi(placement, settings):
+            from ringcore._mpi import open_world
+
+            world = open_world(placement, settings, None)
     memory: _native.HostMemory | None = None
 
     def create_segment() -> int:
@@ -29,10 +41,22 @@ def connect_context(settings: Settings | None, placement: Placement | None) -> C
         return _context_of(settings, None, 0, 1, 0, [], [0], (0, 1, 0, 1))
     from ringcore.bootstrap import connect
 
-    mesh = connect(placement, settings, create_segment=None if settings.transport == "tcp" else create_segment)
+    shares = settings.transport not in ("tcp", "mpi")
+    mesh = connect(placement, settings, create_segment=create_segment if shares else None, world=world)
     peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
-    return _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place)
+    return _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+
+
+def _meets_through_mpi(placement: Placement, settings: Settings) -> bool:
+    """Whether the ranks are to meet through MPI, though nobody has passed a communicator of it."""
+    if settings.transport == "mpi":
+        return placement.size > 1
+    from ringcore._mpi import has_shims, launched_by_mpi
+
+    # On one host everything is there without it; between hosts it is the only one that knows the way.
+    several_hosts = placement.local_size is not None and placement.local_size < placement.size
+    return launched_by_mpi(placement) and several_hosts and settings.rendezvous is None and has_shims()
 
 
 def _context_of(
@@ -44,6 +68,7 @@ def _context_of(
     peers: list[tuple[int, str, list[int], int]],
     host_of: list[int],
     place: tuple[int, int, int, int],
+    world: _native.MpiWorld | None = None,
 ) -> Context:
     runtime = _native.Runtime(
         rank,
@@ -61,6 +86,7 @@ def _context_of(
         stall_warning_s=settings.stall_warning_s,
         heartbeat_s=settings.heartbeat_s,
         spin_s=settings.spin_us * 1e-6,
+        mpi=world,
     )
     return Context(
         rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory,

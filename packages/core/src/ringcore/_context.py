@@ -105,19 +105,22 @@ def is_alone() -> bool:
     return threading.active_count() <= 1 + own
 
 
-def init(*, settings: Settings | None = None, placement: Placement | None = None) -> None:
+def init(comm: Any = None, *, settings: Settings | None = None, placement: Placement | None = None) -> None:
     """Find this process's place in the job, connect to the other ranks and start the engine.
 
     The place comes from the environment: ringrun, torchrun, mpirun, srun; without a launcher the job is this process
     alone. Calling it again while initialised does nothing. After `shutdown()` it connects anew.
 
     Args:
+        comm: A communicator of mpi4py, such as `MPI.COMM_WORLD`: its processes are the ranks, and all of them call
+            this. They meet through MPI, which also carries what goes between hosts. It may go on being used.
         settings: Overrides what the `RINGCORE_*` variables say.
         placement: This process's place, where an adapter knows it from its framework instead.
 
     Raises:
         BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
-        InvalidArgument: The environment contradicts itself.
+        InvalidArgument: The environment contradicts itself, `comm` is no communicator of mpi4py, or MPI was initialised
+            for fewer threads than `MPI_THREAD_SERIALIZED`.
     """
     global _context
     with _lock:
@@ -125,7 +128,7 @@ def init(*, settings: Settings | None = None, placement: Placement | None = None
             return
         from ringcore._connect import connect_context
 
-        _context = connect_context(settings, placement)
+        _context = connect_context(settings, placement, comm)
         atexit.unregister(shutdown)
         atexit.register(shutdown)
         _install_excepthook()

@@ -161,9 +161,15 @@ class Settings:
     )
     transport: str = _setting(
         "auto",
-        _choice("auto", "shm", "tcp"),
-        "auto, shm or tcp",
-        "how ranks of one host move bytes; auto: shared memory where it works",
+        _choice("auto", "shm", "tcp", "mpi"),
+        "auto, shm, tcp or mpi",
+        "how ranks move bytes; auto: shared memory where it works, else TCP, or MPI where ranks meet through it",
+    )
+    mpi_library: str | None = _setting(
+        None,
+        str,
+        "a path such as /opt/openmpi/lib/libmpi.so.40",
+        "MPI library to use; unset: the one that is loaded already, else the one that launched the job",
     )
     network: tuple[str, ...] = _setting(
         (),

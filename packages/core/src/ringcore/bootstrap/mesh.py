@@ -1,4 +1,4 @@
-"""Connects every rank with every other: through shared memory where that works, else by TCP.
+"""Connects every rank with every other: through shared memory where that works, else by TCP or MPI.
 
 Whether two ranks share memory is found out by trying: the lower rank dials the other's Unix socket, both prove the key,
 and they pass each other the descriptors of their memory files. Names of hosts play no part.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import ipaddress
+import json
 import os
 import resource
 import secrets
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
-from ringcore.bootstrap.auth import MESH, Hello, authenticate
+from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.rendezvous import listen_tcp, meet, peer_uid
 
 if TYPE_CHECKING:
+    from ringcore import _native
     from ringcore._placement import Placement
     from ringcore._settings import Settings
 
@@ -42,7 +44,7 @@ class PeerConnection:
 
     Attributes:
         rank: The peer.
-        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane.
+        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane; "mpi": nothing.
         fds: Non-blocking descriptors, owned by whoever takes this object.
         segment_fd: The peer's memory file, for "shm".
     """
@@ -70,7 +72,12 @@ class Mesh:
 
 
 def connect(
-    placement: Placement, settings: Settings, *, create_segment: Callable[[], int] | None, lane_count: int = 4
+    placement: Placement,
+    settings: Settings,
+    *,
+    create_segment: Callable[[], int] | None,
+    lane_count: int = 4,
+    world: _native.MpiWorld | None = None,
 ) -> Mesh:
     """Meet the other ranks and connect to all of them.
 
@@ -80,6 +87,7 @@ def connect(
             `job_id` are used.
         create_segment: Makes this rank's memory file and returns its descriptor; None: no shared memory.
         lane_count: TCP connections to each peer.
+        world: The ranks meet through this MPI instead of a rendezvous, and it connects those that share no memory.
 
     Raises:
         BootstrapError: The ranks did not find each other in time, or cannot reach each other.
@@ -87,9 +95,14 @@ def connect(
     deadline = time.monotonic() + settings.start_timeout_s
     _reserve_descriptors(placement.size, lane_count)
     with contextlib.ExitStack() as stack:
-        address, key = stack.enter_context(rendezvous_of(placement, settings))
-        segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
-        tcp = listen_tcp(_listen_address(settings, address))
+        over_mpi = world is not None and settings.transport != "tcp"
+        key: bytes | None
+        if world is None:
+            address, key = stack.enter_context(rendezvous_of(placement, settings))
+        else:
+            address, key = f"tcp:{socket.gethostname()}:0", None  # listens where other hosts look for this one
+        segment_fd = create_segment() if create_segment is not None else None
+        tcp = listen_tcp("127.0.0.1" if over_mpi else _listen_address(settings, address))
         stack.callback(tcp.close)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         stack.callback(local.close)
@@ -105,9 +118,20 @@ def connect(
             "unix": name if segment_fd is not None else None,
             "tcp": list(tcp.getsockname()[:2]),
         }
-        epoch, key, contacts = meet(address, key, contact, deadline)
+        if world is None:
+            epoch, key, contacts = meet(address, key, contact, deadline)
+        else:
+            epoch, key, contacts = _meet_through(world, contact, deadline)
         connector = _Connector(
-            placement.rank, epoch, key, contacts, segment_fd, settings.transport, lane_count, deadline
+            placement.rank,
+            epoch,
+            key,
+            contacts,
+            segment_fd,
+            settings.transport,
+            lane_count,
+            deadline,
+            world if over_mpi else None,
         )
         try:
             connector.run([tcp, local])
@@ -116,6 +140,21 @@ def connect(
             connector.close()
             raise
     return _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
+
+
+def _meet_through(
+    world: _native.MpiWorld, contact: dict[str, Any], deadline: float
+) -> tuple[int, bytes, list[dict[str, Any]]]:
+    """What a rendezvous tells: the epoch, the key and where every rank is. Rank 0's epoch and key are used."""
+    own = {**contact, "epoch": secrets.randbits(31), "key": secrets.token_hex(KEY_BYTES)}
+    contacts = [json.loads(data) for data in world.exchange(json.dumps(own).encode(), deadline - time.monotonic())]
+    for rank, other in enumerate(contacts):
+        if other["version"] != __version__:
+            raise BootstrapError(
+                f"rank {rank} has ringcore {other['version']}, this rank {__version__}: install the same version "
+                "everywhere"
+            )
+    return contacts[0]["epoch"], bytes.fromhex(contacts[0]["key"]), contacts
 
 
 # Descriptors besides those of the peers: listeners, the rendezvous, selectors, strangers who knock.
@@ -151,6 +190,7 @@ class _Connector:
     transport: str
     lane_count: int
     deadline: float
+    world: _native.MpiWorld | None = None  # connects those that share no memory
     peers: dict[int, PeerConnection] = field(default_factory=dict)
     _lanes: dict[int, dict[int, socket.socket]] = field(default_factory=dict)
     _failure: BaseException | None = None
@@ -172,6 +212,8 @@ class _Connector:
         try:
             for peer in range(self.rank + 1, len(self.contacts)):
                 self._dial(peer)
+            if self.world is not None:
+                self._leave_to(self.world)
             while not self._lower_complete() and self._failure is None:
                 if time.monotonic() > self.deadline:
                     missing = [r for r in range(self.rank) if r not in self.peers]
@@ -186,6 +228,18 @@ class _Connector:
             acceptor.close()
         if self._failure is not None:
             raise self._failure
+
+    def _leave_to(self, world: _native.MpiWorld) -> None:
+        """Leave to MPI who does not share memory: each rank tells with which higher ones it does."""
+        higher = [peer for peer in self.peers if peer > self.rank]
+        told = [json.loads(data) for data in world.exchange(json.dumps(higher).encode(), self._left())]
+        for peer in range(len(self.contacts)):
+            shared = self.rank in told[peer] if peer < self.rank else peer in higher
+            if peer != self.rank and not shared:
+                self.peers[peer] = PeerConnection(peer, "mpi", [])
+
+    def _left(self) -> float:
+        return max(0.05, self.deadline - time.monotonic())
 
     def close(self) -> None:
         """Give up everything that was connected."""
@@ -210,6 +264,8 @@ class _Connector:
             raise BootstrapError(
                 f"rank {self.rank} and rank {peer} do not share memory, but RINGCORE_TRANSPORT=shm allows nothing else"
             )
+        if self.world is not None:
+            return
         fds = []
         for lane in range(self.lane_count):
             with self._dial_tcp(peer, contact["tcp"]) as lane_socket:
@@ -284,6 +340,22 @@ class _Connector:
         """
         # The lowest rank of a group names it. Each rank tells its peers the name of its group over the connections.
         group = min([self.rank, *(p.rank for p in self.peers.values() if p.kind == "shm")])
+        if self.world is not None:
+            names = {
+                rank: int(name) for rank, name in enumerate(self.world.exchange(str(group).encode(), self._left()))
+            }
+        else:
+            names = self._tell_peers(group)
+        for peer, known in self.peers.items():
+            if (known.kind == "shm") != (names[peer] == group):
+                raise BootstrapError(
+                    f"ranks {self.rank} and {peer} disagree about who shares memory with whom; set "
+                    "RINGCORE_TRANSPORT=tcp on all ranks"
+                )
+        order = sorted(set(names.values()))
+        return [order.index(names[rank]) for rank in range(size)]
+
+    def _tell_peers(self, group: int) -> dict[int, int]:
         names = {self.rank: group}
         for peer in sorted(self.peers):
             with _Borrowed(self.peers[peer].fds[0]) as connection:
@@ -300,14 +372,7 @@ class _Connector:
                     data += piece
                 names[peer] = struct.unpack("<I", data)[0]
                 connection.setblocking(False)
-        for peer, known in self.peers.items():
-            if (known.kind == "shm") != (names[peer] == group):
-                raise BootstrapError(
-                    f"ranks {self.rank} and {peer} disagree about who shares memory with whom; set "
-                    "RINGCORE_TRANSPORT=tcp on all ranks"
-                )
-        order = sorted(set(names.values()))
-        return [order.index(names[rank]) for rank in range(size)]
+        return names
 
 
 class _Borrowed:

@@ -1,0 +1,262 @@
+// A lane is a stream of messages with the lane's number as their tag. Sending copies into slots; receives into slots are
+// posted ahead, so that bytes arrive where `peek` shows them.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "transport/mpi/world.hpp"
+
+namespace ringcore::transport {
+namespace {
+
+constexpr std::size_t kControlBytes = Link::kMaxContiguous;
+constexpr std::size_t kDataBytes = 128 * 1024;  // a multiple of every element, so that none is cut
+constexpr std::size_t kSendSlots = 8;
+constexpr std::size_t kControlReceives = 2;
+constexpr std::size_t kDataReceives = 4;
+// How long a link that is closed waits until its last messages are on their way.
+constexpr Nanoseconds kFlushLimit = 200 * kMillisecond;
+
+class MpiLink final : public Link {
+ public:
+  MpiLink(std::shared_ptr<MpiWorld> world, Rank peer)
+      : world_(std::move(world)), library_(world_->library()), comm_(world_->comm(kControlLane)), peer_(peer) {
+    peek(kControlLane);
+  }
+
+  ~MpiLink() override {
+    const SteadyClock clock;
+    const Nanoseconds deadline = clock.now() + kFlushLimit;
+    while (!failure_ && sending() && clock.now() < deadline) {
+    }
+    for (Lane& lane : lanes_) {
+      for (Slot& slot : lane.incoming) {
+        if (slot.pending) guard([&] { library_.cancel(slot.request); });
+      }
+    }
+    while (!failure_ && receiving() && clock.now() < deadline) {
+    }
+    if (!failure_ && !sending() && !receiving()) return;
+    // MPI may still write or read them.
+    MpiWorld::abandon();
+    new std::array<Lane, kLaneCount>(std::move(lanes_));
+  }
+
+  std::size_t write(int lane, std::span<const std::byte> bytes) override {
+    if (failure_ || bytes.empty()) return 0;
+    Lane& l = lane_of(lane);
+    if (l.outgoing.empty()) l.outgoing.resize(kSendSlots);
+    Slot& slot = l.outgoing[l.next_out];
+    l.full = slot.pending && !arrived(slot);
+    if (l.full) return 0;
+    const std::size_t taken = std::min(bytes.size(), slot_bytes(lane));
+    slot.memory.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(taken));
+    // One of them waits for the receiver, so that it is not buried in messages.
+    const bool synchronous = l.next_out == kSendSlots - 1;
+    guard([&] {
+      slot.request = library_.send(comm_, peer_, lane, slot.memory, synchronous);
+      slot.pending = true;
+    });
+    if (failure_) return 0;
+    l.next_out = (l.next_out + 1) % kSendSlots;
+    world_->active();
+    return taken;
+  }
+
+  std::span<const std::byte> peek(int lane) override {
+    Lane& l = lane_of(lane);
+    if (l.incoming.empty()) post(l, lane);
+    if (l.joined_begin < l.joined.size()) {
+      if (std::exchange(l.shown, true) && has_front(l)) join(l, lane);
+      return std::span<const std::byte>(l.joined).subspan(l.joined_begin);
+    }
+    if (!has_front(l)) return {};
+    // Whoever looks again without having taken anything needs more than one message.
+    if (std::exchange(l.shown, true) && has_arrived(l, 1)) {
+      join(l, lane);
+      join(l, lane);
+      return l.joined;
+    }
+    return rest_of_front(l);
+  }
+
+  void consume(int lane, std::size_t bytes) override {
+    Lane& l = lane_of(lane);
+    if (bytes > 0) l.shown = false;
+    if (l.joined_begin < l.joined.size()) {
+      l.joined_begin += bytes;
+      if (l.joined_begin < l.joined.size()) return;
+      l.joined.clear();
+      l.joined_begin = 0;
+      return;
+    }
+    l.front_begin += bytes;
+    if (bytes > 0 && l.front_begin == l.incoming[l.front].bytes) next_front(l, lane);
+  }
+
+  std::size_t read(int lane, std::span<std::byte> out) override {
+    std::size_t taken = 0;
+    while (taken < out.size()) {
+      const std::span<const std::byte> view = peek(lane);
+      if (view.empty()) break;
+      const std::size_t bytes = std::min(view.size(), out.size() - taken);
+      std::memcpy(out.data() + taken, view.data(), bytes);
+      consume(lane, bytes);
+      taken += bytes;
+    }
+    return taken;
+  }
+
+  std::optional<std::string> failure() const override { return failure_; }
+  // MPI does not tell who is still there; the heartbeat does. Keeps what is being sent moving.
+  void check() override { sending(); }
+
+  bool blocked() override {
+    return std::any_of(lanes_.begin(), lanes_.end(), [this](Lane& l) {
+      if (l.full && arrived(l.outgoing[l.next_out])) l.full = false;
+      return l.full;
+    });
+  }
+
+  bool arm() override {
+    bool news = std::exchange(failed_just_now_, false);
+    for (Lane& l : lanes_) {
+      if (l.incoming.empty()) continue;
+      // Once: what nobody takes must not keep the caller awake.
+      const bool more = has_front(l) && !std::exchange(l.noticed, true);
+      const bool room = l.full && arrived(l.outgoing[l.next_out]);
+      if (room) l.full = false;
+      news = news || more || room;
+    }
+    sending();
+    return news;
+  }
+
+  void disarm() override {}
+  void add_wait_fds(std::vector<pollfd>&) const override {}
+  Nanoseconds longest_nap(bool busy) override { return busy || sending() ? world_->nap() : Link::longest_nap(busy); }
+  std::string_view transport() const override { return "mpi"; }
+
+ private:
+  struct Slot {
+    std::vector<std::byte> memory;
+    MpiRequest request = 0;
+    bool pending = false;
+    std::size_t bytes = 0;  // that have arrived
+  };
+  struct Lane {
+    std::vector<Slot> outgoing;  // empty until the first write
+    std::size_t next_out = 0;
+    bool full = false;  // the last write found no free slot
+    std::vector<Slot> incoming;  // empty until somebody looks
+    std::size_t front = 0;
+    std::size_t front_begin = 0;  // bytes of the front message that were consumed
+    std::vector<std::byte> joined;  // messages that were put together because one of them was not enough
+    std::size_t joined_begin = 0;
+    bool shown = false;  // `peek` has returned something, and nothing of it was consumed
+    bool noticed = false;  // `arm` has told of the front message
+  };
+
+  Lane& lane_of(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  static std::size_t slot_bytes(int lane) { return lane == kControlLane ? kControlBytes : kDataBytes; }
+
+  template <class Call>
+  void guard(Call call) {
+    if (failure_) return;
+    try {
+      call();
+    } catch (const std::runtime_error& error) {
+      failure_ = std::string("cannot be reached over MPI: ") + error.what();
+      failed_just_now_ = true;
+      MpiWorld::abandon();
+    }
+  }
+
+  bool arrived(Slot& slot) {
+    if (!slot.pending) return true;
+    guard([&] {
+      const auto bytes = library_.test(slot.request);
+      if (!bytes) return;
+      slot.pending = false;
+      slot.bytes = *bytes;
+      world_->active();
+    });
+    return !slot.pending;
+  }
+
+  void receive(Slot& slot, int lane) {
+    slot.bytes = 0;
+    guard([&] {
+      slot.request = library_.receive(comm_, peer_, lane, slot.memory);
+      slot.pending = true;
+    });
+  }
+
+  void post(Lane& l, int lane) {
+    l.incoming.resize(lane == kControlLane ? kControlReceives : kDataReceives);
+    for (Slot& slot : l.incoming) {
+      slot.memory.resize(slot_bytes(lane));
+      receive(slot, lane);
+    }
+  }
+
+  bool has_arrived(Lane& l, std::size_t ahead) {
+    Slot& slot = l.incoming[(l.front + ahead) % l.incoming.size()];
+    return arrived(slot) && slot.bytes > 0;
+  }
+  bool has_front(Lane& l) { return has_arrived(l, 0); }
+
+  std::span<const std::byte> rest_of_front(const Lane& l) const {
+    const Slot& slot = l.incoming[l.front];
+    return std::span(slot.memory).first(slot.bytes).subspan(l.front_begin);
+  }
+
+  void next_front(Lane& l, int lane) {
+    receive(l.incoming[l.front], lane);
+    l.front = (l.front + 1) % l.incoming.size();
+    l.front_begin = 0;
+    l.noticed = false;
+  }
+
+  void join(Lane& l, int lane) {
+    l.joined.erase(l.joined.begin(), l.joined.begin() + static_cast<std::ptrdiff_t>(std::exchange(l.joined_begin, 0)));
+    const std::span<const std::byte> rest = rest_of_front(l);
+    l.joined.insert(l.joined.end(), rest.begin(), rest.end());
+    next_front(l, lane);
+  }
+
+  // Whether messages are still on their way.
+  bool sending() {
+    bool any = false;
+    for (Lane& l : lanes_) {
+      for (Slot& slot : l.outgoing) any = !arrived(slot) || any;
+    }
+    return any;
+  }
+
+  bool receiving() {
+    bool any = false;
+    for (Lane& l : lanes_) {
+      for (Slot& slot : l.incoming) any = !arrived(slot) || any;
+    }
+    return any;
+  }
+
+  std::shared_ptr<MpiWorld> world_;
+  MpiLibrary& library_;
+  MpiComm comm_;
+  Rank peer_;
+  std::array<Lane, kLaneCount> lanes_;
+  std::optional<std::string> failure_;
+  bool failed_just_now_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> make_mpi_link(std::shared_ptr<MpiWorld> world, Rank peer) {
+  return std::make_unique<MpiLink>(std::move(world), peer);
+}
+
+}  // namespace ringcore::transport

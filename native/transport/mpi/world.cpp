@@ -1,0 +1,155 @@
+#include "transport/mpi/world.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+
+#include <dlfcn.h>
+#include <time.h>
+
+#include "base/error.hpp"
+
+namespace ringcore::transport {
+namespace {
+
+// A collective is polled without a pause for so long: MPI works only while it is called, and nobody can see whether it
+// has done something.
+constexpr Nanoseconds kAwakeInCollective = 50 * kMillisecond;
+// Later, and for messages, a nap is a part of the time that nothing has come: what it may add to the wait.
+constexpr Nanoseconds kNapPart = 8;
+constexpr Nanoseconds kShortestNap = 20'000;
+constexpr Nanoseconds kLongestNap = kMillisecond;
+
+bool abandoned = false;
+MpiLibrary* ours_to_finalize = nullptr;
+
+// While ranks start, at very different times.
+void doze() {
+  const timespec moment{.tv_sec = 0, .tv_nsec = 100'000};
+  ::nanosleep(&moment, nullptr);
+}
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::kResource, why); }
+
+void finalize_at_exit() {
+  try {
+    if (!abandoned && !ours_to_finalize->finalized()) ours_to_finalize->finalize();
+  } catch (const std::runtime_error&) {  // the process ends anyway
+  }
+}
+
+MpiLibrary& load(const std::string& name, const std::string& shims) {
+  // Global: the shim and the MPI's own plug-ins find its symbols. A library that somebody has opened already stays the
+  // same one. Never closed.
+  void* library = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_GLOBAL);
+  if (library == nullptr) refuse("the MPI library " + name + " cannot be opened: " + ::dlerror());
+  const bool open_mpi = ::dlsym(library, "ompi_mpi_comm_world") != nullptr;
+  const bool standard = name.find("libmpi_abi") != std::string::npos;
+  const std::string shim = shims + "/libringcore_mpi_" + (open_mpi ? "openmpi" : standard ? "abi" : "mpich") + ".so";
+  void* opened = ::dlopen(shim.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (opened == nullptr) {
+    refuse("this build of ringcore cannot use the MPI library " + name + " (" + ::dlerror() +
+           "). Remedy: install ringcore's wheel, or build it with -Ccmake.define.RINGCORE_MPI_HEADERS=FOLDER.");
+  }
+  void* factory = ::dlsym(opened, kMpiLibraryFactory);
+  if (factory == nullptr) refuse(shim + " is no shim of ringcore");
+  return *reinterpret_cast<MpiLibraryFactory>(factory)();
+}
+
+void start(MpiLibrary& library) {
+  if (library.finalized()) refuse("MPI was finalised in this process, and cannot be started again");
+  if (!library.initialized()) {
+    library.initialize();
+    ours_to_finalize = &library;
+    std::atexit(finalize_at_exit);
+  }
+  const MpiThreads threads = library.threads();
+  if (threads >= MpiThreads::kSerialized) return;
+  throw Error(
+      ErrorKind::kInvalidArgument,
+      "MPI was initialised with MPI_THREAD_" + std::string(threads == MpiThreads::kSingle ? "SINGLE" : "FUNNELED") +
+          ", and ringcore calls it from several threads. Remedy: set mpi4py.rc.thread_level = 'multiple' before "
+          "mpi4py.MPI is imported (MPI_THREAD_SERIALIZED is enough while nothing else calls MPI), or call "
+          "ringcore.init() before MPI is initialised.");
+}
+
+}  // namespace
+
+std::shared_ptr<MpiWorld> MpiWorld::open(const std::string& library, const std::string& shims,
+                                         std::optional<int> fortran_comm, Nanoseconds limit) {
+  if (abandoned) {
+    refuse(
+        "a rank was lost while this process used MPI, which does not recover from that. Remedy: start the job again, "
+        "or "
+        "use RINGCORE_TRANSPORT=tcp where ranks may be lost.");
+  }
+  MpiLibrary& loaded = load(library, shims);
+  try {
+    start(loaded);
+    const MpiComm comm = fortran_comm ? loaded.from_fortran(*fortran_comm) : loaded.world();
+    return std::make_shared<MpiWorld>(loaded, comm, limit);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    refuse(std::string("MPI refused: ") + error.what());
+  }
+}
+
+MpiWorld::MpiWorld(MpiLibrary& library, MpiComm comm, Nanoseconds limit)
+    : library_(library), rank_(library.rank(comm)), size_(library.size(comm)) {
+  const Nanoseconds deadline = clock_.now() + limit;
+  const auto wait = [&] {
+    if (clock_.now() > deadline) {
+      abandon();
+      throw Error(ErrorKind::kTimeout,
+                  "not all " + std::to_string(size_) + " ranks of the MPI communicator called ringcore.init() in time");
+    }
+    doze();
+  };
+  // They are not freed: messages to a rank that has left may still lie in them.
+  for (int lane = 0; lane < kLaneCount; ++lane) comms_.push_back(library_.duplicate(comm, wait));
+}
+
+void MpiWorld::abandon() { abandoned = true; }
+
+std::size_t MpiWorld::wait(MpiRequest request, Nanoseconds deadline, const char* what) const {
+  for (;;) {
+    if (const auto bytes = library_.test(request)) return *bytes;
+    if (clock_.now() > deadline) {
+      abandon();
+      throw Error(ErrorKind::kTimeout, std::string("not all ranks of the MPI communicator came to ") + what);
+    }
+    doze();
+  }
+}
+
+std::vector<std::string> MpiWorld::exchange(const std::string& own, Nanoseconds limit) {
+  const Nanoseconds deadline = clock_.now() + limit;
+  std::vector<int> lengths(static_cast<std::size_t>(size_));
+  std::vector<int> sizes(lengths.size(), sizeof(int));
+  std::vector<int> offsets(lengths.size());
+  for (std::size_t r = 0; r < offsets.size(); ++r) offsets[r] = static_cast<int>(r * sizeof(int));
+  lengths[static_cast<std::size_t>(rank_)] = static_cast<int>(own.size());
+  wait(library_.allgather(comm(kControlLane), reinterpret_cast<std::byte*>(lengths.data()), sizes, offsets), deadline,
+       "the exchange of addresses");
+  int total = 0;
+  for (std::size_t r = 0; r < offsets.size(); ++r) offsets[r] = std::exchange(total, total + lengths[r]);
+  std::string all(static_cast<std::size_t>(total), '\0');
+  std::copy(own.begin(), own.end(), all.begin() + offsets[static_cast<std::size_t>(rank_)]);
+  wait(library_.allgather(comm(kControlLane), reinterpret_cast<std::byte*>(all.data()), lengths, offsets), deadline,
+       "the exchange of addresses");
+  std::vector<std::string> parts;
+  for (std::size_t r = 0; r < offsets.size(); ++r) {
+    parts.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
+  }
+  return parts;
+}
+
+Nanoseconds MpiWorld::nap() const {
+  const Nanoseconds idle = clock_.now() - last_active_;
+  if (collectives_ > 0 && idle < kAwakeInCollective) return 0;
+  return std::clamp(idle / kNapPart, kShortestNap, kLongestNap);
+}
+
+}  // namespace ringcore::transport
