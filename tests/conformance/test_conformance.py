@@ -7,7 +7,7 @@ import time
 
 import pytest
 import ringcore
-from support import ranks
+from support import mpis, ranks
 
 from conformance.adapters import ADAPTERS, LACKS, VARIANTS
 from conformance.cases import CASES
@@ -24,7 +24,7 @@ JOBS = [
     for transport in ("shm", "tcp")
     for size in (2, 3)
     if adapter in ADAPTERS or (transport, size) == ("shm", 2)
-]
+] + [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
 
 
 def run_cases(adapter_name: str) -> dict:
@@ -50,7 +50,12 @@ def run_cases(adapter_name: str) -> dict:
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     adapter, transport, size = request.param
     directory = tmp_path_factory.mktemp(f"{adapter}-{transport}-{size}")
-    results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=60)
+    if transport in mpis.ALL:
+        env = {"RINGCORE_TRANSPORT": "mpi"}
+        results = mpis.installed(transport).run(run_cases, size, directory, adapter, env=env)
+        transport = "mpi"
+    else:
+        results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=60)
     for rank, result in enumerate(results):
         expected = [transport] * size
         expected[rank] = "self"

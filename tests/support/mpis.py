@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from support.processes import clean_environ
+from support.ranks import TESTS, write_program
 
 # Kept between runs, like the other environments of the build.
 FOLDER = Path(__file__).parents[2] / "build" / "mpi"
@@ -15,8 +22,12 @@ PACKAGES = {
     "MPICH": ["mpich==5.0.2"],
     "Intel MPI": ["impi-rt"],
 }
+# The system's, of the Debian package openmpi-bin.
+DEBIAN = "Debian's Open MPI"
+ALL = [*PACKAGES, DEBIAN]
 # Open MPI wants to be told that this is root, and that ranks may share cores.
-_OPTIONS = {"Open MPI": ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]}
+_OPEN_MPI = ["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+_OPTIONS = {"Open MPI": _OPEN_MPI, DEBIAN: _OPEN_MPI}
 
 
 @dataclass(frozen=True)
@@ -39,9 +50,67 @@ class Mpi:
         """What it needs to find its own programs first, and to stay on this host and off single cores."""
         return {"PATH": f"{self.programs}:{os.environ['PATH']}", "I_MPI_PIN": "0", "FI_PROVIDER": "tcp"}
 
+    def run(
+        self,
+        function: Callable[..., Any],
+        size: int,
+        directory: Path,
+        *args: Any,
+        env: Mapping[str, str] | None = None,
+        limit_s: float = 60.0,
+        with_mpi4py: bool = False,
+        fails: bool = False,
+    ) -> list[Any]:
+        """Run a function on ranks that mpiexec starts; see `support.ranks`.
+
+        Args:
+            function: Called on each rank.
+            size: Number of ranks.
+            directory: Of this job alone; the ranks work in it.
+            *args: The function's arguments, JSON.
+            env: Variables for the ranks.
+            limit_s: They must have ended by then.
+            with_mpi4py: In the environment of the MPI, instead of this one.
+            fails: mpiexec is to say that the job failed.
+
+        Returns:
+            What each rank returned; None of those that did not come to that.
+        """
+        script = write_program(function, directory)
+        path = [str(TESTS)]
+        python = sys.executable
+        if with_mpi4py:
+            python = str(self.programs / "python")
+            path.append(str(_ringcore_alone(directory)))
+        done = subprocess.run(
+            [*self.launch(size), python, str(script), json.dumps(args)],
+            capture_output=True, text=True, timeout=limit_s, check=False, cwd=directory,
+            env={
+                **clean_environ(), **self.environ(), "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1",
+                "RANKS_DIRECTORY": str(directory), **(env or {}),
+            },
+        )  # fmt: skip
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        results = [directory / f"result.{rank}" for rank in range(size)]
+        return [json.loads(result.read_text()) if result.exists() else None for result in results]
+
+
+def _ringcore_alone(directory: Path) -> Path:
+    """A folder with nothing but this environment's ringcore and what it needs."""
+    folder = directory / "packages"
+    folder.mkdir()
+    for name in ("ringcore", "nanobind_backend"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.submodule_search_locations
+        (folder / name).symlink_to(spec.submodule_search_locations[0])
+    return folder
+
 
 def installed(name: str) -> Mpi:
     """The MPI of this name, installed now if it is not yet."""
+    if name == DEBIAN:
+        return Mpi(name, Path("/usr/bin"))
     folder = FOLDER / name.lower().replace(" ", "-")
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)

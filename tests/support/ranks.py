@@ -27,6 +27,9 @@ _HEAD = """
 import json, os, signal, subprocess, sys, threading, time
 from pathlib import Path
 
+# mpiexec does not set it.
+os.environ.setdefault("RANK", os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", ""))
+
 import numpy as np
 import ringcore
 from support.rank import await_mark, caught, mark
@@ -124,6 +127,14 @@ class Ranks:
         return (self._directory / f"{stream}.{rank}").read_text(errors="replace")
 
 
+def write_program(function: Callable[..., Any], directory: Path) -> Path:
+    """Write the script of a rank; its argument is the list of the function's, as JSON."""
+    script = directory / "program.py"
+    body = textwrap.dedent(inspect.getsource(function))
+    script.write_text(_HEAD + body + _FOOT.format(function=function.__name__))
+    return script
+
+
 @contextlib.contextmanager
 def started(
     function: Callable[..., Any],
@@ -143,9 +154,7 @@ def started(
         env: Variables for the ranks.
         wrap: Makes of a rank and its command the command that is started, to run it somewhere else.
     """
-    script = directory / "program.py"
-    body = textwrap.dedent(inspect.getsource(function))
-    script.write_text(_HEAD + body + _FOOT.format(function=function.__name__))
+    script = write_program(function, directory)
     common = {**clean_environ(), "PYTHONPATH": str(TESTS), "RANKS_DIRECTORY": str(directory)}
     # As torchrun places ranks; rank 0 serves the rendezvous, in a folder of this job.
     common |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "XDG_RUNTIME_DIR": str(directory)}

@@ -1,0 +1,146 @@
+"""ringcore over MPI: beside mpi4py, on its communicators, and when a rank is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support.mpis import ALL, PACKAGES, installed
+from support.rank import caught
+
+OVER_MPI = {"RINGCORE_TRANSPORT": "mpi"}
+
+
+def train_beside_mpi4py() -> dict:
+    from mpi4py import MPI
+
+    def transports() -> list[str]:
+        return sorted(set(ringcore._context.context().runtime.transports()))
+
+    def sums(steps: int, name: str) -> bool:
+        """Small ones, which go with their announcement, and larger ones, in which plans and MPI's own take turns."""
+        rank, size = ringcore.rank(), ringcore.size()
+        right = True
+        for step in range(steps):
+            for count in (10, 40_000):
+                total = ringcore.allreduce(
+                    np.full(count, rank + step, np.float32), op=ringcore.Sum, name=f"{name}{count}"
+                )
+                right = right and bool((total == size * (size - 1) / 2 + size * step).all())
+        return right
+
+    def disturb(comm: MPI.Comm, wrong: list, enough: threading.Event) -> None:
+        """A collective of mpi4py after the other; all ranks stop after the same one."""
+        value, stop = np.zeros(1000), 0
+        while not stop:
+            value[:] = comm.rank
+            comm.Allreduce(MPI.IN_PLACE, value)
+            if value[0] != comm.size * (comm.size - 1) / 2:
+                wrong.append(value[0])
+            stop = comm.allreduce(int(enough.is_set()), MPI.MIN)
+
+    world = MPI.COMM_WORLD
+    ringcore.init(world)
+    ringcore.init(world)  # does nothing
+    wrong: list = []
+    enough = threading.Event()
+    threads = [threading.Thread(target=disturb, args=(world.Dup(), wrong, enough)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    outcome = {"rank": ringcore.rank() == world.rank, "size": ringcore.size() == world.size, "sums": sums(10, "world")}
+    enough.set()
+    for thread in threads:
+        thread.join()
+    outcome |= {"mpi4py": not wrong, "transports": transports()}
+    ringcore.shutdown()
+
+    # The order of a sub-communicator is its own.
+    half = world.Split(world.rank % 2, -world.rank)
+    ringcore.init(half)
+    outcome["half"] = (ringcore.rank(), ringcore.size()) == (half.rank, half.size) and sums(3, "half")
+    ringcore.shutdown()
+    os.environ["RINGCORE_TRANSPORT"] = "auto"  # inside a host: our shared memory
+    ringcore.init(world)
+    outcome |= {"again": sums(3, "again"), "inside": transports()}
+    ringcore.shutdown()
+    outcome["finalized"] = MPI.Is_finalized()
+    world.Barrier()
+    outcome["list"] = caught(ringcore.init, [0, 1])["message"]
+    return outcome
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_trains_beside_mpi4py(tmp_path: Path, name: str) -> None:
+    for outcome in installed(name).run(train_beside_mpi4py, 4, tmp_path, env=OVER_MPI, with_mpi4py=True):
+        assert "a communicator of mpi4py is needed" in outcome.pop("list")
+        assert outcome == {
+            "rank": True, "size": True, "sums": True, "mpi4py": True, "transports": ["mpi", "self"], "half": True,
+            "again": True, "inside": ["self", "shm"], "finalized": False,
+        }  # fmt: skip
+
+
+def init_with_few_threads() -> dict:
+    import mpi4py
+
+    mpi4py.rc.thread_level = "single"
+    from mpi4py import MPI
+
+    if MPI.Query_thread() != MPI.THREAD_SINGLE:
+        return {"type": "InvalidArgument", "message": "MPI_THREAD_SINGLE thread_level = 'multiple'"}  # it gives more
+    return caught(ringcore.init, MPI.COMM_WORLD)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_too_low_a_thread_level_is_refused(tmp_path: Path, name: str) -> None:
+    for outcome in installed(name).run(init_with_few_threads, 2, tmp_path, with_mpi4py=True):
+        assert outcome["type"] == "InvalidArgument"
+        assert "MPI_THREAD_SINGLE" in outcome["message"]
+        assert "thread_level = 'multiple'" in outcome["message"]
+
+
+def lose_a_rank() -> dict:
+    ringcore.init()
+    values = np.ones(50_000, np.float32)
+    for _ in range(10):
+        ringcore.allreduce(values, name="gradient")
+    if ringcore.rank() == 1:
+        Path("pid").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)  # as a host that hangs; mpiexec ends the others of one that dies
+    error = caught(ringcore.allreduce, values, name="gradient")
+    ringcore.shutdown()
+    again = caught(ringcore.init)
+    with open("new.0", "w") as file:
+        json.dump([error, again], file)
+    os.rename("new.0", "result.0")
+    os.kill(int(Path("pid").read_text()), signal.SIGKILL)
+    return [error, again]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_lost_rank_is_an_error_and_no_hang(tmp_path: Path, name: str) -> None:
+    env = {**OVER_MPI, "RINGCORE_HEARTBEAT_S": "1"}
+    error, again = installed(name).run(lose_a_rank, 2, tmp_path, env=env, fails=True)[0]
+    assert error["type"] == "PeerLostError"
+    assert "rank 1 has sent nothing for" in error["message"]
+    assert error["seconds"] < 10
+    assert again["type"] == "BootstrapError"
+    assert "a rank was lost while this process used MPI" in again["message"]
+
+
+def init_here() -> dict:
+    return caught(ringcore.init)
+
+
+def test_another_mpi_than_the_launcher_is_refused(tmp_path: Path) -> None:
+    """Each rank would be alone in it."""
+    other = installed("Open MPI").programs.parent / "lib" / "libmpi.so.40"
+    env = {**OVER_MPI, "RINGCORE_MPI_LIBRARY": str(other)}
+    for outcome in installed("MPICH").run(init_here, 2, tmp_path, env=env):
+        assert outcome["type"] == "BootstrapError"
+        assert "it is not the MPI that launched this job" in outcome["message"]
