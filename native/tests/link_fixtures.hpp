@@ -144,6 +144,10 @@ inline bool sleep_on(Link& link) {
   if (!link.arm()) {
     std::vector<pollfd> fds;
     link.add_wait_fds(fds);
+    if (fds.empty() && !link.failure()) {  // nothing wakes it
+      ::poll(nullptr, 0, 1);
+      return true;
+    }
     int ready = 0;
     while ((ready = ::poll(fds.data(), fds.size(), kHangMilliseconds)) < 0 && errno == EINTR) {
     }

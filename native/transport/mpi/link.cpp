@@ -123,9 +123,8 @@ class MpiLink final : public Link {
   bool arm() override {
     bool news = std::exchange(failed_just_now_, false);
     for (Lane& l : lanes_) {
-      if (l.incoming.empty()) continue;
       // Once: what nobody takes must not keep the caller awake.
-      const bool more = has_front(l) && !std::exchange(l.noticed, true);
+      const bool more = !l.incoming.empty() && has_front(l) && !std::exchange(l.noticed, true);
       const bool room = l.full && arrived(l.outgoing[l.next_out]);
       if (room) l.full = false;
       news = news || more || room;
