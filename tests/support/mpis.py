@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ class Mpi:
     """An installed MPI.
 
     Attributes:
-        name: A key of `PACKAGES`.
-        programs: The folder with its `mpiexec`, and a Python that has mpi4py.
+        name: One of `ALL`.
+        programs: The folder with its `mpiexec`, and but for Debian's a Python that has mpi4py.
     """
 
     name: str
@@ -44,11 +44,12 @@ class Mpi:
 
     def launch(self, ranks: int) -> list[str]:
         """The start of a command line that runs a program on so many ranks."""
-        return [str(self.programs / "mpiexec"), "-n", str(ranks), *_OPTIONS.get(self.name, [])]
+        launcher = "mpiexec.openmpi" if self.name == DEBIAN else "mpiexec"
+        return [str(self.programs / launcher), "-n", str(ranks), *_OPTIONS.get(self.name, [])]
 
-    def environ(self) -> dict[str, str]:
+    def environ(self, path: str | None = None) -> dict[str, str]:
         """What it needs to find its own programs first, and to stay on this host and off single cores."""
-        return {"PATH": f"{self.programs}:{os.environ['PATH']}", "I_MPI_PIN": "0", "FI_PROVIDER": "tcp"}
+        return {"PATH": f"{self.programs}:{path or os.environ['PATH']}", "I_MPI_PIN": "0", "FI_PROVIDER": "tcp"}
 
     def run(
         self,
@@ -60,6 +61,8 @@ class Mpi:
         limit_s: float = 60.0,
         with_mpi4py: bool = False,
         fails: bool = False,
+        options: Sequence[str] = (),
+        wrap: Callable[[list[str]], list[str]] = lambda command: command,
     ) -> list[Any]:
         """Run a function on ranks that mpiexec starts; see `support.ranks`.
 
@@ -72,6 +75,8 @@ class Mpi:
             limit_s: They must have ended by then.
             with_mpi4py: In the environment of the MPI, instead of this one.
             fails: mpiexec is to say that the job failed.
+            options: More of mpiexec's.
+            wrap: Makes of the command the one that is started, to run it somewhere else.
 
         Returns:
             What each rank returned; None of those that did not come to that.
@@ -83,11 +88,11 @@ class Mpi:
             python = str(self.programs / "python")
             path.append(str(_ringcore_alone(directory)))
         done = subprocess.run(
-            [*self.launch(size), python, str(script), json.dumps(args)],
+            wrap([*self.launch(size), *options, python, str(script), json.dumps(args)]),
             capture_output=True, text=True, timeout=limit_s, check=False, cwd=directory,
             env={
-                **clean_environ(), **self.environ(), "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1",
-                "RANKS_DIRECTORY": str(directory), **(env or {}),
+                **clean_environ(), **(env or {}), "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1",
+                "RANKS_DIRECTORY": str(directory), **self.environ((env or {}).get("PATH")),
             },
         )  # fmt: skip
         assert (done.returncode != 0) == fails, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -31,7 +32,7 @@ class MpiLink final : public Link {
     const Nanoseconds deadline = clock.now() + kFlushLimit;
     while (!failure_ && sending() && clock.now() < deadline) {
     }
-    for (Lane& lane : lanes_) {
+    for (Lane& lane : *lanes_) {
       for (Slot& slot : lane.incoming) {
         if (slot.pending) guard([&] { library_.cancel(slot.request); });
       }
@@ -39,9 +40,9 @@ class MpiLink final : public Link {
     while (!failure_ && receiving() && clock.now() < deadline) {
     }
     if (!failure_ && !sending() && !receiving()) return;
-    // MPI may still write or read them.
+    // MPI may still write or read the slots, so they stay.
     MpiWorld::abandon();
-    new std::array<Lane, kLaneCount>(std::move(lanes_));
+    [[maybe_unused]] const auto* leaked = lanes_.release();
   }
 
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
@@ -114,7 +115,7 @@ class MpiLink final : public Link {
   void check() override { sending(); }
 
   bool blocked() override {
-    return std::any_of(lanes_.begin(), lanes_.end(), [this](Lane& l) {
+    return std::any_of(lanes_->begin(), lanes_->end(), [this](Lane& l) {
       if (l.full && arrived(l.outgoing[l.next_out])) l.full = false;
       return l.full;
     });
@@ -122,7 +123,7 @@ class MpiLink final : public Link {
 
   bool arm() override {
     bool news = std::exchange(failed_just_now_, false);
-    for (Lane& l : lanes_) {
+    for (Lane& l : *lanes_) {
       // Once: what nobody takes must not keep the caller awake.
       const bool more = !l.incoming.empty() && has_front(l) && !std::exchange(l.noticed, true);
       const bool room = l.full && arrived(l.outgoing[l.next_out]);
@@ -158,7 +159,7 @@ class MpiLink final : public Link {
     bool noticed = false;  // `arm` has told of the front message
   };
 
-  Lane& lane_of(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  Lane& lane_of(int lane) { return (*lanes_)[static_cast<std::size_t>(lane)]; }
   static std::size_t slot_bytes(int lane) { return lane == kControlLane ? kControlBytes : kDataBytes; }
 
   template <class Call>
@@ -229,7 +230,7 @@ class MpiLink final : public Link {
   // Whether messages are still on their way.
   bool sending() {
     bool any = false;
-    for (Lane& l : lanes_) {
+    for (Lane& l : *lanes_) {
       for (Slot& slot : l.outgoing) any = !arrived(slot) || any;
     }
     return any;
@@ -237,7 +238,7 @@ class MpiLink final : public Link {
 
   bool receiving() {
     bool any = false;
-    for (Lane& l : lanes_) {
+    for (Lane& l : *lanes_) {
       for (Slot& slot : l.incoming) any = !arrived(slot) || any;
     }
     return any;
@@ -247,7 +248,7 @@ class MpiLink final : public Link {
   MpiLibrary& library_;
   MpiComm comm_;
   Rank peer_;
-  std::array<Lane, kLaneCount> lanes_;
+  std::unique_ptr<std::array<Lane, kLaneCount>> lanes_ = std::make_unique<std::array<Lane, kLaneCount>>();
   std::optional<std::string> failure_;
   bool failed_just_now_ = false;
 };

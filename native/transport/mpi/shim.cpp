@@ -25,7 +25,7 @@ std::uintptr_t opaque(Handle handle) {
 template <class Handle>
 Handle handle_of(std::uintptr_t value) {
   if constexpr (std::is_pointer_v<Handle>) {
-    return reinterpret_cast<Handle>(value);
+    return reinterpret_cast<Handle>(value);  // NOLINT(performance-no-int-to-ptr): that is what these handles are
   } else {
     return static_cast<Handle>(static_cast<unsigned>(value));
   }

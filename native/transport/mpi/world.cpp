@@ -1,6 +1,7 @@
 #include "transport/mpi/world.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <utility>
@@ -35,7 +36,8 @@ void doze() {
 void finalize_at_exit() {
   try {
     if (!abandoned && !ours_to_finalize->finalized()) ours_to_finalize->finalize();
-  } catch (const std::runtime_error&) {  // the process ends anyway
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "ringcore: %s\n", error.what());
   }
 }
 
@@ -140,6 +142,7 @@ std::vector<std::string> MpiWorld::exchange(const std::string& own, Nanoseconds 
   wait(library_.allgather(comm(kControlLane), reinterpret_cast<std::byte*>(all.data()), lengths, offsets), deadline,
        "the exchange of addresses");
   std::vector<std::string> parts;
+  parts.reserve(offsets.size());
   for (std::size_t r = 0; r < offsets.size(); ++r) {
     parts.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
   }

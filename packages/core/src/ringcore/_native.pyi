@@ -71,6 +71,28 @@ def keep_freed_memory(largest_block_bytes: int, kept_bytes: int) -> None:
     glibc: blocks up to this size come from the heap, and so much stays free at its top.
     """
 
+class MpiWorld:
+    """The ranks of an MPI communicator, and the MPI that connects them."""
+
+    @staticmethod
+    def open(library: str, shims: str, fortran_comm: int | None, limit_s: float) -> MpiWorld:
+        """
+        Opens an MPI library with the shim for it from the folder `shims`, initialises MPI if nobody has, and duplicates the communicator (None: MPI_COMM_WORLD). Every rank of it calls this.
+        """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def version(self) -> str:
+        """What the library calls itself."""
+
+    def exchange(self, own: bytes, limit_s: float) -> list[bytes]:
+        """What every rank gave, by rank. Every rank calls this."""
+
 class UnsupportedArray(TypeError):
     pass
 
@@ -130,7 +152,7 @@ class Handle:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float, mpi: MpiWorld | None = None) -> None: ...
 
     def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """
@@ -163,4 +185,4 @@ class Runtime:
     def reply_stacks(self, text: str) -> None: ...
 
     def transports(self) -> list[str]:
-        """The transport to each rank: 'self', 'shm' or 'tcp'."""
+        """The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'."""

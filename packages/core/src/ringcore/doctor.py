@@ -31,7 +31,7 @@ _FRAMEWORKS = {
 # Distributions that bring a framework under another name.
 _OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tf-nightly-cpu")}
 _LIBRARIES = {
-    "MPI": ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.0", "libmpi_abi.so.1", "libmpi.so"),
+    "MPI": ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.1"),
     "NCCL": ("libnccl.so.2", "libnccl.so"),
 }
 _MIN_OPEN_FILES = 1024
@@ -92,7 +92,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
         file: Where to print; `None` is standard output.
 
     Returns:
-        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `libraries`, `frameworks`,
+        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `frameworks`,
         `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
     """
     report: dict[str, Any] = {
@@ -108,6 +108,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
     report["libraries"] = {
         kind: [_try_library(name) for name in [*names, *_bundled(names)]] for kind, names in _LIBRARIES.items()
     }
+    report["mpi"] = _mpi(report["problems"])
     report["transports"] = {name: _try_transport(name) for name in _TRANSPORTS}
     for name, outcome in report["transports"].items():
         if not outcome["works"]:
@@ -214,6 +215,23 @@ def _bundled(names: Sequence[str]) -> Iterator[str]:
         yield from (path for path in (os.path.join(folder, name) for name in names) if os.path.exists(path))
 
 
+def _mpi(problems: list[str]) -> str:
+    """Which MPI a job started here would use, and why."""
+    from ringcore import _mpi
+    from ringcore._settings import Settings, variable
+
+    if not _mpi.has_shims():
+        return "this build of ringcore cannot use any: it was compiled without the headers of MPI; the wheel can"
+    candidates = _mpi.candidates(os.environ, Settings.from_environ(os.environ).mpi_library)
+    for candidate in candidates:
+        outcome = _try_library(candidate.library)
+        if outcome["found"]:
+            return f"{outcome['version'] or outcome['name']} ({outcome['path']}): {candidate.reason}"
+    if os.environ.get(variable("mpi_library")):
+        problems.append(f"RINGCORE_MPI_LIBRARY is {candidates[0].library}, which cannot be opened: {outcome['reason']}")
+    return f"none of {', '.join(candidate.library for candidate in candidates)} can be opened"
+
+
 def _try_library(name: str) -> dict[str, Any]:
     """Open a library in a child process."""
     try:
@@ -289,6 +307,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield from _section("transports, tried between two processes")
     for name, outcome in report["transports"].items():
         yield _row(name, ("works: " if outcome["works"] else "FAILS: ") + outcome["reason"])
+    yield from _section("MPI that a job started here would use")
+    yield textwrap.fill(report["mpi"], 118, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
     for kind, tries in report["libraries"].items():
         yield from _section(f"{kind} libraries, tried to open")
         for outcome in tries:
