@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <stdexcept>
-#include <utility>
 
 #include <dlfcn.h>
 #include <time.h>
@@ -99,7 +99,7 @@ std::shared_ptr<MpiWorld> MpiWorld::open(const std::string& library, const std::
 }
 
 MpiWorld::MpiWorld(MpiLibrary& library, MpiComm comm, Nanoseconds limit)
-    : library_(library), rank_(library.rank(comm)), size_(library.size(comm)) {
+    : library_(library), comms_(kLaneCount), rank_(library.rank(comm)), size_(library.size(comm)) {
   const Nanoseconds deadline = clock_.now() + limit;
   const auto wait = [&] {
     if (clock_.now() > deadline) {
@@ -110,43 +110,42 @@ MpiWorld::MpiWorld(MpiLibrary& library, MpiComm comm, Nanoseconds limit)
     doze();
   };
   // They are not freed: messages to a rank that has left may still lie in them.
-  for (int lane = 0; lane < kLaneCount; ++lane) comms_.push_back(library_.duplicate(comm, wait));
+  for (MpiComm& own : comms_) own = library_.duplicate(comm, wait);
 }
 
 void MpiWorld::abandon() { abandoned = true; }
 
-std::size_t MpiWorld::wait(MpiRequest request, Nanoseconds deadline, const char* what) const {
-  for (;;) {
-    if (const auto bytes = library_.test(request)) return *bytes;
+std::vector<std::string> MpiWorld::exchange(const std::string& own, Nanoseconds limit) {
+  const Nanoseconds deadline = clock_.now() + limit;
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto self = static_cast<std::size_t>(rank_);
+  std::vector<int> lengths(ranks, 0);
+  lengths[self] = static_cast<int>(own.size());
+  gather(reinterpret_cast<std::byte*>(lengths.data()), std::vector<int>(ranks, sizeof(int)), deadline);
+  std::vector<std::string> parts(ranks);
+  std::string all(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}), '\0');
+  own.copy(all.data() + std::accumulate(lengths.begin(), lengths.begin() + rank_, std::size_t{0}), own.size());
+  gather(reinterpret_cast<std::byte*>(all.data()), lengths, deadline);
+  std::size_t begin = 0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    parts[r] = all.substr(begin, static_cast<std::size_t>(lengths[r]));
+    begin += parts[r].size();
+  }
+  return parts;
+}
+
+// In place: every rank's bytes, one behind the other.
+void MpiWorld::gather(std::byte* data, const std::vector<int>& bytes, Nanoseconds deadline) const {
+  std::vector<int> offsets(bytes.size());
+  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
+  MpiRequest request = library_.allgather(comm(kControlLane), data, bytes, offsets);
+  while (!library_.test(request)) {
     if (clock_.now() > deadline) {
       abandon();
-      throw Error(ErrorKind::kTimeout, std::string("not all ranks of the MPI communicator came to ") + what);
+      throw Error(ErrorKind::kTimeout, "not all ranks of the MPI communicator came to exchange their addresses");
     }
     doze();
   }
-}
-
-std::vector<std::string> MpiWorld::exchange(const std::string& own, Nanoseconds limit) {
-  const Nanoseconds deadline = clock_.now() + limit;
-  std::vector<int> lengths(static_cast<std::size_t>(size_));
-  std::vector<int> sizes(lengths.size(), sizeof(int));
-  std::vector<int> offsets(lengths.size());
-  for (std::size_t r = 0; r < offsets.size(); ++r) offsets[r] = static_cast<int>(r * sizeof(int));
-  lengths[static_cast<std::size_t>(rank_)] = static_cast<int>(own.size());
-  wait(library_.allgather(comm(kControlLane), reinterpret_cast<std::byte*>(lengths.data()), sizes, offsets), deadline,
-       "the exchange of addresses");
-  int total = 0;
-  for (std::size_t r = 0; r < offsets.size(); ++r) offsets[r] = std::exchange(total, total + lengths[r]);
-  std::string all(static_cast<std::size_t>(total), '\0');
-  std::copy(own.begin(), own.end(), all.begin() + offsets[static_cast<std::size_t>(rank_)]);
-  wait(library_.allgather(comm(kControlLane), reinterpret_cast<std::byte*>(all.data()), lengths, offsets), deadline,
-       "the exchange of addresses");
-  std::vector<std::string> parts;
-  parts.reserve(offsets.size());
-  for (std::size_t r = 0; r < offsets.size(); ++r) {
-    parts.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
-  }
-  return parts;
 }
 
 Nanoseconds MpiWorld::nap() const {

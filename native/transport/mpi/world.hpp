@@ -50,7 +50,7 @@ class MpiWorld {
   static void abandon();
 
  private:
-  std::size_t wait(MpiRequest request, Nanoseconds deadline, const char* what) const;
+  void gather(std::byte* data, const std::vector<int>& bytes, Nanoseconds deadline) const;
 
   MpiLibrary& library_;
   SteadyClock clock_;

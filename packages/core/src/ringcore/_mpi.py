@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ringcore._settings import Settings
 
 # Open MPI; MPICH, Intel MPI and whoever else keeps MPICH's ABI; the standard's ABI.
-_OPEN_MPI = ("libmpi.so.40",)
-_MPICH = ("libmpi.so.12", "libmpi_abi.so.1")
+_OPEN_MPI: tuple[str, ...] = ("libmpi.so.40",)
+_MPICH: tuple[str, ...] = ("libmpi.so.12", "libmpi_abi.so.1")
 _LAUNCHERS = ("Open MPI", "MPICH")
 _PARENTS = 4
 
