@@ -19,6 +19,12 @@ from support.rank import caught
 OVER_MPI = {"RINGCORE_TRANSPORT": "mpi"}
 
 
+def with_own_shm(command: list[str]) -> list[str]:
+    """MPI leaves files in /dev/shm when it is not finalised."""
+    mount = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh", *command]
+
+
 def train_beside_mpi4py() -> dict:
     from mpi4py import MPI
 
@@ -127,7 +133,7 @@ def lose_a_rank() -> dict:
 @pytest.mark.parametrize("name", ALL)
 def test_a_lost_rank_is_an_error_and_no_hang(tmp_path: Path, name: str) -> None:
     env = {**OVER_MPI, "RINGCORE_HEARTBEAT_S": "1"}
-    error, again = installed(name).run(lose_a_rank, 2, tmp_path, env=env, fails=True)[0]
+    error, again = installed(name).run(lose_a_rank, 2, tmp_path, env=env, fails=True, wrap=with_own_shm)[0]
     assert error["type"] == "PeerLostError"
     assert "rank 1 has sent nothing for" in error["message"]
     assert error["seconds"] < 10
@@ -177,6 +183,6 @@ def test_another_mpi_than_the_launcher_is_refused(tmp_path: Path) -> None:
     """Each rank would be alone in it."""
     other = installed("Open MPI").programs.parent / "lib" / "libmpi.so.40"
     env = {**OVER_MPI, "RINGCORE_MPI_LIBRARY": str(other)}
-    for outcome in installed("MPICH").run(init_here, 2, tmp_path, env=env):
+    for outcome in installed("MPICH").run(init_here, 2, tmp_path, env=env, wrap=with_own_shm):
         assert outcome["type"] == "BootstrapError"
         assert "it is not the MPI that launched this job" in outcome["message"]

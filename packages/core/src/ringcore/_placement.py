@@ -179,7 +179,8 @@ def _mpich(environ: Environ) -> Placement | str:
         rank=_integer(environ, "PMI_RANK"),
         size=_integer(environ, "PMI_SIZE"),
         local_rank=_maybe(environ, "MPI_LOCALRANKID", "SLURM_LOCALID"),
-        local_size=_maybe(environ, "MPI_LOCALNRANKS"),
+        # srun --mpi=pmi2 speaks for MPICH's launcher, but does not tell this.
+        local_size=_maybe(environ, "MPI_LOCALNRANKS") or _tasks_on_node(environ, _maybe(environ, "SLURM_NODEID")),
         job_id=environ.get("PMI_JOBID"),
     )
 
