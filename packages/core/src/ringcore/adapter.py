@@ -47,6 +47,7 @@ __all__ = [
     "buckets",
     "capi",
     "check",
+    "check_gradient_options",
     "copy",
     "has_room_to_overlap",
     "join",
@@ -349,6 +350,20 @@ def check() -> None:
         RingcoreError: A rank was lost, or memory is short; nothing works any more until `shutdown` and `init`.
     """
     context().runtime.check()
+
+
+def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_predivide_factor: float = 1.0) -> None:
+    """What every wrapper of an optimizer asks of its arguments.
+
+    Raises:
+        InvalidArgument: An `op` that is neither `AVERAGE` nor `SUM`, less than one group, or a sum that is to be divided.
+    """
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {op.name}")
+    if groups is not None and groups < 1:
+        raise InvalidArgument(f"groups is at least 1, not {groups}")
+    if gradient_predivide_factor != 1.0 and op is not ReduceOp.AVERAGE:
+        raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
 
 
 def has_room_to_overlap(threads: int) -> bool:

@@ -106,8 +106,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     """
     import optax
 
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise InvalidArgument(f"DistributedOptimizer takes op=Average or op=Sum, not {op.name}")
+    adapter.check_gradient_options(op, gradient_predivide_factor=gradient_predivide_factor)
     if backward_passes_per_step < 1:
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
     wrapped = optax.with_extra_args_support(optimizer)

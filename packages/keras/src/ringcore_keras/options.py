@@ -6,8 +6,8 @@ import dataclasses
 
 from ringcore import InvalidArgument
 from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum
-from ringcore.adapter import ReduceOp
+from ringcore._operations import Average
+from ringcore.adapter import ReduceOp, check_gradient_options
 
 
 class Compression:
@@ -34,11 +34,6 @@ class Options:
     process_set: ProcessSet = global_process_set
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum):
-            raise InvalidArgument(f"DistributedOptimizer takes op=Average or op=Sum, not {self.op.name}")
+        check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)
         if self.compression not in ("none", "fp16", "bf16"):
             raise InvalidArgument(f"compression is one of Compression.none, fp16 and bf16, not {self.compression!r}")
-        if self.groups is not None and self.groups < 1:
-            raise InvalidArgument(f"groups is at least 1, not {self.groups}")
-        if self.gradient_predivide_factor != 1.0 and self.op is not Average:
-            raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")

@@ -17,9 +17,9 @@ from ringcore._operations import Average, Sum
 from ringcore.adapter import DTYPE_CODES, ReduceOp, as_ringcore_error
 
 from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently
-from ringcore_tensorflow._naming import Mode, key_of, key_of_gradient
 from ringcore_tensorflow._shim import ops
 from ringcore_tensorflow.compression import Compression, Compressor
+from ringcore_tensorflow.naming import Mode, key_of, key_of_gradient
 
 _EVEN_SPLITS: list[int] = []
 

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore import InvalidArgument, adapter
+from ringcore import adapter
 from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum
+from ringcore._operations import Average
 from ringcore.adapter import ReduceOp
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow import sparse
 from ringcore_tensorflow._graph import as_written
-from ringcore_tensorflow._naming import once_in_graph
 from ringcore_tensorflow.compression import Compression, Compressor
+from ringcore_tensorflow.naming import once_in_graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +43,7 @@ class Reduction:
     process_set: ProcessSet = global_process_set
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum):
-            raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {self.op.name}")
-        if self.groups is not None and self.groups < 1:
-            raise InvalidArgument(f"groups is at least 1, not {self.groups}")
-        if self.gradient_predivide_factor != 1.0 and self.op is not Average:
-            raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
+        adapter.check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)
         adapter.keep_freed_memory()
 
     @as_written

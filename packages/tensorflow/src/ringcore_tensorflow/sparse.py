@@ -10,7 +10,7 @@ from ringcore.adapter import ReduceOp
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow._graph import as_written
-from ringcore_tensorflow._naming import text_of
+from ringcore_tensorflow.naming import text_of
 
 # Rows of all ranks together, as a part of the tensor's rows, from which on the whole tensor is sent: an allreduce
 # moves it about twice, an allgather moves every rank's rows to every rank.

@@ -9,8 +9,8 @@ import tensorflow as tf
 from ringcore._context import ProcessSet
 from ringcore._operations import Min, Sum
 from ringcore_tensorflow import Compression, allreduce
-from ringcore_tensorflow._naming import once_in_graph
 from ringcore_tensorflow.gradients import Reduction, divided
+from ringcore_tensorflow.naming import once_in_graph
 
 from ringcore_keras.options import Options
 
