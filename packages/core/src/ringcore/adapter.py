@@ -356,7 +356,7 @@ def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_pre
     """What every wrapper of an optimizer asks of its arguments.
 
     Raises:
-        InvalidArgument: An `op` that is neither `AVERAGE` nor `SUM`, less than one group, or a sum that is to be divided.
+        InvalidArgument: An `op` that is neither `AVERAGE` nor `SUM`, less than one group, or a sum to be divided.
     """
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {op.name}")
