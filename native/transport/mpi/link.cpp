@@ -54,8 +54,9 @@ class MpiLink final : public Link {
     if (l.full) return 0;
     const std::size_t taken = std::min(bytes.size(), slot_bytes(lane));
     slot.memory.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(taken));
-    // One of them waits for the receiver, so that it is not buried in messages.
-    const bool synchronous = l.next_out == kSendSlots - 1;
+    // One of them waits for the receiver, so that it is not buried in messages. Not of control records: those are always
+    // looked at, and the last ones, to a rank that has left, would be waited for in vain.
+    const bool synchronous = lane != kControlLane && l.next_out == kSendSlots - 1;
     guard([&] {
       slot.request = library_.send(comm_, peer_, lane, slot.memory, synchronous);
       slot.pending = true;

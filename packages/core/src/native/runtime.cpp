@@ -430,8 +430,14 @@ void register_runtime(nb::module_& module) {
           },
           "Raises why the engine has failed, if it has.")
       .def(
-          "leave", [](PythonRuntime& self, const std::string& reason) { self.get().leave(reason); }, nb::arg("reason"),
-          nb::call_guard<nb::gil_scoped_release>())
+          "leave",
+          [](PythonRuntime& self, const std::string& reason) {
+            // MPI_Finalize would wait for a rank that was lost.
+            const auto failure = self.get().failure();
+            if (failure != nullptr && failure->kind() == ErrorKind::kPeerLost) transport::MpiWorld::abandon();
+            self.get().leave(reason);
+          },
+          nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "add_process_set",
           [](PythonRuntime& self, std::vector<Rank> ranks, std::optional<engine::ProcessSetId> agreed) {
