@@ -100,6 +100,8 @@ SYSTEM_PACKAGES = {
     "libgomp.so.1": "libgomp1",
     "libquadmath.so.0": "libquadmath0",
     "mpiexec.openmpi": "openmpi-bin",
+    "slurmd": "slurm-wlm",
+    "munged": "munge",
 }
 
 
@@ -361,7 +363,7 @@ def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in FRAMEWORKS)])
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
-    require_system(session, "ip", "sshd", "mpiexec.openmpi")
+    require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
     run_pytest(session, "torch", "the core package", "packages/core/tests")
     run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
     run_pytest(session, "torch", "the Lightning strategies", "packages/lightning/tests")

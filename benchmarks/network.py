@@ -1,32 +1,39 @@
-"""Measures allreduce and training between four hosts (network namespaces) with links of 1 Gbit/s, beside gloo.
+"""Measures allreduce and training between hosts (network namespaces) with links of 1 Gbit/s, beside the peers.
 
-    python benchmarks/network.py [--repeats 2]
+    python benchmarks/network.py 4-hosts [--libraries ringcore gloo "Open MPI" MPICH] [--repeats 2]
+    python benchmarks/network.py 2-networks     # one network a host, and two
+    python benchmarks/network.py 2-by-2         # two ranks on each of two hosts: hierarchical, and a flat ring
 
 Needs root. The ring's bound is 2 (R - 1) / R of the data at the goodput of one bulk TCP stream, measured in the same
-run.
+run. Lines are added to results/network-SETTING.jsonl; --fresh begins the file anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.namespaces import Host, namespaces  # noqa: E402
+from support.mpis import PACKAGES, installed  # noqa: E402
+from support.namespaces import Host, environ_with_ssh, namespaces  # noqa: E402
 
-HOSTS = 4
+RATE = "1gbit"
 STREAM_BYTES = 128 << 20
 STREAM_PORT = 29440
 MLP_BYTES = 4 * 24_979_680
+LIMIT_S = 200
+RANK = str(HERE / "network_rank.py")
 RECEIVE = f"""
 import socket, time
 listener = socket.create_server(("", {STREAM_PORT}))
@@ -47,7 +54,7 @@ for _ in range(int(sys.argv[2]) >> 20):
 """
 
 
-def goodput(hosts: list[Host], nbytes: int = STREAM_BYTES) -> float:
+def goodput(hosts: Sequence[Host], nbytes: int = STREAM_BYTES) -> float:
     """Bytes a second of one TCP stream of so many bytes between two hosts."""
     receiver = hosts[1].popen([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE)
     if receiver.stdout is None or b"listening" not in receiver.stdout.readline():
@@ -56,23 +63,57 @@ def goodput(hosts: list[Host], nbytes: int = STREAM_BYTES) -> float:
     return float(receiver.communicate(timeout=60)[0])
 
 
-def run_once(hosts: list[Host], library: str, key_file: str) -> list[dict[str, Any]]:
-    """What rank 0 prints, from one start on all hosts."""
-    command = [sys.executable, str(HERE / "network_rank.py"), library]
-    ranks = [
-        host.popen([*command, str(rank), str(HOSTS), hosts[0].address, key_file], stdout=subprocess.PIPE)
-        for rank, host in enumerate(hosts)
-    ]
-    outputs = [rank.communicate(timeout=200)[0].decode() for rank in ranks]
+@contextlib.contextmanager
+def key_file() -> Iterator[str]:
+    """A job's key."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "key"))
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+        yield path
+
+
+def run_ranks(
+    places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """What rank 0 prints; rank r runs on the host `places[r]`."""
+    with key_file() as key:
+        ranks = []
+        for rank, host in enumerate(places):
+            local = {"LOCAL_RANK": str(places[:rank].count(host))}
+            command = [sys.executable, RANK, library, str(rank), str(len(places)), places[0].address, key, *words]
+            environ = {**os.environ, **local, **(env or {})}
+            ranks.append(host.popen(command, stdout=subprocess.PIPE, env=environ))
+        outputs = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks]
     if any(rank.returncode != 0 for rank in ranks):
         raise SystemExit(f"{library} failed")
-    return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
+    return parsed(outputs[0])
 
 
-def row(library: str, found: dict[str, Any], rate: float) -> dict[str, Any]:
+def run_mpi(hosts: Sequence[Host], library: str) -> list[dict[str, Any]]:
+    """What rank 0 prints, of one rank a host that this MPI starts over ssh."""
+    mpi = installed(library)
+    names = ",".join(host.name for host in hosts)
+    where = {
+        "Open MPI": ["--host", names, "--mca", "btl_tcp_if_include", "eth0"],
+        "MPICH": ["-hosts", names, "-launcher", "ssh"],
+    }[library]
+    command = [*mpi.launch(len(hosts)), *where, str(mpi.programs / "python"), RANK, "mpi"]
+    done = hosts[0].run(command, env=environ_with_ssh(hosts[0], {**os.environ, **mpi.environ()}), timeout=LIMIT_S)
+    if done.returncode != 0:
+        raise SystemExit(f"{library} failed: {done.stderr}")
+    return parsed(done.stdout)
+
+
+def parsed(output: str) -> list[dict[str, Any]]:
+    """The lines that are findings."""
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def row(library: str, found: dict[str, Any], hosts: int, rate: float) -> dict[str, Any]:
     """A finding beside the bound, which is that of the ring for the bytes that are summed."""
     nbytes = MLP_BYTES if "model" in found else found["bytes"]
-    bound = 2 * (HOSTS - 1) / HOSTS * nbytes / rate * 1e3
+    bound = 2 * (hosts - 1) / hosts * nbytes / rate * 1e3
     common = {"library": library, "bytes": nbytes, "bound_ms": bound, "stream_bytes_per_s": rate}
     if "model" not in found:
         taken = statistics.median(found["milliseconds"])
@@ -82,24 +123,57 @@ def row(library: str, found: dict[str, Any], rate: float) -> dict[str, Any]:
     return {**common, "model": found["model"], "alone_ms": alone, "milliseconds": averaged, "over_bound": over}
 
 
+def four_hosts(libraries: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
+    """One rank on each of four hosts."""
+    with namespaces(4, rate=RATE) as hosts:
+        rate = goodput(hosts)
+        for library in libraries:
+            found = run_mpi(hosts, library) if library in PACKAGES else run_ranks(hosts, library, "train")
+            for line in found:
+                note(row(library, line, 4, rate))
+
+
+def two_networks(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
+    """One rank on each of two hosts that have a cable to each of two networks."""
+    with namespaces(2, rate=RATE, sshd=False, networks=2) as hosts:
+        rate = goodput(hosts)
+        for networks in ("10.213.0.0/16", "10.213.0.0/16,10.214.0.0/16"):
+            for line in run_ranks(hosts, "ringcore", env={"RINGCORE_NETWORK": networks}):
+                note({**row("ringcore", line, 2, rate), "networks": len(networks.split(","))})
+
+
+def two_by_two(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
+    """Two ranks on each of two hosts, host after host and in turns; without shared memory the engine takes a ring."""
+    with namespaces(2, rate=RATE, sshd=False) as hosts:
+        rate = goodput(hosts)
+        for order, places in (("host by host", [0, 0, 1, 1]), ("in turns", [0, 1, 0, 1])):
+            for plan, transport in (("hierarchical", "auto"), ("flat ring", "tcp")):
+                env = {"RINGCORE_TRANSPORT": transport}
+                for line in run_ranks([hosts[place] for place in places], "ringcore", env=env):
+                    note({**row("ringcore", line, 2, rate), "plan": plan, "order": order})
+
+
+SETTINGS = {"4-hosts": four_hosts, "2-networks": two_networks, "2-by-2": two_by_two}
+
+
 def main() -> None:
-    """The comparison."""
+    """One setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("setting", choices=SETTINGS)
+    parser.add_argument("--libraries", nargs="+", default=["ringcore", "gloo", "Open MPI", "MPICH"])
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
-    lines = []
-    with tempfile.TemporaryDirectory() as folder, namespaces(HOSTS, rate="1gbit", sshd=False) as hosts:
-        key_file = str(Path(folder, "key"))
-        with open(os.open(key_file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(os.urandom(32))
+    results = HERE / "results" / f"network-{options.setting}.jsonl"
+    results.parent.mkdir(exist_ok=True)
+    with results.open("w" if options.fresh else "a") as file:
+
+        def note(line: dict[str, Any]) -> None:
+            print(json.dumps(line), flush=True)
+            file.write(json.dumps(line) + "\n")
+
         for _ in range(options.repeats):
-            rate = goodput(hosts)
-            for library in ("ringcore", "gloo"):
-                for found in run_once(hosts, library, key_file):
-                    lines.append(row(library, found, rate))
-                    print(json.dumps(lines[-1]), flush=True)
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "network-4-hosts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            SETTINGS[options.setting](options.libraries, note)
 
 
 if __name__ == "__main__":

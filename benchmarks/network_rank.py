@@ -1,9 +1,10 @@
 """One rank of the network benchmark, on a host of its own; `network.py` starts it.
 
-    python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE
+    python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE [train]
+    mpirun ... python network_rank.py mpi
 
-Rank 0 prints one JSON line a size: the times of the calls in milliseconds, and rank 0's bytes on the wire for each.
-Then the steps of an MLP of 25 million parameters: alone, and with the gradients averaged.
+Rank 0 prints one JSON line a size: the times of the calls in milliseconds, and its host's bytes on the wire for each.
+With "train" then the steps of an MLP of 25 million parameters: alone, and with the gradients averaged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TRAINED_STEPS = 8
 def ringcore_allreduce(rank: int, size: int, root: str, key_file: str) -> Callable[[Any], Any]:
     """In-place sum by ringcore."""
     os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=os.environ.get("LOCAL_RANK", "0"),
         RINGCORE_RENDEZVOUS=f"tcp:{root}:{PORT}", RINGCORE_KEY_FILE=key_file,
     )  # fmt: skip
     import ringcore
@@ -42,6 +43,20 @@ def gloo_allreduce(rank: int, size: int, root: str, key_file: str) -> Callable[[
 
     distributed.init_process_group("gloo", rank=rank, world_size=size)
     return lambda array: distributed.all_reduce(torch.from_numpy(array))
+
+
+def mpi_allreduce() -> tuple[Callable[[Any], Any], int, int]:
+    """In-place sum by whichever MPI started this rank; the rank and the number of ranks."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    return lambda array: world.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM), world.rank, world.size
+
+
+def bytes_sent() -> int:
+    """By this host, over all its cables."""
+    devices = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[8]) for line in devices if not line.strip().startswith("lo:"))
 
 
 def train(library: str, meet: Callable[[], Any]) -> dict[str, list[float]]:
@@ -76,11 +91,14 @@ def train(library: str, meet: Callable[[], Any]) -> dict[str, list[float]]:
 
 def main() -> None:
     """Measure all sizes."""
-    name, rank, size, root, key_file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
-    allreduce = {"ringcore": ringcore_allreduce, "gloo": gloo_allreduce}[name](rank, size, root, key_file)
+    name = sys.argv[1]
+    if name == "mpi":
+        allreduce, rank, size = mpi_allreduce()
+    else:
+        rank, size = int(sys.argv[2]), int(sys.argv[3])
+        allreduce = {"ringcore": ringcore_allreduce, "gloo": gloo_allreduce}[name](rank, size, *sys.argv[4:6])
     import numpy as np
 
-    sent = Path("/sys/class/net/eth0/statistics/tx_bytes")
     for nbytes in SIZES:
         array = np.full(nbytes // 4, 2.0**rank, np.float32)
         allreduce(array)
@@ -88,14 +106,16 @@ def main() -> None:
             raise SystemExit(f"wrong sum at {nbytes} bytes on rank {rank}")
         array[:] = 0
         times = []
-        before = int(sent.read_text())
+        before = bytes_sent()
         for _ in range(CALLS[nbytes]):
             begin = time.perf_counter()
             allreduce(array)
             times.append((time.perf_counter() - begin) * 1e3)
-        wire = (int(sent.read_text()) - before) / CALLS[nbytes]
+        wire = (bytes_sent() - before) / CALLS[nbytes]
         if rank == 0:
             print(json.dumps({"bytes": nbytes, "milliseconds": times, "wire_bytes": wire}), flush=True)
+    if "train" not in sys.argv:
+        return
     token = np.zeros(2, np.float32)
     steps = train(name, lambda: allreduce(token))
     if rank == 0:

@@ -29,6 +29,7 @@
 
 namespace ringcore::test {
 
+using transport::kControlLane;
 using transport::kLaneCount;
 using transport::Link;
 using transport::Segment;
@@ -120,11 +121,11 @@ class ShmPair {
   Fd sockets_[2];
 };
 
-// Two ranks with one socket a lane.
+// Two ranks with one socket for control and some for each lane of data.
 class SocketPair {
  public:
-  explicit SocketPair(const std::function<std::pair<Fd, Fd>()>& connect) {
-    for (int lane = 0; lane < kLaneCount; ++lane) {
+  explicit SocketPair(const std::function<std::pair<Fd, Fd>()>& connect, int stripes = 1) {
+    for (int socket = 0; socket < 1 + stripes * (kLaneCount - 1); ++socket) {
       auto [first, second] = connect();
       ends_[0].push_back(std::move(first));
       ends_[1].push_back(std::move(second));

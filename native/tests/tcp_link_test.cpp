@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -18,9 +20,16 @@ std::unique_ptr<Link> connected(Rank self, SocketPair& pair) {
 // Waits until as many bytes are there to be peeked at.
 bool arrive(Link& link, int lane, std::size_t bytes) {
   while (link.peek(lane).size() < bytes) {
-    if (link.failure() || !sleep_on(link)) return link.peek(lane).size() >= bytes;
+    if (link.ended() || !sleep_on(link)) return link.peek(lane).size() >= bytes;
   }
   return true;
+}
+
+// Waits for whatever wakes a sleeper; false when there is nothing to wait for, or it does not come.
+bool is_woken(const Link& link) {
+  std::vector<pollfd> fds;
+  link.add_wait_fds(fds);
+  return !fds.empty() && ::poll(fds.data(), fds.size(), kHangMilliseconds) > 0;
 }
 
 void close_with_reset(int fd) {
@@ -39,6 +48,72 @@ TEST_CASE("tcp: streams in both directions through every lane, between processes
   Child child([&] { return exchange_streams(*connected(1, pair), 1, total, 5); });
   CHECK(exchange_streams(*connected(0, pair), 0, total, 5));
   CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tcp: striped streams in both directions, between processes") {
+  int connections = 0;
+  std::function<std::pair<Fd, Fd>()> connect = [] { return tcp_pair(); };
+  std::uint64_t total = 4'000'000;
+  SUBCASE("with the kernel's buffers") {}
+  SUBCASE("with tiny buffers, so that writes come short within a block's header") {
+    connect = [] { return tcp_pair(2048); };
+    total = 400'000;
+  }
+  SUBCASE("with one connection that takes far less than the others") {
+    connect = [&] { return tcp_pair(connections++ % 3 == 0 ? 2048 : 0); };
+  }
+  SocketPair pair(connect, 3);
+  Child child([&] { return exchange_streams(*connected(1, pair), 1, total, 5); });
+  CHECK(exchange_streams(*connected(0, pair), 0, total, 5));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tcp: no wake-up is lost between striped lanes") {
+  SocketPair pair([] { return tcp_pair(); }, 2);
+  Child child([&] { return play_ping_pong(*connected(1, pair), 1, 10'000, 4); });
+  CHECK(play_ping_pong(*connected(0, pair), 0, 10'000, 4));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tcp: a striped lane goes on over the other connections while one is full") {
+  SocketPair pair([] { return tcp_pair(); }, 2);
+  const auto sender = pair.link(0);
+  const auto receiver = pair.link(1);
+  std::vector<std::byte> block(std::size_t{64} * 1024);
+  std::size_t blocks = 0;
+  // One connection after the other; nobody reads.
+  while (sender->write(1, block) == block.size()) ++blocks;
+  CHECK(blocks > 2);
+  CHECK(sender->blocked());
+  std::vector<pollfd> fds;
+  sender->add_wait_fds(fds);
+  // Only the connection in the middle of a block is waited for: another would keep the sleeper awake.
+  CHECK(std::count_if(fds.begin(), fds.end(), [](const pollfd& fd) { return (fd.events & POLLOUT) != 0; }) <= 2);
+  // What one write gave is contiguous as far as a header of a transfer has to be.
+  std::size_t seen = 0;
+  for (std::size_t got = 0; got < blocks * block.size(); got += seen) {
+    REQUIRE(arrive(*receiver, 1, 1));
+    seen = receiver->peek(1).size() / 64 * 64;
+    receiver->consume(1, seen);
+    if (seen == 0) REQUIRE(sleep_on(*receiver));
+  }
+}
+
+TEST_CASE("tcp: the short writes of a striped lane arrive contiguously") {
+  SocketPair pair([] { return tcp_pair(); }, 3);
+  const auto sender = pair.link(0);
+  const auto receiver = pair.link(1);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<std::byte> header(16, static_cast<std::byte>(round));
+    REQUIRE(sender->write(2, header) == 16);
+    REQUIRE(sender->write(2, std::span(header).first(15)) == 15);
+    for (const std::size_t size : {16, 15}) {
+      REQUIRE(arrive(*receiver, 2, size));
+      CHECK(receiver->peek(2).size() == size);
+      CHECK(receiver->peek(2).front() == header.front());
+      receiver->consume(2, size);
+    }
+  }
 }
 
 TEST_CASE("tcp: streams over Unix sockets between threads") {
@@ -131,6 +206,7 @@ TEST_CASE("tcp: the end of a connection") {
   const auto link = pair.link(0);
   const std::vector<std::byte> last_words(500, std::byte{3});
   REQUIRE(peer->write(1, last_words) == 500);
+  bool all_ended = true;
   const auto fails = [&] {
     for (int i = 0; i < kHangMilliseconds && !link->failure(); ++i) {
       sleep_on(*link);
@@ -146,6 +222,7 @@ TEST_CASE("tcp: the end of a connection") {
   }
   SUBCASE("half closed") {
     ::shutdown(peer_socket, SHUT_WR);
+    all_ended = false;
     CHECK(fails() == "closed the connection");
     CHECK(arrive(*link, 1, 500));
   }
@@ -171,9 +248,30 @@ TEST_CASE("tcp: the end of a connection") {
     CHECK(arrive(*link, 1, 500));
   }
   CHECK(link->write(1, last_words) == 0);
-  std::vector<pollfd> fds;
-  link->add_wait_fds(fds);
-  CHECK(fds.empty());
+  for (int i = 0; i < kHangMilliseconds && link->ended() != all_ended; ++i) link->arm();
+  CHECK(link->ended() == all_ended);
+  if (all_ended) CHECK_FALSE(is_woken(*link));
+}
+
+TEST_CASE("tcp: what is still on its way when another connection has ended arrives") {
+  SocketPair pair([] { return tcp_pair(); });
+  const int control = pair.fd(1, kControlLane);
+  const int data = pair.fd(1, 1);
+  const auto peer = pair.link(1);
+  const auto link = pair.link(0);
+  ::shutdown(control, SHUT_WR);
+  for (int i = 0; i < kHangMilliseconds && !link->failure(); ++i) {
+    link->arm();
+    link->check();
+  }
+  REQUIRE(link->failure());
+  CHECK_FALSE(link->ended());
+  const std::vector<std::byte> late(500, std::byte{3});
+  REQUIRE(peer->write(1, late) == 500);
+  CHECK(is_woken(*link));
+  CHECK(arrive(*link, 1, 500));
+  ::shutdown(data, SHUT_WR);
+  CHECK_FALSE(link->ended());
 }
 
 TEST_CASE("tcp: the reason of a reset has the system's words") {
@@ -201,10 +299,12 @@ TEST_CASE("tcp: the death of the peer is noticed") {
   CHECK((sleep_on(*link) && (link->check(), link->failure().has_value())));
 }
 
-TEST_CASE("tcp: a link needs a socket for each lane") {
-  std::vector<Fd> one;
-  one.push_back(std::move(unix_pair().first));
-  CHECK_THROWS_AS(transport::make_tcp_link(0, 1, std::move(one)), Error);
+TEST_CASE("tcp: a link needs as many sockets for each lane of data") {
+  for (const int count : {1, kLaneCount - 1, kLaneCount + 1, kLaneCount + 2}) {
+    std::vector<Fd> sockets;
+    for (int i = 0; i < count; ++i) sockets.push_back(std::move(unix_pair().first));
+    CHECK_THROWS_AS(transport::make_tcp_link(0, 1, std::move(sockets)), Error);
+  }
 }
 
 }  // namespace ringcore::test

@@ -49,6 +49,10 @@ class Link {
   // A failed link takes and gives no more new bytes, but bytes that arrived before the failure can still be read.
   virtual std::optional<std::string> failure() const = 0;
 
+  // Whether a failed link has given all that arrived and will arrive. A peer that closes in good order leaves bytes behind
+  // that are still on their way: over several connections the end of one says nothing about the others.
+  virtual bool ended() const { return failure().has_value(); }
+
   // Looks, with a system call, whether the peer is still connected. Called about once a millisecond while waiting.
   virtual void check() = 0;
 

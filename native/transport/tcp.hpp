@@ -1,7 +1,7 @@
-// The link between two ranks over stream sockets: one connection a lane, TCP between hosts, Unix sockets inside one.
+// The link between two ranks over stream sockets: TCP between hosts, Unix sockets inside one.
 //
 // The kernel's buffers are the lanes' buffers. `read` receives straight into its destination; only `peek` needs a
-// buffer of its own.
+// buffer of its own. The control lane has one connection, a lane of data has one or several (see stripes.hpp).
 #pragma once
 
 #include <memory>
@@ -13,9 +13,10 @@
 
 namespace ringcore::transport {
 
-// `lanes` are kLaneCount connected stream sockets whose other ends belong to the same peer, in the order of the lanes,
-// with nothing unread on them that is not for the link. Makes them non-blocking.
-// Throws Error{kInvalidArgument} for another number of lanes, Error{kResource} when a socket refuses its options.
-std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> lanes);
+// `sockets` are connected stream sockets whose other ends belong to the same peer, with nothing unread on them that is
+// not for the link: one for each lane in the order of the lanes, then further ones for each lane of data in their
+// order, as often as the link is striped. Makes them non-blocking.
+// Throws Error{kInvalidArgument} for another number of sockets, Error{kResource} when one refuses its options.
+std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets);
 
 }  // namespace ringcore::transport

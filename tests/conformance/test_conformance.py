@@ -8,6 +8,7 @@ import time
 import pytest
 import ringcore
 from support import mpis, ranks
+from support.namespaces import namespaces, place_ranks
 
 from conformance.adapters import ADAPTERS, LACKS, VARIANTS
 from conformance.cases import CASES
@@ -25,6 +26,8 @@ JOBS = [
     for size in (2, 3)
     if adapter in ADAPTERS or (transport, size) == ("shm", 2)
 ] + [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
+# Two ranks on each of two hosts: shared memory inside, the network between.
+JOBS += [("numpy", "hosts", 4)]
 
 
 def run_cases(adapter_name: str) -> dict:
@@ -54,10 +57,17 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         env = {"RINGCORE_TRANSPORT": "mpi"}
         results = mpis.installed(transport).run(run_cases, size, directory, adapter, env=env)
         transport = "mpi"
+    elif transport == "hosts":
+        with namespaces(2, sshd=False) as hosts:
+            place = place_ranks(hosts, directory, each=2)
+            results = ranks.run(run_cases, size, directory, adapter, **place, limit_s=60)
     else:
         results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=60)
     for rank, result in enumerate(results):
-        expected = [transport] * size
+        if transport == "hosts":
+            expected = ["shm" if peer // 2 == rank // 2 else "tcp" for peer in range(size)]
+        else:
+            expected = [transport] * size
         expected[rank] = "self"
         assert result.pop("transports") == expected
         assert set(result) == set(CASES) - LACKS.get(adapter, set())

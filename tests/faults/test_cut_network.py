@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 import ringcore
 from support import ranks
-from support.namespaces import namespaces
+from support.namespaces import namespaces, place_ranks
 from support.rank import caught, mark
-
-_PORT = 29431  # in a network of the test's own
 
 
 def reduces_over_the_network() -> dict:
@@ -33,18 +30,10 @@ def reduces_over_the_network() -> dict:
 
 @pytest.mark.parametrize("half_open", [False, True], ids=["cut", "half-open"])
 def test_a_cut_cable_is_an_error_on_both_sides(tmp_path: Path, half_open: bool) -> None:
-    with open(os.open(tmp_path / "key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(os.urandom(32))
     with namespaces(2, sshd=False) as hosts:
-        env = {
-            "RINGCORE_RENDEZVOUS": f"tcp:{hosts[0].address}:{_PORT}", "RINGCORE_KEY_FILE": str(tmp_path / "key"),
-            "RINGCORE_HEARTBEAT_S": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-        }  # fmt: skip
-
-        def on_host(rank: int, command: list[str]) -> list[str]:
-            return hosts[rank].command(command, tmp_path)
-
-        with ranks.started(reduces_over_the_network, 2, tmp_path, env=env, wrap=on_host) as job:
+        place = place_ranks(hosts, tmp_path)
+        place["env"]["RINGCORE_HEARTBEAT_S"] = "1"
+        with ranks.started(reduces_over_the_network, 2, tmp_path, **place) as job:
             job.await_mark("ready", 0, 1)
             hosts[1].set_link(False)
             if half_open:

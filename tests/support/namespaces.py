@@ -26,6 +26,7 @@ from typing import Any
 
 _START_LIMIT_S = 10.0
 _LINK_LIMIT_S = 30.0
+_MEETING_PORT = 29431  # in a network of the test's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,17 +35,24 @@ class Host:
 
     Attributes:
         name: Its host name; the hosts resolve each other's.
-        address: In the network of the bridge.
+        addresses: One in each network.
+        interfaces: That to the first network is eth0; the others are called differently on each host.
         pid: The process that holds its namespaces.
         netns: The name under which iproute2 knows its network.
         directory: What belongs to this group of hosts: keys, /etc/hosts, ssh's configuration.
     """
 
     name: str
-    address: str
+    addresses: tuple[str, ...]
+    interfaces: tuple[str, ...]
     pid: int
     netns: str
     directory: Path
+
+    @property
+    def address(self) -> str:
+        """In the first network."""
+        return self.addresses[0]
 
     def command(self, argv: Sequence[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:
         """The words that run a command on this host, in a directory (the files are those of the machine)."""
@@ -80,20 +88,30 @@ class Host:
 
     @property
     def link_bytes(self) -> tuple[int, int]:
-        """Bytes that the host has received and sent over its cable."""
-        folder = Path(f"/proc/{self.pid}/root/sys/class/net/eth0/statistics")
-        counts = self.run(["cat", str(folder / "rx_bytes"), str(folder / "tx_bytes")]).stdout.split()
-        return int(counts[0]), int(counts[1])
+        """Bytes that the host has received and sent over its first cable."""
+        (found,) = self.cable_bytes()[:1]
+        return found
+
+    def cable_bytes(self) -> list[tuple[int, int]]:
+        """Bytes that the host has received and sent over each of its cables."""
+        # Not /sys, which shows the network of whoever mounted it.
+        lines = self.run(["cat", "/proc/net/dev"]).stdout.splitlines()[2:]
+        counts = {name.strip(): fields.split() for name, _, fields in (line.partition(":") for line in lines)}
+        return [(int(counts[name][0]), int(counts[name][8])) for name in self.interfaces]
 
 
 @contextlib.contextmanager
-def namespaces(count: int, *, rate: str | None = None, sshd: bool = True) -> Iterator[list[Host]]:
+def namespaces(
+    count: int, *, rate: str | None = None, sshd: bool = True, networks: int = 1, ipv6: bool = False
+) -> Iterator[list[Host]]:
     """Make hosts, and remove every trace of them at the end.
 
     Args:
         count: Number of hosts.
-        rate: Limit of what each host sends, in the words of tc: `1gbit`. `None`: no limit.
+        rate: Limit of what each host sends over each cable, in the words of tc: `1gbit`. `None`: no limit.
         sshd: Start an ssh daemon on each, and let root of each into the others.
+        networks: Each is a bridge to which every host has a cable.
+        ipv6: The hosts have addresses of IPv6 only.
 
     Yields:
         The hosts, called host0, host1, ...
@@ -102,20 +120,28 @@ def namespaces(count: int, *, rate: str | None = None, sshd: bool = True) -> Ite
     with contextlib.ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="ringcore-hosts-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        bridge = f"{tag}b"
-        _ip("link", "add", bridge, "type", "bridge")
-        stack.callback(_quietly, "ip", "link", "del", bridge)
-        _ip("link", "set", bridge, "up")
-        names = {f"host{i}": f"10.213.{int(tag[-2:], 16)}.{i + 1}" for i in range(count)}
+        bridges = [f"{tag}b{index}" for index in range(networks)]
+        for bridge in bridges:
+            _ip("link", "add", bridge, "type", "bridge")
+            stack.callback(_quietly, "ip", "link", "del", bridge)
+            _ip("link", "set", bridge, "up")
+        octet = int(tag[-2:], 16)
+        pattern = "fd00:{net:x}:{octet:x}::{host:x}" if ipv6 else "10.{net}.{octet}.{host}"
+        names = {
+            f"host{i}": tuple(pattern.format(net=213 + n, octet=octet, host=i + 1) for n in range(networks))
+            for i in range(count)
+        }
         _write_files(directory, names)
         hosts = []
-        for index, (name, address) in enumerate(names.items()):
+        for index, (name, addresses) in enumerate(names.items()):
             netns = f"{tag}n{index}"
-            pid = _start_host(stack, directory, netns, bridge, f"{tag}v{index}", name, address)
-            hosts.append(Host(name, address, pid, netns, directory))
-            if rate is not None:
-                shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
-                _check("tc", "-n", netns, "qdisc", "add", "dev", "eth0", "root", *shape)
+            interfaces = ("eth0", *(f"lan{index}{n}" for n in range(1, networks)))
+            cables = list(zip(bridges, interfaces, addresses, strict=True))
+            pid = _start_host(stack, directory, netns, f"{tag}v{index}", name, cables)
+            hosts.append(Host(name, addresses, interfaces, pid, netns, directory))
+            for interface in interfaces if rate is not None else ():
+                shape = ["tbf", "rate", str(rate), "burst", "256kb", "latency", "50ms"]
+                _check("tc", "-n", netns, "qdisc", "add", "dev", interface, "root", *shape)
         if sshd:
             for host in hosts:
                 stack.callback(_end_processes, host)
@@ -127,16 +153,25 @@ def namespaces(count: int, *, rate: str | None = None, sshd: bool = True) -> Ite
 
 
 def _start_host(
-    stack: contextlib.ExitStack, directory: Path, netns: str, bridge: str, veth: str, name: str, address: str
+    stack: contextlib.ExitStack,
+    directory: Path,
+    netns: str,
+    veth: str,
+    name: str,
+    cables: Sequence[tuple[str, str, str]],
 ) -> int:
     _ip("netns", "add", netns)
     stack.callback(_quietly, "ip", "netns", "del", netns)
-    _ip("link", "add", veth, "type", "veth", "peer", "name", "eth0", "netns", netns)
-    stack.callback(_quietly, "ip", "link", "del", veth)
-    _ip("link", "set", veth, "master", bridge, "up")
     _ip("-n", netns, "link", "set", "lo", "up")
-    _ip("-n", netns, "address", "add", f"{address}/24", "dev", "eth0")
-    _ip("-n", netns, "link", "set", "eth0", "up")
+    # Addresses are there at once: nobody else has them.
+    _ip("netns", "exec", netns, "sysctl", "-q", "-w", "net.ipv6.conf.default.accept_dad=0")
+    for index, (bridge, interface, address) in enumerate(cables):
+        end = f"{veth}{index}"
+        _ip("link", "add", end, "type", "veth", "peer", "name", interface, "netns", netns)
+        stack.callback(_quietly, "ip", "link", "del", end)
+        _ip("link", "set", end, "master", bridge, "up")
+        _ip("-n", netns, "address", "add", f"{address}/{64 if ':' in address else 24}", "dev", interface)
+        _ip("-n", netns, "link", "set", interface, "up")
     # The holder keeps the other namespaces alive until its standard input is closed.
     holder = subprocess.Popen(
         ["ip", "netns", "exec", netns, "unshare", "--uts", "--ipc", "--mount", "--propagation", "private",
@@ -170,14 +205,14 @@ def _close_holder(holder: subprocess.Popen[bytes]) -> None:
     holder.communicate()
 
 
-def _write_files(directory: Path, names: Mapping[str, str]) -> None:
-    lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]
+def _write_files(directory: Path, names: Mapping[str, Sequence[str]]) -> None:
+    lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{addresses[0]} {name}" for name, addresses in names.items())]
     (directory / "hosts").write_text("\n".join(lines) + "\n")
     for key in ("host_key", "user_key"):
         _check("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ringcore test", "-f", str(directory / key))
     shutil.copy(directory / "user_key.pub", directory / "authorized_keys")
     public = (directory / "host_key.pub").read_text()
-    known = [f"{name},{address} {public}" for name, address in names.items()]
+    known = [f"{','.join([name, *addresses])} {public}" for name, addresses in names.items()]
     (directory / "known_hosts").write_text("".join(known))
     (directory / "ssh_config").write_text(
         f"Host *\n  User root\n  IdentityFile {directory}/user_key\n  IdentitiesOnly yes\n"
@@ -229,6 +264,36 @@ def environ_with_ssh(host: Host, environ: Mapping[str, str] | None = None) -> di
     """An environment in which `ssh` is the one that knows the hosts."""
     base = dict(os.environ if environ is None else environ)
     return {**base, "PATH": f"{host.directory}/bin{os.pathsep}{base['PATH']}"}
+
+
+def place_ranks(
+    hosts: Sequence[Host], directory: Path, each: int = 1, own: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """What `ranks.started` takes to run `each` ranks on every host, and none of ringcore's launchers.
+
+    Args:
+        hosts: Filled one after the other.
+        directory: The ranks' own; their key is put there.
+        each: Ranks of a host.
+        own: By host: a further variable of its ranks, as NAME=VALUE.
+
+    Returns:
+        The arguments `env` and `wrap`.
+    """
+    directory.mkdir(exist_ok=True)
+    with open(os.open(directory / "key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    address = f"[{hosts[0].address}]" if ":" in hosts[0].address else hosts[0].address
+    env = {
+        "RINGCORE_RENDEZVOUS": f"tcp:{address}:{_MEETING_PORT}", "RINGCORE_KEY_FILE": str(directory / "key"),
+        "LOCAL_WORLD_SIZE": str(each),
+    }  # fmt: skip
+
+    def wrap(rank: int, command: list[str]) -> list[str]:
+        further = [own[rank // each]] if own else []
+        return hosts[rank // each].command(["env", f"LOCAL_RANK={rank % each}", *further, *command], directory)
+
+    return {"env": env, "wrap": wrap}
 
 
 def _ip(*words: str) -> None:

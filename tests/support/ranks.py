@@ -184,6 +184,7 @@ def run(
     directory: Path,
     *args: Any,
     env: Mapping[str, str] | None = None,
+    wrap: Callable[[int, list[str]], list[str]] = lambda _, command: command,
     limit_s: float = 60.0,
 ) -> list[Any]:
     """Run a function on ranks that must all end well.
@@ -194,7 +195,7 @@ def run(
     Raises:
         AssertionError: A rank failed or still runs at the limit; with what it said.
     """
-    with started(function, size, directory, *args, env=env) as ranks:
+    with started(function, size, directory, *args, env=env, wrap=wrap) as ranks:
         outcomes = ranks.wait(limit_s)
     failed = [outcome for outcome in outcomes if outcome.exit_code != 0]
     assert not failed, "\n".join(f"rank {o.rank} ended with {o.exit_code}:\n{o.stderr}" for o in failed)

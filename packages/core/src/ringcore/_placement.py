@@ -234,7 +234,8 @@ def _srun(environ: Environ) -> Placement | str:
         cross_rank=node,
         cross_size=_maybe(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
         source="srun",
-        job_id=f"{job}.{step}" if job and step else job,
+        # A requeued job has its number again.
+        job_id=".".join(part for part in (job, step, environ.get("SLURM_RESTART_COUNT")) if part) or None,
         rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
         master_addr=environ.get("MASTER_ADDR") or _first_host(environ.get("SLURM_STEP_NODELIST", "")),
         master_port=_maybe(environ, "MASTER_PORT"),

@@ -9,6 +9,7 @@ from typing import Any
 
 PREFIX = "RINGCORE_"
 _KIB = 1024
+_MAX_CONNECTIONS = 64
 _SIZE_UNITS = {"": 1, "KiB": _KIB, "MiB": _KIB**2, "GiB": _KIB**3}
 _LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -34,6 +35,12 @@ def _size(text: str) -> int:
 
 def _count(text: str) -> int:
     if re.fullmatch(r"[0-9]+", text, re.ASCII) is None:
+        raise ValueError
+    return int(text)
+
+
+def _connections(text: str) -> int:
+    if _count(text) > _MAX_CONNECTIONS:
         raise ValueError
     return int(text)
 
@@ -175,14 +182,20 @@ class Settings:
         (),
         _networks,
         "networks such as 10.0.0.0/8,192.168.1.0/24",
-        "listen and connect only in these networks",
+        "listen and connect only in these networks; several of one host are used at once",
     )
     network_interfaces: tuple[str, ...] = _setting(
         (),
         _interfaces,
         "interface names such as eth0,eth1",
-        "listen only on these interfaces",
+        "listen and connect only on these interfaces; several are used at once",
         ("--network-interface", "--nics"),
+    )
+    connections: int = _setting(
+        0,
+        _connections,
+        "a whole number, 0 to 64",
+        "TCP connections that a link between two addresses is striped over; 0: several where one cannot fill it",
     )
     deterministic: bool = _setting(
         False,

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import KEY_BYTES
-from ringcore.bootstrap.rendezvous import RendezvousServer
+from ringcore.bootstrap.rendezvous import RendezvousServer, await_name
 
 if TYPE_CHECKING:
     from ringcore._placement import Placement
     from ringcore._settings import Settings
+
+
+_KEY_POLL_S = 0.1
 
 
 def read_key(settings: Settings) -> bytes | None:
@@ -38,16 +43,28 @@ def read_key(settings: Settings) -> bytes | None:
         return _decode(data, f"descriptor {settings.key_fd}")
     if settings.key_file is None:
         return None
-    path = Path(settings.key_file)
+    return _read_key_file(Path(settings.key_file))
+
+
+def _read_key_file(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(4096)
     except OSError as error:
         raise BootstrapError(f"the key file {path} cannot be read ({error.strerror})") from error
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if not _is_private(status):
         raise BootstrapError(f"the key file {path} can be read by others; run: chmod 600 {path}")
     return _decode(data, str(path))
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Only this user can read it; or root gave it to this user's group, as Kubernetes does with secrets."""
+    if status.st_mode & stat.S_IRWXO:
+        return False
+    if status.st_uid == os.getuid():
+        return not status.st_mode & stat.S_IRWXG
+    return status.st_uid == 0 and not status.st_mode & stat.S_IWGRP
 
 
 def _decode(data: bytes, source: str) -> bytes:
@@ -72,6 +89,8 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
     """
     key = read_key(settings)
     address = settings.rendezvous
+    if address is not None and os.environ.get("JOB_COMPLETION_INDEX"):
+        await_name(address.partition(":")[2].rpartition(":")[0], settings.start_timeout_s)
     if address is not None:
         if key is None:
             raise BootstrapError("RINGCORE_RENDEZVOUS is set, but no key: set RINGCORE_KEY_FILE on all ranks as well")
@@ -84,11 +103,14 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
             server.wait_served(1, settings.start_timeout_s)
         return
     if placement.local_size is not None and placement.local_size < placement.size:
-        raise BootstrapError(
-            f"{placement.source} started {placement.size} ranks on several hosts, and ringcore needs a place where "
-            "they meet and a key that only they know: set RINGCORE_RENDEZVOUS=tcp:HOST_OF_RANK_0:PORT and "
-            "RINGCORE_KEY_FILE=FILE (32 random bytes, mode 600, the same on all hosts), or start the job with ringrun"
-        )
+        address, key = _meeting_between_hosts(placement, settings, key)
+        if placement.rank != 0:
+            yield address, key
+            return
+        with RendezvousServer(placement.size, key, host=placement.master_addr or "", port=_port(address)) as server:
+            yield server.address, key
+            server.wait_served(1, settings.start_timeout_s)
+        return
     path = _private_folder() / f"{_job_name(placement, settings)}.sock"
     if placement.rank != 0:
         yield f"unix:{path}", None
@@ -97,6 +119,72 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
     with RendezvousServer(placement.size, os.urandom(KEY_BYTES), path=str(path)) as server:
         yield server.address, None
         server.wait_served(1, settings.start_timeout_s)
+
+
+# Below the ports that systems give to outgoing connections.
+_FIRST_PORT, _PORTS = 20_000, 10_000
+
+
+def _meeting_between_hosts(placement: Placement, settings: Settings, key: bytes | None) -> tuple[str, bytes]:
+    """Where the ranks of several hosts meet that a foreign launcher started, and their key: each finds the same.
+
+    Raises:
+        BootstrapError: The launcher does not tell enough.
+    """
+    told = settings.job_id or placement.job_id or placement.master_port
+    if placement.master_addr is None or told is None:
+        raise BootstrapError(
+            f"{placement.source} started {placement.size} ranks on several hosts and does not tell where they can "
+            "meet: set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a number that no other job there has, or "
+            "start the job with ringrun"
+        )
+    name = _job_name(placement, settings)
+    host = f"[{placement.master_addr}]" if ":" in placement.master_addr else placement.master_addr
+    port = _FIRST_PORT + int(name, 16) % _PORTS
+    if key is None:
+        # Another for each job, so that ranks of two jobs of a user refuse each other.
+        key = hmac.digest(_users_key(placement.rank == 0, settings.start_timeout_s), name.encode(), "sha256")
+    return f"tcp:{host}:{port}", key
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _users_key(makes_it: bool, limit_s: float) -> bytes:
+    """The secret that this user's jobs share through the home directory: rank 0 makes it when there is none.
+
+    Raises:
+        BootstrapError: It cannot be made, is not private, or does not come: the home directory is not shared.
+    """
+    path = Path.home() / ".ringcore" / "key"
+    if makes_it and not path.exists():
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor, new = tempfile.mkstemp(dir=path.parent)  # mode 0600
+            with open(descriptor, "wb") as file:
+                file.write(os.urandom(KEY_BYTES))
+            # Whole or not at all, and the first of two jobs wins.
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+            os.unlink(new)
+        except OSError as error:
+            raise BootstrapError(
+                f"the key {path} cannot be made ({error.strerror}); set RINGCORE_KEY_FILE to a file of 32 random "
+                "bytes, mode 600, the same on all hosts"
+            ) from error
+    deadline = time.monotonic() + limit_s
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise BootstrapError(
+                f"{socket.gethostname()} has no key {path}, which rank 0 makes in a home directory that all hosts "
+                "share. Copy it to this host, or set RINGCORE_KEY_FILE to a file of 32 random bytes, mode 600, the "
+                "same on all hosts"
+            )
+        time.sleep(_KEY_POLL_S)
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent)  # makes NFS look again
+    return _read_key_file(path)
 
 
 def _private_folder() -> Path:

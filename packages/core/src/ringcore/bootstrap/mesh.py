@@ -7,8 +7,6 @@ and they pass each other the descriptors of their memory files. Names of hosts p
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import ipaddress
 import json
 import os
 import resource
@@ -25,8 +23,19 @@ from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate
+from ringcore.bootstrap.interfaces import sockaddr
 from ringcore.bootstrap.keys import rendezvous_of
-from ringcore.bootstrap.rendezvous import listen_tcp, meet, peer_uid
+from ringcore.bootstrap.paths import (
+    Endpoint,
+    Path,
+    announce,
+    check_all_listen,
+    describe_hosts,
+    endpoints_of,
+    listen,
+    paths_between,
+)
+from ringcore.bootstrap.rendezvous import meet, peer_uid
 
 if TYPE_CHECKING:
     from ringcore import _native
@@ -35,7 +44,8 @@ if TYPE_CHECKING:
 
 # In the hello of a connection through a Unix socket, in place of a lane.
 _SHARED = 0xFFFF
-_SIOCGIFADDR = 0x8915
+# Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp.hpp.
+_CONTROL_LANES, _DATA_LANES = 1, 3
 
 
 @dataclass
@@ -44,7 +54,8 @@ class PeerConnection:
 
     Attributes:
         rank: The peer.
-        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane; "mpi": nothing.
+        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane, and further ones for each
+            lane of data where the link is striped; "mpi": nothing.
         fds: Non-blocking descriptors, owned by whoever takes this object.
         segment_fd: The peer's memory file, for "shm".
     """
@@ -76,24 +87,21 @@ def connect(
     settings: Settings,
     *,
     create_segment: Callable[[], int] | None,
-    lane_count: int = 4,
     world: _native.MpiWorld | None = None,
 ) -> Mesh:
     """Meet the other ranks and connect to all of them.
 
     Args:
         placement: This process's rank and the job's size.
-        settings: `transport`, `network`, `network_interfaces`, `start_timeout_s`, `rendezvous`, `key_fd`, `key_file`,
-            `job_id` are used.
+        settings: `transport`, `network`, `network_interfaces`, `connections`, `start_timeout_s`, `rendezvous`,
+            `key_fd`, `key_file`, `job_id` are used.
         create_segment: Makes this rank's memory file and returns its descriptor; None: no shared memory.
-        lane_count: TCP connections to each peer.
         world: The ranks meet through this MPI instead of a rendezvous, and it connects those that share no memory.
 
     Raises:
         BootstrapError: The ranks did not find each other in time, or cannot reach each other.
     """
     deadline = time.monotonic() + settings.start_timeout_s
-    _reserve_descriptors(placement.size, lane_count)
     with contextlib.ExitStack() as stack:
         over_mpi = world is not None and settings.transport != "tcp"
         key: bytes | None
@@ -101,9 +109,10 @@ def connect(
             address, key = stack.enter_context(rendezvous_of(placement, settings))
         else:
             address, key = f"tcp:{socket.gethostname()}:0", None  # listens where other hosts look for this one
-        segment_fd = create_segment() if create_segment is not None else None
-        tcp = listen_tcp("127.0.0.1" if over_mpi else _listen_address(settings, address))
-        stack.callback(tcp.close)
+        segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
+        listeners, endpoints = ([], []) if over_mpi else listen(settings, address)
+        for listener in listeners:
+            stack.callback(listener.close)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         stack.callback(local.close)
         name = f"ringcore-{secrets.token_hex(16)}"
@@ -116,25 +125,20 @@ def connect(
             "version": __version__,
             "start_timeout_s": settings.start_timeout_s,
             "unix": name if segment_fd is not None else None,
-            "tcp": list(tcp.getsockname()[:2]),
+            **announce(endpoints),
         }
         if world is None:
             epoch, key, contacts = meet(address, key, contact, deadline)
         else:
             epoch, key, contacts = _meet_through(world, contact, deadline)
+        if not over_mpi:
+            check_all_listen(contacts, settings)
         connector = _Connector(
-            placement.rank,
-            epoch,
-            key,
-            contacts,
-            segment_fd,
-            settings.transport,
-            lane_count,
-            deadline,
-            world if over_mpi else None,
+            placement.rank, epoch, key, contacts, segment_fd, settings, deadline, world if over_mpi else None
         )
+        _reserve_descriptors(placement.size, connector.most_connections())
         try:
-            connector.run([tcp, local])
+            connector.run([*listeners, local])
             host_of = connector.agree_on_hosts(placement.size)
         except BaseException:
             connector.close()
@@ -161,14 +165,14 @@ def _meet_through(
 _SPARE_DESCRIPTORS = 32
 
 
-def _reserve_descriptors(size: int, lane_count: int) -> None:
+def _reserve_descriptors(size: int, connections: int) -> None:
     """Raise this process's limit of open files as far as the job needs it.
 
     Raises:
         BootstrapError: The system does not allow as many.
     """
     open_now = len(os.listdir("/proc/self/fd"))
-    needed = open_now + lane_count * (size - 1) + _SPARE_DESCRIPTORS
+    needed = open_now + connections * (size - 1) + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -187,13 +191,29 @@ class _Connector:
     key: bytes
     contacts: list[dict[str, Any]]
     segment_fd: int | None
-    transport: str
-    lane_count: int
+    settings: Settings
     deadline: float
     world: _native.MpiWorld | None = None  # connects those that share no memory
     peers: dict[int, PeerConnection] = field(default_factory=dict)
     _lanes: dict[int, dict[int, socket.socket]] = field(default_factory=dict)
+    _known: dict[int, list[Endpoint]] = field(default_factory=dict)
     _failure: BaseException | None = None
+
+    def paths_to(self, peer: int) -> list[Path]:
+        """The pairs of addresses between this rank and another."""
+        lower, higher = sorted((self.rank, peer))
+        return paths_between(self._endpoints(lower), self._endpoints(higher))
+
+    def _endpoints(self, rank: int) -> list[Endpoint]:
+        if rank not in self._known:
+            self._known[rank] = endpoints_of(self.contacts[rank])
+        return self._known[rank]
+
+    def most_connections(self) -> int:
+        """How many connections there are to a peer at most."""
+        theirs = [endpoint.connections for rank in range(len(self.contacts)) for endpoint in self._endpoints(rank)]
+        stripes = sum(max(endpoint.connections, *theirs) for endpoint in self._endpoints(self.rank))
+        return _CONTROL_LANES + _DATA_LANES * stripes
 
     def run(self, listeners: list[socket.socket]) -> None:
         """Dial the higher ranks here, accept the lower ones on a second thread."""
@@ -219,7 +239,8 @@ class _Connector:
                     missing = [r for r in range(self.rank) if r not in self.peers]
                     raise BootstrapError(
                         f"ranks {missing} did not connect to rank {self.rank} in time; they were told "
-                        f"{self.contacts[self.rank]['tcp']}: can they reach it (firewall, --network)?"
+                        f"{', '.join(f'{e.ip} port {e.port}' for e in self._endpoints(self.rank))}: can they reach it "
+                        f"(firewall, --network)? {describe_hosts(self.contacts)}"
                     )
                 thread.join(0.01)
         finally:
@@ -260,30 +281,42 @@ class _Connector:
             if connection is not None:
                 self.peers[peer] = connection
                 return
-        if self.transport == "shm":
+        if self.settings.transport == "shm":
             raise BootstrapError(
                 f"rank {self.rank} and rank {peer} do not share memory, but RINGCORE_TRANSPORT=shm allows nothing else"
             )
         if self.world is not None:
             return
-        fds = []
-        for lane in range(self.lane_count):
-            with self._dial_tcp(peer, contact["tcp"]) as lane_socket:
+        paths = self.paths_to(peer)
+        if not paths:
+            raise BootstrapError(
+                f"ranks {self.rank} and {peer} have no family of addresses in common; choose a network that both are "
+                f"on with --network. {describe_hosts([self.contacts[self.rank], contact])}"
+            )
+        fds: list[int] = []
+        # The first connection of the first path is for control.
+        stripes = [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
+        for lane, path in enumerate(stripes):
+            with self._dial_tcp(peer, path) as lane_socket:
                 authenticate(lane_socket, self.key, Hello(MESH, self.epoch, self.rank, peer, lane), self.deadline)
                 fds.append(_release(lane_socket))
         self.peers[peer] = PeerConnection(peer, "tcp", fds)
 
-    def _dial_tcp(self, peer: int, address: list[Any]) -> socket.socket:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    def _dial_tcp(self, peer: int, path: Path) -> socket.socket:
+        mine, theirs = path.lower, path.higher
+        family = socket.AF_INET6 if ":" in theirs.ip else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.settimeout(max(0.05, self.deadline - time.monotonic()))
         try:
-            connection.connect((address[0], address[1]))
+            if self.settings.network or self.settings.network_interfaces:
+                connection.bind(sockaddr(mine.ip, 0, mine.interface))  # else the kernel may take another interface
+            connection.connect(sockaddr(theirs.ip, theirs.port, mine.interface))
         except OSError as error:
             connection.close()
             raise BootstrapError(
-                f"rank {self.rank} cannot connect to rank {peer} at {address[0]}:{address[1]} ({error}); is a firewall "
-                "between the hosts, or must another network be chosen with --network?"
+                f"rank {self.rank} cannot connect from {mine.ip} to rank {peer} at {theirs.ip} port {theirs.port} "
+                f"({error}); is a firewall between the hosts, or must another network be chosen with --network? "
+                f"{describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
             ) from error
         return connection
 
@@ -328,9 +361,10 @@ class _Connector:
             return
         lanes = self._lanes.setdefault(peer, {})
         lanes[hello.lane] = connection
-        if set(lanes) == set(range(self.lane_count)):
+        count = _CONTROL_LANES + _DATA_LANES * sum(path.connections for path in self.paths_to(peer))
+        if set(lanes) == set(range(count)):
             del self._lanes[peer]
-            self.peers[peer] = PeerConnection(peer, "tcp", [_release(lanes[lane]) for lane in range(self.lane_count)])
+            self.peers[peer] = PeerConnection(peer, "tcp", [_release(lanes[lane]) for lane in range(count)])
 
     def agree_on_hosts(self, size: int) -> list[int]:
         """Number the groups of ranks that share memory; every rank knows its own group, and tells the others.
@@ -391,41 +425,6 @@ class _Borrowed:
 def _release(connection: socket.socket) -> int:
     connection.setblocking(False)
     return connection.detach()
-
-
-def _listen_address(settings: Settings, rendezvous: str) -> str:
-    """Loopback, unless the rendezvous is on a network or one is named."""
-    if settings.network or settings.network_interfaces:
-        return _address_on(settings)
-    if rendezvous.startswith("unix:"):
-        return "127.0.0.1"
-    host = rendezvous.partition(":")[2].rpartition(":")[0].strip("[]")
-    try:
-        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        # No packet is sent: the kernel only looks which of our addresses it would use on that route.
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise BootstrapError(f"there is no route to the rendezvous host {host!r} ({error})") from error
-
-
-def _address_on(settings: Settings) -> str:
-    """This host's address on a chosen network or interface."""
-    networks = [ipaddress.ip_network(cidr, strict=False) for cidr in settings.network]
-    seen = []
-    for _, interface in socket.if_nameindex():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                packed = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-            except OSError:
-                continue  # it has no IPv4 address
-        address = socket.inet_ntoa(packed[20:24])
-        seen.append(f"{interface} {address}")
-        if interface in settings.network_interfaces or any(ipaddress.ip_address(address) in n for n in networks):
-            return address
-    wanted = [*settings.network, *settings.network_interfaces]
-    raise BootstrapError(f"no interface of this host is on {', '.join(wanted)}; it has {', '.join(seen)}")
 
 
 def _mesh(

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
@@ -27,6 +27,9 @@ from ringcore.bootstrap.auth import (
     receive_exactly,
     send_all,
 )
+
+if TYPE_CHECKING:
+    from ringcore.bootstrap.interfaces import Address
 
 _LENGTH = struct.Struct("<I")
 MAX_CONTACT_BYTES = 64 * 1024
@@ -261,6 +264,17 @@ def meet(
     return int(answer["epoch"]), key, list(answer["contacts"])
 
 
+def await_name(host: str, limit_s: float) -> None:
+    """Wait until a name resolves: that of a pod does a while after the pod has begun, also in the pod itself."""
+    deadline = time.monotonic() + limit_s
+    while host and time.monotonic() < deadline:
+        try:
+            socket.getaddrinfo(host.strip("[]"), None)
+            return
+        except OSError:
+            time.sleep(_RETRY_S)
+
+
 def dial(address: str, deadline: float) -> socket.socket:
     """Connect to "tcp:host:port" or "unix:path", trying until the deadline while nobody listens yet.
 
@@ -300,16 +314,35 @@ def listen_tcp(host: str, port: int = 0) -> socket.socket:
     Raises:
         BootstrapError: The address is in use or not of this machine.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise BootstrapError(
+            f"the host {host!r} does not resolve ({error}); name an address of this machine"
+        ) from error
+    return _listen(family, target)
+
+
+def listen_at(address: Address) -> socket.socket:
+    """A listening socket on any free port of an address of this host.
+
+    Raises:
+        BootstrapError: It cannot be listened on.
+    """
+    return _listen(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, address.sockaddr(0))
+
+
+def _listen(family: socket.AddressFamily, target: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(target)
         listener.listen(1024)
     except OSError as error:
         listener.close()
         remedy = "choose another port" if error.errno == errno.EADDRINUSE else "name an address of this machine"
-        raise BootstrapError(f"cannot listen on {host}:{port} ({error.strerror or error}); {remedy}") from error
+        where = f"{target[0]}:{target[1]}"
+        raise BootstrapError(f"cannot listen on {where} ({error.strerror or error}); {remedy}") from error
     return listener
 
 
@@ -354,4 +387,4 @@ def _format(address: tuple[Any, ...]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-__all__ = ["RendezvousServer", "dial", "listen_tcp", "meet", "peer_uid"]
+__all__ = ["RendezvousServer", "await_name", "dial", "listen_at", "listen_tcp", "meet", "peer_uid"]

@@ -232,32 +232,15 @@ def address_towards(address: str) -> str:
 
 
 def address_on(interfaces: Sequence[str], networks: Sequence[str]) -> str:
-    """This machine's first IPv4 address on one of these interfaces or networks.
+    """This machine's first address on one of these interfaces or networks that means the same on every host.
 
     Raises:
         HostError: It has none.
     """
-    import ipaddress
+    from ringcore.bootstrap.interfaces import addresses, choose
 
-    wanted = [ipaddress.ip_network(network) for network in networks]
-    seen = []
-    for _, interface in socket.if_nameindex():
-        address = _interface_address(interface)
-        if address is not None:
-            seen.append(f"{interface} {address}")
-            if interface in interfaces or any(ipaddress.ip_address(address) in network for network in wanted):
-                return address
-    raise HostError(f"this machine has no address on {', '.join([*interfaces, *networks])}; it has {', '.join(seen)}")
-
-
-def _interface_address(name: str) -> str | None:
-    import fcntl
-    import struct
-
-    sioc_get_address = 0x8915  # SIOCGIFADDR, netdevice(7)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            reply = fcntl.ioctl(probe, sioc_get_address, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(reply[20:24])
+    found = [address.ip for address in choose(networks, interfaces) if not address.is_link_local]
+    if not found:
+        seen = ", ".join(str(address) for address in addresses())
+        raise HostError(f"this machine has no address on {', '.join([*interfaces, *networks])}; it has {seen}")
+    return found[0]

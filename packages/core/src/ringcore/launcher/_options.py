@@ -324,7 +324,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(word, action=argparse.BooleanOptionalAction, dest=dest, help=text)
         else:
             words = [word, *field.metadata["aliases"]]
-            repeat = "append" if name == "network_interfaces" else "store"
+            repeat = "append" if name in ("network", "network_interfaces") else "store"
             group.add_argument(*words, action=repeat, type=_setting_text(name), dest=dest, metavar="VALUE", help=text)
     group.add_argument(
         "--fusion-threshold-mb",

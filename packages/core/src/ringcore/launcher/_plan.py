@@ -78,7 +78,7 @@ def make_plan(options: argparse.Namespace, settings: Settings) -> Plan:
         HostError: The options do not fit together, or a host does not exist.
     """
     if options.nnodes > 1:
-        return _plan_one_of_several(options)
+        return _plan_one_of_several(options, settings)
     if options.hosts and options.hostfile:
         raise HostError("give --hosts or --hostfile, not both")
     if options.hosts or options.hostfile:
@@ -116,7 +116,7 @@ def _plan_hosts(options: argparse.Namespace, settings: Settings) -> Plan:
     return _with_rendezvous(dataclasses.replace(plan, bind=bind, master_addr=master), options)
 
 
-def _plan_one_of_several(options: argparse.Namespace) -> Plan:
+def _plan_one_of_several(options: argparse.Namespace, settings: Settings) -> Plan:
     if options.hosts or options.hostfile:
         raise HostError("--nnodes means that each host has its own ringrun; with --hosts leave it out")
     if options.node_rank >= options.nnodes:
@@ -128,6 +128,10 @@ def _plan_one_of_several(options: argparse.Namespace) -> Plan:
         each = options.np // options.nnodes
     each = each or 1
     host, port = _endpoint(options)
+    if os.environ.get("JOB_COMPLETION_INDEX"):
+        from ringcore.bootstrap.rendezvous import await_name
+
+        await_name(host, settings.start_timeout_s)
     slots = _hosts.slots_of([each] * options.nnodes)
     mine = tuple(slot for slot in slots if slot.host == options.node_rank)
     if not ({"RINGCORE_KEY_FILE", "RINGCORE_KEY_FD"} & (options.settings.keys() | os.environ.keys())):

@@ -1,0 +1,131 @@
+#include "transport/connection.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/error.hpp"
+
+namespace ringcore::transport {
+namespace {
+
+// The heartbeat finds a silent peer long before; this is for processes in which it cannot run.
+constexpr unsigned kUserTimeoutMilliseconds = 30'000;
+
+bool is_temporary(int error_number) {
+  return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
+}
+
+[[noreturn]] void refuse(const char* option) {
+  throw Error(ErrorKind::kResource, with_errno(std::string("a lane's socket refuses ") + option, errno));
+}
+
+void set_tcp_option(int fd, int option, const char* name, unsigned value) {
+  if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value)) != 0) refuse(name);
+}
+
+}  // namespace
+
+void LinkFailure::fail(std::string why) {
+  if (reason) return;
+  reason = std::move(why);
+  just_now = true;
+}
+
+void LinkFailure::fail_with(int error_number) {
+  switch (error_number) {
+    case ECONNRESET:
+    case EPIPE: return fail(with_errno("reset the connection", error_number));
+    case ETIMEDOUT: return fail(with_errno("stopped answering", error_number));
+    default: return fail(with_errno("lost the connection", error_number));
+  }
+}
+
+Connection::Connection(Fd socket, LinkFailure& failure) : socket_(std::move(socket)), failure_(failure) {
+  const int flags = ::fcntl(fd(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd(), F_SETFL, flags | O_NONBLOCK) != 0) refuse("O_NONBLOCK");
+  int domain = AF_UNSPEC;
+  socklen_t length = sizeof(domain);
+  if (::getsockopt(fd(), SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) refuse("SO_DOMAIN");
+  is_tcp_ = domain == AF_INET || domain == AF_INET6;
+  if (!is_tcp_) return;
+  set_tcp_option(fd(), TCP_NODELAY, "TCP_NODELAY", 1);
+  set_tcp_option(fd(), TCP_USER_TIMEOUT, "TCP_USER_TIMEOUT", kUserTimeoutMilliseconds);
+  // The sizes of the kernel's buffers are left to its own tuning, which setting them would end.
+}
+
+void Connection::limit_unsent(unsigned bytes) {
+  if (is_tcp_) set_tcp_option(fd(), TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", bytes);
+}
+
+std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
+  std::array<iovec, 2> pieces{
+      {{const_cast<std::byte*>(header.data()), header.size()}, {const_cast<std::byte*>(bytes.data()), bytes.size()}}};
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  const ssize_t sent = ::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0 && !is_temporary(errno)) failure_.fail_with(errno);
+  return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+}
+
+std::span<const std::byte> Connection::peek() {
+  // Asks the kernel only when the caller has seen all there is: it wants more than that.
+  if (buffered_bytes() == 0 || shown_) fill();
+  shown_ = true;
+  return {buffer_.data() + begin_, buffered_bytes()};
+}
+
+void Connection::consume(std::size_t bytes) {
+  begin_ += bytes;
+  shown_ = false;
+}
+
+std::size_t Connection::read(std::span<std::byte> out) {
+  if (buffered_bytes() == 0) return receive(out);
+  const std::size_t taken = std::min(buffered_bytes(), out.size());
+  std::memcpy(out.data(), buffer_.data() + begin_, taken);
+  consume(taken);
+  return taken + (taken < out.size() ? receive(out.subspan(taken)) : 0);
+}
+
+bool Connection::fill() {
+  if (!wants_bytes()) return false;
+  const std::size_t got = receive(room());
+  end_ += got;
+  if (got > 0) shown_ = false;
+  return got > 0;
+}
+
+std::span<std::byte> Connection::room() {
+  if (buffer_.empty()) buffer_.resize(kBufferBytes);
+  if (begin_ > 0 && (begin_ == end_ || end_ > kBufferBytes / 2)) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, buffered_bytes());
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return {buffer_.data() + end_, kBufferBytes - end_};
+}
+
+std::size_t Connection::receive(std::span<std::byte> out) {
+  if (ended_ || out.empty()) return 0;
+  const ssize_t got = ::recv(fd(), out.data(), out.size(), MSG_DONTWAIT);
+  if (got > 0) return static_cast<std::size_t>(got);
+  if (got < 0 && is_temporary(errno)) return 0;
+  ended_ = true;
+  if (got == 0) {
+    failure_.fail(LinkFailure::kClosed);
+  } else {
+    failure_.fail_with(errno);
+  }
+  return 0;
+}
+
+}  // namespace ringcore::transport

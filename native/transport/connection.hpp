@@ -1,0 +1,70 @@
+// One connected stream socket, with the bytes that were received from it and not yet consumed.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/owned.hpp"
+#include "transport/link.hpp"
+
+namespace ringcore::transport {
+
+// Why a link failed; all of its connections tell the same one.
+struct LinkFailure {
+  std::optional<std::string> reason;
+  bool just_now = false;  // nobody has been woken for it yet
+
+  static constexpr const char* kClosed = "closed the connection";
+  void fail(std::string why);
+  void fail_with(int error_number);
+};
+
+// Never blocks.
+class Connection {
+ public:
+  // Makes the socket non-blocking. Throws Error{kResource} when it refuses its options.
+  Connection(Fd socket, LinkFailure& failure);
+
+  int fd() const { return socket_.get(); }
+  bool is_tcp() const { return is_tcp_; }
+  // Keeps what was taken but not sent below this, so that the taken bytes show how fast the connection is.
+  void limit_unsent(unsigned bytes);
+
+  // Sends from the front of `header`, then of `bytes`; returns how many bytes of both were taken.
+  std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
+
+  // As those of Link, for one lane.
+  std::span<const std::byte> peek();
+  void consume(std::size_t bytes);
+  std::size_t read(std::span<std::byte> out);
+  // Receives what fits behind the buffered bytes; true when something came.
+  bool fill();
+  // A connection whose buffer is full waits for its reader, not for its peer.
+  bool wants_bytes() const { return !ended_ && buffered_bytes() < kBufferBytes; }
+  // Nothing more can be received.
+  bool ended() const { return ended_; }
+
+ private:
+  // Room for the longest record behind the rest of another.
+  static constexpr std::size_t kBufferBytes = 2 * Link::kMaxContiguous;
+
+  std::size_t buffered_bytes() const { return end_ - begin_; }
+  // The free end of the buffer, where the next bytes go. Moves the rest to the front when that makes more room.
+  std::span<std::byte> room();
+  std::size_t receive(std::span<std::byte> out);
+
+  Fd socket_;
+  LinkFailure& failure_;
+  bool is_tcp_ = false;
+  std::vector<std::byte> buffer_;  // allocated when it is first needed
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  bool shown_ = false;  // `peek` returned all of the buffer, and none of it was consumed
+  bool ended_ = false;
+};
+
+}  // namespace ringcore::transport

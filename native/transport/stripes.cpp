@@ -1,0 +1,130 @@
+#include "transport/stripes.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <poll.h>
+
+namespace ringcore::transport {
+namespace {
+
+// Enough to keep a connection busy until the sender comes by again, little enough that a slow connection holds nothing
+// up that a faster one could have carried.
+constexpr unsigned kUnsentBytes = 256 * 1024;
+
+}  // namespace
+
+Stripes::Stripes(std::vector<Fd> sockets, LinkFailure& failure) : heads_(sockets.size()) {
+  connections_.reserve(sockets.size());
+  for (Fd& socket : sockets) connections_.emplace_back(std::move(socket), failure);
+  if (!is_striped()) return;
+  for (Connection& connection : connections_) connection.limit_unsent(kUnsentBytes);
+}
+
+std::size_t Stripes::write(std::span<const std::byte> bytes) {
+  if (!is_striped()) {
+    const std::size_t taken = connections_.front().send({}, bytes);
+    short_write_ = taken < bytes.size();
+    return taken;
+  }
+  const std::size_t asked = bytes.size();
+  while (!bytes.empty()) {
+    if (outgoing_.left == 0) {
+      if (!begin_block(bytes)) break;
+      continue;
+    }
+    const auto header = std::as_bytes(std::span(&outgoing_.block, 1)).subspan(outgoing_.header_sent);
+    const std::size_t size = std::min(bytes.size(), outgoing_.left);
+    const std::size_t sent = connections_[outgoing_.connection].send(header, bytes.first(size));
+    if (sent == 0) break;
+    const std::size_t of_header = std::min(sent, header.size());
+    outgoing_.header_sent += of_header;
+    outgoing_.left -= sent - of_header;
+    bytes = bytes.subspan(sent - of_header);
+  }
+  short_write_ = !bytes.empty();
+  return asked - bytes.size();
+}
+
+// Sends the beginning of the next block over the first connection that has room, beginning behind the last one.
+bool Stripes::begin_block(std::span<const std::byte>& bytes) {
+  const std::size_t size = std::min(bytes.size(), kMaxBlockBytes);
+  const Block block{.number = outgoing_.block.number + 1, .bytes = static_cast<std::uint32_t>(size)};
+  const auto header = std::as_bytes(std::span(&block, 1));
+  for (std::size_t i = 1; i <= connections_.size(); ++i) {
+    const std::size_t index = (outgoing_.connection + i) % connections_.size();
+    const std::size_t sent = connections_[index].send(header, bytes.first(size));
+    if (sent == 0) continue;
+    const std::size_t of_header = std::min(sent, sizeof(Block));
+    const std::size_t of_bytes = sent - of_header;
+    outgoing_ = {.block = block, .connection = index, .header_sent = of_header, .left = size - of_bytes};
+    bytes = bytes.subspan(of_bytes);
+    return true;
+  }
+  return false;
+}
+
+bool Stripes::find_next_block() {
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    if (!heads_[i]) {
+      const std::span<const std::byte> arrived = connections_[i].peek();
+      if (arrived.size() < sizeof(Block)) continue;
+      std::memcpy(&heads_[i].emplace(), arrived.data(), sizeof(Block));
+      connections_[i].consume(sizeof(Block));
+    }
+    if (heads_[i]->number != incoming_.next_number + 1) continue;
+    incoming_ = {.connection = i, .left = heads_[i]->bytes, .next_number = heads_[i]->number};
+    heads_[i].reset();
+    return true;
+  }
+  return false;
+}
+
+std::span<const std::byte> Stripes::peek() {
+  if (!is_striped()) return connections_.front().peek();
+  if (incoming_.left == 0 && !find_next_block()) return {};
+  const std::span<const std::byte> arrived = connections_[incoming_.connection].peek();
+  return arrived.first(std::min(arrived.size(), incoming_.left));
+}
+
+void Stripes::consume(std::size_t bytes) {
+  connections_[incoming_.connection].consume(bytes);
+  if (is_striped()) incoming_.left -= bytes;
+}
+
+std::size_t Stripes::read(std::span<std::byte> out) {
+  if (!is_striped()) return connections_.front().read(out);
+  std::size_t taken = 0;
+  while (taken < out.size() && (incoming_.left > 0 || find_next_block())) {
+    const std::size_t size = std::min(out.size() - taken, incoming_.left);
+    const std::size_t got = connections_[incoming_.connection].read(out.subspan(taken, size));
+    if (got == 0) break;
+    incoming_.left -= got;
+    taken += got;
+  }
+  return taken;
+}
+
+bool Stripes::fill() {
+  bool news = false;
+  for (Connection& connection : connections_) news |= connection.fill();
+  return news;
+}
+
+bool Stripes::ended() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) { return connection.ended(); });
+}
+
+void Stripes::add_wait_fds(std::vector<pollfd>& fds, bool open) const {
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    const int readable = connections_[i].wants_bytes() ? POLLIN | POLLRDHUP : 0;
+    // In the middle of a block only its own connection can take more.
+    const bool may_take = outgoing_.left == 0 || outgoing_.connection == i;
+    const int writable = open && short_write_ && may_take ? POLLOUT : 0;
+    if ((readable | writable) != 0) fds.push_back({connections_[i].fd(), static_cast<short>(readable | writable), 0});
+  }
+}
+
+}  // namespace ringcore::transport

@@ -1,0 +1,170 @@
+"""This host's addresses, and which of them the user has chosen by network or by interface."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringcore._errors import BootstrapError
+
+# Above this, in Mbit/s, one TCP connection seldom fills a link.
+_FAST_MBITS = 10_000
+# PCI vendors whose clouds limit what one connection carries: Amazon (ENA), Google (gVNIC).
+_VENDORS_THAT_LIMIT_FLOWS = ("0x1d0f", "0x1ae0")
+_CONNECTIONS_WHERE_ONE_IS_SLOW = 4
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of an interface of this host.
+
+    Attributes:
+        interface: Its name, which means nothing on other hosts.
+        ip: IPv4 or IPv6, without a scope.
+        prefix: Bits of `ip` that name its network.
+    """
+
+    interface: str
+    ip: str
+    prefix: int
+
+    def __str__(self) -> str:
+        return f"{self.interface} {self.ip}/{self.prefix}"
+
+    @property
+    def is_link_local(self) -> bool:
+        """Whether it is one of IPv6 that means something on its own link only."""
+        return ":" in self.ip and ipaddress.ip_address(self.ip).is_link_local
+
+    def sockaddr(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+        """What `bind` takes."""
+        return sockaddr(self.ip, port, self.interface)
+
+
+def sockaddr(ip: str, port: int, interface: str) -> tuple[str, int] | tuple[str, int, int, int]:
+    """What `bind` and `connect` take; `interface` of this host leads to `ip` where that is link-local."""
+    if ":" not in ip:
+        return ip, port
+    scope = socket.if_nametoindex(interface) if ipaddress.ip_address(ip).is_link_local else 0
+    return ip, port, 0, scope
+
+
+class _SockAddr(ctypes.Structure):
+    _fields_ = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))
+
+
+class _IfAddrs(ctypes.Structure):
+    pass
+
+
+# struct ifaddrs of getifaddrs(3); what follows the mask is not read.
+_IfAddrs._fields_ = [
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_SockAddr)),
+    ("mask", ctypes.POINTER(_SockAddr)),
+]
+_IFF_UP = 0x1
+
+
+def addresses() -> list[Address]:
+    """The addresses of the interfaces that are up, in the system's order.
+
+    Raises:
+        BootstrapError: The system does not tell them.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        raise BootstrapError(f"the addresses of this host cannot be read: {os.strerror(ctypes.get_errno())}")
+    try:
+        return list(_read(first))
+    finally:
+        libc.freeifaddrs(first)
+
+
+def _read(entry: ctypes._Pointer[_IfAddrs]) -> Iterator[Address]:
+    while entry:
+        item = entry.contents
+        if item.flags & _IFF_UP and item.address and item.mask:
+            ip, mask = _packed(item.address.contents), _packed(item.mask.contents, item.address.contents.family)
+            if ip is not None and mask is not None:
+                family = socket.AF_INET if len(ip) == 4 else socket.AF_INET6
+                prefix = int.from_bytes(mask, "big").bit_count()
+                yield Address(item.name.decode(), socket.inet_ntop(family, ip), prefix)
+        entry = item.next
+
+
+def _packed(address: _SockAddr, family: int | None = None) -> bytes | None:
+    family = address.family if family is None else family
+    data = bytes(address.data)
+    if family == socket.AF_INET:
+        return data[2:6]  # behind the port
+    if family == socket.AF_INET6:
+        return data[6:22]  # behind the port and the flow
+    return None
+
+
+def choose(networks: Sequence[str], interfaces: Sequence[str]) -> list[Address]:
+    """This host's addresses in these networks or on these interfaces, in the order in which those are given.
+
+    Of an interface that has others, link-local addresses are left out.
+    """
+    found: dict[Address, None] = {}
+    here = addresses()
+    for network in map(_network, networks):
+        found.update({a: None for a in here if ipaddress.ip_address(a.ip) in network})
+    for interface in interfaces:
+        own = [a for a in here if a.interface == interface]
+        found.update({a: None for a in own if not a.is_link_local} or dict.fromkeys(own))
+    return list(found)
+
+
+@functools.cache
+def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network(cidr, strict=False)
+
+
+def towards(host: str) -> Address:
+    """The address of this host that packets to another one come from.
+
+    Raises:
+        BootstrapError: There is no route, or the host does not resolve.
+    """
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        # No packet is sent: the kernel only looks which of our addresses it would use on that route.
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            ip = str(probe.getsockname()[0]).partition("%")[0]
+    except OSError as error:
+        raise BootstrapError(f"there is no route to the rendezvous host {host!r} ({error})") from error
+    return next((a for a in addresses() if a.ip == ip), Address("", ip, 128 if ":" in ip else 32))
+
+
+def share_network(first: tuple[str, int], second: tuple[str, int]) -> bool:
+    """Whether two addresses, each with its prefix, lie in one network."""
+    if (":" in first[0]) != (":" in second[0]) or first[1] != second[1]:
+        return False
+    return ipaddress.ip_address(second[0]) in _network(f"{first[0]}/{first[1]}")
+
+
+def connections_for(address: Address) -> int:
+    """How many TCP connections it takes to fill the link behind an address, as far as the system tells."""
+    device = Path("/sys/class/net", address.interface or "-")
+    try:
+        fast = int((device / "speed").read_text()) > _FAST_MBITS
+    except (OSError, ValueError):
+        fast = False
+    try:
+        limited = (device / "device" / "vendor").read_text().strip() in _VENDORS_THAT_LIMIT_FLOWS
+    except OSError:
+        limited = False
+    return _CONNECTIONS_WHERE_ONE_IS_SLOW if fast or limited else 1

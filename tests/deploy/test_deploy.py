@@ -1,0 +1,185 @@
+"""What is in deploy/: valid by the published schemas, the same in the chart, and started for real on several hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.deployment import CHART, DEPLOY, ROOT, default_values, load, render, tool, validate
+from support.mpis import installed
+from support.namespaces import Host, environ_with_ssh, namespaces
+from support.processes import clean_environ
+
+LIMIT_S = 60.0
+# Template -> the value that asks for it.
+TEMPLATES = {"indexed-job.yaml": "indexedJob", "mpijob.yaml": "mpiJob", "cluster-training-runtime.yaml": "runtime"}
+PROGRAM = """
+import os, socket
+import numpy as np
+import ringcore
+ringcore.init()
+total = ringcore.allreduce(np.full(1000, ringcore.rank() + 1.0), op=ringcore.Sum, name="total")[0]
+words = ["PLACE", ringcore.rank(), ringcore.size(), ringcore.local_rank(), socket.gethostname(), total]
+os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+ringcore.shutdown()
+"""
+
+
+def pod_templates(node: Any) -> Iterator[dict[str, Any]]:
+    """Those anywhere in a document."""
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        if isinstance(value, dict) and "containers" in value.get("spec", {}):
+            yield value
+        yield from pod_templates(value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"ranksPerWorker": 2, "workers": 3, "gpus": 2, "name": "other", "command": ["a b", 'c"d']}],
+    ids=["default", "other"],
+)
+def test_what_the_chart_renders_is_valid(tmp_path: Path, values: dict[str, Any]) -> None:
+    documents: list[tuple[str, dict[str, Any]]] = []
+    for template, wanted in TEMPLATES.items():
+        assert load(render(template, tmp_path, **{**dict.fromkeys(TEMPLATES.values(), False), **values})) == []
+        for document in load(render(template, tmp_path, **{wanted: True, **values})):
+            group = document["apiVersion"].partition("/")[0]
+            if group in ("v1", "batch"):
+                documents.append(("core", document))
+            elif group == "trainer.kubeflow.org":
+                documents.append(("runtime", document))
+            # No package has a schema of MPIJobs: of one, the pods are looked at.
+            for index, pod in enumerate(pod_templates(document)):
+                whole = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"pod-{index}"}}
+                documents.append(("core", {**whole, "template": pod}))
+    assert len(documents) == 7
+    validate(documents)
+
+
+def test_a_document_that_does_not_fit_is_found(tmp_path: Path) -> None:
+    service, job = load(render("indexed-job.yaml", tmp_path))
+    (runtime,) = load(render("cluster-training-runtime.yaml", tmp_path, runtime=True))
+    job["spec"]["completion"] = 4
+    runtime["spec"]["mlPolicy"]["numNode"] = 2
+    for kind, document in (("core", job), ("runtime", runtime)):
+        with pytest.raises(AssertionError):
+            validate([(kind, document)])
+    validate([("core", service)])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_manifests_are_the_chart_with_its_default_values(tmp_path: Path, template: str) -> None:
+    manifest = (DEPLOY / "kubernetes" / template).read_text()
+    assert manifest.strip() == render(template, tmp_path, **{TEMPLATES[template]: True}).strip()
+
+
+def test_the_charts_files_are_what_helm_asks_for() -> None:
+    (chart,) = load((CHART / "Chart.yaml").read_text())
+    assert {"apiVersion", "name", "version"} <= set(chart) and chart["name"] == CHART.name
+    used = set(re.findall(r"\.Values\.(\w+)", "".join(p.read_text() for p in (CHART / "templates").iterdir())))
+    assert used == set(default_values())
+
+
+def test_images() -> None:
+    for path in sorted((DEPLOY / "docker").iterdir()):
+        # Not asked for: pinned versions of Debian's packages, of which a mirror keeps only the newest.
+        words = [tool("hadolint"), "--no-color", "--ignore=DL3008", "--ignore=DL3013", str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        for source in re.findall(r"^COPY (\S+) ", path.read_text(), re.MULTILINE):
+            assert (ROOT / source).exists(), source
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[Host]]:
+    with namespaces(3) as made:
+        key = os.urandom(32)
+        for host in made:  # as Kubernetes mounts the secret
+            script = "mkdir -p /run/secrets/ringcore; cd /run/secrets/ringcore; cat > key; chmod 400 key"
+            subprocess.run(host.command(["sh", "-c", script]), input=key, check=True)
+        yield made
+
+
+@pytest.fixture
+def environ(hosts: list[Host], tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return environ_with_ssh(hosts[0], {**clean_environ(), "PATH": path, "OMP_NUM_THREADS": "1"})
+
+
+def run_pods(
+    hosts: Sequence[Host], container: dict[str, Any], own: Sequence[dict[str, str]], environ: dict[str, str],
+    folder: Path, begun: Callable[[], object] = lambda: None,
+) -> list[str]:  # fmt: skip
+    """Starts a container on each host as the kubelet does, `own` being what the controller adds to its variables."""
+    processes = []
+    for host, added in zip(hosts, own, strict=True):
+        variables = {**added, **{item["name"]: item["value"] for item in container.get("env", [])}}
+        words = [*container["command"], *container.get("args", [])]
+        words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word) for word in words]  # noqa: B023
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        processes.append(host.popen(words, env={**environ, **variables}, cwd=folder, **pipes))
+    begun()
+    outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
+    for process, (_, error) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, error.decode()
+    text = "".join(output.decode() for output, _ in outputs)
+    return sorted(line[line.index("PLACE") :] for line in text.splitlines() if "PLACE" in line)
+
+
+def name_pods(hosts: Sequence[Host], names: Sequence[str]) -> None:
+    """What the headless service of a job does."""
+    with (hosts[0].directory / "hosts").open("a") as file:
+        file.writelines(f"{host.address} {name}\n" for host, name in zip(hosts, names, strict=True))
+
+
+@pytest.mark.parametrize("each", [1, 2], ids=["one-rank-a-pod", "two-ranks-a-pod"])
+def test_an_indexed_job(hosts: list[Host], environ: dict[str, str], tmp_path: Path, each: int) -> None:
+    name = f"job-{each}"
+    _, job = load(render("indexed-job.yaml", tmp_path, name=name, workers=3, ranksPerWorker=each))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    own = [{"JOB_COMPLETION_INDEX": str(i)} for i in range(job["spec"]["completions"])]
+    # The pods' names come when they run already.
+    subdomain = job["spec"]["template"]["spec"]["subdomain"]
+    names = [f"{name}-{i}.{subdomain}" for i in range(3)]
+    found = run_pods(hosts, container, own, environ, tmp_path, lambda: name_pods(hosts, names))
+    size = 3 * each
+    total = float(size * (size + 1) // 2)
+    assert found == [f"PLACE {r} {size} {r % each} host{r // each} {total}" for r in range(size)]
+
+
+def test_a_node_of_the_kubeflow_trainer(hosts: list[Host], environ: dict[str, str], tmp_path: Path) -> None:
+    (runtime,) = load(render("cluster-training-runtime.yaml", tmp_path, runtime=True))
+    (pod,) = pod_templates(runtime)
+    (container,) = pod["spec"]["containers"]
+    common = {"PET_NNODES": "3", "PET_MASTER_ADDR": "host0", "PET_MASTER_PORT": "29500"}
+    for asked, each in (("auto", 1), ("2", 2)):
+        own = [{**common, "PET_NODE_RANK": str(i), "PET_NPROC_PER_NODE": asked} for i in range(3)]
+        found = run_pods(hosts, container, own, environ, tmp_path)
+        assert [line.split()[1:5] for line in found] == [
+            [str(r), str(3 * each), str(r % each), f"host{r // each}"] for r in range(3 * each)
+        ]
+
+
+def test_the_launcher_of_an_mpi_job(hosts: list[Host], environ: dict[str, str], tmp_path: Path) -> None:
+    """The launcher's pod has no ranks; the workers' run sshd."""
+    mpi = installed("Open MPI")
+    command = [sys.executable, str(tmp_path / "train.py")]
+    (job,) = load(render("mpijob.yaml", tmp_path, mpiJob=True, command=command))
+    launcher, worker = (pod["spec"]["containers"][0] for pod in pod_templates(job))
+    assert worker["command"][0] == "/usr/sbin/sshd"
+    # The operator mounts it, like the ssh keys.
+    (tmp_path / "hostfile").write_text("host1 slots=1\nhost2 slots=1\n")
+    launcher["command"] = [
+        word.replace("/etc/mpi/hostfile", str(tmp_path / "hostfile")) for word in launcher["command"]
+    ]
+    root = {f"{name}_ALLOW_RUN_AS_ROOT{rest}": "1" for name in ("OMPI", "PRTE") for rest in ("", "_CONFIRM")}
+    mpi_environ = {**environ, **root, "PATH": f"{mpi.programs}:{environ['PATH']}"}
+    found = run_pods(hosts[:1], launcher, [{}], mpi_environ, tmp_path)
+    assert found == ["PLACE 0 2 0 host1 3.0", "PLACE 1 2 0 host2 3.0"]

@@ -1,0 +1,201 @@
+"""Jobs on several hosts, each started by one of the launchers that there are; the hosts are network namespaces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.mpis import installed
+from support.namespaces import Host, environ_with_ssh, namespaces
+from support.processes import RINGRUN, clean_environ, eventually
+from support.slurm import Slurm, slurm
+
+LIMIT_S = 60.0
+PLACE = """
+import os, socket
+import numpy as np
+import ringcore
+ringcore.init()
+total = ringcore.allreduce(np.full(100_000, ringcore.rank() + 1.0), op=ringcore.Sum, name="total")
+assert (total == total[0]).all()
+transports = ringcore._context.context().runtime.transports()
+words = [ringcore.rank(), ringcore.size(), ringcore.local_rank(), socket.gethostname(), total[0], *transports]
+os.write(1, (" ".join(["PLACE", *map(str, words)]) + "\\n").encode())
+ringcore.shutdown()
+"""
+ONE_EACH = [
+    f"PLACE {rank} 4 0 host{rank} 10.0 {' '.join('self' if peer == rank else 'tcp' for peer in range(4))}"
+    for rank in range(4)
+]
+TWO_EACH = [
+    "PLACE 0 4 0 host0 10.0 self shm tcp tcp",
+    "PLACE 1 4 1 host0 10.0 shm self tcp tcp",
+    "PLACE 2 4 0 host1 10.0 tcp tcp self shm",
+    "PLACE 3 4 1 host1 10.0 tcp tcp shm self",
+]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[Host]]:
+    with namespaces(4) as made:
+        yield made
+
+
+@pytest.fixture
+def environ(hosts: list[Host], tmp_path: Path) -> dict[str, str]:
+    """A user's, whose home directory is the same on all hosts and has never seen ringcore."""
+    (tmp_path / "home").mkdir()
+    return {**environ_with_ssh(hosts[0], clean_environ()), "HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "place.py"
+    path.write_text(PLACE)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with slurm(hosts, tmp_path_factory.mktemp("cluster") / "slurm") as running:
+        yield running
+
+
+def places(output: str) -> list[str]:
+    return sorted(line[line.index("PLACE") :] for line in output.splitlines() if "PLACE" in line)
+
+
+def checked(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def on_all(hosts: list[Host], commands: list[list[str]], environs: list[dict[str, str]]) -> list[str]:
+    """The output of commands that run at the same time, one a host."""
+    started = [
+        host.popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for host, command, environ in zip(hosts, commands, environs, strict=False)
+    ]
+    outputs = [process.communicate(timeout=LIMIT_S) for process in started]
+    for process, (_, error) in zip(started, outputs, strict=True):
+        assert process.returncode == 0, error.decode()
+    return [output.decode() for output, _ in outputs]
+
+
+def test_ringrun_over_ssh(hosts: list[Host], environ: dict[str, str], program: str) -> None:
+    for text, expected in (("host0:1,host1:1,host2:1,host3:1", ONE_EACH), ("host0:2,host1:2", TWO_EACH)):
+        command = [*RINGRUN, "-H", text, "--network", "10.213.0.0/16", "--network", "10.99.0.0/16", program]
+        assert places(checked(hosts[0].run(command, env=environ, timeout=LIMIT_S))) == expected
+
+
+def test_mpirun_over_ssh(hosts: list[Host], environ: dict[str, str], program: str) -> None:
+    names = ",".join(host.name for host in hosts)
+    where = {
+        "Open MPI": ["--host", names, "-x", "MASTER_ADDR=host0", "-x", "HOME"],
+        "MPICH": [
+            "-hosts",
+            names,
+            "-launcher",
+            "ssh",
+            "-genv",
+            "MASTER_ADDR",
+            "host0",
+            "-genv",
+            "MASTER_PORT",
+            "29500",
+        ],
+    }
+    for name, words in where.items():
+        mpi = installed(name)
+        command = [*mpi.launch(4), *words, sys.executable, program]
+        path = f"{mpi.programs}:{environ['PATH']}"
+        said = checked(hosts[0].run(command, env={**environ, **mpi.environ(), "PATH": path}, timeout=LIMIT_S))
+        # Through MPI, or over TCP where this ringcore was built without it.
+        assert [line.replace("mpi", "tcp") for line in places(said)] == ONE_EACH, name
+
+
+def test_torchrun_on_each_host(hosts: list[Host], environ: dict[str, str], program: str) -> None:
+    words = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=host0", "--master-port=29500"]
+    commands = [[sys.executable, "-m", "torch.distributed.run", *words, f"--node-rank={i}", program] for i in range(2)]
+    assert places("".join(on_all(hosts, commands, [environ] * 2))) == TWO_EACH
+
+
+def test_the_plain_variables(hosts: list[Host], environ: dict[str, str], program: str) -> None:
+    common = {**environ, "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    environs = [{**common, "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "RANK": str(r)} for r in range(4)]
+    assert places("".join(on_all(hosts, [[sys.executable, program]] * 4, environs))) == ONE_EACH
+    # The key that rank 0 has made is this user's alone, and is taken again.
+    key = Path(environ["HOME"], ".ringcore", "key")
+    before = key.read_bytes()
+    assert key.stat().st_mode & 0o777 == 0o600 and len(before) == 32
+    on_all(hosts, [[sys.executable, program]] * 4, environs)
+    assert key.read_bytes() == before
+    assert os.listdir(key.parent) == ["key"]
+
+
+def test_too_little_is_told(hosts: list[Host], environ: dict[str, str], program: str) -> None:
+    lonely = {**environ, "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    done = hosts[0].run([sys.executable, program], env=lonely)
+    assert done.returncode == 1
+    assert "set MASTER_ADDR to the host of rank 0 and MASTER_PORT" in done.stderr
+    unshared = {**lonely, "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "RINGCORE_START_TIMEOUT_S": "0.3"}
+    done = hosts[1].run([sys.executable, program], env=unshared)
+    assert "host1 has no key" in done.stderr and "Copy it to this host, or set RINGCORE_KEY_FILE" in done.stderr
+
+
+def test_srun(cluster: Slurm, environ: dict[str, str], program: str) -> None:
+    said = checked(cluster.run(["srun", "-N4", "-n4", sys.executable, program], environ, timeout=LIMIT_S))
+    assert places(said) == ONE_EACH
+    said = checked(cluster.run(["srun", "-N2", "-n4", "-w", "host0,host1", sys.executable, program], environ))
+    assert places(said) == TWO_EACH
+
+
+REQUEUED = """
+import os, time
+import numpy as np
+import ringcore
+ringcore.init()
+one = np.ones(1000, np.float32)
+path = f"steps.{ringcore.rank()}"
+done = int(open(path).read()) if os.path.exists(path) else 0  # the checkpoint
+again = bool(os.environ.get("SLURM_RESTART_COUNT"))
+while done < 5 or not again:
+    ringcore.allreduce(one, op=ringcore.Sum, name="step")
+    done += 1
+    with open("new." + path, "w") as file: file.write(str(done))
+    os.rename("new." + path, path)
+    time.sleep(0.01)
+print("RESUMED", ringcore.rank(), ringcore.size(), done >= 5, flush=True)
+ringcore.shutdown()
+"""
+
+
+def test_a_batch_job_that_is_requeued_goes_on(cluster: Slurm, environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(REQUEUED)
+    batch = tmp_path / "job.sh"
+    batch.write_text(f"#!/bin/sh\n#SBATCH -N2 -n2 --requeue --open-mode=append\nsrun {sys.executable} train.py\n")
+    submitted = cluster.run(["sbatch", "--parsable", "-o", "out", str(batch)], environ, cwd=tmp_path)
+    job = checked(submitted).strip()
+    out = tmp_path / "out"
+    eventually(lambda: all((tmp_path / f"steps.{r}").exists() for r in range(2)), "the job has begun", LIMIT_S)
+    checked(cluster.run(["scontrol", "requeue", job], environ))
+
+    def resumed() -> bool:
+        if out.read_text().count("RESUMED") == 2:
+            return True
+        # Slurm would hold a requeued job back for two minutes.
+        cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], environ)
+        return False
+
+    try:
+        eventually(resumed, "the job has run again to its end", LIMIT_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{out.read_text()}\n{cluster.logs()}") from None
+    assert {"RESUMED 0 2 True", "RESUMED 1 2 True"} <= set(out.read_text().splitlines())
