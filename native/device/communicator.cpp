@@ -89,8 +89,9 @@ void Communicator::fail(nccl::Result result, const char* call) const {
   const bool lost = result == nccl::kRemoteError || result == nccl::kSystemError;
   const char* detail = nccl_api().ncclGetLastError(comm_);
   throw Error(lost ? ErrorKind::kPeerLost : ErrorKind::kResource,
-              std::string(call) + ": " + nccl_api().ncclGetErrorString(result) + " (NCCL error " + std::to_string(result) +
-                  ")" + (detail == nullptr || *detail == '\0' ? "" : std::string(": ") + detail) +
+              std::string(call) + ": " + nccl_api().ncclGetErrorString(result) + " (NCCL error " +
+                  std::to_string(result) + ")" +
+                  (detail == nullptr || *detail == '\0' ? "" : std::string(": ") + detail) +
                   ". Remedy: set NCCL_DEBUG=WARN to see more; shutdown() and init() make this process usable again.");
 }
 

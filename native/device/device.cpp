@@ -29,10 +29,9 @@ int Device::ordinal_of(const void* memory) {
   return ordinal;
 }
 
-int Device::count() {
-  int count = 0;
-  check_cuda(driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
-  return count;
+int Device::current_ordinal() {
+  int ordinal = 0;
+  return driver().cuCtxGetDevice(&ordinal) == cuda::kSuccess ? ordinal : 0;
 }
 
 Device::Device(int ordinal) : ordinal_(ordinal) {

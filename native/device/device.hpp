@@ -21,7 +21,8 @@ class Device {
   static Device& of(int ordinal);
   // Of memory. Throws Error{kInvalidArgument} for what is no memory of a GPU.
   static int ordinal_of(const void* memory);
-  static int count();
+  // Of the calling thread's current context; 0 where it has none.
+  static int current_ordinal();
 
   int ordinal() const { return ordinal_; }
   const std::array<char, 16>& uuid() const { return uuid_; }

@@ -8,8 +8,9 @@ import time
 import pytest
 import ringcore
 from support import mpis, ranks
+from support.gpu import double_environ
 
-from conformance.adapters import ADAPTERS, LACKS, VARIANTS
+from conformance.adapters import ADAPTERS, GPUS, LACKS, VARIANTS
 from conformance.cases import CASES
 
 
@@ -25,6 +26,7 @@ JOBS = [
     for size in (2, 3)
     if adapter in ADAPTERS or (transport, size) == ("shm", 2)
 ] + [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
+JOBS += [("gpu", "shm", 2), ("gpu", "shm", 3), ("gpu_shared", "shm", 2), ("gpu_without_kernels", "shm", 2)]
 
 
 def run_cases(adapter_name: str) -> dict:
@@ -55,7 +57,8 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         results = mpis.installed(transport).run(run_cases, size, directory, adapter, env=env)
         transport = "mpi"
     else:
-        results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=60)
+        env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS[adapter]) if adapter in GPUS else {})}
+        results = ranks.run(run_cases, size, directory, adapter, env=env, limit_s=60)
     for rank, result in enumerate(results):
         expected = [transport] * size
         expected[rank] = "self"

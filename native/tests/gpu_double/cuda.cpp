@@ -30,7 +30,8 @@ struct Event {
   std::uint64_t reached = 0;
 };
 
-thread_local std::vector<void*> contexts;
+thread_local std::vector<void*> contexts;  // of the calling thread, the current one last
+std::array<char, 64> contexts_of_devices;  // their addresses
 
 std::shared_ptr<Event>& event_of(void* handle) { return *static_cast<std::shared_ptr<Event>*>(handle); }
 
@@ -61,18 +62,12 @@ EXPORT Result cuGetErrorString(Result error, const char** text) {
   return kSuccess;
 }
 
-EXPORT Result cuDeviceGetCount(int* count) {
-  *count = static_cast<int>(setting("GPU_DOUBLE_DEVICES", 8));
-  return kSuccess;
-}
-
 EXPORT Result cuDeviceGet(int* device, int ordinal) {
   if (ordinal < 0 || ordinal >= setting("GPU_DOUBLE_DEVICES", 8)) return kInvalidDevice;
   *device = ordinal;
   return kSuccess;
 }
 
-// GPUs beyond the first are others in each process, unless GPU_DOUBLE_SHARED=1.
 EXPORT Result cuDeviceGetUuid_v2(void* uuid, int device) {
   std::array<char, 16> bytes{};
   bytes[0] = static_cast<char>(device + 1);
@@ -92,7 +87,6 @@ EXPORT Result cuDeviceGetAttribute(int* value, int attribute, int) {
 }
 
 EXPORT Result cuDevicePrimaryCtxRetain(void** context, int device) {
-  static std::array<char, 64> contexts_of_devices;
   *context = &contexts_of_devices[device];
   return kSuccess;
 }
@@ -106,6 +100,12 @@ EXPORT Result cuCtxPopCurrent_v2(void** context) {
   if (contexts.empty()) return kInvalidContext;
   *context = contexts.back();
   contexts.pop_back();
+  return kSuccess;
+}
+
+EXPORT Result cuCtxGetDevice(int* device) {
+  if (contexts.empty()) return kInvalidContext;
+  *device = static_cast<int>(static_cast<char*>(contexts.back()) - contexts_of_devices.data());
   return kSuccess;
 }
 

@@ -5,7 +5,8 @@
 // is overwritten; collectives run in their stream, across processes and threads; group calls; communicators connect in
 // the background; errors and aborts are asynchronous. Kernels are host functions of the same names.
 //
-// GPU_DOUBLE_DEVICES (2 unless set): how many GPUs there are. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything.
+// GPU_DOUBLE_DEVICES (8 unless set): how many GPUs there are. GPU_DOUBLE_DEVICE: on which of them all memory is taken
+// to lie. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything.
 // GPU_DOUBLE_HANG=N: this process's N-th collective, from 1, does not end before its communicator is aborted.
 // GPU_DOUBLE_FAIL=N: it ends with an asynchronous error instead.
 #pragma once

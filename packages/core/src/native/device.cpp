@@ -43,10 +43,12 @@ void register_device(nb::module_& module) {
         }
         return rows;
       },
-      "(name, path, version, why it cannot be used) of each of NVIDIA's libraries.", nb::call_guard<nb::gil_scoped_release>());
+      "(name, path, version, why it cannot be used) of each of NVIDIA's libraries.",
+      nb::call_guard<nb::gil_scoped_release>());
   module.def(
       "device_of", [](std::uintptr_t address) { return device::Device::ordinal_of(reinterpret_cast<void*>(address)); },
       nb::arg("address"), "The number of the GPU that memory lies on.");
+  module.def("current_device", &device::Device::current_ordinal, "The number of the GPU that this thread works on.");
 }
 
 }  // namespace ringcore::python

@@ -99,8 +99,7 @@ class PythonRuntime {
 
   void free_abandoned() {
     if (abandoned_.empty()) return;
-    const auto running =
-        std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) {
+    const auto running = std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) {
       return item.first->done() && engine::has_landed(*item.first);
     });
     // What is freed may drop other handles, which come here again: it is freed last.
@@ -153,7 +152,8 @@ class PythonHandle {
   // Dropped without a wait, or its wait was interrupted: the engine still reads and writes the memory.
   ~PythonHandle() {
     if (operation_ == nullptr || runtime_.is_none()) return;
-    if (!operation_->done() || !engine::has_landed(*operation_)) runtime().abandon(std::move(operation_), std::move(memory_));
+    if (!operation_->done() || !engine::has_landed(*operation_))
+      runtime().abandon(std::move(operation_), std::move(memory_));
   }
 
   // True when it has ended; lets an open bucket go, because somebody is interested.

@@ -72,7 +72,7 @@ def device_buffer(array: Any, *, writable: bool) -> Buffer | None:
     device = getattr(array, "device", None) if isinstance(array, DeviceArray) else None
     if device is None:
         # An array of no elements has no memory whose place could be asked for.
-        device = _native.device_of(address) if address else 0
+        device = _native.device_of(address) if address else _native.current_device()
     return Buffer(address, shape, code, array, device, shown.get("stream") or 0)
 
 
