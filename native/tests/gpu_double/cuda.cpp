@@ -293,3 +293,44 @@ EXPORT int nvrtcGetProgramLog(void*, char* log) {
   std::memcpy(log, "refused", 8);
   return 0;
 }
+
+// Of tests alone: what a stream is given runs only after it was let go.
+
+namespace gpu_double {
+namespace {
+
+struct Gate {
+  std::mutex mutex;  // Guards: open.
+  std::condition_variable changed;
+  bool open = false;
+};
+
+std::mutex gates_mutex;  // Guards: gates.
+std::map<void*, std::shared_ptr<Gate>> gates;
+
+}  // namespace
+}  // namespace gpu_double
+
+EXPORT void gpu_double_hold(void* stream) {
+  const auto gate = std::make_shared<Gate>();
+  {
+    const std::lock_guard lock(gates_mutex);
+    gates[stream] = gate;
+  }
+  stream_of(stream).push([gate] {
+    std::unique_lock lock(gate->mutex);
+    gate->changed.wait(lock, [&] { return gate->open; });
+  });
+}
+
+EXPORT void gpu_double_let_go(void* stream) {
+  std::shared_ptr<Gate> gate;
+  {
+    const std::lock_guard lock(gates_mutex);
+    gate = std::move(gates[stream]);
+    gates.erase(stream);
+  }
+  const std::lock_guard lock(gate->mutex);
+  gate->open = true;
+  gate->changed.notify_all();
+}
