@@ -1,4 +1,4 @@
-"""What the engine declares of NVIDIA's libraries by hand, and its kernels, against NVIDIA's own headers and compiler."""
+"""What the engine declares of NVIDIA's libraries by hand, and its kernels, against NVIDIA's headers and compiler."""
 
 from __future__ import annotations
 

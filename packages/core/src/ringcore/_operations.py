@@ -51,7 +51,8 @@ def allreduce(
 
     Args:
         tensor: Contiguous array of any shape, in host memory or on a GPU: uint8, int8, uint16, int16, int32, int64,
-            float16, bfloat16, float32, float64, bool. In host memory 16-bit floats are summed in float32 and rounded once.
+            float16, bfloat16, float32, float64, bool. In host memory 16-bit floats are summed in float32 and rounded
+            once.
         op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`.
         name: Identifies the tensor on all ranks; at most 4096 bytes of UTF-8.
         prescale_factor: Multiplied into the tensor before the reduction.

@@ -24,6 +24,7 @@ from ringcore._context import (
     global_process_set,
     process_set_id_of,
 )
+from ringcore._device import DeviceArray
 from ringcore._errors import InvalidArgument, as_ringcore_error
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
@@ -31,6 +32,7 @@ from ringcore._version import __version__
 __all__ = [
     "DTYPE_CODES",
     "Buffer",
+    "DeviceArray",
     "Handle",
     "ReduceOp",
     "UnsupportedArray",
