@@ -15,7 +15,13 @@ _DOUBLES = "build/native/*/libringcore_gpu_double.so"
 
 
 def double_environ(**settings: str) -> dict[str, str]:
-    """What makes ringcore take the test double for CUDA, NCCL and NVRTC; session `native` compiles it."""
+    """What makes ringcore take the test double for CUDA, NCCL and NVRTC; session `native` compiles it.
+
+    Session `gpu` runs the same tests with the real ones (RINGCORE_TEST_GPUS: how many there are): ranks share GPUs then
+    where NCCL lets them, which must be of version 2.30.
+    """
+    if count := os.environ.get("RINGCORE_TEST_GPUS"):
+        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "RINGCORE_TEST_GPUS": count}
     root = Path(__file__).parents[2]
     given = os.environ.get("RINGCORE_GPU_DOUBLE")
     found = [given] if given else [str(path) for path in root.glob(_DOUBLES) if path.parent.name in ("release", "dev")]
@@ -27,7 +33,8 @@ def double_environ(**settings: str) -> dict[str, str]:
 @functools.cache
 def driver() -> ctypes.CDLL:
     """CUDA's driver, with the primary context of this rank's GPU current in this thread."""
-    os.environ.setdefault("GPU_DOUBLE_DEVICE", os.environ.get("LOCAL_RANK", "0"))
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    os.environ.setdefault("GPU_DOUBLE_DEVICE", str(rank % int(os.environ.get("RINGCORE_TEST_GPUS", "8"))))
     library = ctypes.CDLL(os.environ.get("RINGCORE_CUDA_LIBRARY", "libcuda.so.1"))
     device, context = ctypes.c_int(), ctypes.c_void_p()
     for result in (

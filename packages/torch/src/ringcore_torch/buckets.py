@@ -87,8 +87,8 @@ class Bucket:
         if grad.dtype != self.dtype or grad.device != self.device:
             raise InvalidArgument(
                 f"'{self.names[index]}' was a parameter of {self.dtype} on {_place(self.device)} when its optimizer "
-                f"was wrapped, and has a gradient of {grad.dtype} on {grad.device}; wrap the optimizer after moving the "
-                "model"
+                f"was wrapped, and has a gradient of {grad.dtype} on {grad.device}; wrap the optimizer after moving "
+                "the model"
             )
 
     def seal(self) -> None:
