@@ -124,6 +124,16 @@ Memory::Memory(Device& device, std::size_t bytes, cuda::Stream stream)
              ("allocating " + std::to_string(bytes) + " bytes of GPU " + std::to_string(device.ordinal())).c_str());
 }
 
+Memory::Memory(std::size_t bytes, std::shared_ptr<const Stream> stream)
+    : Memory(stream->device(), bytes, stream->get()) {
+  kept_ = std::move(stream);
+}
+
+void Memory::move_to(cuda::Stream stream) {
+  stream_ = stream;
+  kept_.reset();
+}
+
 Memory::Memory(Memory&& other) noexcept { *this = std::move(other); }
 
 Memory& Memory::operator=(Memory&& other) noexcept {
@@ -131,6 +141,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   std::swap(pointer_, other.pointer_);
   std::swap(bytes_, other.bytes_);
   std::swap(stream_, other.stream_);
+  std::swap(kept_, other.kept_);
   return *this;
 }
 

@@ -96,21 +96,25 @@ class Stream {
 class Memory {
  public:
   Memory() = default;
+  // In a stream that is there for longer than the memory.
   Memory(Device& device, std::size_t bytes, cuda::Stream stream);
+  // In a stream that the memory keeps.
+  Memory(std::size_t bytes, std::shared_ptr<const Stream> stream);
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
   std::byte* data() const { return reinterpret_cast<std::byte*>(pointer_); }
   std::size_t size() const { return bytes_; }
   int ordinal() const { return device_ == nullptr ? -1 : device_->ordinal(); }
-  // From now on it belongs to another stream, which waits for what has happened to it so far.
-  void move_to(cuda::Stream stream) { stream_ = stream; }
+  // From now on it belongs to another stream, which is there for longer, and waits for what has happened to it so far.
+  void move_to(cuda::Stream stream);
 
  private:
   Device* device_ = nullptr;
   cuda::Pointer pointer_ = 0;
   std::size_t bytes_ = 0;
   cuda::Stream stream_ = nullptr;
+  std::shared_ptr<const Stream> kept_;
 };
 
 // Memory of the host that a GPU copies from and to without help of the processor.

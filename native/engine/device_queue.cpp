@@ -45,7 +45,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, con
     problem_ = error.what();
     return;
   }
-  stream_ = std::make_unique<device::Stream>(*device_);
+  stream_ = std::make_shared<const device::Stream>(*device_);
   try {
     std::memcpy(hello_.uuid, device_->uuid().data(), sizeof(hello_.uuid));
     hello_.has_kernels = device_->kernels() != nullptr ? 1 : 0;
@@ -156,7 +156,7 @@ device::Memory DeviceQueue::identity(const Descriptor& descriptor) const {
   const std::size_t bytes = bytes_of(descriptor);
   std::vector<std::byte> values(bytes);
   fill_identity(descriptor.dtype, summing(descriptor.op), values.data(), descriptor.shape.elements());
-  device::Memory memory(*device_, bytes, stream_->get());
+  device::Memory memory(bytes, stream_);
   if (bytes == 0) return memory;
   const device::Driver& driver = device::driver();
   device::check_cuda(driver.cuMemcpyHtoDAsync_v2(device::pointer(memory.data()), values.data(), bytes, stream_->get()),
@@ -189,7 +189,7 @@ void DeviceQueue::begin_fused(DeviceTask& task) {
   const Descriptor& first = task.descriptor();
   std::size_t bytes = 0;
   for (const auto& descriptor : task.descriptors) bytes += padded(bytes_of(*descriptor));
-  if (fusion_.size() < bytes) fusion_ = device::Memory(*device_, bytes, stream_->get());
+  if (fusion_.size() < bytes) fusion_ = device::Memory(bytes, stream_);
   if (task.operations.empty()) {
     Descriptor whole = first;
     whole.shape = Shape{.dims = 1, .extent = {bytes / size_of(first.dtype)}};
@@ -230,7 +230,7 @@ void DeviceQueue::begin_allgather(DeviceTask& task) {
     even = even && operation.result_rows[m] == operation.result_rows[0];
   }
   OnDevice& tensor = *operation.on_device;
-  tensor.result = device::Memory(*device_, rows * row_bytes, stream_->get());
+  tensor.result = device::Memory(rows * row_bytes, stream_);
   if (even) {
     communicator_->all_gather(tensor.input, tensor.result.data(), operation.result_rows[0] * row_bytes,
                               device::nccl::kUint8, stream_->get());
@@ -259,13 +259,13 @@ void DeviceQueue::begin_reducescatter(DeviceTask& task) {
   const std::size_t element = size_of(descriptor.dtype);
   const std::byte* from = tensor.input;
   if (descriptor.prescale != 1.0) {
-    task.work = device::Memory(*device_, bytes_of(descriptor), stream_->get());
+    task.work = device::Memory(bytes_of(descriptor), stream_);
     copy(descriptor, from, task.work.data(), descriptor.shape.elements(), descriptor.prescale);
     from = task.work.data();
   }
   const std::vector<std::uint64_t> blocks =
       dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size_);
-  tensor.result = device::Memory(*device_, blocks[self_] * element, stream_->get());
+  tensor.result = device::Memory(blocks[self_] * element, stream_);
   const int dtype = *device::nccl_dtype(descriptor.dtype);
   const int op = device::nccl_op(descriptor.dtype, descriptor.op);
   if (blocks.front() == blocks.back()) {
@@ -290,7 +290,7 @@ void DeviceQueue::begin_alltoall(DeviceTask& task) {
   for (int m = 0; m < size_; ++m) operation.result_rows[m] = task.contributions[m].splits[self_];
   const std::uint64_t rows =
       std::accumulate(operation.result_rows.begin(), operation.result_rows.end(), std::uint64_t{0});
-  tensor.result = device::Memory(*device_, rows * row_bytes, stream_->get());
+  tensor.result = device::Memory(rows * row_bytes, stream_);
   device::Communicator::Group group(*communicator_);
   const std::byte* from = tensor.input;
   std::byte* to = tensor.result.data();
@@ -377,7 +377,7 @@ void DeviceQueue::give_back(const std::shared_ptr<Operation>& operation) {
   const device::Device::Current current(*device_);
   const bool has_result = tensor.output == nullptr;
   const std::size_t bytes = has_result ? operation->result.size() : operation->bytes();
-  if (has_result) tensor.result = device::Memory(*device_, bytes, stream_->get());
+  if (has_result) tensor.result = device::Memory(bytes, stream_);
   if (bytes > 0) {
     device::check_cuda(device::driver().cuMemcpyHtoDAsync_v2(
                            device::pointer(has_result ? tensor.result.data() : tensor.output),
@@ -431,12 +431,24 @@ void hold_back(const Operation& operation, std::uintptr_t stream) {
       completion->hold_back(stream_of(stream));
     }
     last = completion;
-    tensor.result.move_to(stream_of(stream));
+    tensor.stream = stream;
   };
   if (operation.on_device != nullptr) each(operation);
   for (const auto& part : operation.parts) {
     if (part->on_device != nullptr) each(*part);
   }
+}
+
+std::size_t copy_result(Operation& operation, void* target, std::size_t bytes, std::uintptr_t stream) {
+  device::Memory result = std::move(operation.on_device->result);
+  if (result.size() != bytes || bytes == 0) return result.size();
+  hold_back(operation, stream);
+  const device::Device::Current current(operation.on_device->completion->device());
+  device::check_cuda(device::driver().cuMemcpyDtoDAsync_v2(device::pointer(target), device::pointer(result.data()),
+                                                           bytes, stream_of(stream)),
+                     "cuMemcpyDtoDAsync");
+  result.move_to(stream_of(stream));
+  return bytes;
 }
 
 bool has_landed(const Operation& operation) {

@@ -106,7 +106,7 @@ class DeviceQueue {
   Hello hello_;
   std::string problem_;  // why this rank cannot use NCCL
   device::Device* device_ = nullptr;  // null: this rank has none
-  std::unique_ptr<device::Stream> stream_;
+  std::shared_ptr<const device::Stream> stream_;  // results that nobody has taken keep it
   device::Memory fusion_;
   bool agreed_ = false;
   bool by_nccl_ = false;
@@ -121,6 +121,9 @@ class DeviceQueue {
 void record_ready(Operation& operation);
 // What is given to `stream` from now on waits for the results of an operation that is done.
 void hold_back(const Operation& operation, std::uintptr_t stream);
+// Copies the result of an operation that is done to `target` on its GPU, in `stream`, if it has so many bytes; returns
+// how many it has.
+std::size_t copy_result(Operation& operation, void* target, std::size_t bytes, std::uintptr_t stream);
 // Whether the GPU has ended an operation that is done: its memory is used no more.
 bool has_landed(const Operation& operation);
 

@@ -13,7 +13,7 @@ inline constexpr int kHost = -1;  // the device number of host memory
 
 struct OnDevice {
   int device = kHost;
-  std::uintptr_t stream = 0;         // the framework's, in which the input is made and the result is used
+  std::uintptr_t stream = 0;  // the framework's: in which the input is made; in the end where the result is used
   const std::byte* input = nullptr;  // on the GPU; the operation's own are those of the host while it is staged there
   std::byte* output = nullptr;
   std::shared_ptr<device::Event> ready;  // of the framework's stream: the input is there

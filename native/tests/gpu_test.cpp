@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include "capi/capi.hpp"
 #include "cluster.hpp"
 #include "device/libraries.hpp"
 #include "engine/device_queue.hpp"
@@ -160,6 +161,54 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
     if (rank == 1) return;
     CHECK(result_of(Collective::kAllgather, pair, {}).size() == 14);
   });
+}
+
+// As a custom call of XLA works: it returns when the operation is launched, and its results lie in XLA's memory.
+TEST_CASE("gpu: through the C border") {
+  use_double();
+  engine::RuntimeConfig config;
+  config.engine.links.resize(1);
+  config.engine.host_of = {0};
+  const auto runtime = std::make_shared<engine::Runtime>(std::move(config));
+  capi::set_runtime(runtime);
+  const Framework framework(0);
+  const std::vector<float> values{1, 2, 3};
+  const device::Memory input = framework.tensor(values);
+  const device::Memory output = framework.tensor(std::vector<float>(3));
+  const std::uint64_t shape = values.size();
+  const ringcore_array array{input.data(), &shape, 1, RINGCORE_FLOAT32};
+  struct Call {
+    const Framework& framework;
+    const device::Memory& output;
+    std::int32_t code = -1;
+    std::size_t bytes = 0;
+  } call{framework, output};
+  ringcore_request request{};
+  request.name = "gathered";
+  request.name_bytes = 8;
+  request.collective = RINGCORE_ALLGATHER;
+  request.prescale = request.postscale = 1.0;
+  request.inputs = &array;
+  request.count = 1;
+  request.blocking = 1;
+  request.on_gpu = 1;
+  request.stream = framework.stream();
+  const auto done = [](void* context, ringcore_operation* operation) {
+    auto& ended = *static_cast<Call*>(context);
+    const char* message = nullptr;
+    ended.code = capi::table()->error(operation, &message);
+    CHECK(capi::table()->hold_back(operation, ended.framework.stream()) == RINGCORE_OK);
+    ended.bytes =
+        capi::table()->copy_result(operation, 0, ended.output.data(), ended.output.size(), ended.framework.stream());
+  };
+  capi::table()->submit(&request, done, &call);
+  CHECK(call.code == RINGCORE_OK);
+  CHECK(call.bytes == input.size());
+  std::vector<float> result;
+  framework.read(output, result);
+  framework.synchronize();
+  CHECK(result == values);
+  capi::set_runtime({});
 }
 
 }  // namespace

@@ -172,7 +172,12 @@ class PythonHandle {
   // After a wait: why it was interrupted, or why the operation failed.
   void raise_error();
   // The result of an operation on a GPU, once.
-  device::Memory take_device_result(std::size_t index) { return std::move(part(index).on_device->result); }
+  device::Memory take_device_result(std::size_t index) {
+    const engine::OnDevice& tensor = *part(index).on_device;
+    device::Memory result = std::move(part(index).on_device->result);
+    result.move_to(reinterpret_cast<device::cuda::Stream>(tensor.stream));
+    return result;
+  }
 
   const Operation& part(std::size_t index) const {
     if (!operation_->done()) throw Error(ErrorKind::kInvalidArgument, "the operation has not ended; wait for it first");
