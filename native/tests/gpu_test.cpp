@@ -174,7 +174,8 @@ TEST_CASE("gpu: through the C border") {
   const Framework framework(0);
   const std::vector<float> values{1, 2, 3};
   const device::Memory input = framework.tensor(values);
-  const device::Memory output = framework.tensor(std::vector<float>(3));
+  const std::vector<float> nothing(values.size());
+  const device::Memory output = framework.tensor(nothing);
   const std::uint64_t shape = values.size();
   const ringcore_array array{input.data(), &shape, 1, RINGCORE_FLOAT32};
   struct Call {

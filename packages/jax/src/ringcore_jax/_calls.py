@@ -285,8 +285,8 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
 def _refuse_platform(context: Any, *_: Any, call: Call) -> Any:
     raise InvalidArgument(
         f"{call.title} was called in a program for {', '.join(context.module_context.platforms)}, and this version of "
-        "ringcore works on CPUs and NVIDIA's GPUs; set JAX_PLATFORMS=cpu, or jit the function that calls it with arrays "
-        "that lie there"
+        "ringcore works on CPUs and NVIDIA's GPUs; set JAX_PLATFORMS=cpu, or jit the function that calls it with "
+        "arrays that lie there"
     )
 
 
