@@ -24,10 +24,11 @@ void use_double() {
   device::set_library_paths({{path}, {path}, {path}});
 }
 
-// A function of the double that no library of NVIDIA has.
-void hold_stream(const char* function, device::cuda::Stream stream) {
+// Calls a function of the double that no library of NVIDIA has.
+template <class Argument>
+void tell_double(const char* function, Argument argument) {
   void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
-  reinterpret_cast<void (*)(void*)>(::dlsym(library, function))(stream);
+  reinterpret_cast<void (*)(Argument)>(::dlsym(library, function))(argument);
 }
 
 // What a framework has on the GPU of a rank: a stream, and tensors whose values are made in it.
@@ -81,7 +82,7 @@ TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, an
     const Framework framework(rank);
     std::vector<float> values(1000, static_cast<float>(rank + 1));
     std::vector<float> result;
-    hold_stream("gpu_double_hold", framework.stream());
+    tell_double("gpu_double_hold", framework.stream());
     device::Memory tensor = framework.tensor(values);  // is written only when the stream goes on
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const std::string name = "held";
@@ -91,7 +92,7 @@ TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, an
     CHECK_FALSE(engine::has_landed(*operation));
     engine::hold_back(*operation, framework.handle());
     framework.read(tensor, result);
-    hold_stream("gpu_double_let_go", framework.stream());
+    tell_double("gpu_double_let_go", framework.stream());
     framework.synchronize();
     CHECK(engine::has_landed(*operation));
     CHECK(result == std::vector<float>(1000, 3.0F));
@@ -161,6 +162,27 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
     if (rank == 1) return;
     CHECK(result_of(Collective::kAllgather, pair, {}).size() == 14);
   });
+}
+
+TEST_CASE("gpu: what is captured into a graph is refused, with the reason") {
+  use_double();
+  engine::RuntimeConfig config;
+  config.engine.links.resize(1);
+  config.engine.host_of = {0};
+  engine::Runtime runtime(std::move(config));
+  const Framework framework(0);
+  const std::vector<float> values(3);
+  const device::Memory tensor = framework.tensor(values);
+  const engine::Array array = framework.array(tensor, DType::kFloat32);
+  const std::string name = "captured";
+  tell_double("gpu_double_capture", true);
+  CHECK_THROWS_WITH_AS(runtime.run(engine::make_operation(allreduce(name), array, &array), {}),
+                       doctest::Contains("a CUDA graph is being captured"), Error);
+  tell_double("gpu_double_capture", false);
+  const auto again = engine::make_operation(allreduce(name), array, &array);
+  runtime.run(again, {});
+  CHECK(again->error == nullptr);
+  framework.synchronize();
 }
 
 // As a custom call of XLA works: it returns when the operation is launched, and its results lie in XLA's memory.

@@ -1,5 +1,6 @@
 // The functions of CUDA's driver that ringcore uses (device/cuda_driver.hpp).
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <string>
@@ -32,6 +33,7 @@ struct Event {
 
 thread_local std::vector<void*> contexts;  // of the calling thread, the current one last
 std::array<char, 64> contexts_of_devices;  // their addresses
+std::atomic<bool> capturing = false;
 
 std::shared_ptr<Event>& event_of(void* handle) { return *static_cast<std::shared_ptr<Event>*>(handle); }
 
@@ -133,7 +135,7 @@ EXPORT Result cuStreamSynchronize(void* stream) {
 }
 
 EXPORT Result cuStreamIsCapturing(void*, int* status) {
-  *status = 0;
+  *status = capturing ? 1 : 0;
   return kSuccess;
 }
 
@@ -310,6 +312,9 @@ std::map<void*, std::shared_ptr<Gate>> gates;
 
 }  // namespace
 }  // namespace gpu_double
+
+// Whether every stream is taken to be captured into a graph.
+EXPORT void gpu_double_capture(bool begins) { capturing = begins; }
 
 EXPORT void gpu_double_hold(void* stream) {
   const auto gate = std::make_shared<Gate>();
