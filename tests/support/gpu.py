@@ -47,12 +47,17 @@ def driver() -> ctypes.CDLL:
     return library
 
 
-@functools.cache
-def stream() -> ctypes.c_void_p:
-    """The stream in which this process makes its arrays and uses them: none of CUDA's default ones."""
+def new_stream() -> ctypes.c_void_p:
+    """A stream of this rank's GPU, independent of CUDA's default ones."""
     made = ctypes.c_void_p()
     assert driver().cuStreamCreateWithPriority(ctypes.byref(made), 1, 0) == 0
     return made
+
+
+@functools.cache
+def stream() -> ctypes.c_void_p:
+    """The stream in which this process makes its arrays and uses them."""
+    return new_stream()
 
 
 class GpuArray:
@@ -83,11 +88,17 @@ class GpuArray:
 
 def to_host(array: Any) -> np.ndarray:
     """The values of anything that speaks the CUDA array interface, in the stream of this process."""
+    values = start_to_host(array, stream())
+    assert driver().cuStreamSynchronize(stream()) == 0
+    return values
+
+
+def start_to_host(array: Any, where: ctypes.c_void_p) -> np.ndarray:
+    """What holds the values when the stream has come so far."""
     shown = array.__cuda_array_interface__
     kind = ml_dtypes.bfloat16 if shown["typestr"] == "<V2" else shown["typestr"]
     values = np.empty(shown["shape"], dtype=kind)
     if values.nbytes > 0:
         target, source = ctypes.c_void_p(values.ctypes.data), ctypes.c_uint64(shown["data"][0])
-        assert driver().cuMemcpyDtoHAsync_v2(target, source, ctypes.c_size_t(values.nbytes), stream()) == 0
-        assert driver().cuStreamSynchronize(stream()) == 0
+        assert driver().cuMemcpyDtoHAsync_v2(target, source, ctypes.c_size_t(values.nbytes), where) == 0
     return values
