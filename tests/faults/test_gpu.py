@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,30 +103,6 @@ def test_tensors_in_the_wrong_place_are_refused(tmp_path: Path) -> None:
         assert "lie on different devices" in mixed["message"]
         assert elsewhere["type"] == "InvalidArgument"
         assert f"lies on GPU 5, but this rank has used GPU {rank}" in elsewhere["message"]
-
-
-def change_streams() -> list[float]:
-    from ringcore import adapter
-    from support.exchange import ExchangedArray
-    from support.gpu import driver, new_stream, start_to_host, stream
-
-    ringcore.init()
-    later = new_stream()
-    driver().gpu_double_hold(stream())
-    tensor = ExchangedArray(np.full(10, ringcore.rank() + 1.0), ringcore.rank())  # is written behind that
-    ExchangedArray.current = stream().value
-    handle = adapter.allreduce((tensor,), (tensor,), "moves on", op=ringcore.Sum)
-    ExchangedArray.current = later.value
-    handle.synchronize()
-    values = start_to_host(tensor.array, later)
-    driver().gpu_double_let_go(stream())
-    driver().cuStreamSynchronize(later)
-    return values.tolist()
-
-
-@pytest.mark.skipif("RINGCORE_TEST_GPUS" in os.environ, reason="only the double can hold a stream back")
-def test_the_stream_that_waits_is_the_one_that_uses_the_result(tmp_path: Path) -> None:
-    assert ranks.run(change_streams, 2, tmp_path, env=double_environ()) == [[3.0] * 10] * 2
 
 
 def share() -> float:

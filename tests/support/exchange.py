@@ -55,7 +55,7 @@ def _tensor_of(array: Any, target: Any) -> int:
     return 0
 
 
-def _stream_of(device_type: int, device: int, target: Any) -> int:  # noqa: ARG001
+def _stream_of(device_type: int, device: int, target: Any) -> int:
     target[0] = ExchangedArray.current
     return 0
 
