@@ -14,7 +14,7 @@ Library::Library(const std::string& title, std::span<const std::string> names) :
       handle_ = ::dlopen(name.c_str(), mode);
       if (handle_ != nullptr) {
         link_map* map = nullptr;
-        path_ = ::dlinfo(handle_, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : name;
+        path_ = ::dlinfo(handle_, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 ? map->l_name : name;
         return;
       }
       const char* reason = ::dlerror();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -103,7 +104,7 @@ class Memory {
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
-  std::byte* data() const { return reinterpret_cast<std::byte*>(pointer_); }
+  std::byte* data() const { return std::bit_cast<std::byte*>(pointer_); }
   std::size_t size() const { return bytes_; }
   int ordinal() const { return device_ == nullptr ? -1 : device_->ordinal(); }
   // From now on it belongs to another stream, which is there for longer, and waits for what has happened to it so far.

@@ -18,10 +18,10 @@ constexpr std::size_t kBytesPerThread = 64;
 constexpr unsigned kBlocksPerMultiprocessor = 8;
 
 std::vector<char> compile(int capability) {
-  const Nvrtc& compiler = nvrtc();
+  const Nvrtc& compiler = nvrtc_api();
   struct Program {
-    _nvrtcProgram* handle = nullptr;
-    ~Program() { nvrtc().nvrtcDestroyProgram(&handle); }
+    nvrtc::Program handle = nullptr;
+    ~Program() { nvrtc_api().nvrtcDestroyProgram(&handle); }
   } program;
   check_nvrtc(compiler.nvrtcCreateProgram(&program.handle, kKernelsSource, "ringcore_kernels.cu", 0, nullptr, nullptr),
               "nvrtcCreateProgram");

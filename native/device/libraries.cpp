@@ -104,7 +104,7 @@ void set_library_paths(LibraryPaths known) {
 
 const Driver& driver() { return opened_driver().get(); }
 const Nccl& nccl_api() { return opened_nccl().get(); }
-const Nvrtc& nvrtc() { return opened_nvrtc().get(); }
+const Nvrtc& nvrtc_api() { return opened_nvrtc().get(); }
 
 std::vector<LibraryStatus> library_status() {
   return {opened_driver().status("CUDA driver"), opened_nccl().status("NCCL"), opened_nvrtc().status("NVRTC")};

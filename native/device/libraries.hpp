@@ -22,7 +22,7 @@ void set_library_paths(LibraryPaths paths);
 // Throw Error{kResource} with the reason where there is none; the same each time.
 const Driver& driver();
 const Nccl& nccl_api();
-const Nvrtc& nvrtc();
+const Nvrtc& nvrtc_api();
 
 // For `doctor`. Opens the libraries.
 struct LibraryStatus {

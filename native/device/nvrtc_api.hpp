@@ -3,20 +3,24 @@
 
 #include <cstddef>
 
-struct _nvrtcProgram;
-
 namespace ringcore::device {
+
+namespace nvrtc {
+
+using Program = void*;
+
+}  // namespace nvrtc
 
 struct Nvrtc {
   int (*nvrtcVersion)(int* major, int* minor);
-  int (*nvrtcCreateProgram)(_nvrtcProgram** program, const char* source, const char* name, int header_count,
+  int (*nvrtcCreateProgram)(nvrtc::Program* program, const char* source, const char* name, int header_count,
                             const char* const* headers, const char* const* header_names);
-  int (*nvrtcCompileProgram)(_nvrtcProgram* program, int option_count, const char* const* options);
-  int (*nvrtcDestroyProgram)(_nvrtcProgram** program);
-  int (*nvrtcGetCUBINSize)(_nvrtcProgram* program, std::size_t* bytes);
-  int (*nvrtcGetCUBIN)(_nvrtcProgram* program, char* cubin);
-  int (*nvrtcGetProgramLogSize)(_nvrtcProgram* program, std::size_t* bytes);
-  int (*nvrtcGetProgramLog)(_nvrtcProgram* program, char* log);
+  int (*nvrtcCompileProgram)(nvrtc::Program program, int option_count, const char* const* options);
+  int (*nvrtcDestroyProgram)(nvrtc::Program* program);
+  int (*nvrtcGetCUBINSize)(nvrtc::Program program, std::size_t* bytes);
+  int (*nvrtcGetCUBIN)(nvrtc::Program program, char* cubin);
+  int (*nvrtcGetProgramLogSize)(nvrtc::Program program, std::size_t* bytes);
+  int (*nvrtcGetProgramLog)(nvrtc::Program program, char* log);
 };
 
 // Calls `visit(name, pointer)` for each function of the table.

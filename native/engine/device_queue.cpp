@@ -1,6 +1,7 @@
 #include "engine/device_queue.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -27,7 +28,7 @@ bool gpus_may_be_shared(int nccl_version) {
   return nccl_version >= kNcclSharesGpus && allowed != nullptr && std::strcmp(allowed, "1") == 0;
 }
 
-cuda::Stream stream_of(std::uintptr_t handle) { return reinterpret_cast<cuda::Stream>(handle); }
+cuda::Stream stream_of(std::uintptr_t handle) { return std::bit_cast<cuda::Stream>(handle); }
 
 std::size_t padded(std::size_t bytes) { return (bytes + kPackAlignment - 1) / kPackAlignment * kPackAlignment; }
 
