@@ -22,11 +22,12 @@ def _run(*command: str | Path) -> str:
 
 
 @needs_cuda
-def test_declarations_are_those_of_the_headers() -> None:
+def test_declarations_are_those_of_the_headers(tmp_path: Path) -> None:
     # NCCL's header comes with its wheel; without it CUDA's are compared alone.
-    folders = [Path(NVCC).resolve().parents[1] / "include", *(Path(entry, "nvidia/nccl/include") for entry in sys.path)]
-    includes = [f"-I{folder}" for folder in folders if folder.exists()]
-    _run("g++", "-std=c++20", "-fsyntax-only", f"-I{NATIVE}", *includes, NATIVE / "tests/headers/gpu_declarations.cpp")
+    folders = [Path(entry, "nvidia/nccl/include") for entry in sys.path]
+    includes = [f"-I{folder}" for folder in [NATIVE, *folders] if folder.exists()]
+    source = NATIVE / "tests/headers/gpu_declarations.cpp"
+    _run(NVCC, "-std=c++20", "-c", "-o", tmp_path / "declarations.o", *includes, source)  # it knows where CUDA's are
 
 
 @needs_cuda
