@@ -61,9 +61,10 @@ def _stream_of(device_type: int, device: int, target: Any) -> int:
 
 
 _EXCHANGE = _Exchange(1, 3, None, None, None, None, _TENSOR_OF(_tensor_of), _STREAM_OF(_stream_of))
+_NAME = b"dlpack_exchange_api"  # the capsule does not copy it
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 ExchangedArray.__dlpack_c_exchange_api__ = _new_capsule(  # type: ignore[attr-defined]
-    ctypes.addressof(_EXCHANGE), b"dlpack_exchange_api", None
+    ctypes.addressof(_EXCHANGE), _NAME, None
 )
