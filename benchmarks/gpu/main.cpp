@@ -26,6 +26,7 @@ using namespace ringcore;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRepeats = 200;
+constexpr std::size_t kLarge = 1 << 20;
 constexpr int kCopies = 20;
 
 double microseconds(Clock::duration duration) { return std::chrono::duration<double, std::micro>(duration).count(); }
@@ -40,9 +41,10 @@ double median(std::vector<double> values) {
 }
 
 // Host time of one call; the stream is idle before each.
-double launch_us(device::cuda::Stream stream, const std::function<void()>& call) {
+double launch_us(device::cuda::Stream stream, std::size_t bytes, const std::function<void()>& call) {
   std::vector<double> times;
-  for (int i = 0; i < kRepeats; ++i) {
+  const int repeats = bytes < kLarge ? kRepeats : kRepeats / 10;
+  for (int i = 0; i < repeats; ++i) {
     synchronize(stream);
     const auto begin = Clock::now();
     call();
@@ -62,7 +64,7 @@ void measure_launches(device::Device& gpu) {
   for (const std::size_t bytes : {8UL, 1024UL, 64UL << 10, 1UL << 20, 16UL << 20, 64UL << 20, 256UL << 20}) {
     const std::uint64_t count = bytes / 4;
     const device::Memory memory(gpu, bytes, stream.get());
-    const double bare = launch_us(stream.get(), [&] {
+    const double bare = launch_us(stream.get(), bytes, [&] {
       communicator.all_reduce(memory.data(), memory.data(), count, device::nccl::kFloat32, device::nccl::kSum,
                               stream.get());
       while (!communicator.ready()) {
@@ -71,7 +73,7 @@ void measure_launches(device::Device& gpu) {
     const engine::Array array{memory.data(), engine::Shape::of({&count, 1}), DType::kFloat32, gpu.ordinal(),
                               std::bit_cast<std::uintptr_t>(stream.get())};
     const std::string name = "allreduce " + std::to_string(bytes);
-    const double ours = launch_us(stream.get(), [&] {
+    const double ours = launch_us(stream.get(), bytes, [&] {
       const auto operation =
           engine::make_operation({.collective = Collective::kAllreduce, .name = name}, array, &array);
       runtime.run(operation, {});
@@ -129,6 +131,7 @@ int main(int argc, char** argv) {
   if (argc > 2) paths.nccl = {argv[2]};
   if (argc > 3) paths.nvrtc = {argv[3]};
   device::set_library_paths(paths);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     device::Device& gpu = device::Device::of(0);
     const device::Device::Current current(gpu);
