@@ -426,7 +426,7 @@ def adapter(session: nox.Session, framework: str) -> None:
     run_pytest(session, framework, f"the adapter for {framework}", f"packages/{adapter_of(framework)}/tests")
 
 
-@nox.session(venv_backend="none", requires=[environment_of(name) for name in FRAMEWORKS])
+@nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in FRAMEWORKS)])
 @nox.parametrize("framework", list(FRAMEWORKS), ids=list(FRAMEWORKS))
 def conformance(session: nox.Session, framework: str) -> None:
     """The suite that is written once and run through every adapter and transport."""
@@ -438,6 +438,26 @@ def conformance(session: nox.Session, framework: str) -> None:
         "tests/conformance",
         f"-k={framework.split('-', maxsplit=1)[0]}",
     )
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def gpu(session: nox.Session) -> None:
+    """On a machine with a GPU: tests and benchmark with the real CUDA and NCCL; makes benchmarks/results/gpu-*.json."""
+    if shutil.which("nvidia-smi") is None:
+        session.skip("there is no GPU here (no nvidia-smi); the other sessions test with a double of CUDA and NCCL")
+    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    folder = build_native(session, "gpu", "-DRINGCORE_BUILD_BENCHMARKS=ON")
+    libraries = ["nvidia-nccl-cu13>=2.30", "nvidia-cuda-nvrtc>=13"]
+    install(session, "cmake>=3.25", "ninja>=1.11", "numpy", *libraries, *TEST_TOOLS, wheels=[built_wheel("core")])
+    session.run("python", "-m", "pytest", "tests/conformance", "-k=gpu", env={"RINGCORE_TEST_GPUS": str(len(found))})
+    site = Path(session.virtualenv.location, "lib", f"python{PYTHON}", "site-packages", "nvidia")
+    paths = ["libcuda.so.1", str(site / "nccl/lib/libnccl.so.2"), str(site / "cu13/lib/libnvrtc.so.13")]
+    report = session.run(str(folder / "ringcore_gpu_benchmark"), *paths, external=True, silent=True) or ""
+    name = re.sub(r"[^a-z0-9]+", "-", found[0].partition(":")[2].partition("(")[0].strip().lower())
+    target = ROOT / "benchmarks" / "results" / f"gpu-{name}.json"
+    rows = [json.loads(line) for line in report.splitlines() if line.startswith("{")]
+    target.write_text(json.dumps({"gpu": found[0].partition(" (")[0], "results": rows}, indent=1) + "\n")
+    session.log(f"wrote {target.relative_to(ROOT)}")
 
 
 @nox.session(venv_backend="none")

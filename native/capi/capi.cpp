@@ -1,11 +1,13 @@
 #include "capi/capi.hpp"
 
+#include <cstdint>
 #include <mutex>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/device_queue.hpp"
 #include "transport/copy.hpp"
 
 namespace {
@@ -53,12 +55,13 @@ std::int32_t code_of(ErrorKind kind) {
 
 std::string message_of(const Error& error) { return std::string(name_of(error.kind())) + ": " + error.what(); }
 
-Array array_of(const ringcore_array& array) {
+Array array_of(const ringcore_request& request, const ringcore_array& array) {
   if (array.dtype < 0 || array.dtype >= ringcore::kDTypeCount) {
     throw Error(ErrorKind::kInvalidArgument, "there is no dtype " + std::to_string(array.dtype));
   }
   return {static_cast<std::byte*>(array.data), Shape::of({array.shape, static_cast<std::size_t>(array.dims)}),
-          static_cast<ringcore::DType>(array.dtype)};
+          static_cast<ringcore::DType>(array.dtype), request.on_gpu != 0 ? request.gpu : ringcore::engine::kHost,
+          reinterpret_cast<std::uintptr_t>(request.stream)};
 }
 
 std::shared_ptr<Operation> operation_of(const ringcore_request& request) {
@@ -84,7 +87,7 @@ std::shared_ptr<Operation> operation_of(const ringcore_request& request) {
   std::vector<std::shared_ptr<Operation>> parts;
   parts.reserve(request.count);
   for (std::size_t i = 0; i < request.count; ++i) {
-    const Array input = array_of(request.inputs[i]);
+    const Array input = array_of(request, request.inputs[i]);
     Array output = input;
     if (request.outputs != nullptr) output.data = static_cast<std::byte*>(request.outputs[i]);
     parts.push_back(ringcore::engine::make_operation(call, input, request.outputs != nullptr ? &output : nullptr));
@@ -175,6 +178,24 @@ const std::uint64_t* rows(const ringcore_operation* operation, std::size_t index
   return rows.data();
 }
 
+std::int32_t hold_back(const ringcore_operation* operation, void* stream) {
+  try {
+    engine::hold_back(*operation->operation, reinterpret_cast<std::uintptr_t>(stream));
+    return RINGCORE_OK;
+  } catch (const Error& error) {
+    return code_of(error.kind());
+  }
+}
+
+std::size_t copy_result(ringcore_operation* operation, std::size_t index, void* target, std::size_t bytes,
+                        void* stream) {
+  try {
+    return engine::copy_result(operation->part(index), target, bytes, reinterpret_cast<std::uintptr_t>(stream));
+  } catch (const Error&) {
+    return SIZE_MAX;
+  }
+}
+
 std::int32_t last_joined(const ringcore_operation* operation) { return operation->operation->last_joined; }
 
 std::int32_t rank(std::int32_t process_set) {
@@ -222,8 +243,8 @@ void copy(void* to, const void* from, std::size_t bytes) {
 
 const ringcore_functions* table() {
   static constexpr ringcore_functions kFunctions{
-      RINGCORE_VERSION, submit,     error,    take_result, free_memory, rows, last_joined, rank, size,
-      local_rank,       local_size, allocate, copy};
+      RINGCORE_VERSION, submit,     error,    take_result, free_memory, rows,       last_joined, rank, size,
+      local_rank,       local_size, allocate, copy,        hold_back,   copy_result};
   return &kFunctions;
 }
 

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define RINGCORE_VERSION 1
+#define RINGCORE_VERSION 2
 
 enum {
   RINGCORE_ALLREDUCE = 0,
@@ -53,7 +53,7 @@ enum {
   RINGCORE_NOT_INITIALIZED = 10
 };
 
-/* A contiguous tensor in host memory. */
+/* A contiguous tensor. */
 typedef struct {
   void* data;
   const uint64_t* shape; /* outermost extent first */
@@ -77,6 +77,9 @@ typedef struct {
   size_t count;                 /* of inputs and outputs; 0 for barrier and join */
   const uint64_t* splits;       /* alltoall: rows for each rank; NULL: all alike */
   size_t split_count;
+  int32_t on_gpu; /* 1: the tensors lie on `gpu` */
+  int32_t gpu;    /* its number, as CUDA_VISIBLE_DEVICES counts */
+  void* stream;   /* CUstream, in which the inputs are made and the results are used */
 } ringcore_request;
 
 /* An operation that has ended. */
@@ -116,6 +119,13 @@ typedef struct {
   ringcore_memory* (*allocate)(size_t bytes, void** data);
   /* memcpy into such memory, past the caches: nobody reads it before it is reduced. */
   void (*copy)(void* to, const void* from, size_t bytes);
+
+  /* On GPUs `done` tells that the operation was launched. What `stream` is given after this call runs behind it.
+   * RINGCORE_OK, or the kind of error where the GPU has failed. */
+  int32_t (*hold_back)(const ringcore_operation* operation, void* stream);
+  /* Copies the result of the input `index` to `target` on the GPU, in `stream`, if it has so many bytes; returns how many
+   * it has, SIZE_MAX where the GPU has failed. In place of `take_result`. */
+  size_t (*copy_result)(ringcore_operation* operation, size_t index, void* target, size_t bytes, void* stream);
 } ringcore_functions;
 
 #ifdef __cplusplus

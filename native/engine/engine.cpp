@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/device_queue.hpp"
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
@@ -127,6 +128,10 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                     "give each tensor a name of its own.");
   }
   check(descriptor);
+  if (descriptor.on_device) {
+    set.execution.use_device(*operation);
+    record_ready(*operation);
+  }
   if (descriptor.collective == Collective::kAlltoall && operation->splits.empty()) {
     operation->splits = even_splits(descriptor, set.peers.size());
   }
@@ -163,7 +168,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
 
 // Where the data lies in this rank's arena, of an operation in place on registered memory.
 std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
-  if (arena_ == nullptr || !is_in_place(operation)) return std::nullopt;
+  if (arena_ == nullptr || !is_in_place(operation) || operation.descriptor.on_device) return std::nullopt;
   return arena_->offset_of(operation.output, operation.bytes());
 }
 
@@ -208,6 +213,7 @@ bool Engine::move() {
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     moved = set->execution.progress() || moved;
     collect_done(*set);
+    if (std::string warning = set->execution.take_warning(); !warning.empty()) warnings_.push_back(std::move(warning));
   }
   return moved || make_way();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/reduce.hpp"
+#include "engine/device_queue.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -22,13 +23,6 @@ constexpr std::size_t kSliceBytes = 4 * 1024 * 1024;
 
 // Copies before a plan are made in pieces of this size: in between other lanes, control records and heartbeats move.
 constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
-
-ReduceOp summing(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
-
-// Applied to each complete sum.
-double final_scale(const Descriptor& descriptor, int ranks) {
-  return descriptor.op == ReduceOp::kAverage ? descriptor.postscale / ranks : descriptor.postscale;
-}
 
 // A range of a peer's arena. Throws Error{kProtocol} when it does not lie in it.
 std::byte* visible(const transport::Link& link, std::uint64_t offset, std::size_t bytes) {
@@ -52,15 +46,6 @@ int lane_of(std::int32_t priority, std::uint64_t run) {
 void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
   if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
   if (descriptor.prescale != 1.0) scale_in_place(descriptor.dtype, to, count, descriptor.prescale);
-}
-
-// Elements of each member's block when `rows` rows are dealt out: the first ones get one more.
-std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks) {
-  std::vector<std::uint64_t> blocks(ranks);
-  for (int r = 0; r < ranks; ++r) {
-    blocks[r] = (rows / ranks + (static_cast<std::uint64_t>(r) < rows % ranks ? 1 : 0)) * row_elements;
-  }
-  return blocks;
 }
 
 }  // namespace
@@ -127,6 +112,12 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
     own->released_at = clock_.now();
     own->state.store(OperationState::kReleased, std::memory_order_relaxed);
   }
+  if (descriptor.on_device || !deferred_.empty()) return defer(std::move(release), std::move(own));
+  release_now(std::move(release), std::move(own));
+}
+
+void Execution::release_now(Release release, std::shared_ptr<Operation> own) {
+  const Descriptor& descriptor = *release.descriptor;
   if (descriptor.is_group()) {
     return in_place_for_all(release) ? release_row(release, own) : release_parts(release, own);
   }
@@ -185,6 +176,7 @@ void Execution::release_parts(Release& group, const std::shared_ptr<Operation>& 
 
 // The operation is done; of a group only when all of its parts are.
 void Execution::complete(std::shared_ptr<Operation> operation) {
+  if (operation->on_device != nullptr && operation->on_device->fetched != nullptr) device_->give_back(operation);
   Operation* whole = operation->whole;
   if (whole == nullptr) return done_.push_back(std::move(operation));
   if (--whole->unfinished == 0) done_.emplace_back(operation, whole);
@@ -193,6 +185,7 @@ void Execution::complete(std::shared_ptr<Operation> operation) {
 void Execution::release_one(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
                             Release& release) {
   const Descriptor& descriptor = *described;
+  if (descriptor.on_device && device_->takes(descriptor)) return launch(described, std::move(own), release);
   if (own != nullptr) {
     if (descriptor.collective == Collective::kBarrier) return complete(std::move(own));
     if (release.all_have(kEager)) {
@@ -262,9 +255,14 @@ void Execution::finish_alone(Operation& own) const {
 }
 
 void Execution::flush() {
+  if (!deferred_.empty()) {
+    deferred_.emplace_back();
+    return;
+  }
   std::vector<std::unique_ptr<Task>> closed = std::move(buckets_);
   buckets_.clear();
   for (auto& bucket : closed) schedule(std::move(bucket));
+  launch_buckets();
 }
 
 void Execution::schedule(std::unique_ptr<Task> task) {
@@ -288,7 +286,7 @@ void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::
 }
 
 bool Execution::progress() {
-  bool moved = false;
+  bool moved = progress_device();
   // The urgent lane first.
   for (int lane = transport::kLaneCount - 1; lane >= transport::kFirstDataLane; --lane) {
     auto& queue = lanes_[lane];
@@ -315,7 +313,8 @@ bool Execution::progress() {
 }
 
 bool Execution::idle() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& queue) { return queue.empty(); });
+  return deferred_.empty() && (device_ == nullptr || device_->idle()) &&
+         std::all_of(lanes_.begin(), lanes_.end(), [](const auto& queue) { return queue.empty(); });
 }
 
 void Execution::start(Task& task) {
@@ -623,6 +622,9 @@ void Execution::fail() {
   buckets_.clear();
   for (auto& queue : lanes_) queue.clear();
   done_.clear();
+  deferred_.clear();
+  device_buckets_.clear();
+  if (device_ != nullptr) device_->abort();
 }
 
 bool Execution::waits_for(int member) const {
@@ -638,7 +640,7 @@ std::string Execution::describe_running() const {
     return std::string(name_of(task.descriptor().collective)) + " '" + task.descriptor().name + "' waits for " +
            task.run->waiting_for();
   }
-  return "";
+  return device_ == nullptr ? "" : device_->describe();
 }
 
 }  // namespace ringcore::engine

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/negotiation.hpp"
@@ -21,6 +23,9 @@
 #include "transport/link.hpp"
 
 namespace ringcore::engine {
+
+class DeviceQueue;
+struct DeviceTask;
 
 struct ExecutionSettings {
   std::size_t fusion_threshold_bytes = 64 << 20;
@@ -55,6 +60,13 @@ class Execution {
   // Moves what can be moved. Throws Error{kProtocol}.
   bool progress();
   bool idle() const;
+  // Of GPUs, see device_release.cpp. Notes which one this rank uses in this process set. Throws
+  // Error{kInvalidArgument} when it is another than before.
+  void use_device(const Operation& operation);
+  // Watches what runs there. Throws Error{kTimeout, kPeerLost, kResource}.
+  void tend(Nanoseconds now, Nanoseconds limit);
+  // For the log; empty when there is nothing.
+  std::string take_warning() { return std::exchange(warning_, {}); }
 
   std::vector<std::shared_ptr<Operation>>& done() { return done_; }
   // Drops everything; the operations are failed by the engine.
@@ -67,9 +79,23 @@ class Execution {
  private:
   struct Task;
 
+  // A release, or, without one, a wish to close the buckets, that waits until what came before is decided.
+  struct Deferred {
+    std::optional<Release> release;
+    std::shared_ptr<Operation> own;
+  };
+
   int size() const { return topology_.ranks(); }
   bool in_place_for_all(const Release& release) const;
   void release_row(Release& group, const std::shared_ptr<Operation>& own);
+  void release_now(Release release, std::shared_ptr<Operation> own);
+  void defer(Release release, std::shared_ptr<Operation> own);
+  void greet();
+  bool progress_device();
+  bool release_deferred();
+  bool fetched(const Descriptor& descriptor, Operation& own);
+  void launch(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own, Release& release);
+  void launch_buckets();
   void release_parts(Release& group, const std::shared_ptr<Operation>& own);
   void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
                    Release& release);
@@ -113,6 +139,19 @@ class Execution {
   std::array<Memory, transport::kLaneCount> private_fusion_;
   std::uint64_t next_run_ = 0;
   std::vector<std::shared_ptr<Operation>> done_;
+
+  // GPUs.
+  struct DeviceBucket {
+    std::unique_ptr<DeviceTask> task;
+    std::vector<int> absent;
+    std::size_t bytes = 0;
+  };
+  int used_device_ = kHost;
+  std::unique_ptr<DeviceQueue> device_;  // from the first operation on
+  std::shared_ptr<Operation> greeting_;  // gathers what every member has
+  std::vector<DeviceBucket> device_buckets_;
+  std::deque<Deferred> deferred_;
+  std::string warning_;
 };
 
 }  // namespace ringcore::engine

@@ -30,6 +30,20 @@ std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
   return mix(hash, tail);
 }
 
+ReduceOp summing(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+
+double final_scale(const Descriptor& descriptor, int ranks) {
+  return descriptor.op == ReduceOp::kAverage ? descriptor.postscale / ranks : descriptor.postscale;
+}
+
+std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks) {
+  std::vector<std::uint64_t> blocks(ranks);
+  for (int r = 0; r < ranks; ++r) {
+    blocks[r] = (rows / ranks + (static_cast<std::uint64_t>(r) < rows % ranks ? 1 : 0)) * row_elements;
+  }
+  return blocks;
+}
+
 Shape Shape::of(std::span<const std::uint64_t> extents) {
   Shape shape;
   for (const std::uint64_t extent : extents) {
@@ -79,7 +93,7 @@ std::uint64_t Descriptor::signature() const {
   }
   hash = mix(hash, std::bit_cast<std::uint64_t>(prescale));
   hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));
-  return mix(hash, parts.size());
+  return mix(hash, parts.size() << 1 | (on_device ? 1 : 0));
 }
 
 std::string Descriptor::to_string() const {
@@ -90,6 +104,7 @@ std::string Descriptor::to_string() const {
   }
   text += is_group() ? " of a group of " + std::to_string(parts.size()) + " tensors"
                      : " of " + std::string(name_of(dtype)) + " " + shape.to_string();
+  if (on_device) text += " on a GPU";
   if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
@@ -114,6 +129,10 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
   descriptor.shape = input.shape;
   if (output != nullptr) {
     operation->output = output->data;
+    if (output->device != input.device) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "'" + call.name + "': input and output lie on different devices. Remedy: pass both on one.");
+    }
     if (output->dtype != input.dtype || !(output->shape == input.shape)) {
       const auto text = [](const Array& array) {
         return std::string(name_of(array.dtype)) + " " + array.shape.to_string();
@@ -128,6 +147,14 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
   descriptor.root = call.root;
   descriptor.prescale = call.prescale;
   descriptor.postscale = call.postscale;
+  if (input.device != kHost) {
+    descriptor.on_device = true;
+    operation->on_device = std::make_unique<OnDevice>();
+    operation->on_device->device = input.device;
+    operation->on_device->stream = input.stream;
+    operation->on_device->input = operation->input;
+    operation->on_device->output = operation->output;
+  }
   operation->process_set = call.process_set;
   operation->priority = call.priority;
   return operation;
@@ -161,6 +188,7 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
                        .shape = {},
                        .prescale = first.prescale,
                        .postscale = first.postscale,
+                       .on_device = first.on_device,
                        .parts = {}};
   group->process_set = parts.front()->process_set;
   group->priority = parts.front()->priority;
@@ -168,6 +196,11 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
   group->descriptor.parts.reserve(parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Operation& part = *parts[i];
+    if (part.descriptor.on_device != first.on_device ||
+        (first.on_device && part.on_device->device != parts.front()->on_device->device)) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "'" + name + "': the tensors of a group lie on different devices. Remedy: submit a group for each.");
+    }
     part.descriptor.name = name + "[" + std::to_string(i) + "]";
     part.whole = group.get();
     group->descriptor.parts.emplace_back(parts[i], &part.descriptor);

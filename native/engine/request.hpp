@@ -15,6 +15,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/types.hpp"
+#include "engine/on_device.hpp"
 
 namespace ringcore::engine {
 
@@ -49,6 +50,7 @@ struct Descriptor {
   Shape shape;
   double prescale = 1.0;
   double postscale = 1.0;
+  bool on_device = false;  // the tensors lie on GPUs
   // Of a group: the operations that it consists of, in order; dtype and shape are theirs then.
   std::vector<std::shared_ptr<const Descriptor>> parts;
 
@@ -60,6 +62,13 @@ struct Descriptor {
   // "allreduce sum of float32 [3, 4]" ...
   std::string to_string() const;
 };
+
+// What runs for an operation: averages are sums that are scaled at the end.
+ReduceOp summing(ReduceOp op);
+// Applied to each complete sum.
+double final_scale(const Descriptor& descriptor, int ranks);
+// Elements of each member's block when `rows` rows are dealt out: the first ones get one more.
+std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks);
 
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
 
@@ -125,14 +134,19 @@ struct Operation {
     if (parts.empty()) return count() * size_of(descriptor.dtype);
     return output == nullptr ? 0 : parts.back()->output + parts.back()->bytes() - output;
   }
+  // Of a tensor on a GPU, for which `done` means that it was launched there; of a group its parts have it.
+  std::unique_ptr<OnDevice> on_device;
+
   bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }
 };
 
-// A contiguous tensor in host memory.
+// A contiguous tensor.
 struct Array {
   std::byte* data = nullptr;
   Shape shape;
   DType dtype{};
+  int device = kHost;         // the number of the GPU that it lies on
+  std::uintptr_t stream = 0;  // of that GPU, in which it is made
 };
 
 // What all tensors of one request have in common.

@@ -26,6 +26,12 @@ void Engine::tend(bool idle) {
   for (auto& [id, set] : sets_) {
     if (idle && eager_.operation == nullptr) tend_alignment(*set);
     tend_stalls(*set, now);
+    if (failure_ != nullptr) return;
+    try {
+      set->execution.tend(now, settings_.timeout);
+    } catch (const Error& error) {
+      return fail(std::make_shared<const Error>(error));
+    }
   }
 }
 

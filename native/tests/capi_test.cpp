@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -33,7 +34,7 @@ void note(void* context, ringcore_operation* operation) {
   ++outcome.calls;
 }
 
-ringcore_request request_of(const std::string& name, int collective, const ringcore_array* inputs, std::size_t count) {
+ringcore_request request_of(std::string_view name, int collective, const ringcore_array* inputs, std::size_t count) {
   ringcore_request request{};
   request.name = name.data();
   request.name_bytes = name.size();

@@ -16,7 +16,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parents[1]
 LIMIT_S = 60
-TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*"
+TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*gpu_test*"
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,14 @@ MUTANTS = [
            "    check_ended();\n", ""),
     Mutant("the verifier does not ask whether memory is still in use", "plan/verifier.cpp",
            "    check_memory_released();\n", ""),
+    Mutant("our stream does not wait for the framework's", "engine/device_queue.cpp",
+           "if (ready != last) ready->hold_back(stream_->get());", ""),
+    Mutant("the framework's stream does not wait for ours", "engine/device_queue.cpp",
+           "completion->hold_back(stream_of(stream));", ""),
+    Mutant("what is unpacked on a GPU is not scaled", "engine/device_queue.cpp",
+           "pack(task, false, scale);", "pack(task, false, 1.0);"),
+    Mutant("the last tensors of a large group are not packed", "device/kernels.cpp",
+           "while (!segments.empty()) {", "for (int once = 0; once < 1; ++once) {"),
 ]  # fmt: skip
 
 

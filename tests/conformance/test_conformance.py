@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 
 import pytest
 import ringcore
 from support import mpis, ranks
+from support.gpu import double_environ
 from support.namespaces import namespaces, place_ranks
 
-from conformance.adapters import ADAPTERS, LACKS, VARIANTS
+from conformance.adapters import ADAPTERS, GPUS, LACKS, VARIANTS
 from conformance.cases import CASES
 
 
@@ -28,6 +30,9 @@ JOBS = [
 ] + [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
 # Two ranks on each of two hosts: shared memory inside, the network between.
 JOBS += [("numpy", "hosts", 4)]
+JOBS += [("gpu", "shm", 2), ("gpu", "shm", 3)]
+if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
+    JOBS += [("gpu_shared", "shm", 2), ("gpu_without_kernels", "shm", 2)]
 
 
 def run_cases(adapter_name: str) -> dict:
@@ -62,7 +67,8 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             place = place_ranks(hosts, directory, each=2)
             results = ranks.run(run_cases, size, directory, adapter, **place, limit_s=60)
     else:
-        results = ranks.run(run_cases, size, directory, adapter, env={"RINGCORE_TRANSPORT": transport}, limit_s=60)
+        env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS[adapter]) if adapter in GPUS else {})}
+        results = ranks.run(run_cases, size, directory, adapter, env=env, limit_s=60)
     for rank, result in enumerate(results):
         if transport == "hosts":
             expected = ["shm" if peer // 2 == rank // 2 else "tcp" for peer in range(size)]

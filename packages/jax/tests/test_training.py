@@ -208,10 +208,12 @@ def mistakes() -> dict:
             jax.shard_map(ring.allreduce, mesh=mesh, in_specs=over, out_specs=over, check_vma=False), x
         ),
         "spread": caught(ring.allreduce, jax.device_put(x, jax.sharding.NamedSharding(mesh, over))),
-        "platform": caught(lambda: jax.jit(ring.allreduce).trace(x).lower(lowering_platforms=("cuda",))),
+        "platform": caught(lambda: jax.jit(ring.allreduce).trace(x).lower(lowering_platforms=("rocm",))),
         "root": compiled(lambda v: ring.broadcast(v, 7), x),
         "op": caught(ring.DistributedOptimizer, optax.sgd(1.0), op=ring.Max),
     }
+    for_gpus = jax.jit(ring.allreduce).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    assert "custom_call @ringcore" in for_gpus
     found["after"] = float(jax.jit(lambda v: ring.allreduce(v, op=ring.Sum))(x).sum())
     return found
 
@@ -228,7 +230,7 @@ def test_mistakes_are_explained_and_the_next_call_works(tmp_path: Path) -> None:
         "minimum": "op=MIN has no gradient",
         "devices": "one process a device",
         "spread": "one CPU device a process",
-        "platform": "called in a program for cuda, and this version of ringcore works on the CPU",
+        "platform": "called in a program for rocm, and this version of ringcore works on CPUs and NVIDIA's GPUs",
         "root": "the root 7 is not among the ranks [0, 1]",
         "op": "op=Average or op=Sum, not MAX",
     }

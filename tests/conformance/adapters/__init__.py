@@ -26,6 +26,9 @@ VARIANTS = {
     "mxnet_nd": ("ringcore_mxnet", "mxnet"),
     "keras": ("ringcore_keras", "keras"),
 }
+# Arrays on GPUs, through the test double of CUDA and NCCL: what it is told -> by NCCL, and by way of the host, where
+# ranks share a GPU or a kernel is missing.
+GPUS = {"gpu": {}, "gpu_shared": {"GPU_DOUBLE_DEVICE": "0"}, "gpu_without_kernels": {"GPU_DOUBLE_NVRTC": "0"}}
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_set"}}
 
@@ -47,6 +50,7 @@ class Adapter(Protocol):
 
 
 def load(name: str) -> Adapter:
-    """The adapter of a framework, by its name in `ADAPTERS`."""
+    """The adapter of a framework, by its name here."""
+    name = "gpu" if name in GPUS else name
     adapter: Adapter = importlib.import_module(f"conformance.adapters.{name}_adapter")
     return adapter

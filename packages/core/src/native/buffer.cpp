@@ -26,7 +26,7 @@ struct ExchangeApi {
   void* managed_from_object;
   void* managed_to_object;
   int (*tensor_from_object)(void* object, nb::dlpack::dltensor* tensor);
-  void* current_stream;
+  int (*current_stream)(std::int32_t device_type, std::int32_t device, void** stream);
 };
 constexpr const char* kExchangeAttribute = "__dlpack_c_exchange_api__";
 constexpr const char* kExchangeCapsule = "dlpack_exchange_api";
@@ -34,6 +34,7 @@ constexpr const char* kExchangeCapsule = "dlpack_exchange_api";
 // Pinned memory of CUDA lies in the host as well.
 constexpr std::int32_t kCpu = 1;
 constexpr std::int32_t kPinned = 3;
+constexpr std::int32_t kCuda = 2;
 
 // The exchange of the object's type; null when it offers none.
 const ExchangeApi* exchange_of(nb::handle array) {
@@ -88,6 +89,8 @@ struct Layout {
   const std::int64_t* strides;  // null: contiguous
   int dtype;                    // our code, -1: none
   std::shared_ptr<void> held;   // see Buffer
+  int device = engine::kHost;
+  std::uintptr_t stream = 0;
 
   bool contiguous() const {
     if (strides == nullptr) return true;
@@ -107,6 +110,15 @@ bool has_memory(const Layout& layout) {
   return std::any_of(layout.shape, layout.shape + layout.dims, [](std::int64_t extent) { return extent == 0; });
 }
 
+std::optional<std::uintptr_t> stream_by(const ExchangeApi& api, int device) {
+  void* stream = nullptr;
+  if (api.current_stream == nullptr || api.current_stream(kCuda, device, &stream) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return reinterpret_cast<std::uintptr_t>(stream);
+}
+
 // By the C exchange of its type. Objects that only stand for a tensor have no memory.
 std::optional<Layout> layout_of(const ExchangeApi& api, nb::handle array) {
   nb::dlpack::dltensor tensor{};
@@ -114,10 +126,15 @@ std::optional<Layout> layout_of(const ExchangeApi& api, nb::handle array) {
     PyErr_Clear();
     return std::nullopt;
   }
-  if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned) return std::nullopt;
+  const bool cuda = tensor.device.device_type == kCuda;
+  if (tensor.device.device_type != kCpu && tensor.device.device_type != kPinned && !cuda) return std::nullopt;
   Layout layout{tensor.data, tensor.ndim, tensor.shape, tensor.strides, code_of(tensor.dtype), nullptr};
   if (!has_memory(layout)) return std::nullopt;
   if (layout.data != nullptr) layout.data = static_cast<const std::byte*>(layout.data) + tensor.byte_offset;
+  if (cuda) {
+    layout.device = tensor.device.device_id;
+    layout.stream = stream_by(api, layout.device).value_or(0);
+  }
   return layout;
 }
 
@@ -139,44 +156,55 @@ Buffer describe(nb::handle array, bool writable) {
     layout = writable ? exported_layout<nb::ndarray<nb::device::cpu>>(array)
                       : exported_layout<nb::ndarray<nb::ro, nb::device::cpu>>(array);
   }
-  if (!layout) throw nb::type_error("not an array in host memory");
+  if (!layout) throw nb::type_error("not an array in memory of the host");
   return {reinterpret_cast<std::uintptr_t>(layout->data),
           {layout->shape, layout->shape + layout->dims},
           layout->dtype,
           layout->contiguous(),
           nb::borrow(array),
-          std::move(layout->held)};
+          std::move(layout->held),
+          layout->device,
+          layout->stream};
 }
 
 }  // namespace
 
 std::optional<engine::Array> view_of(nb::handle array) {
-  const auto view = [](const void* data, std::span<const std::uint64_t> shape, int dtype) {
+  const auto view = [](const void* data, std::span<const std::uint64_t> shape, const auto& from) {
     return engine::Array{static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape),
-                         static_cast<DType>(dtype)};
+                         static_cast<DType>(from.dtype), from.device, from.stream};
   };
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) {
     const auto& buffer = nb::cast<const Buffer&>(array);
     if (buffer.dtype < 0 || !buffer.contiguous) return std::nullopt;
-    return view(reinterpret_cast<const void*>(buffer.address), buffer.shape, buffer.dtype);
+    return view(reinterpret_cast<const void*>(buffer.address), buffer.shape, buffer);
   }
   const ExchangeApi* api = exchange_of(array);
   const std::optional<Layout> layout = api == nullptr ? std::nullopt : layout_of(*api, array);
   if (!layout || layout->dtype < 0 || !layout->contiguous()) return std::nullopt;
   const auto* extents = reinterpret_cast<const std::uint64_t*>(layout->shape);  // none is negative
-  return view(layout->data, {extents, static_cast<std::size_t>(layout->dims)}, layout->dtype);
+  return view(layout->data, {extents, static_cast<std::size_t>(layout->dims)}, *layout);
+}
+
+std::optional<std::uintptr_t> current_stream(nb::handle array, int device) {
+  const ExchangeApi* api = exchange_of(array);
+  return api == nullptr ? std::nullopt : stream_by(*api, device);
 }
 
 void register_buffer(nb::module_& module) {
   nb::class_<Buffer>(module, "Buffer",
-                     "A contiguous piece of host memory: `address` of the first element, `shape` with the outermost "
-                     "extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive.")
+                     "A contiguous piece of memory: `address` of the first element, `shape` with the outermost "
+                     "extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive. `device`: the "
+                     "number of the GPU that it lies on, -1 for the host; `stream`: the handle of that GPU's stream in "
+                     "which it is made.")
       .def(
           "__init__",
-          [](Buffer* self, std::uintptr_t address, std::vector<std::uint64_t> shape, int dtype, nb::object owner) {
-            new (self) Buffer{address, std::move(shape), dtype, true, std::move(owner), nullptr};
+          [](Buffer* self, std::uintptr_t address, std::vector<std::uint64_t> shape, int dtype, nb::object owner,
+             int device, std::uintptr_t stream) {
+            new (self) Buffer{address, std::move(shape), dtype, true, std::move(owner), nullptr, device, stream};
           },
-          nb::arg("address"), nb::arg("shape"), nb::arg("dtype"), nb::arg("owner").none())
+          nb::arg("address"), nb::arg("shape"), nb::arg("dtype"), nb::arg("owner").none(),
+          nb::arg("device") = engine::kHost, nb::arg("stream") = 0)
       .def_ro("address", &Buffer::address)
       .def_prop_ro("shape",
                    [](const Buffer& buffer) {
@@ -186,6 +214,8 @@ void register_buffer(nb::module_& module) {
                    })
       .def_ro("dtype", &Buffer::dtype)
       .def_ro("owner", &Buffer::owner)
+      .def_ro("device", &Buffer::device)
+      .def_ro("stream", &Buffer::stream)
       .def_ro("contiguous", &Buffer::contiguous);
   module.def(
       "describe", &describe, nb::arg("array"), nb::arg("writable"),

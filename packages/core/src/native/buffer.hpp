@@ -14,7 +14,7 @@
 
 namespace ringcore::python {
 
-// A piece of host memory that a Python object owns.
+// A piece of memory that a Python object owns.
 struct Buffer {
   std::uintptr_t address = 0;
   std::vector<std::uint64_t> shape;
@@ -23,10 +23,15 @@ struct Buffer {
   nanobind::object owner;
   // Holds the owner's memory where it is: a bytearray, for example, may not be resized as long as this is there.
   std::shared_ptr<void> held;
+  int device = engine::kHost;  // the number of the GPU
+  std::uintptr_t stream = 0;   // of that GPU, in which it is made
 };
 
 // Looks at a Buffer, or at an object of a type with DLPack's C exchange. nullopt for everything else, and for what is no
-// contiguous array in host memory of a dtype that the engine knows.
+// contiguous array in memory of the host or of a CUDA device, of a dtype that the engine knows.
 std::optional<engine::Array> view_of(nanobind::handle array);
+
+// The stream that the array's framework uses on a GPU at the moment, in this thread; nullopt where it does not tell.
+std::optional<std::uintptr_t> current_stream(nanobind::handle array, int device);
 
 }  // namespace ringcore::python

@@ -12,5 +12,6 @@ NB_MODULE(_native, module) {
   ringcore::python::register_buffer(module);
   ringcore::python::register_memory(module);
   ringcore::python::register_mpi(module);
+  ringcore::python::register_device(module);
   ringcore::python::register_runtime(module);
 }

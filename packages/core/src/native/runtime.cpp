@@ -20,6 +20,8 @@
 #include "base/adasum.hpp"
 #include "buffer.hpp"
 #include "capi/capi.hpp"
+#include "device.hpp"
+#include "engine/device_queue.hpp"
 #include "memory.hpp"
 #include "plan/mpi_backend.hpp"
 #include "raise.hpp"
@@ -97,8 +99,9 @@ class PythonRuntime {
 
   void free_abandoned() {
     if (abandoned_.empty()) return;
-    const auto running =
-        std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) { return item.first->done(); });
+    const auto running = std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) {
+      return item.first->done() && engine::has_landed(*item.first);
+    });
     // What is freed may drop other handles, which come here again: it is freed last.
     const std::vector<Abandoned> ended(std::move_iterator(abandoned_.begin()), std::move_iterator(running));
     abandoned_.erase(abandoned_.begin(), running);
@@ -148,7 +151,9 @@ class PythonHandle {
   PythonHandle& operator=(PythonHandle&&) = delete;
   // Dropped without a wait, or its wait was interrupted: the engine still reads and writes the memory.
   ~PythonHandle() {
-    if (operation_ != nullptr && !operation_->done()) runtime().abandon(std::move(operation_), std::move(memory_));
+    if (operation_ == nullptr || runtime_.is_none()) return;
+    if (!operation_->done() || !engine::has_landed(*operation_))
+      runtime().abandon(std::move(operation_), std::move(memory_));
   }
 
   // True when it has ended; lets an open bucket go, because somebody is interested.
@@ -166,6 +171,13 @@ class PythonHandle {
   bool wait(double timeout_s);
   // After a wait: why it was interrupted, or why the operation failed.
   void raise_error();
+  // The result of an operation on a GPU, once.
+  device::Memory take_device_result(std::size_t index) {
+    const engine::OnDevice& tensor = *part(index).on_device;
+    device::Memory result = std::move(part(index).on_device->result);
+    result.move_to(reinterpret_cast<device::cuda::Stream>(tensor.stream));
+    return result;
+  }
 
   const Operation& part(std::size_t index) const {
     if (!operation_->done()) throw Error(ErrorKind::kInvalidArgument, "the operation has not ended; wait for it first");
@@ -185,6 +197,7 @@ class PythonHandle {
   }
 
  private:
+  void enter_stream();
   PythonRuntime& runtime() const { return nb::cast<PythonRuntime&>(runtime_); }
 
   std::shared_ptr<Operation> operation_;
@@ -226,8 +239,21 @@ bool PythonHandle::wait(double timeout_s) {
 // After a wait: a pending Python exception (Ctrl-C) first, then the operation's error.
 void PythonHandle::raise_error() {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (operation_->error == nullptr) enter_stream();
   memory_.reset();
   if (operation_->error != nullptr) throw *operation_->error;
+}
+
+// What the framework does with the result waits for the GPU; the host does not.
+void PythonHandle::enter_stream() {
+  const engine::OnDevice* tensor =
+      operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
+  if (tensor == nullptr) return;
+  nb::object array = memory_;
+  while (array.is_valid() && nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
+  std::optional<std::uintptr_t> stream;
+  if (array.is_valid()) stream = current_stream(array, tensor->device);
+  engine::hold_back(*operation_, stream.value_or(tensor->stream));
 }
 
 // A TypeError of its own: adapters prepare an array that the engine cannot work on, and mistakes in a call pass through.
@@ -238,8 +264,15 @@ class UnsupportedArray : public std::runtime_error {
 
 engine::Array array_of(nb::handle array) {
   const std::optional<engine::Array> view = view_of(array);
-  if (!view) throw UnsupportedArray("not a contiguous array in host memory of a dtype that ringcore knows");
+  if (!view) throw UnsupportedArray("not a contiguous array of a dtype that ringcore knows");
   return *view;
+}
+
+// For what is done here and now.
+engine::Array host_array_of(nb::handle array) {
+  const engine::Array view = array_of(array);
+  if (view.device != engine::kHost) throw UnsupportedArray("not in host memory");
+  return view;
 }
 
 std::shared_ptr<Operation> make_operation(const engine::Call& call, nb::handle input, nb::handle output) {
@@ -286,8 +319,8 @@ void register_runtime(nb::module_& module) {
   module.def(
       "copy",
       [](nb::handle source, nb::handle target) {
-        const engine::Array from = array_of(source);
-        const engine::Array to = array_of(target);
+        const engine::Array from = host_array_of(source);
+        const engine::Array to = host_array_of(target);
         const std::size_t bytes = from.shape.elements() * size_of(from.dtype);
         if (from.dtype != to.dtype || bytes != to.shape.elements() * size_of(to.dtype)) {
           throw UnsupportedArray("not of the target's dtype and number of elements");
@@ -315,13 +348,17 @@ void register_runtime(nb::module_& module) {
       .def("result", &result_view, nb::arg("index") = 0,
            "The bytes of what an allgather, alltoall or reducescatter produced; of a group's tensor `index`.")
       .def(
+          "device_result",
+          [](PythonHandle& handle, std::size_t index) { return new DeviceMemory{handle.take_device_result(index)}; },
+          nb::arg("index") = 0, "The same of tensors on a GPU. Once: it is handed over.")
+      .def(
           "rows", [](const PythonHandle& operation, std::size_t index) { return operation.part(index).result_rows; },
           nb::arg("index") = 0, "The rows that came from each rank, in the result of an allgather or alltoall.")
       .def(
           "adasum_into",
           [](const PythonHandle& handle, std::size_t index, nb::handle target, double scale) {
             const Operation& gathered = handle.part(index);
-            const engine::Array to = array_of(target);
+            const engine::Array to = host_array_of(target);
             const std::size_t ranks = std::max<std::size_t>(gathered.result_rows.size(), 1);
             const std::size_t bytes = gathered.result.size() / ranks;
             if (to.dtype != gathered.descriptor.dtype || to.shape.elements() * size_of(to.dtype) != bytes) {

@@ -26,7 +26,9 @@ def start_attention_thread(context: Context) -> threading.Thread | None:
 
 
 def _attend(context: Context) -> None:
-    while context.runtime.wait_for_attention(3600.0):
+    running = True
+    while running:  # once more at the end: for what was found just before
+        running = context.runtime.wait_for_attention(3600.0)
         warnings, stacks_wanted = context.runtime.take_attention()
         if stacks_wanted:
             context.runtime.reply_stacks(format_stacks())

@@ -7,8 +7,9 @@ import sys
 from typing import Any
 
 from ringcore import _native
+from ringcore._device import DeviceArray, device_buffer, empty_on_device
 from ringcore._errors import InvalidArgument
-from ringcore._native import Buffer
+from ringcore._native import Buffer, Handle
 
 DTYPE_NAMES: dict[int, str] = {code: name for name, code in _native.DTYPES.items()}
 _BFLOAT16: int = _native.DTYPES["bfloat16"]
@@ -18,7 +19,8 @@ def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
     """Describe an array without copying it.
 
     Args:
-        array: Anything that speaks the buffer protocol or DLPack and lies in host memory.
+        array: Anything that speaks the buffer protocol or DLPack and lies in host memory, a PyTorch tensor on a CUDA
+            device, or what speaks the CUDA array interface.
         writable: Refuse memory that may not be written.
 
     Raises:
@@ -28,6 +30,9 @@ def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
         buffer = _native.describe(array, writable)
     except TypeError:
         # numpy arrays of ml_dtypes.bfloat16 speak neither protocol; their bits do.
+        on_device = device_buffer(array, writable=writable)
+        if on_device is not None:
+            return on_device
         if str(getattr(array, "dtype", "")) != "bfloat16":
             raise InvalidArgument(_refusal(array, writable)) from None
         try:
@@ -46,6 +51,18 @@ def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
             "use the result"
         )
     return buffer
+
+
+def empty_like(buffer: Buffer) -> Any:
+    """A new uninitialised array of the same shape and dtype, where the other one lies."""
+    return empty(buffer.shape, buffer.dtype) if buffer.device < 0 else empty_on_device(buffer)
+
+
+def result_of(handle: Handle, shape: tuple[int, ...], source: Buffer, index: int = 0) -> Any:
+    """What the engine has allocated for an operation on `source`, as an array."""
+    if source.device < 0:
+        return from_bytes(handle.result(index), shape, source.dtype)
+    return DeviceArray(handle.device_result(index), shape, source.dtype, source.stream)
 
 
 def empty(shape: tuple[int, ...], dtype: int) -> Any:
@@ -106,6 +123,6 @@ def _refusal(array: Any, writable: bool) -> str:
     if numpy is not None and isinstance(array, numpy.generic):
         return f"{_kind(array)} is a scalar; pass numpy.asarray(x)"
     return (
-        f"{_kind(array)} is not an array in host memory: it speaks neither the buffer protocol nor DLPack "
-        "for a dtype that ringcore knows"
+        f"{_kind(array)} is no array that ringcore knows: in host memory it must speak the buffer protocol or DLPack, "
+        "on a GPU the CUDA array interface, for a dtype that can be reduced"
     )

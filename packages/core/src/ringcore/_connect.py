@@ -7,6 +7,7 @@ from typing import Any
 
 from ringcore import _native
 from ringcore._context import Context
+from ringcore._libraries import tell_engine
 from ringcore._placement import Placement, find_placement
 from ringcore._settings import Settings
 
@@ -17,6 +18,7 @@ _DATA_LANES = 3
 def connect_context(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
     settings = settings or Settings.from_environ(os.environ)
+    tell_engine(settings)
     world: _native.MpiWorld | None = None
     if comm is not None:
         from ringcore._mpi import open_world

@@ -17,10 +17,10 @@ def kernel_instruction_set() -> str:
 
 class Buffer:
     """
-    A contiguous piece of host memory: `address` of the first element, `shape` with the outermost extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive.
+    A contiguous piece of memory: `address` of the first element, `shape` with the outermost extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive. `device`: the number of the GPU that it lies on, -1 for the host; `stream`: the handle of that GPU's stream in which it is made.
     """
 
-    def __init__(self, address: int, shape: Sequence[int], dtype: int, owner: object | None) -> None: ...
+    def __init__(self, address: int, shape: Sequence[int], dtype: int, owner: object | None, device: int = -1, stream: int = 0) -> None: ...
 
     @property
     def address(self) -> int: ...
@@ -33,6 +33,12 @@ class Buffer:
 
     @property
     def owner(self) -> object: ...
+
+    @property
+    def device(self) -> int: ...
+
+    @property
+    def stream(self) -> int: ...
 
     @property
     def contiguous(self) -> bool: ...
@@ -93,6 +99,38 @@ class MpiWorld:
     def exchange(self, own: bytes, limit_s: float) -> list[bytes]:
         """What every rank gave, by rank. Every rank calls this."""
 
+class DeviceMemory:
+    """
+    Memory of a GPU. It is given back in its stream: behind what was given to that before.
+    """
+
+    def __init__(self, device: int, nbytes: int, stream: int) -> None: ...
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def device(self) -> int: ...
+
+def set_library_paths(cuda: Sequence[str], nccl: Sequence[str], nvrtc: Sequence[str]) -> None:
+    """
+    Where NVIDIA's libraries may be; without effect on those that are open already.
+    """
+
+def library_status() -> list[tuple[str, str, str, str]]:
+    """
+    (name, path, version, why it cannot be used) of each of NVIDIA's libraries.
+    """
+
+def device_of(address: int) -> int:
+    """The number of the GPU that memory lies on."""
+
+def current_device() -> int:
+    """The number of the GPU that this thread works on."""
+
 class UnsupportedArray(TypeError):
     pass
 
@@ -130,6 +168,9 @@ class Handle:
         """
         The bytes of what an allgather, alltoall or reducescatter produced; of a group's tensor `index`.
         """
+
+    def device_result(self, index: int = 0) -> DeviceMemory:
+        """The same of tensors on a GPU. Once: it is handed over."""
 
     def rows(self, index: int = 0) -> list[int]:
         """

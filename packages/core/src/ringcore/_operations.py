@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringcore import adapter
-from ringcore._buffer import as_buffer, empty, from_bytes
+from ringcore._buffer import as_buffer, empty_like, result_of
 from ringcore._context import ProcessSet, context, global_process_set
 from ringcore.adapter import Buffer, Handle, ReduceOp
 
@@ -33,7 +33,7 @@ def _as_buffers(tensors: Sequence[Any], *, writable: bool = False) -> tuple[Buff
 
 
 def _empty_like(buffers: Sequence[Buffer]) -> list[Any]:
-    return [empty(buffer.shape, buffer.dtype) for buffer in buffers]
+    return [empty_like(buffer) for buffer in buffers]
 
 
 def allreduce(
@@ -50,8 +50,9 @@ def allreduce(
     Every rank calls this with the same `name`, dtype and shape. Without a name the call order identifies the tensor.
 
     Args:
-        tensor: Contiguous host array of any shape: uint8, int8, uint16, int16, int32, int64, float16, bfloat16,
-            float32, float64, bool. 16-bit floats are summed in float32 and rounded once.
+        tensor: Contiguous array of any shape, in host memory or on a GPU: uint8, int8, uint16, int16, int32, int64,
+            float16, bfloat16, float32, float64, bool. In host memory 16-bit floats are summed in float32 and rounded
+            once.
         op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`.
         name: Identifies the tensor on all ranks; at most 4096 bytes of UTF-8.
         prescale_factor: Multiplied into the tensor before the reduction.
@@ -68,7 +69,7 @@ def allreduce(
         PeerLostError: A rank died or left. On every rank.
     """
     source = as_buffer(tensor)
-    result = empty(source.shape, source.dtype)
+    result = empty_like(source)
     adapter.allreduce(
         (source,), (as_buffer(result),), name_or_next(name, "allreduce", process_set), op=op,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set, blocking=True,
@@ -147,7 +148,7 @@ def allgather_async(tensor: Any, *, name: str | None = None, process_set: Proces
 
 
 def _gathered(handle: Handle, source: Buffer) -> Any:
-    return from_bytes(handle.result(), (sum(handle.rows()), *source.shape[1:]), source.dtype)
+    return result_of(handle, (sum(handle.rows()), *source.shape[1:]), source)
 
 
 def broadcast(
@@ -165,7 +166,7 @@ def broadcast(
         MismatchError: Ranks named different roots, shapes or dtypes, or a root that is no member. On every rank.
     """
     source = as_buffer(tensor)
-    result = empty(source.shape, source.dtype)
+    result = empty_like(source)
     name = name_or_next(name, "broadcast", process_set)
     adapter.broadcast(source, as_buffer(result), root_rank, name, process_set=process_set, blocking=True)
     return result
@@ -186,7 +187,7 @@ def broadcast_async(
 ) -> Handle:
     """Start a `broadcast`."""
     source = as_buffer(tensor)
-    result = empty(source.shape, source.dtype)
+    result = empty_like(source)
     name = name_or_next(name, "broadcast", process_set)
     return adapter.broadcast(source, as_buffer(result), root_rank, name, process_set=process_set, result=result)
 
@@ -216,7 +217,7 @@ def reducescatter_async(tensor: Any, *, op: ReduceOp = Average, name: str | None
             process_set.rank() if process_set is not global_process_set else context().rank,
         )
         rows = source.shape[0] // members + (index < source.shape[0] % members)
-        return from_bytes(done.result(), (rows, *source.shape[1:]), source.dtype)
+        return result_of(done, (rows, *source.shape[1:]), source)
 
     name = name_or_next(name, "reducescatter", options.get("process_set"))
     return adapter.reducescatter((source,), name, op=op, finish=finish, **options)

@@ -210,6 +210,11 @@ class Settings:
     kernels: str | None = _setting(
         None, _name, "a name that `ringcore doctor` lists", "reduction kernels to use; unset: best"
     )
+    cuda_library: str | None = _setting(None, str, "a path", "CUDA's driver; unset: the system's")
+    nccl_library: str | None = _setting(
+        None, str, "a path", "NCCL; unset: what the framework has loaded, or its wheels have brought, or the system's"
+    )
+    nvrtc_library: str | None = _setting(None, str, "a path", "CUDA's compiler as a library; unset: as for NCCL")
     allow_pickle: bool = _setting(
         True,
         _flag,

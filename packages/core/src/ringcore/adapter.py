@@ -24,6 +24,7 @@ from ringcore._context import (
     global_process_set,
     process_set_id_of,
 )
+from ringcore._device import DeviceArray
 from ringcore._errors import InvalidArgument, as_ringcore_error
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
@@ -31,6 +32,7 @@ from ringcore._version import __version__
 __all__ = [
     "DTYPE_CODES",
     "Buffer",
+    "DeviceArray",
     "Handle",
     "ReduceOp",
     "UnsupportedArray",
@@ -135,8 +137,9 @@ def allreduce(
     """Reduce an array over all ranks; several as a group, which runs as a whole or not at all.
 
     Args:
-        sources: Contiguous arrays in host memory: a `Buffer`, or an object of a type with DLPack's C exchange, such as
-            PyTorch's tensors.
+        sources: Contiguous arrays, all on one device: a `Buffer`, or an object of a type with DLPack's C exchange, such
+            as PyTorch's tensors. On a GPU the operation has ended when it was launched; what the caller's stream is
+            given after `wait` or `synchronize` runs behind it.
         targets: Where the results go, of the same shapes and dtypes; may be the same arrays.
         name: Identifies the operation on all ranks.
         op: Of `ReduceOp`.
@@ -175,6 +178,8 @@ def _adasum(
     for row in rows:
         if row.dtype < 0 or not row.contiguous:
             raise UnsupportedArray("not a contiguous array of a dtype that ringcore knows")
+        if row.device >= 0:
+            raise InvalidArgument(f"'{name}': Adasum works in host memory; pass a copy of the tensor there")
         if row.dtype not in _FLOATS:
             raise InvalidArgument(f"'{name}': Adasum takes floats; convert the tensor to a float dtype")
 
@@ -201,7 +206,8 @@ def allgather(
 ) -> Handle:
     """Concatenate every rank's rows. The first dimension may differ between ranks, the others not.
 
-    The results are in `handle.result(index)`, the rows of each rank in `handle.rows(index)`.
+    The results are in `handle.result(index)`, on a GPU in `handle.device_result(index)`, the rows of each rank in
+    `handle.rows(index)`.
     """
     return _submit(_ALLGATHER, name, sources, (), process_set=process_set, blocking=blocking, finish=finish)
 

@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from ringcore._libraries import CUDA, NCCL, NVRTC, bundled
 from ringcore._version import __version__
 
 _TRANSPORTS = ("shm", "tcp")
@@ -32,7 +33,9 @@ _FRAMEWORKS = {
 _OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tf-nightly-cpu")}
 _LIBRARIES = {
     "MPI": ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.1"),
-    "NCCL": ("libnccl.so.2", "libnccl.so"),
+    "NCCL": NCCL,
+    "CUDA driver": CUDA,
+    "NVRTC": NVRTC,
 }
 _MIN_OPEN_FILES = 1024
 _MIN_SHM_BYTES = 64 << 20
@@ -53,6 +56,19 @@ if hasattr(library, "ncclGetVersion"):
     code = number.value
     # 2.9 and later: major * 10000 + minor * 100 + patch.
     version = f"NCCL {code // 10000}.{code // 100 % 100}.{code % 100}"
+elif hasattr(library, "cuInit"):
+    text, number = ctypes.c_char_p(), ctypes.c_int()
+    result = library.cuInit(0)
+    if result != 0:
+        library.cuGetErrorString(result, ctypes.byref(text))
+        print("no", f"the driver does not start: {(text.value or b'').decode()} (CUDA error {result})", sep="\\t")
+        sys.exit()
+    library.cuDriverGetVersion(ctypes.byref(number))
+    version = f"CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+elif hasattr(library, "nvrtcVersion"):
+    numbers = ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(*map(ctypes.byref, numbers))
+    version = f"NVRTC {numbers[0].value}.{numbers[1].value}"
 elif hasattr(library, "MPI_Get_library_version"):
     text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
@@ -106,7 +122,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
     report["frameworks"] = _frameworks()
     report["adapters"] = _adapters(report["frameworks"], report["problems"])
     report["libraries"] = {
-        kind: [_try_library(name) for name in [*names, *_bundled(names)]] for kind, names in _LIBRARIES.items()
+        kind: [_try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
     }
     report["mpi"] = _mpi(report["problems"])
     report["transports"] = {name: _try_transport(name) for name in _TRANSPORTS}
@@ -206,13 +222,6 @@ def _adapters(frameworks: dict[str, str], problems: list[str]) -> dict[str, str]
         if adapter in found and framework not in frameworks and not comes_along:
             problems.append(f"{adapter} is installed, but {framework} is not: pip install {framework}")
     return found
-
-
-def _bundled(names: Sequence[str]) -> Iterator[str]:
-    """Libraries that wheels have brought, where the dynamic linker does not look."""
-    folders = [os.path.join(sys.prefix, "lib"), *(os.path.join(entry, "nvidia", "nccl", "lib") for entry in sys.path)]
-    for folder in dict.fromkeys(folders):
-        yield from (path for path in (os.path.join(folder, name) for name in names) if os.path.exists(path))
 
 
 def _mpi(problems: list[str]) -> str:

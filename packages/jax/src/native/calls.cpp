@@ -1,7 +1,8 @@
-// The engine's operations as custom calls of XLA on the CPU.
+// The engine's operations as custom calls of XLA.
 //
-// Not linked with the engine: Python hands over the functions of ringcore.h. A call starts its operation and returns a
-// future, so that no thread of XLA waits for other ranks, and calls may start in any order: ranks agree by name.
+// Not linked with the engine: Python hands over the functions of ringcore.h. On the CPU a call starts its operation and
+// returns a future, so that no thread of XLA waits for other ranks, and calls may start in any order: ranks agree by
+// name. On a GPU it returns when the operation has been launched, and XLA's stream waits for it.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -43,6 +44,13 @@ ffi::ErrorCode code_of(std::int32_t error) {
   }
 }
 
+std::string wrong_size(const std::string& name, std::size_t sent, std::size_t compiled_for) {
+  return "'" + name + "': the ranks sent " + std::to_string(sent) + " bytes, and this program was compiled for " +
+         std::to_string(compiled_for) +
+         ". Remedy: inside jit all ranks pass as many rows; after init() with another number of ranks call "
+         "jax.clear_caches().";
+}
+
 // The engine's results into XLA's buffers; what is wrong, or nothing.
 std::string copy_results(Pending& pending, ringcore_operation* operation) {
   for (std::size_t i = 0; i < pending.copied.size(); ++i) {
@@ -51,12 +59,7 @@ std::string copy_results(Pending& pending, ringcore_operation* operation) {
     const std::unique_ptr<ringcore_memory, decltype(engine->free_memory)> memory(
         engine->take_result(operation, i, &data, &bytes), engine->free_memory);
     const ffi::Span<std::byte> target = pending.copied[i];
-    if (bytes != target.size()) {
-      return "'" + pending.name + "': the ranks sent " + std::to_string(bytes) +
-             " bytes, and this program was compiled" + " for " + std::to_string(target.size()) +
-             ". Remedy: inside jit all ranks pass as many rows; after init() with another number of ranks call "
-             "jax.clear_caches().";
-    }
+    if (bytes != target.size()) return wrong_size(pending.name, bytes, target.size());
     if (bytes > 0) std::memcpy(target.begin(), data, bytes);
   }
   return {};
@@ -72,14 +75,24 @@ void end(void* context, ringcore_operation* operation) {
   pending->promise.SetAvailable();
 }
 
-ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
-                  std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
-                  ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  auto pending = std::make_unique<Pending>();
-  pending->name = name;
-  const bool in_place = collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST;
+// What describes a call to the engine, with the memory that it points to.
+struct Described {
   std::vector<ringcore_array> inputs;
   std::vector<void*> outputs;
+  std::vector<ffi::Span<std::byte>> copied;  // see Pending
+  ringcore_request request{};
+
+  Described(const Described&) = delete;
+  Described& operator=(const Described&) = delete;
+  Described(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
+            std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
+            ffi::RemainingArgs arguments, ffi::RemainingRets results);
+};
+
+Described::Described(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
+                     std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
+                     ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  const bool in_place = collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST;
   // An argument without a result is there to keep the order of the calls.
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ffi::AnyBuffer input = *arguments.get<ffi::AnyBuffer>(i);
@@ -90,10 +103,9 @@ ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t o
     if (in_place) {
       outputs.push_back(output.untyped_data());
     } else {
-      pending->copied.emplace_back(static_cast<std::byte*>(output.untyped_data()), output.size_bytes());
+      copied.emplace_back(static_cast<std::byte*>(output.untyped_data()), output.size_bytes());
     }
   }
-  ringcore_request request{};
   request.name = name.data();
   request.name_bytes = name.size();
   request.collective = collective;
@@ -105,9 +117,76 @@ ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t o
   request.inputs = inputs.data();
   request.outputs = in_place ? outputs.data() : nullptr;
   request.count = inputs.size();
+}
+
+ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
+                  std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
+                  ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  Described described(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results);
+  auto pending = std::make_unique<Pending>();
+  pending->name = name;
+  pending->copied = std::move(described.copied);
   ffi::Future future(pending->promise);
-  engine->submit(&request, end, pending.release());
+  engine->submit(&described.request, end, pending.release());
   return future;
+}
+
+// A call on a GPU, which lasts until its operation has been launched.
+struct Launch {
+  void* stream;
+  std::string name;
+  std::vector<ffi::Span<std::byte>> copied;
+  ffi::Error outcome = ffi::Error::Success();
+};
+
+void end_launch(void* context, ringcore_operation* operation) {
+  auto& launch = *static_cast<Launch*>(context);
+  const char* message = nullptr;
+  const std::int32_t error = engine->error(operation, &message);
+  if (error != RINGCORE_OK) {
+    launch.outcome = ffi::Error(code_of(error), message);
+    return;
+  }
+  if (const std::int32_t failed = engine->hold_back(operation, launch.stream); failed != RINGCORE_OK) {
+    launch.outcome = ffi::Error(code_of(failed), "ResourceError: '" + launch.name + "': the GPU has failed");
+    return;
+  }
+  for (std::size_t i = 0; i < launch.copied.size(); ++i) {
+    const ffi::Span<std::byte> target = launch.copied[i];
+    const std::size_t bytes = engine->copy_result(operation, i, target.begin(), target.size(), launch.stream);
+    if (bytes == target.size()) continue;
+    launch.outcome = ffi::Error(ffi::ErrorCode::kInvalidArgument, wrong_size(launch.name, bytes, target.size()));
+  }
+}
+
+ffi::Error start_on_gpu(void* stream, std::int32_t gpu, std::string_view name, std::int32_t collective, std::int32_t op,
+                        std::int32_t root, std::int32_t process_set, double prescale, double postscale,
+                        ffi::Span<const std::int32_t> dtypes, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results) {
+  Described described(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results);
+  Launch launch{.stream = stream, .name = std::string(name), .copied = std::move(described.copied)};
+  described.request.blocking = 1;
+  described.request.on_gpu = 1;
+  described.request.gpu = gpu;
+  described.request.stream = stream;
+  engine->submit(&described.request, end_launch, &launch);
+  return launch.outcome;
+}
+
+// The attributes and arrays that every call has.
+template <class Binding>
+auto described(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::string_view>("name")
+      .template Attr<std::int32_t>("collective")
+      .template Attr<std::int32_t>("op")
+      .template Attr<std::int32_t>("root")
+      .template Attr<std::int32_t>("process_set")
+      .template Attr<double>("prescale")
+      .template Attr<double>("postscale")
+      .template Attr<ffi::Span<const std::int32_t>>("dtypes")
+      .RemainingArgs()
+      .RemainingRets();
 }
 
 }  // namespace
@@ -118,17 +197,8 @@ extern "C" {
 // For Python, before the first call.
 void ringcore_jax_use(const ringcore_functions* functions) { engine = functions; }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective, start,
-                              ffi::Ffi::Bind()
-                                  .Attr<std::string_view>("name")
-                                  .Attr<std::int32_t>("collective")
-                                  .Attr<std::int32_t>("op")
-                                  .Attr<std::int32_t>("root")
-                                  .Attr<std::int32_t>("process_set")
-                                  .Attr<double>("prescale")
-                                  .Attr<double>("postscale")
-                                  .Attr<ffi::Span<const std::int32_t>>("dtypes")
-                                  .RemainingArgs()
-                                  .RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective, start, described(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_collective_on_gpu, start_on_gpu,
+                              described(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>()));
 }
 #pragma GCC visibility pop

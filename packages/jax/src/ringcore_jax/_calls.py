@@ -33,8 +33,10 @@ _TARGET = "ringcore"
 def _register() -> None:
     library = ctypes.CDLL(str(Path(__file__).with_name("libringcore_jax.so")))
     library.ringcore_jax_use(ctypes.c_void_p(adapter.capi()))
-    handler = jax.ffi.pycapsule(library.ringcore_jax_collective)  # type: ignore[no-untyped-call]
-    jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
+    handlers = {"cpu": library.ringcore_jax_collective, "CUDA": library.ringcore_jax_collective_on_gpu}
+    for platform, handler in handlers.items():
+        capsule = jax.ffi.pycapsule(handler)  # type: ignore[no-untyped-call]
+        jax.ffi.register_ffi_target(_TARGET, capsule, platform=platform)
 
 
 _register()
@@ -256,7 +258,7 @@ def _after_the_last(context: Any, operands: Sequence[Any]) -> tuple[Any, Sequenc
     return context.replace(avals_in=[*context.avals_in, shape]), [*operands, result]
 
 
-def _lower_for_cpu(context: Any, *operands: Any, call: Call) -> Any:
+def _lower(context: Any, *operands: Any, call: Call) -> Any:
     placement = context.module_context.axis_context
     mesh = getattr(placement, "mesh", None)
     devices = mesh.size if mesh is not None else placement.num_devices
@@ -283,10 +285,12 @@ def _lower_for_cpu(context: Any, *operands: Any, call: Call) -> Any:
 def _refuse_platform(context: Any, *_: Any, call: Call) -> Any:
     raise InvalidArgument(
         f"{call.title} was called in a program for {', '.join(context.module_context.platforms)}, and this version of "
-        "ringcore works on the CPU; set JAX_PLATFORMS=cpu, or jit the function that calls it with arrays that lie there"
+        "ringcore works on CPUs and NVIDIA's GPUs; set JAX_PLATFORMS=cpu, or jit the function that calls it with "
+        "arrays that lie there"
     )
 
 
 # Not cached: every call of a program gets a name of its own.
 mlir.register_lowering(collective_p, _refuse_platform, cacheable=False)
-mlir.register_lowering(collective_p, _lower_for_cpu, platform="cpu", cacheable=False)
+for _platform in ("cpu", "cuda"):
+    mlir.register_lowering(collective_p, _lower, platform=_platform, cacheable=False)

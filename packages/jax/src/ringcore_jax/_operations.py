@@ -45,8 +45,9 @@ def _as_host_array(leaf: Any, title: str) -> np.ndarray[Any, Any]:
     devices = array.devices()
     if len(devices) != 1 or next(iter(devices)).platform != "cpu":
         raise InvalidArgument(
-            f"{title}: the array lies on {', '.join(sorted(map(str, devices)))}, and this version of ringcore works "
-            "with one CPU device a process; pass jax.device_put(x, jax.devices('cpu')[0]), or set JAX_PLATFORMS=cpu"
+            f"{title}: the array lies on {', '.join(sorted(map(str, devices)))}, and outside jit this version of "
+            "ringcore works with one CPU device a process; call it inside jit, pass jax.device_put(x, "
+            "jax.devices('cpu')[0]), or set JAX_PLATFORMS=cpu"
         )
     return np.asarray(array, order="C")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from ringcore import InvalidArgument
-from ringcore.adapter import DTYPE_CODES, Buffer
+from ringcore.adapter import DTYPE_CODES, Buffer, DeviceArray, Handle
 
 CODES: dict[torch.dtype, int] = {
     torch.uint8: DTYPE_CODES["uint8"],
@@ -24,7 +24,7 @@ CODES: dict[torch.dtype, int] = {
 
 
 def as_buffer(tensor: torch.Tensor) -> Buffer:
-    """Describe a contiguous tensor in host memory; the buffer keeps it alive.
+    """Describe a contiguous tensor in host memory or on a CUDA device; the buffer keeps it alive.
 
     The engine looks at tensors itself, through DLPack, and far quicker. This is for versions of torch whose tensors it
     cannot look at, and tells what is wrong with a tensor that it refuses.
@@ -34,10 +34,10 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
     """
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"a tensor of PyTorch is needed, not {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise InvalidArgument(
-            f"the tensor is on {tensor.device}, and this version of ringcore works on CPU tensors; "
-            "pass tensor.cpu() and copy the result back"
+            f"the tensor is on {tensor.device}, and this version of ringcore works on tensors of the CPU and of CUDA "
+            "devices; pass tensor.cpu() and copy the result back"
         )
     if tensor.layout is not torch.strided:
         raise InvalidArgument(f"the tensor has layout {tensor.layout}; pass tensor.to_dense()")
@@ -46,6 +46,9 @@ def as_buffer(tensor: torch.Tensor) -> Buffer:
         raise InvalidArgument(f"the tensor has dtype {tensor.dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
     if tensor.numel() > 0 and tensor.data_ptr() == 0:
         raise InvalidArgument(f"a {type(tensor).__name__} has no memory of its own; pass the tensor that it stands for")
+    if tensor.is_cuda:
+        stream = torch.cuda.current_stream(tensor.device).cuda_stream
+        return Buffer(tensor.data_ptr(), tuple(tensor.shape), code, tensor, tensor.device.index, stream)
     return Buffer(tensor.data_ptr(), tuple(tensor.shape), code, tensor)
 
 
@@ -56,13 +59,24 @@ def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_moved(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor for an operation that only moves it: as bytes, where the engine does not know the dtype."""
-    if tensor.dtype in CODES or not tensor.is_cpu:  # of other devices `as_buffer` tells
+    if tensor.dtype in CODES or not (tensor.is_cpu or tensor.is_cuda):  # of other devices `as_buffer` tells
         return tensor
     return tensor.view(-1).view(torch.uint8)
 
 
 def from_bytes(view: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over memory that the engine allocated; the memory lives as long as the tensor."""
+    """A tensor over host memory that the engine allocated; the memory lives as long as the tensor."""
     if memoryview(view).nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(view, dtype=dtype).reshape(shape)
+
+
+def result_of(handle: Handle, shape: tuple[int, ...], like: torch.Tensor, index: int = 0) -> torch.Tensor:
+    """A tensor over memory that the engine allocated for an operation on `like`; the memory lives as long as it."""
+    if not like.is_cuda:
+        return from_bytes(handle.result(index), shape, like.dtype)
+    memory = handle.device_result(index)
+    if memory.nbytes == 0:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    shown = DeviceArray(memory, (memory.nbytes,), DTYPE_CODES["uint8"], 0)
+    return torch.as_tensor(shown, device=like.device).view(like.dtype).reshape(shape)

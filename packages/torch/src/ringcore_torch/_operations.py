@@ -11,7 +11,7 @@ from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average, name_or_next
 from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
 
-from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, from_bytes
+from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, result_of
 
 # Why a tensor is looked at more closely; what is no tensor at all lacks the attribute.
 _UNSUPPORTED = UnsupportedArray, AttributeError
@@ -73,8 +73,8 @@ def allreduce(
     """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
 
     Args:
-        tensor: On the CPU, of any shape: uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64
-            or bool. 16-bit floats are summed in float32 and rounded once.
+        tensor: On the CPU or a CUDA device, of any shape: uint8, int8, uint16, int16, int32, int64, float16, bfloat16,
+            float32, float64 or bool. On the CPU 16-bit floats are summed in float32 and rounded once.
         op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`.
         name: Identifies the tensor on all ranks; without one the order of the calls does.
         prescale_factor: Multiplied into the tensor before the reduction.
@@ -244,7 +244,7 @@ def grouped_allgather_async(
 
 
 def _gathered(handle: Handle, tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
-    return from_bytes(handle.result(index), (sum(handle.rows(index)), *tensor.shape[1:]), tensor.dtype)
+    return result_of(handle, (sum(handle.rows(index)), *tensor.shape[1:]), tensor, index)
 
 
 def _start_broadcast(
@@ -357,7 +357,7 @@ def grouped_reducescatter_async(
 def _scattered(handle: Handle, tensor: torch.Tensor, process_set: ProcessSet, index: int = 0) -> torch.Tensor:
     members = process_set.size()
     rows = tensor.shape[0] // members + (process_set.rank() < tensor.shape[0] % members)
-    return from_bytes(handle.result(index), (rows, *tensor.shape[1:]), tensor.dtype)
+    return result_of(handle, (rows, *tensor.shape[1:]), tensor, index)
 
 
 def alltoall(

@@ -48,6 +48,10 @@ class Bucket:
         self.parameters = parameters
         self.names = names
         self.dtype = parameters[0].dtype
+        self.device = parameters[0].device
+        # Flags of gradients on a GPU stay in the host: it reads them without waiting for the GPU.
+        self.flags_apart = self.device.type != "cpu"
+        self._flags_handle: adapter.Handle | None = None
         self.passes = [0] * len(parameters)
         self.ready = 0
         self.handle: adapter.Handle | None = None
@@ -80,10 +84,11 @@ class Bucket:
         Raises:
             InvalidArgument: The model was moved to another device or dtype.
         """
-        if grad.dtype != self.dtype or not grad.is_cpu:
+        if grad.dtype != self.dtype or grad.device != self.device:
             raise InvalidArgument(
-                f"'{self.names[index]}' was a parameter of {self.dtype} on the CPU when its optimizer was wrapped, and "
-                f"has a gradient of {grad.dtype} on {grad.device}; wrap the optimizer after moving the model"
+                f"'{self.names[index]}' was a parameter of {self.dtype} on {_place(self.device)} when its optimizer "
+                f"was wrapped, and has a gradient of {grad.dtype} on {grad.device}; wrap the optimizer after moving "
+                "the model"
             )
 
     def seal(self) -> None:
@@ -112,10 +117,16 @@ class Bucket:
         arrays = self.arrays()
         self.seal()
         try:
-            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+            self.submit(arrays, **options)
         except adapter.UnsupportedArray:
-            arrays = tuple(map(as_buffer, arrays))
-            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+            self.submit(tuple(map(as_buffer, arrays)), **options)
+
+    def submit(self, arrays: tuple[Any, ...], **options: Any) -> None:
+        """Start to reduce the arrays, and the flags."""
+        self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+        if self.flags_apart:
+            flags = (as_buffer(self.flags),)
+            self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
 
     def version(self) -> int:
         """Changes whenever torch writes to the gradients."""
@@ -129,6 +140,8 @@ class Bucket:
         """
         if self.handle is not None:
             self.handle.wait()
+            if self._flags_handle is not None:
+                self._flags_handle.wait()
             self.check_unchanged()
 
     def check_unchanged(self) -> None:
@@ -160,7 +173,7 @@ class Bucket:
         self.touched = False
         self.sealed = False
         self._left = []
-        self.handle = None
+        self.handle = self._flags_handle = None
         self.finished = False
 
 
@@ -178,14 +191,15 @@ class FlatBucket(Bucket):
         for parameter in parameters:
             starts.append(end)
             end += -(-parameter.numel() // align) * align
-        self._flat = _zeros(end + 2 * len(parameters), self.dtype)
+        flags = 0 if self.flags_apart else 2 * len(parameters)
+        self._flat = _zeros(end + flags, self.dtype, self.device)
         compresses = compression.wire_dtype is not None and self.dtype in (torch.float32, torch.float64)
-        self._wire = _zeros(len(self._flat), compression.wire_dtype) if compresses else self._flat
+        self._wire = _zeros(len(self._flat), compression.wire_dtype, self.device) if compresses else self._flat
         self._views = [
             self._flat[start : start + parameter.numel()].view_as(parameter)
             for start, parameter in zip(starts, parameters, strict=True)
         ]
-        self.flags = self._flat[end:].view(2, -1)
+        self.flags = torch.zeros(2, len(parameters)) if self.flags_apart else self._flat[end:].view(2, -1)
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         view = self._views[index]
@@ -225,13 +239,12 @@ class PackedBucket(Bucket):
 
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
         self.check_unchanged()
-        # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor in host memory.
+        # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor.
         self._grads = [parameter.grad for parameter in self.parameters]
         self.flags.copy_(self._all_have_dense)
         self.all_dense = True
-        arrays = self.arrays()
         try:
-            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+            self.submit(self.arrays(), **options)
             self._left = self._grads
             self._sealed_version = self.version()
             self.sealed = True
@@ -259,7 +272,7 @@ class PackedBucket(Bucket):
         self._grads = [None] * len(self.parameters)
 
     def arrays(self) -> tuple[Any, ...]:  # noqa: D102
-        return (*self._grads, self.flags)
+        return tuple(self._grads) if self.flags_apart else (*self._grads, self.flags)
 
     def version(self) -> int:  # noqa: D102
         return sum([grad._version for grad in self._grads])
@@ -293,8 +306,14 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     return None
 
 
-def _zeros(count: int, dtype: Any) -> torch.Tensor:
+def _place(device: torch.device) -> str:
+    return "the CPU" if device.type == "cpu" else str(device)
+
+
+def _zeros(count: int, dtype: Any, device: torch.device) -> torch.Tensor:
     """Registered memory where there is shared memory."""
+    if device.type != "cpu":
+        return torch.zeros(count, dtype=dtype, device=device)
     registered = adapter.allocate(count * dtype.itemsize)
     if registered is None:
         return torch.zeros(count, dtype=dtype)
@@ -308,11 +327,11 @@ def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Ten
         chosen = [parameters[begin : begin + share] for begin in range(0, len(parameters), share)][::-1]
     else:
         chosen = [list(group) for group in groups or []]
-    dealt = [same for group in chosen for same in _by_dtype(group)]
+    dealt = [same for group in chosen for same in _by_kind(group)]
     taken = {id(parameter) for group in chosen for parameter in group}
     rest = [parameter for parameter in reversed(parameters) if id(parameter) not in taken]
     for small in (False, True):
-        for same in _by_dtype(p for p in rest if (_bytes([p]) < _SMALL_BYTES) is small):
+        for same in _by_kind(p for p in rest if (_bytes([p]) < _SMALL_BYTES) is small):
             dealt += _fill(same, first=not dealt, small=small)
     return dealt
 
@@ -333,8 +352,8 @@ def _bytes(parameters: Iterable[torch.Tensor]) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
-def _by_dtype(parameters: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    found: dict[torch.dtype, list[torch.Tensor]] = {}
+def _by_kind(parameters: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    found: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for parameter in parameters:
-        found.setdefault(parameter.dtype, []).append(parameter)
+        found.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     return list(found.values())

@@ -61,7 +61,8 @@ class GradientReducer:
         self._alone = process_set.size() == 1
         self._prefix = context().next_name("gradients", process_set)
         self._replaced = False
-        self._overlaps = adapter.has_room_to_overlap(torch.get_num_threads())
+        on_gpu = any(parameter.is_cuda for _, parameter in named)
+        self._overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
         self._buckets = make_buckets(named, self._prefix, groups, compression)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]

@@ -1,0 +1,167 @@
+#include "device/device.hpp"
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/error.hpp"
+#include "device/kernels.hpp"
+#include "device/libraries.hpp"
+
+namespace ringcore::device {
+
+Device& Device::of(int ordinal) {
+  static std::mutex mutex;
+  static auto& devices = *new std::map<int, Device*>;
+  const std::lock_guard lock(mutex);
+  const auto found = devices.find(ordinal);
+  if (found != devices.end()) return *found->second;
+  return *devices.emplace(ordinal, new Device(ordinal)).first->second;
+}
+
+int Device::ordinal_of(const void* memory) {
+  int ordinal = -1;
+  const cuda::Result result = driver().cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer(memory));
+  if (result != cuda::kSuccess) {
+    throw Error(ErrorKind::kInvalidArgument, "CUDA knows of no memory of a GPU at this address");
+  }
+  return ordinal;
+}
+
+int Device::current_ordinal() {
+  int ordinal = 0;
+  return driver().cuCtxGetDevice(&ordinal) == cuda::kSuccess ? ordinal : 0;
+}
+
+Device::Device(int ordinal) : ordinal_(ordinal) {
+  const Driver& cuda = driver();
+  int device = 0;
+  check_cuda(cuda.cuDeviceGet(&device, ordinal), "cuDeviceGet");
+  cuda::Uuid uuid{};
+  check_cuda(cuda.cuDeviceGetUuid_v2(&uuid, device), "cuDeviceGetUuid");
+  std::memcpy(uuid_.data(), uuid.bytes, sizeof(uuid.bytes));
+  const auto attribute = [&](int which) {
+    int value = 0;
+    check_cuda(cuda.cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute");
+    return value;
+  };
+  capability_ = attribute(cuda::kAttributeCapabilityMajor) * 10 + attribute(cuda::kAttributeCapabilityMinor);
+  multiprocessors_ = attribute(cuda::kAttributeMultiprocessors);
+  memory_pools_ = attribute(cuda::kAttributeMemoryPools) != 0;
+  check_cuda(cuda.cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");
+}
+
+const Kernels* Device::kernels() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(kernels_tried_, true)) {
+    try {
+      kernels_ = std::make_unique<Kernels>(*this);
+    } catch (const Error&) {
+      return nullptr;  // `library_status` tells why; copies of the driver take their place
+    }
+  }
+  return kernels_.get();
+}
+
+Device::Current::Current(const Device& device) {
+  check_cuda(driver().cuCtxPushCurrent_v2(device.context_), "cuCtxPushCurrent");
+}
+
+Device::Current::~Current() {
+  cuda::Context context = nullptr;
+  driver().cuCtxPopCurrent_v2(&context);
+}
+
+Event::Event(Device& device, cuda::Stream stream) : device_(device) {
+  {
+    const std::lock_guard lock(device.mutex_);
+    if (!device.free_events_.empty()) {
+      event_ = device.free_events_.back();
+      device.free_events_.pop_back();
+    }
+  }
+  if (event_ == nullptr) check_cuda(driver().cuEventCreate(&event_, cuda::kEventDisableTiming), "cuEventCreate");
+  check_cuda(driver().cuEventRecord(event_, stream), "cuEventRecord");
+}
+
+Event::~Event() {
+  const std::lock_guard lock(device_.mutex_);
+  device_.free_events_.push_back(event_);
+}
+
+bool Event::reached() const {
+  const cuda::Result result = driver().cuEventQuery(event_);
+  if (result == cuda::kNotReady) return false;
+  check_cuda(result, "cuEventQuery");
+  return true;
+}
+
+void Event::hold_back(cuda::Stream stream) const {
+  check_cuda(driver().cuStreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
+}
+
+Stream::Stream(Device& device) : device_(device) {
+  const Device::Current current(device);
+  int least = 0;
+  int greatest = 0;
+  check_cuda(driver().cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  check_cuda(driver().cuStreamCreateWithPriority(&stream_, cuda::kStreamNonBlocking, greatest),
+             "cuStreamCreateWithPriority");
+}
+
+Stream::~Stream() {
+  const Device::Current current(device_);
+  driver().cuStreamDestroy_v2(stream_);
+}
+
+Memory::Memory(Device& device, std::size_t bytes, cuda::Stream stream)
+    : device_(&device), bytes_(bytes), stream_(stream) {
+  if (bytes == 0) return;
+  const Device::Current current(device);
+  check_cuda(device.has_memory_pools() ? driver().cuMemAllocAsync(&pointer_, bytes, stream)
+                                       : driver().cuMemAlloc_v2(&pointer_, bytes),
+             ("allocating " + std::to_string(bytes) + " bytes of GPU " + std::to_string(device.ordinal())).c_str());
+}
+
+Memory::Memory(std::size_t bytes, std::shared_ptr<const Stream> stream)
+    : Memory(stream->device(), bytes, stream->get()) {
+  kept_ = std::move(stream);
+}
+
+void Memory::move_to(cuda::Stream stream) {
+  stream_ = stream;
+  kept_.reset();
+}
+
+Memory::Memory(Memory&& other) noexcept { *this = std::move(other); }
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(pointer_, other.pointer_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(stream_, other.stream_);
+  std::swap(kept_, other.kept_);
+  return *this;
+}
+
+Memory::~Memory() {
+  if (pointer_ == 0) return;
+  const Device::Current current(*device_);
+  device_->has_memory_pools() ? driver().cuMemFreeAsync(pointer_, stream_) : driver().cuMemFree_v2(pointer_);
+}
+
+HostMemory::HostMemory(Device& device, std::size_t bytes) : data_(nullptr, Free{&device}) {
+  if (bytes == 0) return;
+  const Device::Current current(device);
+  void* data = nullptr;
+  check_cuda(driver().cuMemHostAlloc(&data, bytes, cuda::kHostAllocPortable), "cuMemHostAlloc");
+  data_.reset(static_cast<std::byte*>(data));
+}
+
+void HostMemory::Free::operator()(std::byte* data) const {
+  const Device::Current current(*device);
+  driver().cuMemFreeHost(data);
+}
+
+}  // namespace ringcore::device

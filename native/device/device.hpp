@@ -1,0 +1,138 @@
+// One GPU: its context, and owners of what lives there. All calls may come from any thread.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/cuda_driver.hpp"
+
+namespace ringcore::device {
+
+class Kernels;
+
+class Device {
+ public:
+  // The GPU of this number, as CUDA_VISIBLE_DEVICES counts. Made once and never freed: frameworks use the same primary
+  // context until the process ends. Throws Error{kResource}.
+  static Device& of(int ordinal);
+  // Of memory. Throws Error{kInvalidArgument} for what is no memory of a GPU.
+  static int ordinal_of(const void* memory);
+  // Of the calling thread's current context; 0 where it has none.
+  static int current_ordinal();
+
+  int ordinal() const { return ordinal_; }
+  const std::array<char, 16>& uuid() const { return uuid_; }
+  // 90 for sm_90 ...
+  int capability() const { return capability_; }
+  int multiprocessors() const { return multiprocessors_; }
+  bool has_memory_pools() const { return memory_pools_; }
+  // Null where there is no NVRTC; compiled when first asked for.
+  const Kernels* kernels();
+
+  // Makes the GPU's context current for the calling thread, and what was there before again at its end.
+  class Current {
+   public:
+    explicit Current(const Device& device);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+  };
+
+ private:
+  friend class Event;
+  explicit Device(int ordinal);
+
+  int ordinal_;
+  cuda::Context context_ = nullptr;
+  std::array<char, 16> uuid_{};
+  int capability_ = 0;
+  int multiprocessors_ = 1;
+  bool memory_pools_ = false;
+  std::mutex mutex_;  // Guards: free_events_, kernels_, kernels_tried_.
+  std::vector<cuda::Event> free_events_;
+  std::unique_ptr<Kernels> kernels_;
+  bool kernels_tried_ = false;
+};
+
+// A point in a stream that others wait for. Needs a current context, but for its end.
+class Event {
+ public:
+  // Recorded in `stream`, at what was given to it so far.
+  Event(Device& device, cuda::Stream stream);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  // Whether the stream has come there. Throws Error{kResource} when the GPU has failed.
+  bool reached() const;
+  // What is given to `stream` from now on waits for it; the host does not.
+  void hold_back(cuda::Stream stream) const;
+  Device& device() const { return device_; }
+
+ private:
+  Device& device_;
+  cuda::Event event_ = nullptr;
+};
+
+// A stream of ours, of the highest priority, independent of the default stream.
+class Stream {
+ public:
+  explicit Stream(Device& device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cuda::Stream get() const { return stream_; }
+  Device& device() const { return device_; }
+
+ private:
+  Device& device_;
+  cuda::Stream stream_ = nullptr;
+};
+
+// Memory of a GPU. It may be used in `stream`, and is given back behind what was given to that stream before.
+class Memory {
+ public:
+  Memory() = default;
+  // In a stream that is there for longer than the memory.
+  Memory(Device& device, std::size_t bytes, cuda::Stream stream);
+  // In a stream that the memory keeps.
+  Memory(std::size_t bytes, std::shared_ptr<const Stream> stream);
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory();
+  std::byte* data() const { return std::bit_cast<std::byte*>(pointer_); }
+  std::size_t size() const { return bytes_; }
+  int ordinal() const { return device_ == nullptr ? -1 : device_->ordinal(); }
+  // From now on it belongs to another stream, which is there for longer, and waits for what has happened to it so far.
+  void move_to(cuda::Stream stream);
+
+ private:
+  Device* device_ = nullptr;
+  cuda::Pointer pointer_ = 0;
+  std::size_t bytes_ = 0;
+  cuda::Stream stream_ = nullptr;
+  std::shared_ptr<const Stream> kept_;
+};
+
+// Memory of the host that a GPU copies from and to without help of the processor.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  HostMemory(Device& device, std::size_t bytes);
+  std::byte* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    Device* device;
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+inline cuda::Pointer pointer(const void* memory) { return reinterpret_cast<cuda::Pointer>(memory); }
+
+}  // namespace ringcore::device

@@ -1,0 +1,99 @@
+#include "device/kernels.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "device/libraries.hpp"
+#include "kernels_source.hpp"
+
+namespace ringcore::device {
+namespace {
+
+constexpr unsigned kThreads = 256;
+// What a thread moves in one turn of the loop: four vectors of 16 bytes.
+constexpr std::size_t kBytesPerThread = 64;
+// So many blocks fill a multiprocessor's threads.
+constexpr unsigned kBlocksPerMultiprocessor = 8;
+
+std::vector<char> compile(int capability) {
+  const Nvrtc& compiler = nvrtc_api();
+  struct Program {
+    nvrtc::Program handle = nullptr;
+    ~Program() { nvrtc_api().nvrtcDestroyProgram(&handle); }
+  } program;
+  check_nvrtc(compiler.nvrtcCreateProgram(&program.handle, kKernelsSource, "ringcore_kernels.cu", 0, nullptr, nullptr),
+              "nvrtcCreateProgram");
+  const std::string architecture = "--gpu-architecture=sm_" + std::to_string(capability);
+  const char* const options[] = {architecture.c_str(), "--std=c++17"};
+  if (const int result = compiler.nvrtcCompileProgram(program.handle, 2, options); result != 0) {
+    std::size_t bytes = 0;
+    compiler.nvrtcGetProgramLogSize(program.handle, &bytes);
+    std::string log(bytes, '\0');
+    compiler.nvrtcGetProgramLog(program.handle, log.data());
+    throw Error(ErrorKind::kResource, "NVRTC refuses the kernels for sm_" + std::to_string(capability) + ": " + log);
+  }
+  std::size_t bytes = 0;
+  check_nvrtc(compiler.nvrtcGetCUBINSize(program.handle, &bytes), "nvrtcGetCUBINSize");
+  std::vector<char> cubin(bytes);
+  check_nvrtc(compiler.nvrtcGetCUBIN(program.handle, cubin.data()), "nvrtcGetCUBIN");
+  return cubin;
+}
+
+}  // namespace
+
+Kernels::Kernels(Device& device) : device_(device) {
+  const std::vector<char> cubin = compile(device.capability());
+  const Device::Current current(device);
+  cuda::Module module = nullptr;  // stays loaded
+  check_cuda(driver().cuModuleLoadData(&module, cubin.data()), "cuModuleLoadData");
+  const auto function = [module](const std::string& name) {
+    cuda::Function found = nullptr;
+    check_cuda(driver().cuModuleGetFunction(&found, module, name.c_str()), "cuModuleGetFunction");
+    return found;
+  };
+  copy_ = function("ringcore_copy");
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    scale_[static_cast<std::size_t>(dtype)] = function("ringcore_scale_" + std::string(name_of(dtype)));
+  }
+}
+
+void Kernels::copy(cuda::Stream stream, DType dtype, std::span<const Segment> segments, double factor) const {
+  if (factor != 1.0) return launch(stream, scale_[static_cast<std::size_t>(dtype)], segments, factor, size_of(dtype));
+  std::vector<Segment> bytes(segments.begin(), segments.end());
+  for (Segment& segment : bytes) segment.elements *= size_of(dtype);
+  launch(stream, copy_, bytes, 1.0, 1);
+}
+
+void Kernels::launch(cuda::Stream stream, cuda::Function function, std::span<const Segment> segments, double factor,
+                     std::size_t element_bytes) const {
+  while (!segments.empty()) {
+    const std::span<const Segment> now = segments.first(std::min(segments.size(), kMaxSegments));
+    segments = segments.subspan(now.size());
+    Segments parameter{.at = {}, .factor = factor};
+    std::size_t largest = 0;
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      parameter.at[i] = now[i];
+      largest = std::max(largest, now[i].elements * element_bytes);
+    }
+    constexpr std::size_t kBytesPerBlock = kThreads * kBytesPerThread;
+    const auto most = static_cast<std::size_t>(device_.multiprocessors()) * kBlocksPerMultiprocessor;
+    const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(largest / kBytesPerBlock, 1, most));
+    void* parameters[] = {&parameter};
+    check_cuda(driver().cuLaunchKernel(function, blocks, static_cast<unsigned>(now.size()), 1, kThreads, 1, 1, 0,
+                                       stream, parameters, nullptr),
+               "cuLaunchKernel");
+  }
+}
+
+void copy_segments(Device& device, cuda::Stream stream, DType dtype, std::span<const Segment> segments, double factor) {
+  if (const Kernels* kernels = device.kernels()) return kernels->copy(stream, dtype, segments, factor);
+  for (const Segment& segment : segments) {
+    if (segment.elements == 0 || segment.from == segment.to) continue;
+    check_cuda(driver().cuMemcpyDtoDAsync_v2(segment.to, segment.from, segment.elements * size_of(dtype), stream),
+               "cuMemcpyDtoDAsync");
+  }
+}
+
+}  // namespace ringcore::device

@@ -1,0 +1,130 @@
+// The operations of one process set whose tensors lie on GPUs: launched on a stream of ours, through NCCL.
+//
+// The host never waits for a GPU. An operation waits, in our stream, for the event that was recorded in the framework's
+// stream when it was submitted; it is done for the host when it has been launched, and whoever uses the result lets its
+// own stream wait for `completion` (`hold_back`). What was launched is watched: NCCL's errors, and its age.
+//
+// Before the first of them the ranks tell each other what they have (`Hello`), through the engine itself. Where one has
+// no NCCL, where two share a GPU, and for what NCCL cannot do, `takes` is false on all ranks: then the tensors are
+// copied to the host and go through our own plans (`fetch`, `give_back`).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "device/communicator.hpp"
+#include "device/device.hpp"
+#include "engine/negotiation.hpp"
+#include "engine/request.hpp"
+
+namespace ringcore::engine {
+
+// One collective on the GPU: of one operation, or the allreduces of a bucket.
+struct DeviceTask {
+  std::vector<std::shared_ptr<const Descriptor>> descriptors;  // one, or those of the bucket; also when joined
+  std::vector<std::shared_ptr<Operation>> operations;  // the same order; empty when this rank has joined
+  std::vector<Contribution> contributions;  // of a task that is no bucket
+  bool begun = false;
+  device::Memory work;  // for data that cannot lie in an operation's own memory
+
+  const Descriptor& descriptor() const { return *descriptors.front(); }
+};
+
+class DeviceQueue {
+ public:
+  // What a member tells the others, all in one gather of bytes.
+  struct Hello {
+    char uuid[16] = {};
+    std::uint64_t host = 0;  // of the member: GPUs are shared within a host only
+    std::int32_t nccl_version = 0;  // 0: it cannot be used
+    std::int32_t has_kernels = 0;
+    device::UniqueId id{};  // of the first member
+  };
+
+  // `device`: the number of this rank's GPU; `host`: where this rank is.
+  DeviceQueue(int device, int self, int size, std::uint64_t host, const Clock& clock);
+  ~DeviceQueue();
+
+  const Hello& hello() const { return hello_; }
+  // From everybody's hello, by member: how it is done from now on. Returns a line for the log where it is not by NCCL.
+  std::string agree(std::span<const Hello> hellos);
+  bool agreed() const { return agreed_; }
+  // Whether such an operation goes through NCCL: the same on every rank. After `agree`.
+  bool takes(const Descriptor& descriptor) const;
+
+  // The next task to launch, in the order of all ranks.
+  void push(std::unique_ptr<DeviceTask> task) { queue_.push_back(std::move(task)); }
+  // Launches what can be launched; appends operations that are done for the host. Throws Error{kPeerLost, kResource}.
+  bool progress(std::vector<std::shared_ptr<Operation>>& done);
+  bool idle() const { return queue_.empty(); }
+  // Watches what was launched: throws Error{kTimeout} when it has been under way for longer than `limit`, and what NCCL
+  // reports.
+  void tend(Nanoseconds now, Nanoseconds limit);
+  // Ends what is under way on the GPU: its results are worthless.
+  void abort();
+
+  // Copies an operation's input to the host and lets the operation work there; true when it has arrived.
+  bool fetch(Operation& operation);
+  // Starts to copy the result of such an operation to where it belongs.
+  void give_back(const std::shared_ptr<Operation>& operation);
+
+  std::string describe() const;
+
+ private:
+  struct Flight {
+    std::shared_ptr<device::Event> event;
+    std::string name;
+    Nanoseconds launched_at;
+    std::vector<std::shared_ptr<Operation>> operations;  // keeps their host memory
+  };
+
+  void begin(DeviceTask& task);
+  void begin_allreduce(DeviceTask& task);
+  void begin_fused(DeviceTask& task);
+  void begin_allgather(DeviceTask& task);
+  void begin_broadcast(DeviceTask& task);
+  void begin_reducescatter(DeviceTask& task);
+  void begin_alltoall(DeviceTask& task);
+  void pack(const DeviceTask& task, bool in, double factor) const;
+  void end(DeviceTask& task);
+  void wait_for_inputs(const DeviceTask& task) const;
+  void copy(const Descriptor& descriptor, const std::byte* from, std::byte* to, std::uint64_t elements,
+            double factor) const;
+  device::Memory identity(const Descriptor& descriptor) const;
+  void launched(std::string name, std::vector<std::shared_ptr<Operation>> operations);
+  void land();
+
+  int self_;
+  int size_;
+  const Clock& clock_;
+  Hello hello_;
+  std::string problem_;  // why this rank cannot use NCCL
+  device::Device* device_ = nullptr;  // null: this rank has none
+  std::shared_ptr<const device::Stream> stream_;  // results that nobody has taken keep it
+  device::Memory fusion_;
+  bool agreed_ = false;
+  bool by_nccl_ = false;
+  bool kernels_ = false;  // every rank has them
+  std::optional<device::Communicator> communicator_;
+  device::UniqueId id_{};
+  std::deque<std::unique_ptr<DeviceTask>> queue_;
+  std::deque<Flight> flights_;
+};
+
+// Records where an operation's tensors are ready, in the framework's streams. Throws Error{kInvalidArgument, kResource}.
+void record_ready(Operation& operation);
+// What is given to `stream` from now on waits for the results of an operation that is done.
+void hold_back(const Operation& operation, std::uintptr_t stream);
+// Copies the result of an operation that is done to `target` on its GPU, in `stream`, if it has so many bytes; returns
+// how many it has.
+std::size_t copy_result(Operation& operation, void* target, std::size_t bytes, std::uintptr_t stream);
+// Whether the GPU has ended an operation that is done: its memory is used no more.
+bool has_landed(const Operation& operation);
+
+}  // namespace ringcore::engine

@@ -1,0 +1,141 @@
+// Released operations on GPUs: the greeting before the first one, and who waits behind whom.
+//
+// All ranks take the same decisions in the same order. What depends on a rank's own GPU (has the greeting ended, has a
+// tensor arrived in the host) must therefore not change the order: until it is known, everything that is released in
+// this process set waits in `deferred_`.
+#include <algorithm>
+#include <cstring>
+
+#include "device/device.hpp"
+#include "engine/device_queue.hpp"
+#include "engine/execution.hpp"
+
+namespace ringcore::engine {
+
+void Execution::use_device(const Operation& operation) {
+  const Operation& first = operation.parts.empty() ? operation : *operation.parts.front();
+  const int device = first.on_device->device;
+  if (used_device_ == kHost) used_device_ = device;
+  if (device == used_device_) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              "'" + operation.descriptor.name + "' lies on GPU " + std::to_string(device) +
+                  ", but this rank has used GPU " + std::to_string(used_device_) +
+                  " in this process set. Remedy: use one GPU a rank, as torch.cuda.set_device(local_rank()) does.");
+}
+
+void Execution::defer(Release release, std::shared_ptr<Operation> own) {
+  if (release.descriptor->on_device && device_ == nullptr) greet();
+  deferred_.push_back({std::move(release), std::move(own)});
+}
+
+// An allgather of our own, which is the next operation on every member.
+void Execution::greet() {
+  // A rank that has joined before it used a GPU: the one that torch.cuda.set_device(local_rank()) would take.
+  const int host = topology_.host_of[self_];
+  const auto before = std::count(topology_.host_of.begin(), topology_.host_of.begin() + self_, host);
+  const int device = used_device_ != kHost ? used_device_ : static_cast<int>(before);
+  device_ = std::make_unique<DeviceQueue>(device, self_, size(), static_cast<std::uint64_t>(host), clock_);
+  greeting_ = std::make_shared<Operation>();
+  greeting_->descriptor.name = "GPUs of process set " + std::to_string(id_);
+  greeting_->descriptor.collective = Collective::kAllgather;
+  greeting_->descriptor.dtype = DType::kUInt8;
+  greeting_->descriptor.shape = Shape{.dims = 2, .extent = {1, sizeof(DeviceQueue::Hello)}};
+  greeting_->input = reinterpret_cast<const std::byte*>(&device_->hello());
+  Release release;
+  release.contributions.resize(size());
+  for (Contribution& contribution : release.contributions) {
+    contribution.present = true;
+    contribution.rows = 1;
+  }
+  release_one({greeting_, &greeting_->descriptor}, greeting_, release);
+}
+
+bool Execution::progress_device() {
+  if (device_ == nullptr) return false;
+  const bool released = release_deferred();
+  std::vector<std::shared_ptr<Operation>> launched;
+  const bool moved = device_->progress(launched);
+  for (auto& operation : launched) complete(std::move(operation));
+  return moved || released;
+}
+
+bool Execution::release_deferred() {
+  if (!device_->agreed()) {
+    if (!greeting_->done()) return false;
+    std::vector<DeviceQueue::Hello> hellos(size());
+    std::memcpy(hellos.data(), greeting_->result.data(), greeting_->result.size());
+    warning_ = device_->agree(hellos);
+  }
+  bool moved = false;
+  std::deque<Deferred> waiting = std::exchange(deferred_, {});
+  while (!waiting.empty()) {
+    Deferred& next = waiting.front();
+    if (!next.release) {
+      flush();
+    } else {
+      if (next.own != nullptr && !fetched(*next.release->descriptor, *next.own)) break;
+      release_now(std::move(*next.release), std::move(next.own));
+    }
+    waiting.pop_front();
+    moved = true;
+  }
+  deferred_ = std::move(waiting);
+  return moved;
+}
+
+// Whether the tensors that NCCL does not take have come to the host.
+bool Execution::fetched(const Descriptor& descriptor, Operation& own) {
+  if (!descriptor.on_device) return true;
+  if (!descriptor.is_group()) return device_->takes(descriptor) || device_->fetch(own);
+  bool all = true;
+  for (std::size_t i = 0; i < descriptor.parts.size(); ++i) {
+    all = (device_->takes(*descriptor.parts[i]) || device_->fetch(*own.parts[i])) && all;
+  }
+  return all;
+}
+
+// Into a bucket, or alone.
+void Execution::launch(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
+                       Release& release) {
+  const Descriptor& descriptor = *described;
+  const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
+  const auto add = [&](DeviceTask& task) {
+    task.descriptors.push_back(described);
+    if (own != nullptr) task.operations.push_back(std::move(own));
+  };
+  const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
+                      bytes <= settings_.fusion_threshold_bytes;
+  const std::vector<int> absent = release.absent();
+  if (bucket) {
+    for (auto open = device_buckets_.begin(); open != device_buckets_.end(); ++open) {
+      const Descriptor& first = open->task->descriptor();
+      if (first.dtype != descriptor.dtype || first.op != descriptor.op || first.prescale != descriptor.prescale ||
+          first.postscale != descriptor.postscale || open->absent != absent) {
+        continue;
+      }
+      if (open->bytes + bytes > settings_.fusion_threshold_bytes) {
+        device_->push(std::move(open->task));
+        device_buckets_.erase(open);
+        break;
+      }
+      open->bytes += bytes;
+      return add(*open->task);
+    }
+  }
+  auto task = std::make_unique<DeviceTask>();
+  add(*task);
+  task->contributions = std::move(release.contributions);
+  if (!bucket) return device_->push(std::move(task));
+  device_buckets_.push_back({std::move(task), absent, bytes});
+}
+
+void Execution::launch_buckets() {
+  for (DeviceBucket& bucket : device_buckets_) device_->push(std::move(bucket.task));
+  device_buckets_.clear();
+}
+
+void Execution::tend(Nanoseconds now, Nanoseconds limit) {
+  if (device_ != nullptr) device_->tend(now, limit);
+}
+
+}  // namespace ringcore::engine

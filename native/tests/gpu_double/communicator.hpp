@@ -1,0 +1,69 @@
+// What a communicator of the double does: every collective goes through its rank 0, over sockets of this host.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace gpu_double {
+
+enum class Kind : int { kAllReduce, kReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kRecv, kExchange };
+
+// A call of NCCL, with addresses that the host can see.
+struct Call {
+  Kind kind{};
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::size_t count = 0;
+  int dtype = 0;
+  int op = 0;
+  int peer = 0;  // or root
+};
+
+// NCCL's results.
+inline constexpr int kSuccess = 0;
+inline constexpr int kInternalError = 3;
+inline constexpr int kInvalidArgument = 4;
+inline constexpr int kInvalidUsage = 5;
+inline constexpr int kRemoteError = 6;
+inline constexpr int kInProgress = 7;
+
+// Opens what the ranks of a new communicator connect to; its name.
+std::string open_hub();
+
+class Communicator {
+ public:
+  // Connects in the background.
+  Communicator(std::string hub, int rank, int size);
+  ~Communicator();
+  int state() const { return state_; }
+  int size() const { return size_; }
+  void abort();
+  // Runs the calls of one group: in a stream.
+  void run(std::span<const Call> calls);
+
+ private:
+  void connect();
+  void fault();
+  void run_one(const Call& call);
+  void run_hub(const Call& call);
+  void exchange(std::span<const Call> calls);
+  void fail(int result);
+  bool send(int fd, const void* data, std::size_t bytes);
+  bool receive(int fd, void* data, std::size_t bytes);
+
+  std::string hub_;
+  int rank_;
+  int size_;
+  std::atomic<int> state_ = kInProgress;
+  std::atomic<bool> aborted_ = false;
+  std::mutex mutex_;  // Guards: fds_ while they are opened and shut.
+  std::vector<int> fds_;  // of the hub: by rank; else the hub's first
+  std::thread thread_;
+};
+
+}  // namespace gpu_double

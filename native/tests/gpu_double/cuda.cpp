@@ -1,0 +1,341 @@
+// The functions of CUDA's driver that ringcore uses (device/cuda_driver.hpp).
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "double.hpp"
+#include "kernels.hpp"
+#include "memory.hpp"
+
+namespace gpu_double {
+namespace {
+
+using Result = int;
+using Pointer = unsigned long long;
+
+constexpr Result kSuccess = 0;
+constexpr Result kInvalidValue = 1;
+constexpr Result kOutOfMemory = 2;
+constexpr Result kInvalidDevice = 101;
+constexpr Result kInvalidContext = 201;
+constexpr Result kNotFound = 500;
+constexpr Result kNotReady = 600;
+
+// How often it was recorded, and how often the stream has come to that.
+struct Event {
+  std::mutex mutex;  // Guards: recorded, reached.
+  std::condition_variable changed;
+  std::uint64_t recorded = 0;
+  std::uint64_t reached = 0;
+};
+
+thread_local std::vector<void*> contexts;  // of the calling thread, the current one last
+std::array<char, 64> contexts_of_devices;  // their addresses
+std::atomic<bool> capturing = false;
+
+std::shared_ptr<Event>& event_of(void* handle) { return *static_cast<std::shared_ptr<Event>*>(handle); }
+
+std::byte* visible(Pointer address) { return gpu_double::visible(reinterpret_cast<const void*>(address)); }
+
+Result copy(std::byte* to, const std::byte* from, std::size_t bytes, void* stream) {
+  if (contexts.empty()) return kInvalidContext;
+  stream_of(stream).push([=] { std::memcpy(to, from, bytes); });
+  return kSuccess;
+}
+
+}  // namespace
+}  // namespace gpu_double
+
+using namespace gpu_double;  // NOLINT
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT Result cuInit(unsigned) { return kSuccess; }
+
+EXPORT Result cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return kSuccess;
+}
+
+EXPORT Result cuGetErrorString(Result error, const char** text) {
+  *text = error == kOutOfMemory ? "out of memory" : error == kInvalidContext ? "invalid context" : "an error";
+  return kSuccess;
+}
+
+EXPORT Result cuDeviceGet(int* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= setting("GPU_DOUBLE_DEVICES", 8)) return kInvalidDevice;
+  *device = ordinal;
+  return kSuccess;
+}
+
+EXPORT Result cuDeviceGetUuid_v2(void* uuid, int device) {
+  std::array<char, 16> bytes{};
+  bytes[0] = static_cast<char>(device + 1);
+  std::memcpy(uuid, bytes.data(), bytes.size());
+  return kSuccess;
+}
+
+EXPORT Result cuDeviceGetAttribute(int* value, int attribute, int) {
+  switch (attribute) {
+    case 75: *value = 9; break;
+    case 76: *value = 0; break;
+    case 16: *value = 4; break;
+    case 115: *value = 1; break;
+    default: return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+EXPORT Result cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = &contexts_of_devices[device];
+  return kSuccess;
+}
+
+EXPORT Result cuCtxPushCurrent_v2(void* context) {
+  contexts.push_back(context);
+  return kSuccess;
+}
+
+EXPORT Result cuCtxPopCurrent_v2(void** context) {
+  if (contexts.empty()) return kInvalidContext;
+  *context = contexts.back();
+  contexts.pop_back();
+  return kSuccess;
+}
+
+EXPORT Result cuCtxGetDevice(int* device) {
+  if (contexts.empty()) return kInvalidContext;
+  *device = static_cast<int>(static_cast<char*>(contexts.back()) - contexts_of_devices.data());
+  return kSuccess;
+}
+
+EXPORT Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return kSuccess;
+}
+
+EXPORT Result cuStreamCreateWithPriority(void** stream, unsigned, int) {
+  if (contexts.empty()) return kInvalidContext;
+  *stream = new Stream;
+  return kSuccess;
+}
+
+EXPORT Result cuStreamDestroy_v2(void* stream) {
+  // CUDA returns at once; joining here would wait for what only another thread lets go on.
+  std::thread([stream] { delete static_cast<Stream*>(stream); }).detach();
+  return kSuccess;
+}
+
+EXPORT Result cuStreamSynchronize(void* stream) {
+  stream_of(stream).synchronize();
+  return kSuccess;
+}
+
+EXPORT Result cuStreamIsCapturing(void*, int* status) {
+  *status = capturing ? 1 : 0;
+  return kSuccess;
+}
+
+EXPORT Result cuEventCreate(void** event, unsigned) {
+  if (contexts.empty()) return kInvalidContext;
+  *event = new std::shared_ptr<Event>(new Event);
+  return kSuccess;
+}
+
+EXPORT Result cuEventDestroy_v2(void* event) {
+  delete static_cast<std::shared_ptr<Event>*>(event);
+  return kSuccess;
+}
+
+EXPORT Result cuEventRecord(void* handle, void* stream) {
+  if (contexts.empty()) return kInvalidContext;
+  const std::shared_ptr<Event> event = event_of(handle);
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(event->mutex);
+    number = ++event->recorded;
+  }
+  stream_of(stream).push([event, number] {
+    const std::lock_guard lock(event->mutex);
+    event->reached = number;
+    event->changed.notify_all();
+  });
+  return kSuccess;
+}
+
+EXPORT Result cuEventQuery(void* handle) {
+  const std::shared_ptr<Event>& event = event_of(handle);
+  const std::lock_guard lock(event->mutex);
+  return event->reached >= event->recorded ? kSuccess : kNotReady;
+}
+
+EXPORT Result cuStreamWaitEvent(void* stream, void* handle, unsigned) {
+  const std::shared_ptr<Event> event = event_of(handle);
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(event->mutex);
+    number = event->recorded;
+  }
+  stream_of(stream).push([event, number] {
+    std::unique_lock lock(event->mutex);
+    event->changed.wait(lock, [&] { return event->reached >= number; });
+  });
+  return kSuccess;
+}
+
+EXPORT Result cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
+  *memory = allocate(bytes);
+  return *memory == 0 ? kOutOfMemory : kSuccess;
+}
+
+EXPORT Result cuMemFree_v2(Pointer memory) {
+  release(memory);
+  return kSuccess;
+}
+
+EXPORT Result cuMemAllocAsync(Pointer* memory, std::size_t bytes, void*) {
+  if (contexts.empty()) return kInvalidContext;
+  return cuMemAlloc_v2(memory, bytes);
+}
+
+EXPORT Result cuMemFreeAsync(Pointer memory, void* stream) {
+  stream_of(stream).push([memory] { release(memory); });
+  return kSuccess;
+}
+
+EXPORT Result cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  *memory = ::operator new(bytes);
+  return kSuccess;
+}
+
+EXPORT Result cuMemFreeHost(void* memory) {
+  ::operator delete(memory);
+  return kSuccess;
+}
+
+EXPORT Result cuMemcpyHtoDAsync_v2(Pointer to, const void* from, std::size_t bytes, void* stream) {
+  return copy(visible(to), static_cast<const std::byte*>(from), bytes, stream);
+}
+
+EXPORT Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, std::size_t bytes, void* stream) {
+  return copy(static_cast<std::byte*>(to), visible(from), bytes, stream);
+}
+
+EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, std::size_t bytes, void* stream) {
+  return copy(visible(to), visible(from), bytes, stream);
+}
+
+// Of tests: the device that this process's tensors lie on.
+EXPORT Result cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
+  if (attribute != 9 || !is_device_address(pointer)) return kInvalidValue;
+  const int device = static_cast<int>(setting("GPU_DOUBLE_DEVICE", 0));
+  std::memcpy(value, &device, sizeof(device));
+  return kSuccess;
+}
+
+EXPORT Result cuModuleLoadData(void** module, const void* image) {
+  if (contexts.empty()) return kInvalidContext;
+  *module = const_cast<void*>(image);
+  return kSuccess;
+}
+
+EXPORT Result cuModuleGetFunction(void** function, void*, const char* name) {
+  *function = const_cast<Kernel*>(find_kernel(name));
+  return *function == nullptr ? kNotFound : kSuccess;
+}
+
+EXPORT Result cuLaunchKernel(void* function, unsigned, unsigned grid_y, unsigned, unsigned, unsigned, unsigned,
+                             unsigned, void* stream, void** parameters, void**) {
+  if (contexts.empty()) return kInvalidContext;
+  stream_of(stream).push(bind_kernel(*static_cast<const Kernel*>(function), grid_y, parameters[0]));
+  return kSuccess;
+}
+
+// NVRTC: what it compiles is what find_kernel knows.
+
+EXPORT int nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return 0;
+}
+
+EXPORT int nvrtcCreateProgram(void** program, const char* source, const char*, int, const char* const*,
+                              const char* const*) {
+  *program = new std::string(source);
+  return 0;
+}
+
+EXPORT int nvrtcCompileProgram(void*, int, const char* const*) { return setting("GPU_DOUBLE_NVRTC", 1) == 1 ? 0 : 6; }
+
+EXPORT int nvrtcDestroyProgram(void** program) {
+  delete static_cast<std::string*>(*program);
+  return 0;
+}
+
+EXPORT int nvrtcGetCUBINSize(void* program, std::size_t* bytes) {
+  *bytes = static_cast<std::string*>(program)->size();
+  return 0;
+}
+
+EXPORT int nvrtcGetCUBIN(void* program, char* cubin) {
+  const auto& source = *static_cast<std::string*>(program);
+  std::memcpy(cubin, source.data(), source.size());
+  return 0;
+}
+
+EXPORT int nvrtcGetProgramLogSize(void*, std::size_t* bytes) {
+  *bytes = 8;
+  return 0;
+}
+
+EXPORT int nvrtcGetProgramLog(void*, char* log) {
+  std::memcpy(log, "refused", 8);
+  return 0;
+}
+
+// Of tests alone: what a stream is given runs only after it was let go.
+
+namespace gpu_double {
+namespace {
+
+struct Gate {
+  std::mutex mutex;  // Guards: open.
+  std::condition_variable changed;
+  bool open = false;
+};
+
+std::mutex gates_mutex;  // Guards: gates.
+std::map<void*, std::shared_ptr<Gate>> gates;
+
+}  // namespace
+}  // namespace gpu_double
+
+// Whether every stream is taken to be captured into a graph.
+EXPORT void gpu_double_capture(bool begins) { capturing = begins; }
+
+EXPORT void gpu_double_hold(void* stream) {
+  const auto gate = std::make_shared<Gate>();
+  {
+    const std::lock_guard lock(gates_mutex);
+    gates[stream] = gate;
+  }
+  stream_of(stream).push([gate] {
+    std::unique_lock lock(gate->mutex);
+    gate->changed.wait(lock, [&] { return gate->open; });
+  });
+}
+
+EXPORT void gpu_double_let_go(void* stream) {
+  std::shared_ptr<Gate> gate;
+  {
+    const std::lock_guard lock(gates_mutex);
+    gate = std::move(gates[stream]);
+    gates.erase(stream);
+  }
+  const std::lock_guard lock(gate->mutex);
+  gate->open = true;
+  gate->changed.notify_all();
+}

@@ -1,0 +1,98 @@
+#include "memory.hpp"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "double.hpp"
+
+namespace gpu_double {
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{8} << 30;  // sparse
+constexpr std::size_t kAlignment = 256;               // as of CUDA
+constexpr int kFreed = 0xdd;
+
+class Arena {
+ public:
+  Arena() {
+    const int fd = ::memfd_create("gpu_double", MFD_CLOEXEC);
+    if (::ftruncate(fd, static_cast<off_t>(kBytes)) != 0) return;
+    device_ = static_cast<std::byte*>(::mmap(nullptr, kBytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0));
+    host_ = static_cast<std::byte*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0));
+    ::close(fd);
+    free_.emplace(0, kBytes);
+  }
+
+  std::uint64_t allocate(std::size_t bytes) {
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const std::lock_guard lock(mutex_);
+    for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
+      const auto [offset, size] = *hole;
+      if (size < bytes) continue;
+      free_.erase(hole);
+      if (size > bytes) free_.emplace(offset + bytes, size - bytes);
+      used_.emplace(offset, bytes);
+      return reinterpret_cast<std::uint64_t>(device_ + offset);
+    }
+    return 0;
+  }
+
+  void release(std::uint64_t address) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t offset = address - reinterpret_cast<std::uint64_t>(device_);
+    const auto found = used_.find(offset);
+    if (found == used_.end()) return;
+    std::memset(host_ + offset, kFreed, found->second);
+    auto hole = free_.emplace(offset, found->second).first;
+    used_.erase(found);
+    const auto next = std::next(hole);
+    if (next != free_.end() && hole->first + hole->second == next->first) {
+      hole->second += next->second;
+      free_.erase(next);
+    }
+    if (hole == free_.begin()) return;
+    const auto before = std::prev(hole);
+    if (before->first + before->second != hole->first) return;
+    before->second += hole->second;
+    free_.erase(hole);
+  }
+
+  bool contains(std::uint64_t address) const {
+    const auto begin = reinterpret_cast<std::uint64_t>(device_);
+    return address >= begin && address < begin + kBytes;
+  }
+
+  std::byte* visible(std::uint64_t address) const {
+    return host_ + (address - reinterpret_cast<std::uint64_t>(device_));
+  }
+
+ private:
+  std::byte* device_ = nullptr;
+  std::byte* host_ = nullptr;
+  std::mutex mutex_;  // Guards: free_, used_.
+  std::map<std::size_t, std::size_t> free_;  // offset -> bytes
+  std::map<std::size_t, std::size_t> used_;
+};
+
+Arena& arena() {
+  static auto& one = *new Arena;  // streams may use it until the process ends
+  return one;
+}
+
+}  // namespace
+
+std::uint64_t allocate(std::size_t bytes) { return arena().allocate(bytes); }
+void release(std::uint64_t address) { arena().release(address); }
+bool is_device_address(std::uint64_t address) { return arena().contains(address); }
+
+std::byte* visible(const void* device_address) {
+  const auto address = reinterpret_cast<std::uint64_t>(device_address);
+  if (!arena().contains(address)) return static_cast<std::byte*>(const_cast<void*>(device_address));
+  return arena().visible(address);
+}
+
+}  // namespace gpu_double

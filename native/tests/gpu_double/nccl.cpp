@@ -1,0 +1,152 @@
+// The functions of NCCL that ringcore uses (device/nccl_api.hpp).
+#include <cstring>
+#include <vector>
+
+#include "communicator.hpp"
+#include "double.hpp"
+
+struct ncclComm {
+  std::shared_ptr<gpu_double::Communicator> communicator;
+};
+
+namespace gpu_double {
+namespace {
+
+struct UniqueId {
+  char bytes[128];
+};
+
+struct Config {
+  std::size_t size;
+  unsigned magic;
+  unsigned version;
+  int blocking;
+};
+
+struct Queued {
+  ncclComm* comm;
+  void* stream;
+  Call call;
+};
+
+thread_local int depth = 0;
+thread_local std::vector<Queued> queued;
+
+// Calls of one communicator and stream run as one piece of work.
+void launch() {
+  std::vector<Queued> waiting = std::move(queued);
+  queued.clear();
+  while (!waiting.empty()) {
+    ncclComm* comm = waiting.front().comm;
+    void* stream = waiting.front().stream;
+    std::vector<Call> calls;
+    std::vector<Queued> others;
+    for (Queued& item : waiting) {
+      if (item.comm == comm && item.stream == stream) {
+        calls.push_back(item.call);
+      } else {
+        others.push_back(item);
+      }
+    }
+    waiting = std::move(others);
+    stream_of(stream).push([communicator = comm->communicator, calls = std::move(calls)] { communicator->run(calls); });
+  }
+}
+
+int call(ncclComm* comm, void* stream, const Call& called) {
+  if (comm->communicator->state() != kSuccess) return kInvalidUsage;  // not connected, or failed
+  if (called.peer < 0 || called.peer >= comm->communicator->size()) return kInvalidArgument;
+  queued.push_back({comm, stream, called});
+  if (depth == 0) launch();
+  return kSuccess;
+}
+
+}  // namespace
+}  // namespace gpu_double
+
+using namespace gpu_double;  // NOLINT
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int ncclGetVersion(int* version) {
+  *version = static_cast<int>(setting("GPU_DOUBLE_NCCL_VERSION", 23203));
+  return kSuccess;
+}
+
+EXPORT const char* ncclGetErrorString(int result) {
+  return result == kRemoteError ? "remote process exited or there was a network error" : "internal error";
+}
+
+EXPORT const char* ncclGetLastError(ncclComm*) { return ""; }
+
+EXPORT int ncclGetUniqueId(UniqueId* id) {
+  const std::string name = open_hub();
+  if (name.empty()) return kInternalError;
+  std::memset(id, 0, sizeof(*id));
+  std::memcpy(id->bytes, name.data(), name.size());
+  return kSuccess;
+}
+
+EXPORT int ncclCommInitRankConfig(ncclComm** comm, int ranks, UniqueId id, int rank, Config* config) {
+  if (config->magic != 0xcafebeef || config->blocking != 0 || rank < 0 || rank >= ranks) return kInvalidArgument;
+  *comm = new ncclComm{std::make_shared<Communicator>(id.bytes, rank, ranks)};
+  return kInProgress;
+}
+
+EXPORT int ncclCommGetAsyncError(ncclComm* comm, int* error) {
+  *error = comm->communicator->state();
+  return kSuccess;
+}
+
+EXPORT int ncclCommDestroy(ncclComm* comm) {
+  delete comm;
+  return kSuccess;
+}
+
+EXPORT int ncclCommAbort(ncclComm* comm) {
+  comm->communicator->abort();
+  delete comm;
+  return kSuccess;
+}
+
+EXPORT int ncclGroupStart() {
+  ++depth;
+  return kSuccess;
+}
+
+EXPORT int ncclGroupEnd() {
+  if (--depth == 0) launch();
+  return kSuccess;
+}
+
+EXPORT int ncclAllReduce(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
+                         void* stream) {
+  return call(comm, stream, {Kind::kAllReduce, visible(from), visible(to), count, dtype, op, 0});
+}
+
+EXPORT int ncclReduce(const void* from, void* to, std::size_t count, int dtype, int op, int root, ncclComm* comm,
+                      void* stream) {
+  return call(comm, stream, {Kind::kReduce, visible(from), visible(to), count, dtype, op, root});
+}
+
+EXPORT int ncclReduceScatter(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
+                             void* stream) {
+  return call(comm, stream, {Kind::kReduceScatter, visible(from), visible(to), count, dtype, op, 0});
+}
+
+EXPORT int ncclAllGather(const void* from, void* to, std::size_t count, int dtype, ncclComm* comm, void* stream) {
+  return call(comm, stream, {Kind::kAllGather, visible(from), visible(to), count, dtype, 0, 0});
+}
+
+EXPORT int ncclBroadcast(const void* from, void* to, std::size_t count, int dtype, int root, ncclComm* comm,
+                         void* stream) {
+  return call(comm, stream, {Kind::kBroadcast, visible(from), visible(to), count, dtype, 0, root});
+}
+
+EXPORT int ncclSend(const void* from, std::size_t count, int dtype, int peer, ncclComm* comm, void* stream) {
+  return call(comm, stream, {Kind::kSend, visible(from), nullptr, count, dtype, 0, peer});
+}
+
+EXPORT int ncclRecv(void* to, std::size_t count, int dtype, int peer, ncclComm* comm, void* stream) {
+  return call(comm, stream, {Kind::kRecv, nullptr, visible(to), count, dtype, 0, peer});
+}

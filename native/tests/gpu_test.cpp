@@ -1,0 +1,237 @@
+// Operations on GPUs, through the test double: what the host does not wait for, and who waits for whom on the GPU.
+#include <bit>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include <doctest/doctest.h>
+
+#include "capi/capi.hpp"
+#include "cluster.hpp"
+#include "device/libraries.hpp"
+#include "engine/device_queue.hpp"
+
+namespace {
+
+using namespace ringcore;
+using engine::Operation;
+using testing::Cluster;
+
+void use_double() {
+  const std::string path = RINGCORE_GPU_DOUBLE;
+  device::set_library_paths({{path}, {path}, {path}});
+}
+
+// Calls a function of the double that no library of NVIDIA has.
+template <class Argument>
+void tell_double(const char* function, Argument argument) {
+  void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
+  reinterpret_cast<void (*)(Argument)>(::dlsym(library, function))(argument);
+}
+
+// What a framework has on the GPU of a rank: a stream, and tensors whose values are made in it.
+class Framework {
+ public:
+  explicit Framework(int ordinal) : device_(device::Device::of(ordinal)), stream_(device_) {}
+
+  template <class T>
+  device::Memory tensor(const std::vector<T>& values) const {
+    const device::Device::Current current(device_);
+    device::Memory memory(device_, values.size() * sizeof(T), stream_.get());
+    device::check_cuda(device::driver().cuMemcpyHtoDAsync_v2(device::pointer(memory.data()), values.data(),
+                                                             memory.size(), stream_.get()),
+                       "copy to the GPU");
+    return memory;
+  }
+
+  // Lets the values come to the host, behind what the stream was given before.
+  template <class T>
+  void read(const device::Memory& memory, std::vector<T>& values) const {
+    const device::Device::Current current(device_);
+    values.resize(memory.size() / sizeof(T));
+    device::check_cuda(device::driver().cuMemcpyDtoHAsync_v2(values.data(), device::pointer(memory.data()),
+                                                             memory.size(), stream_.get()),
+                       "copy to the host");
+  }
+
+  void synchronize() const { device::check_cuda(device::driver().cuStreamSynchronize(stream_.get()), "synchronize"); }
+
+  engine::Array array(const device::Memory& memory, DType dtype) const {
+    const std::uint64_t count = memory.size() / size_of(dtype);
+    return {memory.data(), engine::Shape::of({&count, 1}), dtype, device_.ordinal(), handle()};
+  }
+
+  std::uintptr_t handle() const { return std::bit_cast<std::uintptr_t>(stream_.get()); }
+  device::cuda::Stream stream() const { return stream_.get(); }
+
+ private:
+  device::Device& device_;
+  device::Stream stream_;
+};
+
+engine::Call allreduce(const std::string& name, ReduceOp op = ReduceOp::kSum) {
+  return {.collective = Collective::kAllreduce, .name = name, .op = op};
+}
+
+TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, and the framework's for ours") {
+  use_double();
+  Cluster cluster({.ranks = 2});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    std::vector<float> values(1000, static_cast<float>(rank + 1));
+    std::vector<float> result;
+    tell_double("gpu_double_hold", framework.stream());
+    device::Memory tensor = framework.tensor(values);  // is written only when the stream goes on
+    const engine::Array array = framework.array(tensor, DType::kFloat32);
+    const std::string name = "held";
+    const auto operation = engine::make_operation(allreduce(name), array, &array);
+    cluster.runtime(rank).run(operation, {});
+    REQUIRE(operation->error == nullptr);
+    CHECK_FALSE(engine::has_landed(*operation));
+    engine::hold_back(*operation, framework.handle());
+    framework.read(tensor, result);
+    tell_double("gpu_double_let_go", framework.stream());
+    framework.synchronize();
+    CHECK(engine::has_landed(*operation));
+    CHECK(result == std::vector<float>(1000, 3.0F));
+  });
+}
+
+// More tensors than a launch of the kernels takes, of sizes that are no multiples of 16 bytes.
+TEST_CASE("gpu: a group is packed, averaged with its factors, and unpacked") {
+  use_double();
+  constexpr int kTensors = 130;
+  Cluster cluster({.ranks = 3});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    std::vector<std::vector<double>> values;
+    std::vector<device::Memory> tensors;
+    std::vector<std::shared_ptr<Operation>> parts;
+    const std::string name = "group";
+    engine::Call call = allreduce(name, ReduceOp::kAverage);
+    call.prescale = 4.0;
+    call.postscale = 0.75;
+    for (int i = 0; i < kTensors; ++i) {
+      values.emplace_back(i % 7 + 1, i + 64.0 * rank);
+      tensors.push_back(framework.tensor(values.back()));
+      const engine::Array array = framework.array(tensors.back(), DType::kFloat64);
+      parts.push_back(engine::make_operation(call, array, &array));
+    }
+    const auto group = engine::make_group(name, std::move(parts));
+    cluster.runtime(rank).run(group, {});
+    REQUIRE(group->error == nullptr);
+    engine::hold_back(*group, framework.handle());
+    std::vector<std::vector<double>> results(kTensors);
+    for (int i = 0; i < kTensors; ++i) framework.read(tensors[i], results[i]);
+    framework.synchronize();
+    for (int i = 0; i < kTensors; ++i) CHECK(results[i] == std::vector<double>(i % 7 + 1, 3.0 * (i + 64.0)));
+  });
+}
+
+// Each of these has its own way through NCCL where rows do not divide.
+TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two process sets") {
+  use_double();
+  Cluster cluster({.ranks = 3});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    engine::Runtime& runtime = cluster.runtime(rank);
+    const engine::ProcessSetId pair = runtime.add_process_set({0, 2});
+    std::vector<float> values(7);
+    std::iota(values.begin(), values.end(), 0.0F);
+    device::Memory tensor = framework.tensor(values);
+    const engine::Array array = framework.array(tensor, DType::kFloat32);
+    const auto result_of = [&](Collective collective, engine::ProcessSetId set, std::vector<std::uint64_t> splits) {
+      const std::string name = std::string(name_of(collective)) + std::to_string(set);
+      const auto operation =
+          engine::make_operation({.collective = collective, .name = name, .process_set = set}, array, nullptr);
+      operation->splits = std::move(splits);
+      runtime.run(operation, {});
+      REQUIRE(operation->error == nullptr);
+      engine::hold_back(*operation, framework.handle());
+      std::vector<float> result;
+      framework.read(operation->on_device->result, result);
+      framework.synchronize();
+      return result;
+    };
+    const std::vector<std::vector<float>> sums{{0, 3, 6}, {9, 12}, {15, 18}};
+    CHECK(result_of(Collective::kReduceScatter, engine::kWorld, {}) == sums[rank]);
+    const auto from_each = static_cast<std::size_t>(rank == 0 ? 7 : 0);
+    CHECK(result_of(Collective::kAlltoall, engine::kWorld, {7, 0, 0}).size() == from_each * 3);
+    if (rank == 1) return;
+    CHECK(result_of(Collective::kAllgather, pair, {}).size() == 14);
+  });
+}
+
+TEST_CASE("gpu: what is captured into a graph is refused, with the reason") {
+  use_double();
+  engine::RuntimeConfig config;
+  config.engine.links.resize(1);
+  config.engine.host_of = {0};
+  engine::Runtime runtime(std::move(config));
+  const Framework framework(0);
+  const std::vector<float> values(3);
+  const device::Memory tensor = framework.tensor(values);
+  const engine::Array array = framework.array(tensor, DType::kFloat32);
+  const std::string name = "captured";
+  tell_double("gpu_double_capture", true);
+  CHECK_THROWS_WITH_AS(runtime.run(engine::make_operation(allreduce(name), array, &array), {}),
+                       doctest::Contains("a CUDA graph is being captured"), Error);
+  tell_double("gpu_double_capture", false);
+  const auto again = engine::make_operation(allreduce(name), array, &array);
+  runtime.run(again, {});
+  CHECK(again->error == nullptr);
+  framework.synchronize();
+}
+
+// As a custom call of XLA works: it returns when the operation is launched, and its results lie in XLA's memory.
+TEST_CASE("gpu: through the C border") {
+  use_double();
+  engine::RuntimeConfig config;
+  config.engine.links.resize(1);
+  config.engine.host_of = {0};
+  const auto runtime = std::make_shared<engine::Runtime>(std::move(config));
+  capi::set_runtime(runtime);
+  const Framework framework(0);
+  const std::vector<float> values{1, 2, 3};
+  const device::Memory input = framework.tensor(values);
+  const std::vector<float> nothing(values.size());
+  const device::Memory output = framework.tensor(nothing);
+  const std::uint64_t shape = values.size();
+  const ringcore_array array{input.data(), &shape, 1, RINGCORE_FLOAT32};
+  struct Call {
+    const Framework& framework;
+    const device::Memory& output;
+    std::int32_t code = -1;
+    std::size_t bytes = 0;
+  } call{framework, output};
+  ringcore_request request{};
+  request.name = "gathered";
+  request.name_bytes = 8;
+  request.collective = RINGCORE_ALLGATHER;
+  request.prescale = request.postscale = 1.0;
+  request.inputs = &array;
+  request.count = 1;
+  request.blocking = 1;
+  request.on_gpu = 1;
+  request.stream = framework.stream();
+  const auto done = [](void* context, ringcore_operation* operation) {
+    auto& ended = *static_cast<Call*>(context);
+    const char* message = nullptr;
+    ended.code = capi::table()->error(operation, &message);
+    CHECK(capi::table()->hold_back(operation, ended.framework.stream()) == RINGCORE_OK);
+    ended.bytes =
+        capi::table()->copy_result(operation, 0, ended.output.data(), ended.output.size(), ended.framework.stream());
+  };
+  capi::table()->submit(&request, done, &call);
+  CHECK(call.code == RINGCORE_OK);
+  CHECK(call.bytes == input.size());
+  std::vector<float> result;
+  framework.read(output, result);
+  framework.synchronize();
+  CHECK(result == values);
+  capi::set_runtime({});
+}
+
+}  // namespace
