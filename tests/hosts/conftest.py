@@ -1,4 +1,4 @@
-"""Fixtures of the tests of faults."""
+"""The modules that tests share."""
 
 from __future__ import annotations
 
