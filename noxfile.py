@@ -510,7 +510,7 @@ def tidy(session: nox.Session) -> None:
     stamps = {
         source: (folder / f"{source.parent.name}-{source.stem}.clean", fingerprint(common, source))
         for source in sorted(NATIVE.rglob("*.cpp"))
-        if source.parent.name != "tests"
+        if "tests" not in source.relative_to(NATIVE).parts
     }
     changed = [source for source, (stamp, key) in stamps.items() if not is_current(stamp, key)]
     session.log(f"clang-tidy: {len(changed)} of {len(stamps)} files to check")
