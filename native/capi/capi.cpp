@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include "engine/device_queue.hpp"
 #include "transport/copy.hpp"
 
@@ -92,7 +94,8 @@ std::shared_ptr<Operation> operation_of(const ringcore_request& request) {
     if (request.outputs != nullptr) output.data = static_cast<std::byte*>(request.outputs[i]);
     parts.push_back(ringcore::engine::make_operation(call, input, request.outputs != nullptr ? &output : nullptr));
   }
-  auto operation = parts.size() == 1 ? std::move(parts.front()) : ringcore::engine::make_group(name, std::move(parts));
+  auto operation = parts.size() == 1 ? std::move(parts.front())
+                                     : ringcore::engine::make_group(name, std::move(parts), request.owns_gaps != 0);
   for (std::size_t i = 0; i < request.split_count; ++i) operation->splits.push_back(request.splits[i]);
   return operation;
 }
@@ -115,9 +118,10 @@ struct ringcore_memory {
   // or a piece of the pool.
   std::shared_ptr<ringcore::transport::Pool> pool;
   std::byte* piece = nullptr;
+  pid_t pid = ::getpid();  // a forked child shares the pages with its parent, which gives them back
 
   ~ringcore_memory() {
-    if (pool != nullptr) pool->release(piece);
+    if (pool != nullptr && ::getpid() == pid) pool->release(piece);
   }
 };
 
@@ -231,6 +235,8 @@ ringcore_memory* allocate(std::size_t bytes, void** data) {
     *data = piece;
     return new ringcore_memory{.pool = std::move(from), .piece = piece};
   } catch (const Error&) {  // no room: then in any memory
+    return nullptr;
+  } catch (const std::bad_alloc&) {
     return nullptr;
   }
 }

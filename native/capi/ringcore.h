@@ -80,6 +80,8 @@ typedef struct {
   int32_t on_gpu; /* 1: the tensors lie on `gpu` */
   int32_t gpu;    /* its number, as CUDA_VISIBLE_DEVICES counts */
   void* stream;   /* CUstream, in which the inputs are made and the results are used */
+  int32_t owns_gaps; /* 1: what lies between the outputs is nobody else's: tensors at the next multiple of 64 bytes
+                      * behind the one before, in memory of `allocate`, are reduced as one */
 } ringcore_request;
 
 /* An operation that has ended. */

@@ -36,8 +36,8 @@ std::size_t bytes_of(const Descriptor& descriptor) { return descriptor.shape.ele
 
 }  // namespace
 
-DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, const Clock& clock)
-    : self_(self), size_(size), clock_(clock) {
+DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, const Clock& clock)
+    : self_(self), size_(size), deterministic_(deterministic), clock_(clock) {
   hello_.host = host;
   // Whatever is missing here, the others must learn of it.
   try {
@@ -57,6 +57,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, con
       hello_.id = device::Communicator::make_id();
     }
     hello_.nccl_version = version;
+    hello_.shares_gpus = gpus_may_be_shared(version) ? 1 : 0;
   } catch (const Error& error) {
     problem_ = error.what();
   }
@@ -79,7 +80,7 @@ std::string DeviceQueue::agree(std::span<const Hello> hellos) {
     for (std::size_t other = 0; other < m && why.empty(); ++other) {
       const bool same = hellos[other].host == hellos[m].host &&
                         std::memcmp(hellos[other].uuid, hellos[m].uuid, sizeof(hellos[m].uuid)) == 0;
-      if (same && !gpus_may_be_shared(hellos[m].nccl_version)) {
+      if (same && !(hellos[m].shares_gpus && hellos[other].shares_gpus)) {
         why = member + " and member " + std::to_string(other) + " share a GPU";
       }
     }
@@ -96,6 +97,7 @@ bool DeviceQueue::takes(const Descriptor& descriptor) const {
   const bool reduces =
       descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kReduceScatter;
   if (!reduces) return true;
+  if (deterministic_ && is_float(descriptor.dtype)) return false;  // NCCL's order of additions is its own
   const bool scales = descriptor.prescale != 1.0 || final_scale(descriptor, size_) != 1.0;
   if (scales && (!kernels_ || !is_float(descriptor.dtype))) return false;
   return device::nccl_dtype(descriptor.dtype).has_value();

@@ -43,12 +43,13 @@ class DeviceQueue {
     char uuid[16] = {};
     std::uint64_t host = 0;  // of the member: GPUs are shared within a host only
     std::int32_t nccl_version = 0;  // 0: it cannot be used
-    std::int32_t has_kernels = 0;
+    std::int16_t has_kernels = 0;
+    std::int16_t shares_gpus = 0;  // NCCL may run several ranks on one
     device::UniqueId id{};  // of the first member
   };
 
   // `device`: the number of this rank's GPU; `host`: where this rank is.
-  DeviceQueue(int device, int self, int size, std::uint64_t host, const Clock& clock);
+  DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, const Clock& clock);
   ~DeviceQueue();
 
   const Hello& hello() const { return hello_; }
@@ -102,6 +103,7 @@ class DeviceQueue {
 
   int self_;
   int size_;
+  bool deterministic_;
   const Clock& clock_;
   Hello hello_;
   std::string problem_;  // why this rank cannot use NCCL

@@ -164,20 +164,21 @@ namespace {
 
 // Whether the group's parts are reduced in place, are of one dtype, and lie one behind the other, each at the next
 // multiple of Memory::kAlignment.
-bool lies_in_a_row(const Operation& group) {
+bool lies_in_a_row(const Operation& group, bool owns_gaps) {
   if (group.descriptor.collective != Collective::kAllreduce) return false;
   const Operation& first = *group.parts.front();
   const std::byte* at = first.output;
   return std::all_of(group.parts.begin(), group.parts.end(), [&](const auto& part) {
     if (part->output != at || part->input != at || part->descriptor.dtype != first.descriptor.dtype) return false;
     at += (part->bytes() + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
-    return true;
+    return owns_gaps || part == group.parts.back() || at == part->output + part->bytes();
   });
 }
 
 }  // namespace
 
-std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts) {
+std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts,
+                                      bool owns_gaps) {
   auto group = std::make_shared<Operation>();
   const Descriptor& first = parts.front()->descriptor;
   group->descriptor = {.name = name,
@@ -207,7 +208,7 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
     if (first.collective == Collective::kAllgather) group->splits.push_back(part.descriptor.shape.rows());
   }
   group->parts = std::move(parts);
-  if (lies_in_a_row(*group)) group->input = group->output = group->parts.front()->output;
+  if (lies_in_a_row(*group, owns_gaps)) group->input = group->output = group->parts.front()->output;
   return group;
 }
 

@@ -170,6 +170,8 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
 // One operation of several of one kind. Submit and wait for the group; the results are in its parts. Allreduces of one
 // dtype, in place, each at the next multiple of Memory::kAlignment behind the one before, in registered memory on all
 // ranks, are reduced as one tensor.
-std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts);
+// `owns_gaps`: what lies between them there is nobody else's, and may be reduced with them.
+std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts,
+                                      bool owns_gaps = false);
 
 }  // namespace ringcore::engine

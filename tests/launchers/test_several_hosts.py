@@ -164,7 +164,7 @@ import ringcore
 ringcore.init()
 one = np.ones(1000, np.float32)
 path = f"steps.{ringcore.rank()}"
-done = int(open(path).read()) if os.path.exists(path) else 0  # the checkpoint
+begun = done = int(open(path).read()) if os.path.exists(path) else 0  # the checkpoint
 again = bool(os.environ.get("SLURM_RESTART_COUNT"))
 while done < 5 or not again:
     ringcore.allreduce(one, op=ringcore.Sum, name="step")
@@ -172,7 +172,7 @@ while done < 5 or not again:
     with open("new." + path, "w") as file: file.write(str(done))
     os.rename("new." + path, path)
     time.sleep(0.01)
-print("RESUMED", ringcore.rank(), ringcore.size(), done >= 5, flush=True)
+print("RESUMED", ringcore.rank(), ringcore.size(), begun > 0, flush=True)
 ringcore.shutdown()
 """
 

@@ -42,10 +42,11 @@ for kind, document in json.load(sys.stdin):
 
 def tool(name: str) -> str:
     """A program of the environment, which is made now if it is not there yet."""
-    if not (_FOLDER / "complete").exists():
+    complete = _FOLDER / "complete"
+    if not complete.exists() or complete.read_text() != " ".join(_PACKAGES):
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(_FOLDER)], check=True)
         subprocess.run([str(_FOLDER / "bin" / "pip"), "install", "-q", *_PACKAGES], check=True)
-        (_FOLDER / "complete").touch()
+        complete.write_text(" ".join(_PACKAGES))
     return str(_FOLDER / "bin" / name)
 
 

@@ -1,6 +1,7 @@
 #include "transport/mpi/world.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/error.hpp"
 
@@ -22,7 +24,7 @@ constexpr Nanoseconds kNapPart = 8;
 constexpr Nanoseconds kShortestNap = 20'000;
 constexpr Nanoseconds kLongestNap = kMillisecond;
 
-bool abandoned = false;
+std::atomic<bool> abandoned = false;
 MpiLibrary* ours_to_finalize = nullptr;
 
 // While ranks start, at very different times.
@@ -33,7 +35,10 @@ void doze() {
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::kResource, why); }
 
+pid_t finalizing_process = 0;
+
 void finalize_at_exit() {
+  if (::getpid() != finalizing_process) return;  // a forked child: MPI is its parent's
   try {
     if (!abandoned && !ours_to_finalize->finalized()) ours_to_finalize->finalize();
   } catch (const std::runtime_error& error) {
@@ -64,6 +69,7 @@ void start(MpiLibrary& library) {
   if (!library.initialized()) {
     library.initialize();
     ours_to_finalize = &library;
+    finalizing_process = ::getpid();
     std::atexit(finalize_at_exit);
   }
   const MpiThreads threads = library.threads();

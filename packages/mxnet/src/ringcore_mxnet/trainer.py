@@ -71,9 +71,13 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         for i, param in enumerate(self._params):
             if param.grad_req == "null":
                 continue
-            for k, gradient in enumerate(param.list_grad()):
-                name = f"{self._ring_prefix}.{i}{f'.{k}' if k else ''}.{without_numbers(param.name)}"
-                (dense if gradient.stype == "default" else rows).append((name, -i, gradient))
+            gradient, *others = param.list_grad()
+            if others:
+                raise InvalidArgument(
+                    f"'{param.name}' lies on {len(others) + 1} devices; a rank has one: start more ranks"
+                )
+            name = f"{self._ring_prefix}.{i}.{without_numbers(param.name)}"
+            (dense if gradient.stype == "default" else rows).append((name, -i, gradient))
         for group in self._groups_of(dense):
             self._average(group)
         for name, _, gradient in rows:  # they are waited for

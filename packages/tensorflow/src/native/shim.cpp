@@ -183,6 +183,7 @@ class Execution {
     request.inputs = arrays_.data();
     request.outputs = kernel_.writes_to_outputs() ? targets_.data() : nullptr;
     request.count = arrays_.size();
+    request.owns_gaps = in_a_row_ ? 1 : 0;
     request.splits = splits_.data();
     request.split_count = splits_.size();
     engine->submit(
@@ -246,6 +247,7 @@ class Execution {
     void* data = nullptr;
     ringcore_memory* memory = engine->allocate(bytes, &data);
     if (memory == nullptr) return false;
+    in_a_row_ = true;
     const std::shared_ptr<ringcore_memory> owner(memory, engine->free_memory);
     auto* at = static_cast<std::byte*>(data);
     for (int i = 0; i < tensors; ++i) {
@@ -373,6 +375,7 @@ class Execution {
   std::vector<ringcore_array> arrays_;
   std::vector<void*> targets_;
   std::vector<std::uint64_t> splits_;
+  bool in_a_row_ = false;
   int ranks_ = 1;
   int rank_ = 0;
 };

@@ -149,6 +149,27 @@ def towards(host: str) -> Address:
     return next((a for a in addresses() if a.ip == ip), Address("", ip, 128 if ":" in ip else 32))
 
 
+def address_for_others(host: str) -> str:
+    """An address at which other hosts reach this one, which they know as `host`.
+
+    Debian gives a host's own name an address of loopback, in its /etc/hosts.
+
+    Raises:
+        BootstrapError: The name does not resolve, or this host has no address but loopback's.
+    """
+    try:
+        found = [str(target[0]) for *_, target in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError as error:
+        raise BootstrapError(
+            f"the host {host!r} does not resolve ({error}); name an address of this machine"
+        ) from error
+    own = [address.ip for address in addresses() if not address.is_link_local]
+    for ip in (*found, *own):
+        if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
+            return ip
+    raise BootstrapError(f"other hosts cannot reach {host!r}: it has no address but {', '.join(found)}")
+
+
 def share_network(first: tuple[str, int], second: tuple[str, int]) -> bool:
     """Whether two addresses, each with its prefix, lie in one network."""
     if (":" in first[0]) != (":" in second[0]) or first[1] != second[1]:

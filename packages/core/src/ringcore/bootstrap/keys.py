@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import KEY_BYTES
+from ringcore.bootstrap.interfaces import address_for_others
 from ringcore.bootstrap.rendezvous import RendezvousServer, await_name
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ def _read_key_file(path: Path) -> bytes:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Only this user can read it; or root gave it to this user's group, as Kubernetes does with secrets."""
+    """Only this user can read it; or root lets a group of this user read it, as Kubernetes does with secrets."""
     if status.st_mode & stat.S_IRWXO:
         return False
-    if status.st_uid == os.getuid():
-        return not status.st_mode & stat.S_IRWXG
-    return status.st_uid == 0 and not status.st_mode & stat.S_IWGRP
+    if not status.st_mode & stat.S_IRWXG:
+        return status.st_uid in (0, os.getuid())
+    of_this_user = os.getuid() == 0 or status.st_gid in (os.getgid(), *os.getgroups())
+    return status.st_uid == 0 and of_this_user and not status.st_mode & stat.S_IWGRP
 
 
 def _decode(data: bytes, source: str) -> bytes:
@@ -97,8 +99,10 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
         if placement.source == "ringrun" or placement.rank != 0:
             yield address, key
             return
-        host, _, port = address.partition(":")[2].rpartition(":")
-        with RendezvousServer(placement.size, key, host=host.strip("[]"), port=int(port)) as server:
+        kind, _, where = address.partition(":")
+        host, _, port = where.rpartition(":")
+        place = {"path": where} if kind == "unix" else {"host": host.strip("[]"), "port": int(port)}
+        with RendezvousServer(placement.size, key, **place) as server:
             yield server.address, key
             server.wait_served(1, settings.start_timeout_s)
         return
@@ -107,7 +111,8 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
         if placement.rank != 0:
             yield address, key
             return
-        with RendezvousServer(placement.size, key, host=placement.master_addr or "", port=_port(address)) as server:
+        host = address_for_others(placement.master_addr or "")
+        with RendezvousServer(placement.size, key, host=host, port=_port(address)) as server:
             yield server.address, key
             server.wait_served(1, settings.start_timeout_s)
         return
@@ -162,12 +167,14 @@ def _users_key(makes_it: bool, limit_s: float) -> bytes:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             descriptor, new = tempfile.mkstemp(dir=path.parent)  # mode 0600
-            with open(descriptor, "wb") as file:
-                file.write(os.urandom(KEY_BYTES))
-            # Whole or not at all, and the first of two jobs wins.
-            with contextlib.suppress(FileExistsError):
-                os.link(new, path)
-            os.unlink(new)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(os.urandom(KEY_BYTES))
+                # Whole or not at all, and the first of two jobs wins.
+                with contextlib.suppress(FileExistsError):
+                    os.link(new, path)
+            finally:
+                os.unlink(new)
         except OSError as error:
             raise BootstrapError(
                 f"the key {path} cannot be made ({error.strerror}); set RINGCORE_KEY_FILE to a file of 32 random "
@@ -189,10 +196,17 @@ def _users_key(makes_it: bool, limit_s: float) -> bytes:
 
 def _private_folder() -> Path:
     """A folder that only this user can look into."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.access(base, os.W_OK | os.X_OK):  # srun and containers bring the variable along, but not the folder
+        base = tempfile.gettempdir()
     folder = Path(base) / f"ringcore-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise BootstrapError(
+            f"the folder {folder}, in which the ranks of this host meet, cannot be made ({error.strerror}); set TMPDIR "
+            "to a folder that this user can write to, the same for all ranks of the host"
+        ) from error
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise BootstrapError(f"{folder} is not a private folder of this user (mode 700); remove it")

@@ -23,7 +23,7 @@ from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate
-from ringcore.bootstrap.interfaces import sockaddr
+from ringcore.bootstrap.interfaces import address_for_others, sockaddr
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.paths import (
     Endpoint,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _SHARED = 0xFFFF
 # Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp.hpp.
 _CONTROL_LANES, _DATA_LANES = 1, 3
+_IP_BIND_ADDRESS_NO_PORT = 24  # of <linux/in.h>; in Python from 3.12 on
 
 
 @dataclass
@@ -108,7 +109,8 @@ def connect(
         if world is None:
             address, key = stack.enter_context(rendezvous_of(placement, settings))
         else:
-            address, key = f"tcp:{socket.gethostname()}:0", None  # listens where other hosts look for this one
+            where = address_for_others(socket.gethostname())
+            address, key = f"tcp:[{where}]:0" if ":" in where else f"tcp:{where}:0", None
         segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
         listeners, endpoints = ([], []) if over_mpi else listen(settings, address)
         for listener in listeners:
@@ -309,6 +311,8 @@ class _Connector:
         connection.settimeout(max(0.05, self.deadline - time.monotonic()))
         try:
             if self.settings.network or self.settings.network_interfaces:
+                # The port is chosen with the peer: bound alone, each takes one that no other connection can have.
+                connection.setsockopt(socket.SOL_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
                 connection.bind(sockaddr(mine.ip, 0, mine.interface))  # else the kernel may take another interface
             connection.connect(sockaddr(theirs.ip, theirs.port, mine.interface))
         except OSError as error:

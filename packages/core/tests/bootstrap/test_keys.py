@@ -1,0 +1,64 @@
+"""Where a job's key and its meeting place come from."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ringcore import BootstrapError
+from ringcore.bootstrap import interfaces, keys
+
+US, GROUP = os.getuid(), os.getgid()
+STRANGERS = 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "group", "private"),
+    [
+        (0o600, US, GROUP, True),
+        (0o400, 0, 0, True),
+        (0o440, 0, GROUP, True),  # a secret of Kubernetes with fsGroup
+        (0o640, US + 1, GROUP, False),
+        (0o460, 0, GROUP, False),
+        (0o604, US, GROUP, False),
+        (0o600, US + 1, GROUP, False),
+    ],
+)
+def test_who_may_read_a_key(mode: int, owner: int, group: int, private: bool) -> None:
+    status = SimpleNamespace(st_mode=0o100000 | mode, st_uid=owner, st_gid=group)
+    assert keys._is_private(status) is private
+
+
+def test_a_group_of_others_may_not_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert not keys._is_private(SimpleNamespace(st_mode=0o100440, st_uid=0, st_gid=STRANGERS))
+
+
+def test_ranks_meet_where_the_runtime_folder_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "not here"))
+    monkeypatch.setattr(keys.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert keys._private_folder() == tmp_path / f"ringcore-{US}"
+    monkeypatch.setattr(keys.tempfile, "gettempdir", lambda: str(tmp_path / "nor here"))
+    with pytest.raises(BootstrapError, match="TMPDIR"):
+        keys._private_folder()
+
+
+def test_others_are_not_sent_to_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(*addresses: str) -> None:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 0)) for ip in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    def has(*addresses: str) -> None:
+        monkeypatch.setattr(interfaces, "addresses", lambda: [interfaces.Address("eth0", ip, 24) for ip in addresses])
+
+    has("127.0.0.1", "192.0.2.7")
+    resolved("127.0.1.1", "198.51.100.3")
+    assert interfaces.address_for_others("node") == "198.51.100.3"
+    resolved("127.0.1.1")  # as Debian's /etc/hosts says of the host itself
+    assert interfaces.address_for_others("node") == "192.0.2.7"
+    has("127.0.0.1")
+    with pytest.raises(BootstrapError, match="no address but 127"):
+        interfaces.address_for_others("node")
