@@ -89,7 +89,7 @@ def test_what_migrate_changes(before: str, after: str) -> None:
 def test_migrate_tells_what_is_left_to_do(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_bytes(
-        b"import horovod.torch as hvd\r\nimport horovod.tensorflow\r\nimport horovod.mxnet\r\n"
+        b"import horovod.torch as hvd\r\nimport horovod.tensorflow\r\nimport horovod.spark\r\n"
         b"print(hvd.nccl_built())\r\nhvd.init(comm)\r\n"
     )
     command = [sys.executable, "-m", "ringcore", "migrate", str(script)]
@@ -98,7 +98,7 @@ def test_migrate_tells_what_is_left_to_do(tmp_path: Path) -> None:
     assert "-import horovod.torch as hvd\n+import ringcore_torch as hvd\n" in done.stdout
     assert f"{script}:5: init: takes no ranks" in done.stderr
     assert f"{script}:2: horovod.tensorflow is not rewritten; pip install 'ringcore-horovod[tensorflow]'" in done.stderr
-    assert f"{script}:3: horovod.mxnet has no counterpart in this version of ringcore" in done.stderr
+    assert f"{script}:3: horovod.spark has no counterpart in this version of ringcore" in done.stderr
     assert f"{script}:4: nccl_built: ringcore is not compiled for anything; delete the check" in done.stderr
     assert script.read_text().startswith("import horovod.torch")
     start(*command, "--write")
