@@ -34,8 +34,8 @@ void Execution::greet() {
   const int host = topology_.host_of[self_];
   const auto before = std::count(topology_.host_of.begin(), topology_.host_of.begin() + self_, host);
   const int device = used_device_ != kHost ? used_device_ : static_cast<int>(before);
-  device_ = std::make_unique<DeviceQueue>(device, self_, size(), static_cast<std::uint64_t>(host), settings_.deterministic,
-                                          clock_);
+  device_ = std::make_unique<DeviceQueue>(device, self_, size(), static_cast<std::uint64_t>(host),
+                                          settings_.deterministic, clock_);
   greeting_ = std::make_shared<Operation>();
   greeting_->descriptor.name = "GPUs of process set " + std::to_string(id_);
   greeting_->descriptor.collective = Collective::kAllgather;
