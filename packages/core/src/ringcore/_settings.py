@@ -237,7 +237,7 @@ class Settings:
         None,
         _name,
         "1 to 128 printable ASCII characters without spaces",
-        "name of the job; ranks of different jobs refuse each other",
+        "name of the job, by which its ranks find each other where no rendezvous is named",
         ("--rdzv-id",),
     )
 
