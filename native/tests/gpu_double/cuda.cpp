@@ -41,7 +41,9 @@ std::byte* visible(Pointer address) { return gpu_double::visible(reinterpret_cas
 
 Result copy(std::byte* to, const std::byte* from, std::size_t bytes, void* stream) {
   if (contexts.empty()) return kInvalidContext;
-  stream_of(stream).push([=] { std::memcpy(to, from, bytes); });
+  stream_of(stream).push([=] {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  });
   return kSuccess;
 }
 
