@@ -54,7 +54,8 @@ Communicator::Communicator(Device& device, const UniqueId& id, int rank, int ran
 
 Communicator::~Communicator() {
   if (comm_ == nullptr) return;
-  const Device::Current current(device_);
+  const Device::Current current(device_, std::nothrow);
+  if (!current) return;
   // Destroying waits for what other ranks still have to do; aborting does not.
   if (in_progress_) {
     nccl_api().ncclCommAbort(comm_);

@@ -70,6 +70,8 @@ struct Driver {
   cuda::Result (*cuMemcpyHtoDAsync_v2)(cuda::Pointer to, const void* from, std::size_t bytes, cuda::Stream stream);
   cuda::Result (*cuMemcpyDtoHAsync_v2)(void* to, cuda::Pointer from, std::size_t bytes, cuda::Stream stream);
   cuda::Result (*cuMemcpyDtoDAsync_v2)(cuda::Pointer to, cuda::Pointer from, std::size_t bytes, cuda::Stream stream);
+  cuda::Result (*cuMemsetD2D32Async)(cuda::Pointer to, std::size_t pitch, unsigned value, std::size_t width,
+                                     std::size_t height, cuda::Stream stream);
   cuda::Result (*cuPointerGetAttribute)(void* value, int attribute, cuda::Pointer pointer);
   cuda::Result (*cuModuleLoadData)(cuda::Module* module, const void* image);
   cuda::Result (*cuModuleGetFunction)(cuda::Function* function, cuda::Module module, const char* name);
@@ -110,6 +112,7 @@ void each_driver_function(Table& table, Visit&& visit) {
   visit("cuMemcpyHtoDAsync_v2", table.cuMemcpyHtoDAsync_v2);
   visit("cuMemcpyDtoHAsync_v2", table.cuMemcpyDtoHAsync_v2);
   visit("cuMemcpyDtoDAsync_v2", table.cuMemcpyDtoDAsync_v2);
+  visit("cuMemsetD2D32Async", table.cuMemsetD2D32Async);
   visit("cuPointerGetAttribute", table.cuPointerGetAttribute);
   visit("cuModuleLoadData", table.cuModuleLoadData);
   visit("cuModuleGetFunction", table.cuModuleGetFunction);

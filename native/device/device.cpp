@@ -68,7 +68,11 @@ Device::Current::Current(const Device& device) {
   check_cuda(driver().cuCtxPushCurrent_v2(device.context_), "cuCtxPushCurrent");
 }
 
+Device::Current::Current(const Device& device, std::nothrow_t) noexcept
+    : pushed_(driver().cuCtxPushCurrent_v2(device.context_) == cuda::kSuccess) {}
+
 Device::Current::~Current() {
+  if (!pushed_) return;
   cuda::Context context = nullptr;
   driver().cuCtxPopCurrent_v2(&context);
 }
@@ -111,8 +115,7 @@ Stream::Stream(Device& device) : device_(device) {
 }
 
 Stream::~Stream() {
-  const Device::Current current(device_);
-  driver().cuStreamDestroy_v2(stream_);
+  if (const Device::Current current(device_, std::nothrow); current) driver().cuStreamDestroy_v2(stream_);
 }
 
 Memory::Memory(Device& device, std::size_t bytes, cuda::Stream stream)
@@ -147,7 +150,8 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Memory::~Memory() {
   if (pointer_ == 0) return;
-  const Device::Current current(*device_);
+  const Device::Current current(*device_, std::nothrow);
+  if (!current) return;
   device_->has_memory_pools() ? driver().cuMemFreeAsync(pointer_, stream_) : driver().cuMemFree_v2(pointer_);
 }
 
@@ -160,8 +164,7 @@ HostMemory::HostMemory(Device& device, std::size_t bytes) : data_(nullptr, Free{
 }
 
 void HostMemory::Free::operator()(std::byte* data) const {
-  const Device::Current current(*device);
-  driver().cuMemFreeHost(data);
+  if (const Device::Current current(*device, std::nothrow); current) driver().cuMemFreeHost(data);
 }
 
 }  // namespace ringcore::device

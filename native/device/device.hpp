@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "device/cuda_driver.hpp"
@@ -38,9 +39,15 @@ class Device {
   class Current {
    public:
     explicit Current(const Device& device);
+    // For destructors: false where CUDA has ended, or this is a forked child; what is to be freed is gone then.
+    Current(const Device& device, std::nothrow_t) noexcept;
+    explicit operator bool() const { return pushed_; }
     ~Current();
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
+
+   private:
+    bool pushed_ = true;
   };
 
  private:

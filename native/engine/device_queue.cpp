@@ -1,6 +1,7 @@
 #include "engine/device_queue.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -37,7 +38,7 @@ std::size_t bytes_of(const Descriptor& descriptor) { return descriptor.shape.ele
 }  // namespace
 
 DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, const Clock& clock)
-    : self_(self), size_(size), deterministic_(deterministic), clock_(clock) {
+    : ordinal_(device), self_(self), size_(size), deterministic_(deterministic), clock_(clock) {
   hello_.host = host;
   // Whatever is missing here, the others must learn of it.
   try {
@@ -156,15 +157,17 @@ void DeviceQueue::copy(const Descriptor& descriptor, const std::byte* from, std:
 
 // What a rank that has joined contributes.
 device::Memory DeviceQueue::identity(const Descriptor& descriptor) const {
-  const std::size_t bytes = bytes_of(descriptor);
-  std::vector<std::byte> values(bytes);
-  fill_identity(descriptor.dtype, summing(descriptor.op), values.data(), descriptor.shape.elements());
-  device::Memory memory(bytes, stream_);
-  if (bytes == 0) return memory;
-  const device::Driver& driver = device::driver();
-  device::check_cuda(driver.cuMemcpyHtoDAsync_v2(device::pointer(memory.data()), values.data(), bytes, stream_->get()),
-                     "cuMemcpyHtoDAsync");
-  device::check_cuda(driver.cuStreamSynchronize(stream_->get()), "cuStreamSynchronize");
+  // The largest element, or several of a smaller one, as two words that the GPU writes again and again.
+  std::array<std::uint32_t, 2> words{};
+  fill_identity(descriptor.dtype, summing(descriptor.op), reinterpret_cast<std::byte*>(words.data()),
+                sizeof(words) / size_of(descriptor.dtype));
+  const std::size_t rows = (bytes_of(descriptor) + sizeof(words) - 1) / sizeof(words);
+  device::Memory memory(rows * sizeof(words), stream_);
+  for (std::size_t i = 0; i < words.size() && rows > 0; ++i) {
+    device::check_cuda(device::driver().cuMemsetD2D32Async(device::pointer(memory.data()) + i * sizeof(words[i]),
+                                                           sizeof(words), words[i], 1, rows, stream_->get()),
+                       "cuMemsetD2D32Async");
+  }
   return memory;
 }
 
@@ -432,6 +435,8 @@ void hold_back(const Operation& operation, std::uintptr_t stream) {
     if (completion != nullptr && completion != last) {
       const device::Device::Current current(completion->device());
       completion->hold_back(stream_of(stream));
+      // That of the input may give its memory to somebody else as soon as the operation is waited for.
+      if (tensor.stream != stream) completion->hold_back(stream_of(tensor.stream));
     }
     last = completion;
     tensor.stream = stream;

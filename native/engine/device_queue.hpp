@@ -64,6 +64,10 @@ class DeviceQueue {
   // Launches what can be launched; appends operations that are done for the host. Throws Error{kPeerLost, kResource}.
   bool progress(std::vector<std::shared_ptr<Operation>>& done);
   bool idle() const { return queue_.empty(); }
+  // Whether the GPU has ended all that was launched.
+  bool landed() const { return flights_.empty(); }
+  // The number of the GPU that this rank has told the others.
+  int ordinal() const { return ordinal_; }
   // Watches what was launched: throws Error{kTimeout} when it has been under way for longer than `limit`, and what NCCL
   // reports.
   void tend(Nanoseconds now, Nanoseconds limit);
@@ -101,6 +105,7 @@ class DeviceQueue {
   void launched(std::string name, std::vector<std::shared_ptr<Operation>> operations);
   void land();
 
+  int ordinal_;
   int self_;
   int size_;
   bool deterministic_;

@@ -15,6 +15,12 @@ namespace ringcore::engine {
 void Execution::use_device(const Operation& operation) {
   const Operation& first = operation.parts.empty() ? operation : *operation.parts.front();
   const int device = first.on_device->device;
+  if (device_ != nullptr && device_->ordinal() != device) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + operation.descriptor.name + "' lies on GPU " + std::to_string(device) +
+                    ", but the other ranks were told that this one uses GPU " + std::to_string(device_->ordinal()) +
+                    ": it had joined before it used any. Remedy: use a GPU of the process set before join().");
+  }
   if (used_device_ == kHost) used_device_ = device;
   if (device == used_device_) return;
   throw Error(ErrorKind::kInvalidArgument,
@@ -30,7 +36,7 @@ void Execution::defer(Release release, std::shared_ptr<Operation> own) {
 
 // An allgather of our own, which is the next operation on every member.
 void Execution::greet() {
-  // A rank that has joined before it used a GPU: the one that torch.cuda.set_device(local_rank()) would take.
+  // A rank that has joined before it used a GPU: its place among the members on its host. `use_device` corrects it.
   const int host = topology_.host_of[self_];
   const auto before = std::count(topology_.host_of.begin(), topology_.host_of.begin() + self_, host);
   const int device = used_device_ != kHost ? used_device_ : static_cast<int>(before);

@@ -87,6 +87,8 @@ class Engine {
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 
+  // Whether GPUs have ended what was launched on them; true after a failure, which aborts it.
+  bool landed() const;
   // Tells the others that this rank leaves; operations that need it fail there with this reason. Call progress() until
   // `farewell_seen`: then no peer needs this rank's links any more.
   void leave(const std::string& reason);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -317,6 +318,8 @@ bool Execution::idle() const {
          std::all_of(lanes_.begin(), lanes_.end(), [](const auto& queue) { return queue.empty(); });
 }
 
+bool Execution::landed() const { return device_ == nullptr || device_->landed(); }
+
 void Execution::start(Task& task) {
   task.started_at = clock_.now();
   for (const auto& operation : task.operations) operation->started_at = task.started_at;
@@ -520,6 +523,8 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
   query.dtype = descriptor.dtype;
   query.op = summing(descriptor.op);
   query.deterministic = settings_.deterministic;
+  // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
+  if (!topology_.single_host()) query.registered = query.inputs_ready = false;
   task.choice = chooser_.choose(query, task.lane);
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);
@@ -619,6 +624,14 @@ void Execution::record_spans(const Task& task, Nanoseconds ran_at) {
 }
 
 void Execution::fail() {
+  // For ever: who carries out the run goes on writing.
+  static auto& kept = *new std::vector<std::pair<std::unique_ptr<Task>, Memory>>;
+  static std::mutex mutex;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].empty() || lanes_[lane].front()->run == nullptr || !lanes_[lane].front()->run->in_use()) continue;
+    const std::lock_guard lock(mutex);
+    kept.emplace_back(std::move(lanes_[lane].front()), std::move(private_fusion_[lane]));
+  }
   buckets_.clear();
   for (auto& queue : lanes_) queue.clear();
   done_.clear();

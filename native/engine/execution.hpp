@@ -60,6 +60,8 @@ class Execution {
   // Moves what can be moved. Throws Error{kProtocol}.
   bool progress();
   bool idle() const;
+  // Whether GPUs have ended what was launched on them.
+  bool landed() const;
   // Of GPUs, see device_release.cpp. Notes which one this rank uses in this process set. Throws
   // Error{kInvalidArgument} when it is another than before.
   void use_device(const Operation& operation);

@@ -76,6 +76,11 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
   }
 }
 
+bool Engine::landed() const {
+  return failure_ != nullptr ||
+         std::all_of(sets_.begin(), sets_.end(), [](const auto& set) { return set.second->execution.landed(); });
+}
+
 void Engine::leave(const std::string& reason) {
   if (left_) return;
   left_ = true;

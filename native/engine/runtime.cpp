@@ -83,7 +83,7 @@ Runtime::Runtime(RuntimeConfig config)
 Runtime::~Runtime() { leave(""); }
 
 void Runtime::check_running() const {
-  if (stopped_) throw Error(ErrorKind::kShutdown, "ringcore was shut down on this rank. Remedy: call init() again.");
+  if (leaving_) throw Error(ErrorKind::kShutdown, "ringcore was shut down on this rank. Remedy: call init() again.");
 }
 
 // Whether this is the only thread that has ever used the engine.
@@ -251,10 +251,25 @@ void Runtime::progress_loop() {
   }
 }
 
+void Runtime::land(EngineLock& lock) {
+  while (!engine_.landed()) {
+    disarm();
+    if (engine_.progress()) continue;
+    engine_.tend(false);
+    auto wait_set = driver_waiter_.wait_set(links_);
+    lock.unlock();
+    driver_waiter_.sleep(std::move(wait_set), kTendInterval);
+    lock.lock();
+  }
+}
+
 void Runtime::leave(const std::string& reason) {
+  const std::lock_guard once(leaving_mutex_);
+  leaving_ = true;
   {
     EngineLock lock(*this);
     if (stopped_) return;
+    if (reason.empty()) land(lock);
     disarm();
     engine_.leave(reason);
     const Nanoseconds begin = clock_.now();

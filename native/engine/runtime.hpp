@@ -48,7 +48,8 @@ class Runtime {
   static constexpr Nanoseconds kForever = INT64_MAX;
   bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);
 
-  // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent.
+  // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent. Without a
+  // reason, first waits until GPUs have ended what was launched, at most as long as any operation may take.
   void leave(const std::string& reason);
 
   // This rank's index among the members of a process set, and how many they are; -1: this rank knows no such set.
@@ -79,6 +80,7 @@ class Runtime {
   bool note_thread();
   template <class Ended>
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
+  void land(EngineLock& lock);
   bool arm();
   void disarm();
   Nanoseconds longest_nap(bool busy, Nanoseconds limit);
@@ -86,6 +88,7 @@ class Runtime {
   void collect_attention();
 
   SteadyClock clock_;
+  std::mutex leaving_mutex_;  // Before mutex_.
   std::mutex mutex_;  // Guards: engine_, links_, armed_, waiters_, drives_, submits_. Before attention_mutex_.
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
   Engine engine_;
@@ -99,6 +102,7 @@ class Runtime {
   transport::Waiter thread_waiter_;
   std::atomic<std::thread::id> only_thread_{};
   std::atomic<bool> several_threads_ = false;
+  std::atomic<bool> leaving_ = false;  // nothing more can be submitted
   std::atomic<bool> stopped_ = false;
   std::mutex attention_mutex_;  // Guards: attention_.
   std::condition_variable attention_changed_;

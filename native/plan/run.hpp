@@ -40,6 +40,9 @@ class Run {
   // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
   virtual std::string waiting_for() const = 0;
 
+  // Whether somebody else may read and write the operands even after it has been dropped: then they must stay.
+  virtual bool in_use() const { return false; }
+
   // From now on notes when each step ends; for the timeline. Without steps of its own there is nothing to note.
   virtual void time_steps(const Clock&) {}
   struct StepTime {

@@ -1,7 +1,10 @@
 // Operations on GPUs, through the test double: what the host does not wait for, and who waits for whom on the GPU.
 #include <bit>
+#include <chrono>
+#include <future>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <dlfcn.h>
@@ -183,6 +186,38 @@ TEST_CASE("gpu: what is captured into a graph is refused, with the reason") {
   runtime.run(again, {});
   CHECK(again->error == nullptr);
   framework.synchronize();
+}
+
+TEST_CASE("gpu: leaving waits for what the GPU has not ended, and submits nothing more") {
+  use_double();
+  Cluster cluster({.ranks = 2});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    std::vector<float> result;
+    const std::vector<float> values(1000, static_cast<float>(rank + 1));
+    tell_double("gpu_double_hold", framework.stream());
+    device::Memory tensor = framework.tensor(values);
+    const engine::Array array = framework.array(tensor, DType::kFloat32);
+    const std::string name = "held";
+    engine::Runtime& runtime = cluster.runtime(rank);
+    runtime.run(engine::make_operation(allreduce(name), array, &array), {});
+    std::promise<void> left;
+    std::future<void> leaves = left.get_future();
+    std::thread leaver([&] {
+      runtime.leave("");
+      left.set_value();
+    });
+    // A leave that waits for nothing ends in this time.
+    CHECK(leaves.wait_for(std::chrono::milliseconds(300)) == std::future_status::timeout);
+    CHECK_THROWS_WITH_AS(runtime.run(engine::make_operation(allreduce(name), array, &array), {}),
+                         doctest::Contains("ringcore was shut down on this rank"), Error);
+    tell_double("gpu_double_let_go", framework.stream());
+    runtime.leave("");  // by two threads at once
+    leaver.join();
+    framework.read(tensor, result);
+    framework.synchronize();
+    CHECK(result == std::vector<float>(1000, 3.0F));
+  });
 }
 
 // As a custom call of XLA works: it returns when the operation is launched, and its results lie in XLA's memory.

@@ -1,4 +1,5 @@
 // The functions of CUDA's driver that ringcore uses (device/cuda_driver.hpp).
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -228,6 +229,18 @@ EXPORT Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, std::size_t bytes, vo
 
 EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, std::size_t bytes, void* stream) {
   return copy(visible(to), visible(from), bytes, stream);
+}
+
+EXPORT Result cuMemsetD2D32Async(Pointer to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height,
+                                 void* stream) {
+  if (contexts.empty()) return kInvalidContext;
+  stream_of(stream).push([=] {
+    for (std::size_t row = 0; row < height; ++row) {
+      auto* words = reinterpret_cast<unsigned*>(visible(to) + row * pitch);
+      std::fill_n(words, width, value);
+    }
+  });
+  return kSuccess;
 }
 
 // Of tests: the device that this process's tensors lie on.

@@ -72,6 +72,7 @@ RINGCORE_COMPARE(Driver, cuMemFreeHost);
 RINGCORE_COMPARE(Driver, cuMemcpyHtoDAsync_v2);
 RINGCORE_COMPARE(Driver, cuMemcpyDtoHAsync_v2);
 RINGCORE_COMPARE(Driver, cuMemcpyDtoDAsync_v2);
+RINGCORE_COMPARE(Driver, cuMemsetD2D32Async);
 RINGCORE_COMPARE(Driver, cuPointerGetAttribute);
 RINGCORE_COMPARE(Driver, cuModuleLoadData);
 RINGCORE_COMPARE(Driver, cuModuleGetFunction);

@@ -17,8 +17,8 @@ constexpr std::size_t kDataBytes = 128 * 1024;  // a multiple of every element, 
 constexpr std::size_t kSendSlots = 8;
 constexpr std::size_t kControlReceives = 2;
 constexpr std::size_t kDataReceives = 4;
-// How long a link that is closed waits until its last messages are on their way.
-constexpr Nanoseconds kFlushLimit = 200 * kMillisecond;
+// How long a link that is closed waits until its last messages are on their way: the receiver may compute just then.
+constexpr Nanoseconds kFlushLimit = 5 * kSecond;
 
 class MpiLink final : public Link {
  public:
@@ -30,14 +30,15 @@ class MpiLink final : public Link {
   ~MpiLink() override {
     const SteadyClock clock;
     const Nanoseconds deadline = clock.now() + kFlushLimit;
-    while (!failure_ && sending() && clock.now() < deadline) {
+    const auto waits = [&] { return !failure_ && !MpiWorld::abandoned() && clock.now() < deadline; };
+    while (waits() && sending()) {
     }
     for (Lane& lane : *lanes_) {
       for (Slot& slot : lane.incoming) {
         if (slot.pending) guard([&] { library_.cancel(slot.request); });
       }
     }
-    while (!failure_ && receiving() && clock.now() < deadline) {
+    while (waits() && receiving()) {
     }
     if (!failure_ && !sending() && !receiving()) return;
     // MPI may still write or read the slots, so they stay.

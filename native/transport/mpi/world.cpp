@@ -24,7 +24,7 @@ constexpr Nanoseconds kNapPart = 8;
 constexpr Nanoseconds kShortestNap = 20'000;
 constexpr Nanoseconds kLongestNap = kMillisecond;
 
-std::atomic<bool> abandoned = false;
+std::atomic<bool> given_up = false;
 MpiLibrary* ours_to_finalize = nullptr;
 
 // While ranks start, at very different times.
@@ -40,7 +40,7 @@ pid_t finalizing_process = 0;
 void finalize_at_exit() {
   if (::getpid() != finalizing_process) return;  // a forked child: MPI is its parent's
   try {
-    if (!abandoned && !ours_to_finalize->finalized()) ours_to_finalize->finalize();
+    if (!given_up && !ours_to_finalize->finalized()) ours_to_finalize->finalize();
   } catch (const std::runtime_error& error) {
     std::fprintf(stderr, "ringcore: %s\n", error.what());
   }
@@ -86,11 +86,10 @@ void start(MpiLibrary& library) {
 
 std::shared_ptr<MpiWorld> MpiWorld::open(const std::string& library, const std::string& shims,
                                          std::optional<int> fortran_comm, Nanoseconds limit) {
-  if (abandoned) {
+  if (given_up) {
     refuse(
-        "a rank was lost while this process used MPI, which does not recover from that. Remedy: start the job again, "
-        "or "
-        "use RINGCORE_TRANSPORT=tcp where ranks may be lost.");
+        "a rank was lost, or did not take its last messages, while this process used MPI, which does not recover from "
+        "that. Remedy: start the job again, or use RINGCORE_TRANSPORT=tcp where ranks may be lost.");
   }
   MpiLibrary& loaded = load(library, shims);
   try {
@@ -119,19 +118,20 @@ MpiWorld::MpiWorld(MpiLibrary& library, MpiComm comm, Nanoseconds limit)
   for (MpiComm& own : comms_) own = library_.duplicate(comm, wait);
 }
 
-void MpiWorld::abandon() { abandoned = true; }
+void MpiWorld::abandon() { given_up = true; }
+
+bool MpiWorld::abandoned() { return given_up; }
 
 std::vector<std::string> MpiWorld::exchange(const std::string& own, Nanoseconds limit) {
   const Nanoseconds deadline = clock_.now() + limit;
   const auto ranks = static_cast<std::size_t>(size_);
-  const auto self = static_cast<std::size_t>(rank_);
-  std::vector<int> lengths(ranks, 0);
-  lengths[self] = static_cast<int>(own.size());
-  gather(reinterpret_cast<std::byte*>(lengths.data()), std::vector<int>(ranks, sizeof(int)), deadline);
+  const auto length = static_cast<int>(own.size());
+  std::vector<int> lengths(ranks);
+  const std::string all_lengths = gather({reinterpret_cast<const char*>(&length), sizeof(length)},
+                                         std::vector<int>(ranks, sizeof(length)), deadline);
+  all_lengths.copy(reinterpret_cast<char*>(lengths.data()), all_lengths.size());
+  const std::string all = gather(own, lengths, deadline);
   std::vector<std::string> parts(ranks);
-  std::string all(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}), '\0');
-  own.copy(all.data() + std::accumulate(lengths.begin(), lengths.begin() + rank_, std::size_t{0}), own.size());
-  gather(reinterpret_cast<std::byte*>(all.data()), lengths, deadline);
   std::size_t begin = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
     parts[r] = all.substr(begin, static_cast<std::size_t>(lengths[r]));
@@ -140,18 +140,28 @@ std::vector<std::string> MpiWorld::exchange(const std::string& own, Nanoseconds 
   return parts;
 }
 
-// In place: every rank's bytes, one behind the other.
-void MpiWorld::gather(std::byte* data, const std::vector<int>& bytes, Nanoseconds deadline) const {
-  std::vector<int> offsets(bytes.size());
-  std::exclusive_scan(bytes.begin(), bytes.end(), offsets.begin(), 0);
-  MpiRequest request = library_.allgather(comm(kControlLane), data, bytes, offsets);
+// Every rank's bytes, one behind the other.
+std::string MpiWorld::gather(const std::string& own, const std::vector<int>& bytes, Nanoseconds deadline) const {
+  struct Buffers {
+    std::vector<int> bytes;
+    std::vector<int> offsets;
+    std::string all;
+  };
+  auto buffers = std::make_unique<Buffers>(Buffers{bytes, std::vector<int>(bytes.size()), {}});
+  std::exclusive_scan(bytes.begin(), bytes.end(), buffers->offsets.begin(), 0);
+  buffers->all.resize(static_cast<std::size_t>(buffers->offsets.back()) + static_cast<std::size_t>(bytes.back()));
+  own.copy(buffers->all.data() + buffers->offsets[static_cast<std::size_t>(rank_)], own.size());
+  MpiRequest request = library_.allgather(comm(kControlLane), reinterpret_cast<std::byte*>(buffers->all.data()),
+                                          buffers->bytes, buffers->offsets);
   while (!library_.test(request)) {
     if (clock_.now() > deadline) {
       abandon();
+      [[maybe_unused]] const auto* leaked = buffers.release();  // MPI may still write to them
       throw Error(ErrorKind::kTimeout, "not all ranks of the MPI communicator came to exchange their addresses");
     }
     doze();
   }
+  return std::move(buffers->all);
 }
 
 Nanoseconds MpiWorld::nap() const {

@@ -48,9 +48,10 @@ class MpiWorld {
   // A rank was lost or memory is still in MPI's hands: this process will not call MPI_Finalize, which might wait for
   // ever.
   static void abandon();
+  static bool abandoned();
 
  private:
-  void gather(std::byte* data, const std::vector<int>& bytes, Nanoseconds deadline) const;
+  std::string gather(const std::string& own, const std::vector<int>& bytes, Nanoseconds deadline) const;
 
   MpiLibrary& library_;
   SteadyClock clock_;
