@@ -59,6 +59,7 @@ struct Execution::Task {
   std::vector<int> absent;  // members that had joined: the same for all tensors of a bucket
   bool bucket = false;
   bool registered = false;  // every rank's data lies ready in its arena
+  std::int32_t priority = 0;
   int lane = 0;
   std::uint32_t id = 0;
   std::size_t bytes = 0;
@@ -213,6 +214,7 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
   auto task = std::make_unique<Task>();
   task->add(described, std::move(own), bytes);
   task->registered = registered;
+  task->priority = release.priority;
   task->bucket = bucket;
   if (bucket) {
     task->absent = release.absent();
@@ -272,7 +274,13 @@ void Execution::schedule(std::unique_ptr<Task> task) {
   constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
   task->id =
       static_cast<std::uint32_t>(id_) << (32 - kProcessSetBits) | static_cast<std::uint32_t>(next_run_++ % kRuns + 1);
-  lanes_[task->lane].push_back(std::move(task));
+  // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
+  // the same order on every rank.
+  if (task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends()) task->priority = 0;
+  std::deque<std::unique_ptr<Task>>& tasks = lanes_[task->lane].tasks;
+  const auto less_urgent = std::upper_bound(tasks.begin(), tasks.end(), task,
+                                            [](const auto& a, const auto& b) { return a->priority > b->priority; });
+  tasks.insert(less_urgent, std::move(task));
 }
 
 void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::byte* const> sources,
@@ -290,32 +298,59 @@ bool Execution::progress() {
   bool moved = progress_device();
   // The urgent lane first.
   for (int lane = transport::kLaneCount - 1; lane >= transport::kFirstDataLane; --lane) {
-    auto& queue = lanes_[lane];
-    while (!queue.empty()) {
-      Task& task = *queue.front();
-      if (task.run == nullptr) {
-        start(task);
-        moved = true;
-      }
-      if (task.copy) {
-        moved = true;
-        if (!copy_piece(task)) break;
-      }
-      moved = task.run->progress() || moved;
-      if (!task.run->done()) break;
+    moved = progress_lane(lanes_[lane]) || moved;
+  }
+  return moved;
+}
+
+bool Execution::progress_lane(Lane& lane) {
+  bool moved = false;
+  int seen = 0;  // of those that have begun
+  for (auto it = lane.tasks.begin(); it != lane.tasks.end() && (seen == 0 || seen < lane.begun);) {
+    Task& task = **it;
+    if (task.run == nullptr && it == lane.tasks.begin()) {
+      start(task);
+      ++lane.begun;
       moved = true;
-      if (task.choice.trial != nullptr && agree_on_times(task)) continue;
-      if (task.sliced && next_slice(task)) continue;
+    }
+    if (task.run != nullptr) task.run->hold(it != lane.tasks.begin());
+    if (task.run == nullptr) {
+      ++it;
+    } else if (!advance(task, moved)) {
+      ++seen;
+      ++it;
+    } else {
       finish(task);
-      queue.pop_front();
+      --lane.begun;
+      it = lane.tasks.erase(it);
     }
   }
   return moved;
 }
 
+// True when its run is done.
+bool Execution::advance(Task& task, bool& moved) {
+  do {
+    if (task.copy) {
+      moved = true;
+      if (!copy_piece(task)) return false;
+    }
+    moved = task.run->progress() || moved;
+    if (!task.run->done()) return false;
+    moved = true;
+  } while ((task.choice.trial != nullptr && agree_on_times(task)) || (task.sliced && next_slice(task)));
+  return true;
+}
+
 bool Execution::idle() const {
   return deferred_.empty() && (device_ == nullptr || device_->idle()) &&
-         std::all_of(lanes_.begin(), lanes_.end(), [](const auto& queue) { return queue.empty(); });
+         std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.tasks.empty(); });
+}
+
+bool Execution::may_differ() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return !lane.tasks.empty() && lane.tasks.front()->priority != lane.tasks.back()->priority;
+  });
 }
 
 bool Execution::landed() const { return device_ == nullptr || device_->landed(); }
@@ -353,11 +388,16 @@ bool Execution::copy_piece(Task& task) {
   return true;
 }
 
+// Private memory of more than two ranks of one host: packing copies twice, but without it they would wait for each other
+// at every step of a ring (measured with 4 ranks on 2 cores).
+bool Execution::slices(const Task& task) const {
+  return task.descriptor().collective == Collective::kAllreduce && task.descriptors.size() == 1 &&
+         (task.bucket || !task.registered) && size() > 2 && topology_.single_host() && fusion_.arena != nullptr &&
+         fusion_.bytes_per_lane >= kSliceBytes;
+}
+
 void Execution::start_allreduce(Task& task) {
-  // Private memory of more than two ranks of one host: packing copies twice, but without it they would wait for each
-  // other at every step of a ring (measured with 4 ranks on 2 cores).
-  if (task.descriptors.size() == 1 && (task.bucket || !task.registered) && size() > 2 && topology_.single_host() &&
-      fusion_.arena != nullptr && fusion_.bytes_per_lane >= kSliceBytes) {
+  if (slices(task)) {
     task.sliced = true;
     return start_slice(task);
   }
@@ -627,13 +667,16 @@ void Execution::fail() {
   // For ever: who carries out the run goes on writing.
   static auto& kept = *new std::vector<std::pair<std::unique_ptr<Task>, Memory>>;
   static std::mutex mutex;
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (lanes_[lane].empty() || lanes_[lane].front()->run == nullptr || !lanes_[lane].front()->run->in_use()) continue;
-    const std::lock_guard lock(mutex);
-    kept.emplace_back(std::move(lanes_[lane].front()), std::move(private_fusion_[lane]));
+  for (Lane& lane : lanes_) {
+    for (std::unique_ptr<Task>& task : lane.tasks) {
+      if (task->run == nullptr || !task->run->in_use()) continue;
+      Memory& packed = private_fusion_[task->lane];
+      const std::lock_guard lock(mutex);
+      kept.emplace_back(std::move(task), std::move(packed));
+    }
+    lane = {};
   }
   buckets_.clear();
-  for (auto& queue : lanes_) queue.clear();
   done_.clear();
   deferred_.clear();
   device_buckets_.clear();
@@ -641,15 +684,19 @@ void Execution::fail() {
 }
 
 bool Execution::waits_for(int member) const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [member](const auto& queue) {
-    return !queue.empty() && queue.front()->run != nullptr && queue.front()->run->waits_for(member);
+  return std::any_of(lanes_.begin(), lanes_.end(), [member](const Lane& lane) {
+    return std::any_of(lane.tasks.begin(), lane.tasks.end(), [member](const std::unique_ptr<Task>& task) {
+      return task->run != nullptr && task->run->waits_for(member);
+    });
   });
 }
 
 std::string Execution::describe_running() const {
-  for (const auto& queue : lanes_) {
-    if (queue.empty() || queue.front()->run == nullptr) continue;
-    const Task& task = *queue.front();
+  for (const Lane& lane : lanes_) {
+    if (lane.begun == 0) continue;
+    // The first may have come just now.
+    const Task& task = **std::find_if(lane.tasks.begin(), lane.tasks.end(),
+                                      [](const std::unique_ptr<Task>& each) { return each->run != nullptr; });
     return std::string(name_of(task.descriptor().collective)) + " '" + task.descriptor().name + "' waits for " +
            task.run->waiting_for();
   }

@@ -1,7 +1,10 @@
 // What happens to released operations of one process set: fuse, plan, run, complete.
 //
 // Releases come in the same order on every rank, and so do the decisions taken here: which tensors share a bucket,
-// which lane a task takes, which plan it runs. Tasks of one lane run one after the other, lanes side by side.
+// which lane a task takes, which plan it runs. Lanes run side by side. Tasks of one lane run one after the other, but a
+// more urgent one overtakes those that have begun; these go on as well. When it comes in between differs from rank to
+// rank: no rank leaves what it has begun, and a transfer that stands in the way is set aside, so that the most urgent
+// task always ends.
 #pragma once
 
 #include <array>
@@ -35,7 +38,7 @@ struct ExecutionSettings {
 // The buffers that tensors are packed into, one a data lane. They lie at the front of the arena, at the same offset on
 // every rank, and so are visible to the other ranks of the host.
 struct FusionBuffers {
-  std::byte* arena = nullptr;      // null: no shared memory, private buffers are used
+  std::byte* arena = nullptr;  // null: no shared memory, private buffers are used
   std::size_t bytes_per_lane = 0;  // the buffer of lane l starts at (l - kFirstDataLane) * bytes_per_lane
 
   std::size_t offset(int lane) const { return (lane - transport::kFirstDataLane) * bytes_per_lane; }
@@ -60,6 +63,8 @@ class Execution {
   // Moves what can be moved. Throws Error{kProtocol}.
   bool progress();
   bool idle() const;
+  // Whether the ranks may be at different tasks of a lane.
+  bool may_differ() const;
   // Whether GPUs have ended what was launched on them.
   bool landed() const;
   // Of GPUs, see device_release.cpp. Notes which one this rank uses in this process set. Throws
@@ -87,6 +92,12 @@ class Execution {
     std::shared_ptr<Operation> own;
   };
 
+  // What waits and runs there, the most urgent first, and of equals the one that was released first.
+  struct Lane {
+    std::deque<std::unique_ptr<Task>> tasks;
+    int begun = 0;  // the first, and those that it has overtaken
+  };
+
   int size() const { return topology_.ranks(); }
   bool in_place_for_all(const Release& release) const;
   void release_row(Release& group, const std::shared_ptr<Operation>& own);
@@ -106,6 +117,9 @@ class Execution {
   void complete(std::shared_ptr<Operation> operation);
   void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);
+  bool slices(const Task& task) const;
+  bool progress_lane(Lane& lane);
+  bool advance(Task& task, bool& moved);
   void start(Task& task);
   void start_allreduce(Task& task);
   void start_allgather(Task& task);
@@ -137,7 +151,7 @@ class Execution {
   Timeline& timeline_;
   plan::Chooser chooser_;
   std::vector<std::unique_ptr<Task>> buckets_;  // open: more tensors may join them
-  std::array<std::deque<std::unique_ptr<Task>>, transport::kLaneCount> lanes_;
+  std::array<Lane, transport::kLaneCount> lanes_;
   std::array<Memory, transport::kLaneCount> private_fusion_;
   std::uint64_t next_run_ = 0;
   std::vector<std::shared_ptr<Operation>> done_;

@@ -25,6 +25,8 @@ class Chooser {
   Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends)
       : planner_(std::move(planner)), backends_(std::move(backends)) {}
 
+  bool has_backends() const { return !backends_.empty(); }
+
   // Times of the candidates for one kind of operation, in nanoseconds.
   struct Trial;
   // Either a plan or a backend.

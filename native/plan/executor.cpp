@@ -210,6 +210,7 @@ bool PlanRun::send(Rank rank) {
   bool moved = false;
   while (peer.next < peer.outgoing.size()) {
     Outgoing& transfer = peer.outgoing[peer.next];
+    if (held_ && transfer.header_sent == 0) return moved;
     if (transfer.header_sent < sizeof(TransferHeader)) {
       const auto header = std::as_bytes(std::span(&transfer.header, 1)).subspan(transfer.header_sent);
       const std::size_t written = link.write(lane_, header);

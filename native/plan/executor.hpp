@@ -40,6 +40,7 @@ class PlanRun final : public Run {
   void time_steps(const Clock& clock) override;
   bool progress() override;
   bool done() const override;
+  void hold(bool held) override { held_ = held; }
   bool waits_for(Rank rank) const override;
   std::string waiting_for() const override;
 
@@ -85,6 +86,7 @@ class PlanRun final : public Run {
   int lane_;
   std::uint32_t id_;
   std::size_t element_;
+  bool held_ = false;
   std::vector<ChannelState> channels_;
   std::vector<Peer> peers_;
   std::vector<std::uint32_t> unsent_;  // by buffer and chunk

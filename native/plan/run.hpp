@@ -40,6 +40,9 @@ class Run {
   // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
   virtual std::string waiting_for() const = 0;
 
+  // While it is held it begins no more transfers: a more urgent run has overtaken it. It takes what arrives.
+  virtual void hold(bool) {}
+
   // Whether somebody else may read and write the operands even after it has been dropped: then they must stay.
   virtual bool in_use() const { return false; }
 

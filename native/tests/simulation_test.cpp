@@ -118,7 +118,7 @@ class Simulation {
       plan.collective = static_cast<Collective>(pick(kCollectiveCount));
       plan.count = static_cast<std::uint64_t>(pick(4) == 0 ? pick(2000) : pick(40));
       plan.root = pick(ranks_);
-      plan.priority = pick(5) == 0 ? 1 : 0;
+      plan.priority = pick(2) == 0 ? 0 : pick(7) - 4;
       if (pick(8) == 0) plan.misfit = pick(ranks_);
       plans_.push_back(plan);
     }
