@@ -68,7 +68,7 @@ typedef struct {
   int32_t op;          /* code of the reduction */
   int32_t root;        /* of a broadcast: index in the process set */
   int32_t process_set; /* 0: all ranks */
-  int32_t priority;    /* above 0: urgent */
+  int32_t priority;    /* the larger, the sooner */
   int32_t blocking;    /* `submit` returns when it has ended; for threads that would wait anyway */
   double prescale;
   double postscale;

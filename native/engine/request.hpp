@@ -102,7 +102,7 @@ struct Operation {
   std::vector<std::uint64_t>
       splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
-  std::int32_t priority = 0;  // larger is more urgent; above 0 takes the urgent lane
+  std::int32_t priority = 0;  // the larger, the sooner; above 0 in a lane of its own
   bool awaited = false;  // somebody waits for it from the start: it may not stay in a bucket
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
   bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined

@@ -146,7 +146,7 @@ def allreduce(
         prescale_factor: Multiplied into the inputs before they are reduced.
         postscale_factor: Multiplied into the results.
         process_set: The ranks that take part.
-        priority: Above 0: urgent, overtakes bulk data.
+        priority: The larger, the sooner; overtakes what has begun.
         blocking: Return when it is done: quicker than `wait`.
         result: What `Handle.synchronize` returns.
         finish: Makes that instead, from the handle.
