@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import ringcore_mxnet as ring  # first: it helps the import of MXNet
@@ -427,6 +428,25 @@ def mistakes() -> dict[str, Any]:
     return found
 
 
+def priorities_of_layers() -> list[int]:
+    """In the order of the net, which is not that of the layers' names: dense10 comes before dense2."""
+    net = gluon.nn.Sequential()
+    for _ in range(12):
+        net.add(gluon.nn.Dense(1, in_units=1, use_bias=False))
+    net.initialize()
+    trainer = ring.DistributedTrainer(net.collect_params(), "sgd")
+    for i, layer in enumerate(net):
+        layer.weight.grad()[:] = i
+    sent: dict[float, int] = {}
+
+    def note(tensors: list[Any], *, priority: int, **options: Any) -> None:
+        sent[float(tensors[0].asnumpy().item())] = priority
+
+    with mock.patch("ringcore_mxnet.trainer.grouped_allreduce_", note):
+        trainer.allreduce_grads()
+    return [sent[float(i)] for i in range(12)]
+
+
 @case
 def the_rest() -> dict[str, Any]:
     """Uneven loops, objects, Adasum, priorities, a fork in between, copies of optimizers."""
@@ -440,6 +460,7 @@ def the_rest() -> dict[str, Any]:
     found["adasum"] = distance(ring.allreduce(mx.nd.full((3,), 2.0), op=ring.Adasum), np.full(3, 2.0)) < 1e-6
     urgent = [ring.allreduce(mx.nd.full((100,), 1.0), op=ring.Sum, priority=p, name=f"p{p}") for p in (-2, 0, 5)]
     found["priorities"] = max(distance(array, np.full(100, n)) for array in urgent) == 0.0
+    found["first layers first"] = priorities_of_layers() == [-i for i in range(12)]
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(of(1, 40, 3)), batch_size=10, num_workers=1)
     under_way = [ring.allreduce(mx.nd.ones((10000,)), op=ring.Sum, name=f"fork {i}") for i in range(20)]
     found["loader"] = sum(len(ring.allreduce(batch)) for batch in data) == 40

@@ -53,7 +53,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
         if groups is not None and groups < 1:
             raise InvalidArgument(f"groups is at least 1, not {groups}")
+        # A dictionary has the order of the net, which the trainer gives up for that of the names.
+        layers = list(params.values() if hasattr(params, "values") else params)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        self._ring_order = [self._param2idx[param.name] for param in layers]
         self._ring_prefix = context().next_name("trainer") if prefix is None else prefix
         self._ring_compression = compression
         self._ring_factors: dict[str, Any] = {
@@ -68,7 +71,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             return
         dense: list[tuple[str, int, Any]] = []
         rows: list[tuple[str, int, Any]] = []
-        for i, param in enumerate(self._params):
+        for position, i in enumerate(self._ring_order):
+            param = self._params[i]
             if param.grad_req == "null":
                 continue
             gradient, *others = param.list_grad()
@@ -77,7 +81,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
                     f"'{param.name}' lies on {len(others) + 1} devices; a rank has one: start more ranks"
                 )
             name = f"{self._ring_prefix}.{i}.{without_numbers(param.name)}"
-            (dense if gradient.stype == "default" else rows).append((name, -i, gradient))
+            (dense if gradient.stype == "default" else rows).append((name, -position, gradient))
         for group in self._groups_of(dense):
             self._average(group)
         for name, _, gradient in rows:  # they are waited for
