@@ -9,7 +9,6 @@ from those of one process that trained with the batches of all workers. Servers 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import sys
@@ -23,35 +22,15 @@ from mxnet import autograd, gluon
 from setting import BATCH, COMPUTE_S, LAYERS, LEARNING_RATE, WARM_STEPS, WIDTH
 
 
-def memory_of(array: Any) -> np.ndarray[Any, Any]:
-    """The memory of a float32 array of MXNet that nobody writes."""
-    address = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    return np.ctypeslib.as_array((ctypes.c_float * array.size).from_address(address.value))
-
-
-class RingTrainer(gluon.Trainer):
-    """Sums the gradients with ringcore, and updates the weights on the worker."""
-
-    def __init__(self, params: Any, optimizer: str, options: dict[str, Any]) -> None:
-        import ringcore
-
-        super().__init__(params, optimizer, options, kvstore=None)
-        ringcore.init()
-        self._ring = ringcore
-
-    def _allreduce_grads(self) -> None:
-        mx.nd.waitall()
-        gradients = [memory_of(parameter.grad()) for parameter in self._params]
-        self._ring.grouped_allreduce_(gradients, op=self._ring.Sum, name="gradients")
-
-
-def trainer_of(system: str, params: Any) -> gluon.Trainer:
-    """What exchanges gradients; an update divides their sum by the global batch."""
+def trainer_of(system: str, params: Any, workers: int) -> tuple[gluon.Trainer, int]:
+    """What exchanges gradients, and the batch size that its `step` takes: ringcore averages, servers sum."""
     options = {"learning_rate": LEARNING_RATE}
     if system == "ringcore":
-        return RingTrainer(params, "sgd", options)
-    return gluon.Trainer(params, "sgd", options, kvstore=system)
+        import ringcore_mxnet as ring
+
+        ring.init()
+        return ring.DistributedTrainer(params, "sgd", options), BATCH
+    return gluon.Trainer(params, "sgd", options, kvstore=system), workers * BATCH
 
 
 def perceptron() -> gluon.nn.HybridSequential:
@@ -118,7 +97,7 @@ def main() -> None:
     system, rank, workers, steps = sys.argv[1], *map(int, sys.argv[2:5])
     net = perceptron()
     before = weights_of(net)
-    trainer = trainer_of(system, net.collect_params())
+    trainer, samples = trainer_of(system, net.collect_params(), workers)
     step_ms, communication_ms, compute_ms = [], [], []
     busy = began = 0.0
     for step in range(WARM_STEPS + steps):
@@ -129,7 +108,7 @@ def main() -> None:
         computed = time.perf_counter()
         time.sleep(max(0.0, COMPUTE_S - (computed - begin)))
         ready = time.perf_counter()
-        trainer.step(workers * BATCH)
+        trainer.step(samples)
         mx.nd.waitall()
         end = time.perf_counter()
         step_ms.append((end - begin) * 1e3)
