@@ -38,8 +38,13 @@ bool same_bucket(const Descriptor& a, const Descriptor& b) {
   return a.dtype == b.dtype && a.op == b.op && a.postscale == b.postscale;
 }
 
+// So many tasks with a priority run beside each other: more would begin what the other ranks have not.
+constexpr int kBeside = 2;
+
+// What has a priority shares a lane, where it is put in order.
 int lane_of(std::int32_t priority, std::uint64_t run) {
   if (priority > 0) return transport::kLaneCount - 1;
+  if (priority < 0) return transport::kLaneCount - 2;
   constexpr int kBulkLanes = transport::kLaneCount - 1 - transport::kFirstDataLane;
   return transport::kFirstDataLane + static_cast<int>(run % kBulkLanes);
 }
@@ -222,7 +227,6 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
     return;
   }
   task->contributions = std::move(release.contributions);
-  task->lane = lane_of(release.priority, next_run_);
   schedule(std::move(task));
 }
 
@@ -269,14 +273,15 @@ void Execution::flush() {
 }
 
 void Execution::schedule(std::unique_ptr<Task> task) {
-  if (task->bucket) task->lane = lane_of(0, next_run_);
+  // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
+  // the same order on every rank.
+  const bool in_order = task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends();
+  task->lane = lane_of(in_order ? std::max(task->priority, 0) : task->priority, next_run_);
+  if (in_order) task->priority = 0;
   // Never 0; different for the runs of different process sets that may be under way at the same time.
   constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
   task->id =
       static_cast<std::uint32_t>(id_) << (32 - kProcessSetBits) | static_cast<std::uint32_t>(next_run_++ % kRuns + 1);
-  // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
-  // the same order on every rank.
-  if (task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends()) task->priority = 0;
   std::deque<std::unique_ptr<Task>>& tasks = lanes_[task->lane].tasks;
   const auto less_urgent = std::upper_bound(tasks.begin(), tasks.end(), task,
                                             [](const auto& a, const auto& b) { return a->priority > b->priority; });
@@ -305,25 +310,31 @@ bool Execution::progress() {
 
 bool Execution::progress_lane(Lane& lane) {
   bool moved = false;
-  int seen = 0;  // of those that have begun
-  for (auto it = lane.tasks.begin(); it != lane.tasks.end() && (seen == 0 || seen < lane.begun);) {
+  bool sending = false;  // one of those before
+  int begun = 0;         // of those before
+  for (auto it = lane.tasks.begin(); it != lane.tasks.end();) {
     Task& task = **it;
-    if (task.run == nullptr && it == lane.tasks.begin()) {
+    const bool beside = task.priority != 0 && begun < kBeside && !sending;
+    if (task.run == nullptr && (it == lane.tasks.begin() || beside)) {
       start(task);
       ++lane.begun;
       moved = true;
     }
-    if (task.run != nullptr) task.run->hold(it != lane.tasks.begin());
     if (task.run == nullptr) {
+      if (begun == lane.begun) return moved;
       ++it;
-    } else if (!advance(task, moved)) {
-      ++seen;
-      ++it;
-    } else {
+      continue;
+    }
+    task.run->hold(sending);
+    if (advance(task, moved)) {
       finish(task);
       --lane.begun;
       it = lane.tasks.erase(it);
+      continue;
     }
+    sending = sending || task.run->sending();
+    ++begun;
+    ++it;
   }
   return moved;
 }
@@ -349,7 +360,7 @@ bool Execution::idle() const {
 
 bool Execution::may_differ() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return !lane.tasks.empty() && lane.tasks.front()->priority != lane.tasks.back()->priority;
+    return lane.tasks.size() > 1 && (lane.tasks.front()->priority != 0 || lane.tasks.back()->priority != 0);
   });
 }
 

@@ -1,10 +1,11 @@
 // What happens to released operations of one process set: fuse, plan, run, complete.
 //
 // Releases come in the same order on every rank, and so do the decisions taken here: which tensors share a bucket,
-// which lane a task takes, which plan it runs. Lanes run side by side. Tasks of one lane run one after the other, but a
-// more urgent one overtakes those that have begun; these go on as well. When it comes in between differs from rank to
-// rank: no rank leaves what it has begun, and a transfer that stands in the way is set aside, so that the most urgent
-// task always ends.
+// which lane a task takes, which plan it runs. Lanes run side by side, and the tasks of one lane one after the other.
+//
+// Those with a priority are different: a more urgent one overtakes what has begun, and the next one begins when nothing
+// before it has anything to send. The moments differ from rank to rank, and need not be agreed on: what has begun goes
+// on, and a transfer that stands in the way is set aside, so that the most urgent task always ends.
 #pragma once
 
 #include <array>
@@ -95,7 +96,7 @@ class Execution {
   // What waits and runs there, the most urgent first, and of equals the one that was released first.
   struct Lane {
     std::deque<std::unique_ptr<Task>> tasks;
-    int begun = 0;  // the first, and those that it has overtaken
+    int begun = 0;
   };
 
   int size() const { return topology_.ranks(); }

@@ -147,7 +147,11 @@ bool PlanRun::done() const {
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     if (channels_[c].next < program_.channels[c].size()) return false;
   }
-  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.next == peer.outgoing.size(); });
+  return !sending();
+}
+
+bool PlanRun::sending() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.next < peer.outgoing.size(); });
 }
 
 bool PlanRun::may_run(const Step& step) const {

@@ -40,6 +40,7 @@ class PlanRun final : public Run {
   void time_steps(const Clock& clock) override;
   bool progress() override;
   bool done() const override;
+  bool sending() const override;
   void hold(bool held) override { held_ = held; }
   bool waits_for(Rank rank) const override;
   std::string waiting_for() const override;

@@ -40,7 +40,9 @@ class Run {
   // What it waits for: "rank 3 to send chunk 5 (4096 of 65536 bytes have come)".
   virtual std::string waiting_for() const = 0;
 
-  // While it is held it begins no more transfers: a more urgent run has overtaken it. It takes what arrives.
+  // Whether it has something to send that the link does not take yet.
+  virtual bool sending() const { return false; }
+  // While it is held it begins no more transfers: a more urgent run sends. It takes what arrives.
   virtual void hold(bool) {}
 
   // Whether somebody else may read and write the operands even after it has been dropped: then they must stay.

@@ -9,8 +9,8 @@
 namespace ringcore::transport {
 namespace {
 
-// Enough to keep a connection busy until the sender comes by again, little enough that a slow connection holds nothing
-// up that a faster one could have carried.
+// Enough to keep a connection busy until the sender comes by again, little enough that what is urgent does not wait
+// long behind it, and that a slow connection holds nothing up that a faster one could have carried.
 constexpr unsigned kUnsentBytes = 256 * 1024;
 
 }  // namespace
@@ -18,7 +18,6 @@ constexpr unsigned kUnsentBytes = 256 * 1024;
 Stripes::Stripes(std::vector<Fd> sockets, LinkFailure& failure) : heads_(sockets.size()) {
   connections_.reserve(sockets.size());
   for (Fd& socket : sockets) connections_.emplace_back(std::move(socket), failure);
-  if (!is_striped()) return;
   for (Connection& connection : connections_) connection.limit_unsent(kUnsentBytes);
 }
 
