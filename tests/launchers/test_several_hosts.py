@@ -186,16 +186,13 @@ def test_a_batch_job_that_is_requeued_goes_on(cluster: Slurm, environ: dict[str,
     out = tmp_path / "out"
     eventually(lambda: all((tmp_path / f"steps.{r}").exists() for r in range(2)), "the job has begun", LIMIT_S)
     checked(cluster.run(["scontrol", "requeue", job], environ))
-
-    def resumed() -> bool:
-        if out.read_text().count("RESUMED") == 2:
-            return True
-        # Slurm would hold a requeued job back for two minutes.
-        cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], environ)
-        return False
-
+    # Pending is when every node has ended the first run. Left alone Slurm would wait for two minutes now. It must wait
+    # a little, because nodes refuse a job whose credential is of the same second as the end of its last run.
+    pending = ["squeue", "-h", "-j", job, "-o", "%T"]
+    eventually(lambda: cluster.run(pending, environ).stdout.strip() == "PENDING", "the job is pending again", LIMIT_S)
+    checked(cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now+2"], environ))
     try:
-        eventually(resumed, "the job has run again to its end", LIMIT_S)
+        eventually(lambda: out.read_text().count("RESUMED") == 2, "the job has run again to its end", LIMIT_S)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{out.read_text()}\n{cluster.logs()}") from None
     assert {"RESUMED 0 2 True", "RESUMED 1 2 True"} <= set(out.read_text().splitlines())
