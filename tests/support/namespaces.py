@@ -1,7 +1,8 @@
 """Several hosts on one machine: network namespaces that are joined by a bridge, with an sshd in each.
 
 Each host has its own addresses, host name, /dev/shm, /run and System V IPC, so that nothing can take two of them
-for one. Needs root, iproute2, util-linux and openssh-server.
+for one. The namespaces have no names, and vanish with the processes in them, which end with the test: see
+`support.holder`. Needs root, iproute2, util-linux and openssh-server.
 
     with namespaces(3, rate="1gbit") as hosts:
         hosts[0].run(["ringrun", "-H", "host0:1,host1:1", ...])
@@ -11,11 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from support import holder
 
 _START_LIMIT_S = 10.0
 _LINK_LIMIT_S = 30.0
@@ -38,7 +38,7 @@ class Host:
         addresses: One in each network.
         interfaces: That to the first network is eth0; the others are called differently on each host.
         pid: The process that holds its namespaces.
-        netns: The name under which iproute2 knows its network.
+        switch: The process that holds the network in which the other ends of its cables are.
         directory: What belongs to this group of hosts: keys, /etc/hosts, ssh's configuration.
     """
 
@@ -46,7 +46,7 @@ class Host:
     addresses: tuple[str, ...]
     interfaces: tuple[str, ...]
     pid: int
-    netns: str
+    switch: int
     directory: Path
 
     @property
@@ -71,7 +71,7 @@ class Host:
 
     def set_link(self, up: bool) -> None:
         """Plug the host's cable in, or pull it out: packets get lost, nobody is told."""
-        _ip("-n", self.netns, "link", "set", "eth0", "up" if up else "down")
+        _in(self.pid, "ip", "link", "set", "eth0", "up" if up else "down")
 
     def shape(self, rate: str, burst: str, queue: str) -> None:
         """Limit what the host's cable carries in each direction: a token bucket (tbf) at either end.
@@ -82,9 +82,8 @@ class Host:
             queue: How long a packet waits at most, `50ms`: the depth of the queues, at the host and in the switch.
         """
         words = ["root", "tbf", "rate", rate, "burst", burst, "latency", queue]
-        _check("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *words)
-        (cable,) = json.loads(_output("ip", "-n", self.netns, "-j", "link", "show", "eth0"))
-        _check("tc", "qdisc", "add", "dev", socket.if_indextoname(cable["link_index"]), *words)
+        _in(self.pid, "tc", "qdisc", "add", "dev", "eth0", *words)
+        _in(self.switch, "tc", "qdisc", "add", "dev", f"{self.name}.0", *words)
 
     @property
     def link_bytes(self) -> tuple[int, int]:
@@ -104,7 +103,7 @@ class Host:
 def namespaces(
     count: int, *, rate: str | None = None, sshd: bool = True, networks: int = 1, ipv6: bool = False
 ) -> Iterator[list[Host]]:
-    """Make hosts, and remove every trace of them at the end.
+    """Make hosts; at the end, also of a test that is killed, there is no trace of them.
 
     Args:
         count: Number of hosts.
@@ -116,93 +115,53 @@ def namespaces(
     Yields:
         The hosts, called host0, host1, ...
     """
-    tag = f"rc{os.getpid() % 10000:04d}{os.urandom(2).hex()}"
     with contextlib.ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="ringcore-hosts-"))
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        bridges = [f"{tag}b{index}" for index in range(networks)]
-        for bridge in bridges:
-            _ip("link", "add", bridge, "type", "bridge")
-            stack.callback(_quietly, "ip", "link", "del", bridge)
-            _ip("link", "set", bridge, "up")
-        octet = int(tag[-2:], 16)
-        pattern = "fd00:{net:x}:{octet:x}::{host:x}" if ipv6 else "10.{net}.{octet}.{host}"
+        switch = _hold(stack, ["--net"], directory)
+        for network in range(networks):
+            _in(switch, "ip", "link", "add", f"bridge{network}", "up", "type", "bridge")
+        pattern = "fd00:{net:x}::{host:x}" if ipv6 else "10.{net}.0.{host}"
         names = {
-            f"host{i}": tuple(pattern.format(net=213 + n, octet=octet, host=i + 1) for n in range(networks))
-            for i in range(count)
+            f"host{i}": tuple(pattern.format(net=213 + n, host=i + 1) for n in range(networks)) for i in range(count)
         }
         _write_files(directory, names)
         hosts = []
         for index, (name, addresses) in enumerate(names.items()):
-            netns = f"{tag}n{index}"
             interfaces = ("eth0", *(f"lan{index}{n}" for n in range(1, networks)))
-            cables = list(zip(bridges, interfaces, addresses, strict=True))
-            pid = _start_host(stack, directory, netns, f"{tag}v{index}", name, cables)
-            hosts.append(Host(name, addresses, interfaces, pid, netns, directory))
+            pid = _hold(stack, ["--net", "--uts", "--ipc", "--mount", "--propagation=private"], directory, name)
+            hosts.append(Host(name, addresses, interfaces, pid, switch, directory))
+            _connect(hosts[-1])
             for interface in interfaces if rate is not None else ():
                 shape = ["tbf", "rate", str(rate), "burst", "256kb", "latency", "50ms"]
-                _check("tc", "-n", netns, "qdisc", "add", "dev", interface, "root", *shape)
-        if sshd:
-            for host in hosts:
-                stack.callback(_end_processes, host)
-                _start_sshd(host)
-        else:
-            for host in hosts:
-                stack.callback(_end_processes, host)
+                _in(pid, "tc", "qdisc", "add", "dev", interface, "root", *shape)
+        for host in hosts if sshd else ():
+            _start_sshd(host)
         yield hosts
 
 
-def _start_host(
-    stack: contextlib.ExitStack,
-    directory: Path,
-    netns: str,
-    veth: str,
-    name: str,
-    cables: Sequence[tuple[str, str, str]],
-) -> int:
-    _ip("netns", "add", netns)
-    stack.callback(_quietly, "ip", "netns", "del", netns)
-    _ip("-n", netns, "link", "set", "lo", "up")
-    # Addresses are there at once: nobody else has them.
-    _ip("netns", "exec", netns, "sysctl", "-q", "-w", "net.ipv6.conf.default.accept_dad=0")
-    for index, (bridge, interface, address) in enumerate(cables):
-        end = f"{veth}{index}"
-        _ip("link", "add", end, "type", "veth", "peer", "name", interface, "netns", netns)
-        stack.callback(_quietly, "ip", "link", "del", end)
-        _ip("link", "set", end, "master", bridge, "up")
-        _ip("-n", netns, "address", "add", f"{address}/{64 if ':' in address else 24}", "dev", interface)
-        _ip("-n", netns, "link", "set", interface, "up")
-    # The holder keeps the other namespaces alive until its standard input is closed.
-    holder = subprocess.Popen(
-        ["ip", "netns", "exec", netns, "unshare", "--uts", "--ipc", "--mount", "--propagation", "private",
-         sys.executable, "-c", _HOLDER, name, str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+def _hold(stack: contextlib.ExitStack, namespaces: Sequence[str], *words: str | Path) -> int:
+    """Start a holder in new namespaces, which options of `unshare` name; its process."""
+    started = subprocess.Popen(
+        ["unshare", *namespaces, sys.executable, holder.__file__, *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
-    stack.callback(_close_holder, holder)
-    assert holder.stdout is not None
-    if holder.stdout.readline().strip() != b"ready":
-        raise RuntimeError(f"the namespaces of {name} could not be set up; are you root?")
-    return holder.pid
+    stack.callback(started.communicate)  # closes its standard input
+    assert started.stdout is not None
+    if started.stdout.readline().strip() != b"ready":
+        raise RuntimeError(f"the namespaces ({' '.join(namespaces)}) could not be set up; are you root?")
+    return started.pid
 
 
-# Runs inside the new namespaces. `ip netns exec` and `unshare` exec, so that its process is the holder.
-_HOLDER = """
-import socket, subprocess, sys
-name, directory = sys.argv[1:]
-socket.sethostname(name)
-for target in ("/dev/shm", "/run"):
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", target], check=True)
-subprocess.run(["mkdir", "-p", "/run/sshd"], check=True)
-subprocess.run(["mount", "--bind", directory + "/hosts", "/etc/hosts"], check=True)
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def _close_holder(holder: subprocess.Popen[bytes]) -> None:
-    holder.kill()
-    holder.communicate()
+def _connect(host: Host) -> None:
+    _in(host.pid, "ip", "link", "set", "lo", "up")
+    # Addresses are there at once: nobody else has them.
+    _in(host.pid, "sysctl", "-q", "-w", "net.ipv6.conf.default.accept_dad=0")
+    for index, (interface, address) in enumerate(zip(host.interfaces, host.addresses, strict=True)):
+        end, peer = f"{host.name}.{index}", ["name", interface, "netns", str(host.pid)]
+        _in(host.switch, "ip", "link", "add", end, "type", "veth", "peer", *peer)
+        _in(host.switch, "ip", "link", "set", end, "master", f"bridge{index}", "up")
+        _in(host.pid, "ip", "address", "add", f"{address}/{64 if ':' in address else 24}", "dev", interface)
+        _in(host.pid, "ip", "link", "set", interface, "up")
 
 
 def _write_files(directory: Path, names: Mapping[str, Sequence[str]]) -> None:
@@ -245,19 +204,7 @@ def _start_sshd(host: Host) -> None:
 
 def processes_of(host: Host) -> list[int]:
     """The processes that live on a host, its holder left out."""
-    network = Path(f"/proc/{host.pid}/ns/net").stat().st_ino
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # It has just ended.
-            if (process / "ns/net").stat().st_ino == network and int(process.name) != host.pid:
-                found.append(int(process.name))
-    return found
-
-
-def _end_processes(host: Host) -> None:
-    for pid in processes_of(host):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    return holder.processes_in(host.pid)
 
 
 def environ_with_ssh(host: Host, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -296,20 +243,12 @@ def place_ranks(
     return {"env": env, "wrap": wrap}
 
 
-def _ip(*words: str) -> None:
-    _check("ip", *words)
+def _in(holder_pid: int, *argv: str) -> None:
+    """Run a command in the network of a holder."""
+    _check("nsenter", "-t", str(holder_pid), "--net", *argv)
 
 
 def _check(*argv: str) -> None:
-    _output(*argv)
-
-
-def _output(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_LINK_LIMIT_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _quietly(*argv: str) -> None:
-    subprocess.run(argv, capture_output=True, timeout=_LINK_LIMIT_S, check=False)

@@ -79,7 +79,7 @@ def slurm(hosts: Sequence[Host], folder: Path, cpus: int = 2) -> Iterator[Slurm]
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     environ = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_munge(folder))
+        stack.enter_context(_munge(hosts[0], folder))
         daemons = [hosts[0].command([_find("slurmctld"), "-D"])]
         daemons += [host.command([_find("slurmd"), "-D", "-N", host.name]) for host in hosts]
         for daemon in daemons:
@@ -98,23 +98,25 @@ def slurm(hosts: Sequence[Host], folder: Path, cpus: int = 2) -> Iterator[Slurm]
 
 
 @contextlib.contextmanager
-def _munge(folder: Path) -> Iterator[None]:
-    """Slurm's messages are authenticated by munge, with a key of this test."""
+def _munge(host: Host, folder: Path) -> Iterator[None]:
+    """Slurm's messages are authenticated by munge, with a key of this test. The hosts share the one daemon's socket."""
     key = folder / "munge.key"
     with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
         file.write(os.urandom(64))
     words = ["--foreground", "--force", f"--socket={folder}/munge.socket", f"--key-file={key}"]
     words += [f"--log-file={folder}/munge.log", f"--pid-file={folder}/munge.pid", f"--seed-file={folder}/munge.seed"]
-    process = subprocess.Popen([_find("munged"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + _START_LIMIT_S
-        while not (folder / "munge.socket").exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"munged does not start: {(folder / 'munge.log').read_text()}")
-            time.sleep(0.02)
-        yield
-    finally:
-        _end(process)
+    with (folder / "munged.stderr").open("w+") as said:
+        process = host.popen([_find("munged"), *words], stdout=subprocess.DEVNULL, stderr=said)
+        try:
+            deadline = time.monotonic() + _START_LIMIT_S
+            while not (folder / "munge.socket").exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    said.seek(0)
+                    raise RuntimeError(f"munged does not start: {said.read().strip()}")
+                time.sleep(0.02)
+            yield
+        finally:
+            _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
