@@ -9,6 +9,10 @@ TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "localhost", "MASTER_PORT": "41411",
 }  # fmt: skip
+DEEPSPEED = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "CROSS_RANK": "1", "CROSS_SIZE": "2",
+    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+}  # fmt: skip
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-vm-7@1", "OMPI_VERSION": "5.0.11",
@@ -44,6 +48,7 @@ def place(placement: Placement) -> tuple[object, ...]:
         ({}, ("alone", 0, 1, 0, 1, 0, 1)),
         (RINGRUN, ("ringrun", 1, 2, 1, 2, 0, 1)),
         (TORCHRUN, ("torchrun", 3, 4, 1, 2, 1, 2)),
+        (DEEPSPEED, ("torchrun", 3, 4, 1, 2, 1, 2)),
         (OPEN_MPI, ("Open MPI", 1, 2, 1, 2, 0, 1)),
         (MPICH, ("MPICH", 1, 2, 1, 2, 0, 1)),
         (SRUN, ("srun", 2, 3, 0, 1, 1, 2)),

@@ -142,9 +142,10 @@ def _torchrun(environ: Environ) -> Placement | str:
         rank=_integer(environ, "RANK"),
         size=_integer(environ, "WORLD_SIZE"),
         local_rank=_integer(environ, "LOCAL_RANK"),
-        local_size=_maybe(environ, "LOCAL_WORLD_SIZE"),
-        cross_rank=_maybe(environ, "GROUP_RANK"),
-        cross_size=_maybe(environ, "GROUP_WORLD_SIZE"),
+        # The second ones are those of DeepSpeed's launcher.
+        local_size=_maybe(environ, "LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
+        cross_rank=_maybe(environ, "GROUP_RANK", "CROSS_RANK"),
+        cross_size=_maybe(environ, "GROUP_WORLD_SIZE", "CROSS_SIZE"),
         source="torchrun",
         job_id=environ.get("TORCHELASTIC_RUN_ID") or None,
         rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
@@ -331,3 +332,12 @@ SOURCES: tuple[tuple[str, Callable[[Environ], Placement | str]], ...] = (
     ("Kubernetes", _kubernetes),
     ("alone", _alone),
 )
+# The variable in which a launcher tells how many ranks a host has.
+LOCAL_SIZE_VARIABLES = {
+    "ringrun": "RINGCORE_LOCAL_SIZE",
+    "torchrun": "LOCAL_WORLD_SIZE",
+    "Open MPI": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPICH": "MPI_LOCALNRANKS",
+    "srun": "SLURM_STEP_TASKS_PER_NODE",
+    "Horovod": "HOROVOD_LOCAL_SIZE",
+}

@@ -182,13 +182,13 @@ class Settings:
         (),
         _networks,
         "networks such as 10.0.0.0/8,192.168.1.0/24",
-        "listen and connect only in these networks; several of one host are used at once",
+        "ranks connect to each other only in these networks; several of one host are used at once",
     )
     network_interfaces: tuple[str, ...] = _setting(
         (),
         _interfaces,
         "interface names such as eth0,eth1",
-        "listen and connect only on these interfaces; several are used at once",
+        "ranks connect to each other only on these interfaces; several are used at once",
         ("--network-interface", "--nics"),
     )
     connections: int = _setting(
@@ -237,7 +237,7 @@ class Settings:
         None,
         _name,
         "1 to 128 printable ASCII characters without spaces",
-        "name of the job, by which its ranks find each other where no rendezvous is named",
+        "name of the job: its ranks find each other by it where no rendezvous is named, and refuse those of others",
         ("--rdzv-id",),
     )
 

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 from ringcore import BootstrapError
-from ringcore.bootstrap import interfaces, keys
+from ringcore._placement import find_placement
+from ringcore._settings import Settings
+from ringcore.bootstrap import connect, interfaces, keys
 
 US, GROUP = os.getuid(), os.getgid()
 STRANGERS = 4_000_000
@@ -44,6 +46,33 @@ def test_ranks_meet_where_the_runtime_folder_is_missing(monkeypatch: pytest.Monk
     monkeypatch.setattr(keys.tempfile, "gettempdir", lambda: str(tmp_path / "nor here"))
     with pytest.raises(BootstrapError, match="TMPDIR"):
         keys._private_folder()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_was_expected_on_this_host_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: int) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    told = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "node", "MASTER_PORT": "29500"}
+    settings = Settings(start_timeout_s=0.05)
+    with pytest.raises(BootstrapError) as raised:
+        connect(find_placement(told), settings, create_segment=None)
+    assert "if there are several hosts, set LOCAL_WORLD_SIZE to the number of ranks on each" in str(raised.value)
+    with pytest.raises(BootstrapError) as raised:
+        connect(find_placement({**told, "LOCAL_WORLD_SIZE": "2"}), settings, create_segment=None)
+    assert "several hosts" not in str(raised.value)
+
+
+def test_two_jobs_with_one_key_file_do_not_know_each_others_key(tmp_path: Path) -> None:
+    """Their ports follow from their names, and can be the same."""
+    path = tmp_path / "key"
+    path.write_bytes(bytes(range(32)))
+    path.chmod(0o600)
+    told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "node"}
+    found = set()
+    for port, name in (("29500", "a"), ("29500", "b"), ("29501", "a"), ("29500", "a")):
+        settings = Settings(key_file=str(path), job_id=name)
+        with keys.rendezvous_of(find_placement({**told, "MASTER_PORT": port}), settings) as (_, key):
+            found.add(key)
+    assert len(found) == 3 and bytes(range(32)) not in found
 
 
 def test_others_are_not_sent_to_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 from ringcore._errors import BootstrapError
 from ringcore._settings import Settings
 from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate
+from ringcore.bootstrap.interfaces import towards
 from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.rendezvous import RendezvousServer, dial, listen_tcp, meet
 
@@ -85,6 +86,26 @@ def test_ranks_that_do_not_fit_together_are_told(server: RendezvousServer, secon
     assert [answer[2] for answer in post(server, contact(0), contact(1))] == [[contact(0), contact(1)]] * 2
 
 
+@pytest.mark.parametrize("name", ["mine", None])
+def test_a_rank_of_another_job_is_sent_away_and_the_others_go_on(name: str | None) -> None:
+    with RendezvousServer(2, KEY, job=name) as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, server, {**contact(0), "job": name})
+        eventually(lambda: server.posted() == [0], "rank 0 has posted")
+        (refused,) = post(server, {**contact(1, size=5), "job": "other"})
+        assert server.posted() == [0]
+        here = "job 'mine'" if name else "a job without a name"
+        assert f"the ranks of {here} meet at {server.address}, and rank 1 is of job 'other'" in refused
+        assert "RINGCORE_JOB_ID" in refused
+        answers = [*post(server, {**contact(1), "job": name}), *first.result()]
+        assert [answer[0] for answer in answers] == [1, 1], answers
+        # Where it is a mistake, the others are told when their patience ends.
+        with ThreadPoolExecutor(1) as other:
+            waiting = other.submit(post, server, {**contact(0, start_timeout_s=0.3), "job": name})
+            eventually(lambda: server.posted() == [0], "rank 0 has posted again")
+            post(server, {**contact(1), "job": "other"})
+            assert "refused was rank 1 of job 'other'" in waiting.result()[0]
+
+
 def test_versions_that_differ_are_both_named(server: RendezvousServer) -> None:
     answers = post(server, contact(0, version="1.0"), contact(1, version="1.1"))
     assert all("1.0" in answer and "1.1" in answer for answer in answers), answers
@@ -147,6 +168,37 @@ def test_a_port_in_use_is_named() -> None:
 def test_an_address_of_another_machine_is_named() -> None:
     with pytest.raises(BootstrapError, match=r"192\.0\.2\.1.*name an address of this machine"):
         listen_tcp("192.0.2.1")
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *targets: tuple[str, int]) -> None:
+    """Every name means these addresses."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target) for target in targets]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, ("198.51.100.1", 0), ("127.0.0.2", 0))
+    with listen_tcp("node") as listener:
+        port = listener.getsockname()[1]
+        resolve_to(monkeypatch, ("127.0.0.1", port), ("127.0.0.2", port))
+        with dial("tcp:node:1", time.monotonic() + LIMIT_S) as connection:
+            assert connection.getpeername() == ("127.0.0.2", port)
+        # Others would take whoever has the first one's port for this rank.
+        resolve_to(monkeypatch, ("127.0.0.2", port), ("127.0.0.1", port))
+        with pytest.raises(BootstrapError, match=f"cannot listen on 127.0.0.2:{port} .*choose another port"):
+            listen_tcp("node", port)
+    resolve_to(monkeypatch, ("127.0.0.1", port), ("127.0.0.2", port))
+    with pytest.raises(BootstrapError, match=r"\(127.0.0.1: .*refused; 127.0.0.2: .*refused\)"):
+        dial("tcp:node:1", time.monotonic() + 0.1)
+    resolve_to(monkeypatch, ("198.51.100.1", 0), ("198.51.100.2", 0))
+    with pytest.raises(BootstrapError, match=r"198.51.100.1:0 \(.*\), 198.51.100.2:0 \(.*\); name an address of this"):
+        listen_tcp("node")
+    # The kernel has no route for a broadcast without leave.
+    resolve_to(monkeypatch, ("255.255.255.255", 9), ("127.0.0.1", 9))
+    assert towards("node").ip == "127.0.0.1"
+    resolve_to(monkeypatch, ("255.255.255.255", 9))
+    with pytest.raises(BootstrapError, match=r"no route to the rendezvous host 'node' .255.255.255.255: "):
+        towards("node")
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:

@@ -60,10 +60,13 @@ def test_on_two_hosts_over_ssh_and_under_two_launchers(ringrun: Ringrun, script:
         key.write_bytes(os.urandom(32))
         key.chmod(0o600)
         words = ["--nnodes=2", "--nproc_per_node=2", "--master_addr=host0", "--key-file=job.key", name]
-        with ringrun.started("--node_rank=1", *words, prefix=here[1]) as other:
-            done = ringrun("--node_rank=0", *words, prefix=here[0])
-            stdout, stderr = other.communicate(timeout=60)
-        assert (done.returncode, other.returncode) == (0, 0), done.stderr + stderr
+        stranger = ringrun.started("--node_rank=1", "--rdzv-id=other", *words, prefix=here[1])
+        with ringrun.started("--node_rank=0", *words, prefix=here[0]) as first, stranger as refused:
+            assert "and rank 2 is of job 'other'" in refused.communicate(timeout=60)[1]
+            assert refused.returncode != 0
+            done = ringrun("--node_rank=1", *words, prefix=here[1])
+            stdout, stderr = first.communicate(timeout=60)
+        assert (done.returncode, first.returncode) == (0, 0), done.stderr + stderr
         assert [line[:19] for line in lines_of(done.stdout + stdout)] == [
             f"{rank} 4 [0, 0, 1, 1] [(" for rank in range(4)
         ]

@@ -31,6 +31,11 @@ RENDEZVOUS = 1
 MESH = 2
 
 
+def key_of_job(secret: bytes, job: str) -> bytes:
+    """The key of one of several jobs that share a secret: their ranks refuse each other."""
+    return hmac.digest(secret, job.encode(), "sha256")
+
+
 @dataclass(frozen=True)
 class Hello:
     """What a connection is for."""

@@ -138,15 +138,22 @@ def towards(host: str) -> Address:
     Raises:
         BootstrapError: There is no route, or the host does not resolve.
     """
+    problems = []
     try:
-        family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        # No packet is sent: the kernel only looks which of our addresses it would use on that route.
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            ip = str(probe.getsockname()[0]).partition("%")[0]
+        targets = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError as error:
-        raise BootstrapError(f"there is no route to the rendezvous host {host!r} ({error})") from error
-    return next((a for a in addresses() if a.ip == ip), Address("", ip, 128 if ":" in ip else 32))
+        raise BootstrapError(f"the rendezvous host {host!r} does not resolve ({error})") from error
+    for family, _, _, _, target in targets:
+        try:
+            # No packet is sent: the kernel only looks which of our addresses it would use on that route.
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)
+                ip = str(probe.getsockname()[0]).partition("%")[0]
+        except OSError as error:
+            problems.append(f"{target[0]}: {error}")
+            continue
+        return next((a for a in addresses() if a.ip == ip), Address("", ip, 128 if ":" in ip else 32))
+    raise BootstrapError(f"there is no route to the rendezvous host {host!r} ({'; '.join(problems)})")
 
 
 def address_for_others(host: str) -> str:

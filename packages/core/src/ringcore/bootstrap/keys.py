@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import hmac
 import os
 import socket
 import stat
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError
-from ringcore.bootstrap.auth import KEY_BYTES
+from ringcore._placement import LOCAL_SIZE_VARIABLES
+from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
 from ringcore.bootstrap.interfaces import address_for_others
 from ringcore.bootstrap.rendezvous import RendezvousServer, await_name
 
@@ -102,7 +102,7 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
         kind, _, where = address.partition(":")
         host, _, port = where.rpartition(":")
         place = {"path": where} if kind == "unix" else {"host": host.strip("[]"), "port": int(port)}
-        with RendezvousServer(placement.size, key, **place) as server:
+        with RendezvousServer(placement.size, key, job=settings.job_id, **place) as server:
             yield server.address, key
             server.wait_served(1, settings.start_timeout_s)
         return
@@ -117,13 +117,29 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
             server.wait_served(1, settings.start_timeout_s)
         return
     path = _private_folder() / f"{_job_name(placement, settings)}.sock"
-    if placement.rank != 0:
-        yield f"unix:{path}", None
-        return
-    _remove_stale(path)
-    with RendezvousServer(placement.size, os.urandom(KEY_BYTES), path=str(path)) as server:
-        yield server.address, None
-        server.wait_served(1, settings.start_timeout_s)
+    with _on_one_host(placement):
+        if placement.rank != 0:
+            yield f"unix:{path}", None
+            return
+        _remove_stale(path)
+        with RendezvousServer(placement.size, os.urandom(KEY_BYTES), path=str(path)) as server:
+            yield server.address, None
+            server.wait_served(1, settings.start_timeout_s)
+
+
+@contextlib.contextmanager
+def _on_one_host(placement: Placement) -> Iterator[None]:
+    """Adds to errors of ranks that meet on one host why they do, where nobody has said that there is only one."""
+    try:
+        yield
+    except BootstrapError as error:
+        if placement.local_size is not None:
+            raise
+        variable = LOCAL_SIZE_VARIABLES.get(placement.source, "LOCAL_WORLD_SIZE")
+        raise BootstrapError(
+            f"{error}. All {placement.size} ranks were expected on this host, because {placement.source} does not tell "
+            f"how many each has: if there are several hosts, set {variable} to the number of ranks on each"
+        ) from error
 
 
 # Below the ports that systems give to outgoing connections.
@@ -147,9 +163,9 @@ def _meeting_between_hosts(placement: Placement, settings: Settings, key: bytes 
     host = f"[{placement.master_addr}]" if ":" in placement.master_addr else placement.master_addr
     port = _FIRST_PORT + int(name, 16) % _PORTS
     if key is None:
-        # Another for each job, so that ranks of two jobs of a user refuse each other.
-        key = hmac.digest(_users_key(placement.rank == 0, settings.start_timeout_s), name.encode(), "sha256")
-    return f"tcp:{host}:{port}", key
+        key = _users_key(placement.rank == 0, settings.start_timeout_s)
+    # Two jobs can have the same port.
+    return f"tcp:{host}:{port}", key_of_job(key, name)
 
 
 def _port(address: str) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
-from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate
+from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate, key_of_job
 from ringcore.bootstrap.interfaces import address_for_others, sockaddr
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.paths import (
@@ -124,13 +124,15 @@ def connect(
             "rank": placement.rank,
             "size": placement.size,
             "local_rank": placement.local_rank,
+            "job": settings.job_id,
             "version": __version__,
             "start_timeout_s": settings.start_timeout_s,
             "unix": name if segment_fd is not None else None,
             **announce(endpoints),
         }
         if world is None:
-            epoch, key, contacts = meet(address, key, contact, deadline)
+            epoch, secret, contacts = meet(address, key, contact, deadline)
+            key = key_of_job(secret, settings.job_id or "")
         else:
             epoch, key, contacts = _meet_through(world, contact, deadline)
         if not over_mpi:

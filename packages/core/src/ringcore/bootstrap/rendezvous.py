@@ -47,19 +47,29 @@ class RendezvousServer:
         port: 0: any free one.
         path: Listen on this Unix socket instead, and give the key to whoever connects as the same user. The folder
             must keep everybody else out.
+        job: The job's name: ranks of another one that know the key are sent away. None: that of who comes first.
 
     Raises:
         BootstrapError: The address cannot be listened on.
     """
 
     def __init__(
-        self, size: int, key: bytes, *, host: str = "127.0.0.1", port: int = 0, path: str | None = None
+        self,
+        size: int,
+        key: bytes,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        path: str | None = None,
+        job: str | None = None,
     ) -> None:
         if len(key) != KEY_BYTES:
             raise BootstrapError(f"the job's key has {len(key)} bytes instead of {KEY_BYTES}")
         self._size = size
         self._key = key
         self._path = path
+        self._job = job
+        self._refused = ""
         self._listener = _listen_unix(path) if path is not None else listen_tcp(host, port)
         self.address = f"unix:{path}" if path is not None else f"tcp:{_format(self._listener.getsockname())}"
         self._contacts: dict[int, dict[str, Any]] = {}
@@ -168,11 +178,13 @@ class RendezvousServer:
     def _post(self, connection: socket.socket, contact: dict[str, Any]) -> None:
         if not self._contacts:
             self._round_began = time.monotonic()
-        problem = self._problem(contact)
+        other_job = self._other_job(contact)
+        problem = other_job or self._problem(contact)
         if problem is not None:
             _send(connection, {"error": problem})
             connection.close()
-            self._fail(problem)
+            if not other_job:
+                self._fail(problem)
             return
         rank = int(contact["rank"])
         self._contacts[rank] = contact
@@ -185,6 +197,18 @@ class RendezvousServer:
             with self._served:
                 self._rounds_served += 1
                 self._served.notify_all()
+
+    def _other_job(self, contact: dict[str, Any]) -> str | None:
+        """What to tell a rank of another job that has the same key and comes to the same address."""
+        job = contact.get("job")
+        here = self._job or next((known.get("job") for known in self._contacts.values()), job)
+        if job == here:
+            return None
+        self._refused = f"; refused was rank {contact.get('rank')} of {_called(job)}"
+        return (
+            f"the ranks of {_called(here)} meet at {self.address}, and rank {contact.get('rank')} is of "
+            f"{_called(job)}: give each job a rendezvous of its own, and all ranks of one job the same RINGCORE_JOB_ID"
+        )
 
     def _problem(self, contact: dict[str, Any]) -> str | None:
         rank, size, version = contact.get("rank"), contact.get("size"), contact.get("version")
@@ -213,7 +237,7 @@ class RendezvousServer:
             missing = [rank for rank in range(self._size) if rank not in self._contacts]
             self._fail(
                 f"ranks {missing} did not come within {limit:g} s; look at their output, and raise "
-                "RINGCORE_START_TIMEOUT_S if they only start slowly"
+                f"RINGCORE_START_TIMEOUT_S if they only start slowly{self._refused}"
             )
 
     def _fail(self, problem: str) -> None:
@@ -236,7 +260,7 @@ def meet(
     Args:
         address: Of the server.
         key: The job's key; None where the server gives it (a Unix socket of this user).
-        contact: JSON; `rank`, `size`, `version` and `start_timeout_s` are read by the server.
+        contact: JSON; `rank`, `size`, `job`, `version` and `start_timeout_s` are read by the server.
         deadline: By `time.monotonic()`.
 
     Returns:
@@ -282,45 +306,59 @@ def dial(address: str, deadline: float) -> socket.socket:
         BootstrapError: The host does not resolve (at once), or nobody answers.
     """
     kind, _, rest = address.partition(":")
-    if kind == "unix":
-        family, target = socket.AF_UNIX, rest
-    else:
+    targets: list[tuple[int, Any]] = [(socket.AF_UNIX, rest)]
+    if kind != "unix":
         host, _, port = rest.rpartition(":")
         try:
-            family, _, _, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]  # type: ignore[assignment]
+            targets = _resolve(host.strip("[]"), int(port))
         except OSError as error:
             raise BootstrapError(
                 f"the rendezvous host {host!r} does not resolve ({error}); check RINGCORE_RENDEZVOUS"
             ) from error
     while True:
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        connection.settimeout(max(0.05, min(5.0, deadline - time.monotonic())))
-        try:
-            connection.connect(target)
-            return connection
-        except OSError as error:
-            connection.close()
-            if time.monotonic() > deadline:
-                raise BootstrapError(
-                    f"nobody answers at {address} ({error}); is rank 0 (or the launcher) running, and does a firewall "
-                    "stand between the hosts?"
-                ) from error
-            time.sleep(_RETRY_S)
+        problems = []
+        for family, target in targets:
+            try:
+                return _connect(family, target, min(5.0, (deadline - time.monotonic()) / len(targets)))
+            except OSError as error:
+                problems.append(f"{target[0]}: {error}" if len(targets) > 1 else str(error))
+        if time.monotonic() > deadline:
+            raise BootstrapError(
+                f"nobody answers at {address} ({'; '.join(problems)}); is rank 0 (or the launcher) running, and does a "
+                "firewall stand between the hosts?"
+            )
+        time.sleep(_RETRY_S)
+
+
+def _resolve(host: str, port: int) -> list[tuple[int, Any]]:
+    """Family and address of everything that a name means; raises OSError where it means nothing."""
+    return [(family, target) for family, *_, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def _connect(family: int, target: Any, limit_s: float) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(max(0.05, limit_s))
+        connection.connect(target)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def listen_tcp(host: str, port: int = 0) -> socket.socket:
-    """A listening socket.
+    """A listening socket, at the first address of `host` that is of this machine.
 
     Raises:
-        BootstrapError: The address is in use or not of this machine.
+        BootstrapError: That address is in use, or none is of this machine.
     """
     try:
-        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        targets = _resolve(host, port)
     except OSError as error:
         raise BootstrapError(
             f"the host {host!r} does not resolve ({error}); name an address of this machine"
         ) from error
-    return _listen(family, target)
+    return _listen(targets)
 
 
 def listen_at(address: Address) -> socket.socket:
@@ -329,20 +367,31 @@ def listen_at(address: Address) -> socket.socket:
     Raises:
         BootstrapError: It cannot be listened on.
     """
-    return _listen(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, address.sockaddr(0))
+    return _listen([(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, address.sockaddr(0))])
 
 
-def _listen(family: socket.AddressFamily, target: tuple[Any, ...]) -> socket.socket:
+def _listen(targets: list[tuple[int, Any]]) -> socket.socket:
+    problems, remedy = [], "name an address of this machine"
+    for family, target in targets:
+        try:
+            return _listen_at(family, target)
+        except OSError as error:
+            problems.append(f"{_format(target)} ({error.strerror or error})")
+            if error.errno == errno.EADDRINUSE:  # by something that others would take for this one
+                remedy = "choose another port"
+                break
+    raise BootstrapError(f"cannot listen on {', '.join(problems)}; {remedy}")
+
+
+def _listen_at(family: int, target: Any) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(target)
         listener.listen(1024)
-    except OSError as error:
+    except BaseException:
         listener.close()
-        remedy = "choose another port" if error.errno == errno.EADDRINUSE else "name an address of this machine"
-        where = f"{target[0]}:{target[1]}"
-        raise BootstrapError(f"cannot listen on {where} ({error.strerror or error}); {remedy}") from error
+        raise
     return listener
 
 
@@ -380,6 +429,10 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
         connection.sendall(_LENGTH.pack(len(data)) + data)
     except OSError:
         pass  # it is gone; the others hear of it when they try to connect to it
+
+
+def _called(job: str | None) -> str:
+    return "a job without a name" if job is None else f"job {job!r}"
 
 
 def _format(address: tuple[Any, ...]) -> str:

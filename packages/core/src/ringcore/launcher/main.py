@@ -85,12 +85,13 @@ def start_job(
         guard = Guard.start()  # Before the rendezvous has its thread.
         stack.callback(guard.close)
         rendezvous = plan.rendezvous or ""
+        job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
         if plan.serves:
-            server = stack.enter_context(_serve(plan, key))
+            server = stack.enter_context(_serve(plan, key, job_id))
             rendezvous = plan.rendezvous or server.address
         given = JobInput(
             blobs={**(blobs or {}), "RINGCORE_KEY_FD": key},
-            job_id=options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key),
+            job_id=job_id,
             rendezvous=rendezvous,
             on_result=on_result,
         )
@@ -102,10 +103,10 @@ def start_job(
         return code
 
 
-def _serve(plan: Plan, key: bytes) -> RendezvousServer:
+def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:
     from ringcore.bootstrap import RendezvousServer
 
-    return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port)
+    return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port, job=job)
 
 
 def _job_id(options: argparse.Namespace, key: bytes) -> str:
