@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringcore
-from support.mpis import ALL, PACKAGES, installed
+from support import mpis
+from support.mpis import ALL, PACKAGES, installed, only_packages
 from support.namespaces import environ_with_ssh, namespaces
+from support.processes import RINGRUN, clean_environ
 from support.rank import caught
 
 OVER_MPI = {"RINGCORE_TRANSPORT": "mpi"}
@@ -91,6 +94,61 @@ def test_trains_beside_mpi4py(tmp_path: Path, name: str) -> None:
             "rank": True, "size": True, "sums": True, "mpi4py": True, "transports": ["mpi", "self"], "half": True,
             "again": True, "inside": ["self", "shm"], "finalized": False,
         }  # fmt: skip
+
+
+def init_as_scripts_for_horovod_do() -> dict:
+    from horovod.common.basics import init
+    from mpi4py import MPI
+
+    def joined(comm: object) -> list:
+        init(comm)
+        found = [ringcore.rank(), float(ringcore.allreduce(np.ones(3), op=ringcore.Sum, name="sum")[0])]
+        ringcore.shutdown()
+        return found
+
+    world = MPI.COMM_WORLD
+    return {
+        "ranks": joined([2, 0]) if world.rank != 1 else caught(joined, [2, 0])["message"],
+        "communicator": joined(world.Split(world.rank == 1, world.rank)),
+        "all": joined([0, 1, 2]),
+        "wrong": [caught(joined, ranks)["message"] for ranks in ([0, 3], [0, 0], [world])],
+    }
+
+
+@pytest.mark.parametrize("name", ["Open MPI", "MPICH"])
+def test_what_horovods_init_takes(tmp_path: Path, name: str) -> None:
+    packages = ("ringcore", "nanobind_backend", "horovod")
+    outcomes = installed(name).run(init_as_scripts_for_horovod_do, 3, tmp_path, with_mpi4py=True, packages=packages)
+    assert outcomes[1].pop("ranks") == "init(comm=[2, 0]): rank 1 is none of these; they alone call it"
+    assert [outcomes[rank].pop("ranks") for rank in (0, 2)] == [[1, 2.0], [0, 2.0]]
+    for rank, outcome in enumerate(outcomes):
+        assert all("ranks 0 to 2 were expected, each once" in message for message in outcome.pop("wrong"))
+        assert outcome == {"communicator": [[0, 2.0], [0, 1.0], [1, 2.0]][rank], "all": [rank, 3.0]}
+
+
+ALONE = """
+import sys
+from mpi4py import MPI
+from horovod.common.basics import init
+for comm in (MPI.COMM_WORLD, [1, 0], [0, 1]):
+    try: print("DONE", init(comm), flush=True)
+    except Exception as error: print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_communicator_of_a_job_that_mpi_has_not_launched(tmp_path: Path) -> None:
+    """MPI believes that each rank is alone."""
+    mpi = installed("MPICH")
+    (tmp_path / "script.py").write_text(ALONE)
+    path = only_packages(["ringcore", "nanobind_backend", "horovod"], tmp_path)
+    command = [*RINGRUN, "-np", "2", str(mpi.programs / "python"), str(tmp_path / "script.py")]
+    environ = {**clean_environ(), **mpi.environ(), "PYTHONPATH": str(path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    said = sorted(line.partition("> ")[2] for line in done.stdout.splitlines())
+    assert said[:2] == ["DONE None"] * 2, done.stdout + done.stderr
+    assert all("a job of some of the 2 ranks takes MPI and mpi4py (ringrun has started this" in x for x in said[2:4])
+    assert all("part = add_process_set([1, 0])" in line for line in said[2:4])
+    assert all("ringrun has started 2 ranks, but the communicator has this one alone" in line for line in said[4:])
 
 
 def init_with_few_threads() -> dict:
@@ -186,3 +244,14 @@ def test_another_mpi_than_the_launcher_is_refused(tmp_path: Path) -> None:
     for outcome in installed("MPICH").run(init_here, 2, tmp_path, env=env, wrap=with_own_shm):
         assert outcome["type"] == "BootstrapError"
         assert "it is not the MPI that launched this job" in outcome["message"]
+
+
+def test_an_environment_with_other_pins_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installs: list[list[str]] = []
+    monkeypatch.setattr(mpis, "FOLDER", tmp_path)
+    monkeypatch.setattr(mpis.subprocess, "run", lambda command, **_: installs.append(command))  # takes half a minute
+    (tmp_path / "mpich").mkdir()
+    for pin in ("mpich==1", "mpich==1", "mpich==2"):
+        monkeypatch.setitem(PACKAGES, "MPICH", [pin])
+        installed("MPICH")
+    assert [command[5] for command in installs if "pip" in command] == ["mpich==1", "mpich==2"]

@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from support.mpis import installed
 from support.namespaces import Host, environ_with_ssh, namespaces
 from support.processes import RINGRUN, clean_environ, eventually

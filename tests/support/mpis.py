@@ -60,6 +60,7 @@ class Mpi:
         env: Mapping[str, str] | None = None,
         limit_s: float = 60.0,
         with_mpi4py: bool = False,
+        packages: Sequence[str] = ("ringcore", "nanobind_backend"),
         fails: bool = False,
         options: Sequence[str] = (),
         wrap: Callable[[list[str]], list[str]] = lambda command: command,
@@ -74,6 +75,7 @@ class Mpi:
             env: Variables for the ranks.
             limit_s: They must have ended by then.
             with_mpi4py: In the environment of the MPI, instead of this one.
+            packages: Those of this environment that it has then.
             fails: mpiexec is to say that the job failed.
             options: More of mpiexec's.
             wrap: Makes of the command the one that is started, to run it somewhere else.
@@ -86,7 +88,7 @@ class Mpi:
         python = sys.executable
         if with_mpi4py:
             python = str(self.programs / "python")
-            path.append(str(_ringcore_alone(directory)))
+            path.append(str(only_packages(packages, directory)))
         done = subprocess.run(
             wrap([*self.launch(size), *options, python, str(script), json.dumps(args)]),
             capture_output=True, text=True, timeout=limit_s, check=False, cwd=directory,
@@ -100,11 +102,11 @@ class Mpi:
         return [json.loads(result.read_text()) if result.exists() else None for result in results]
 
 
-def _ringcore_alone(directory: Path) -> Path:
-    """A folder with nothing but this environment's ringcore and what it needs."""
+def only_packages(packages: Sequence[str], directory: Path) -> Path:
+    """A folder with nothing but these packages of this environment."""
     folder = directory / "packages"
     folder.mkdir()
-    for name in ("ringcore", "nanobind_backend"):
+    for name in packages:
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.submodule_search_locations
@@ -117,9 +119,9 @@ def installed(name: str) -> Mpi:
     if name == DEBIAN:
         return Mpi(name, Path("/usr/bin"))
     folder = FOLDER / name.lower().replace(" ", "-")
-    if not (folder / "complete").exists():
+    packages, complete = [*PACKAGES[name], "mpi4py", "numpy"], folder / "complete"
+    if not complete.exists() or complete.read_text() != " ".join(packages):
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *PACKAGES[name], "mpi4py", "numpy"]
-        subprocess.run(pip, check=True)
-        (folder / "complete").touch()
+        subprocess.run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *packages], check=True)
+        complete.write_text(" ".join(packages))
     return Mpi(name, folder / "bin")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
 from ringcore import _native
 from ringcore._context import Context
+from ringcore._errors import InvalidArgument
 from ringcore._libraries import tell_engine
-from ringcore._placement import Placement, find_placement
+from ringcore._placement import Placement, PlacementError, find_placement
 from ringcore._settings import Settings
 
 # One fusion buffer a data lane lies at the front of each arena.
@@ -24,6 +26,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
         from ringcore._mpi import open_world
 
         world = open_world(None, settings, comm)
+        _check_launched_by_mpi(world)
         placement = Placement(world.rank, world.size, None, None, None, None, source="the MPI communicator")
     else:
         placement = placement or find_placement(os.environ)
@@ -48,6 +51,21 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
     return _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+
+
+def _check_launched_by_mpi(world: _native.MpiWorld) -> None:
+    """Where another launcher has started several ranks, MPI believes each to be alone.
+
+    Raises:
+        InvalidArgument: It is so, and each rank would train for itself.
+    """
+    with contextlib.suppress(PlacementError):
+        told = find_placement(os.environ)
+        if world.size == 1 < told.size and told.source in ("ringrun", "torchrun", "Horovod", "Kubernetes"):
+            raise InvalidArgument(
+                f"{told.source} has started {told.size} ranks, but the communicator has this one alone: MPI has not "
+                "launched them. Call init() without a communicator, or start the job with mpirun or mpiexec"
+            )
 
 
 def _meets_through_mpi(placement: Placement, settings: Settings) -> bool:

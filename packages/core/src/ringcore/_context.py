@@ -119,8 +119,8 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
 
     Raises:
         BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
-        InvalidArgument: The environment contradicts itself, `comm` is no communicator of mpi4py, or MPI was initialised
-            for fewer threads than `MPI_THREAD_SERIALIZED`.
+        InvalidArgument: The environment contradicts itself, `comm` is no communicator of mpi4py or of a job that MPI
+            has not launched, or MPI was initialised for fewer threads than `MPI_THREAD_SERIALIZED`.
     """
     global _context
     with _lock:

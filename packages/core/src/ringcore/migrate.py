@@ -216,7 +216,8 @@ class _Visitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         name = self._name_in_adapter(node.func)
         if name == "init" and (node.args or node.keywords):
-            self.notes.append((node.lineno, "init: takes no ranks; use add_process_set after it for a part of them"))
+            what = "init: takes no ranks, only a communicator of mpi4py; use add_process_set after it for some of them"
+            self.notes.append((node.lineno, what))
         elif name in _SIGNATURES:
             self._arguments(node, name)
         self.generic_visit(node)

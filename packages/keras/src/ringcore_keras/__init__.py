@@ -130,12 +130,13 @@ __all__ = [
 ]
 
 
-def init(**options: Any) -> None:
+def init(comm: Any = None, **options: Any) -> None:
     """`ringcore.init`; and progress bars are drawn by rank 0 only.
 
     Args:
+        comm: A communicator of mpi4py; see `ringcore.init`.
         options: Of `ringcore.init`.
     """
-    _init(**options)
+    _init(comm, **options)
     if rank() > 0:
         keras.utils.disable_interactive_logging()

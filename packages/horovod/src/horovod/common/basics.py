@@ -8,6 +8,8 @@ from typing import Any
 
 import ringcore
 from ringcore import InvalidArgument, ProcessSet, add_process_set
+from ringcore._mpi import launched_by_mpi
+from ringcore._placement import find_placement
 
 # Horovod's variables and ringcore's for the same, where the values mean the same.
 _SETTINGS = {
@@ -42,23 +44,44 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     """Start ringcore.
 
     Args:
-        comm: None, the ranks of the whole job, or mpi4py's COMM_WORLD; smaller ones are process sets.
+        comm: A communicator of mpi4py, whose processes are the ranks then; or a list of ranks of MPI's world, which
+            only these ranks call; None: the whole job.
         process_sets: Registered at once; "dynamic" means nothing here: process sets can always be added.
 
     Raises:
-        InvalidArgument: `comm` has fewer ranks than the job.
+        InvalidArgument: `comm` is a list of some ranks and MPI has not launched them, or not of ranks; or this rank is
+            none of them.
     """
     translate_environment()
-    ringcore.init()
-    members = None if comm is None else comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
-    if members not in (None, 0, ringcore.size()):
-        raise InvalidArgument(
-            f"init() got a communicator of {members} ranks in a job of {ringcore.size()}; call init() and "
-            "add_process_set([...]) on all ranks, and pass process_set= to the operations"
-        )
+    ringcore.init(_communicator(list(comm)) if isinstance(comm, Sequence) else comm)
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
             add_process_set(process_set)
+
+
+def _communicator(ranks: list[Any]) -> Any:
+    """The communicator of these ranks; None where they are the whole job."""
+    placement = find_placement(os.environ)
+    if ranks in ([], list(range(placement.size))):
+        return None
+    if not all(isinstance(rank, int) and 0 <= rank < placement.size for rank in ranks) or len(set(ranks)) < len(ranks):
+        raise InvalidArgument(
+            f"init(comm={ranks}): ranks 0 to {placement.size - 1} were expected, each once; of several communicators "
+            "pass the one of all ranks, and make the others with add_process_set([...]) after it"
+        )
+    if placement.rank not in ranks:
+        raise InvalidArgument(f"init(comm={ranks}): rank {placement.rank} is none of these; they alone call it")
+    try:
+        if not launched_by_mpi(placement):
+            raise ImportError(f"{placement.source} has started this job, and not MPI")
+        from mpi4py import MPI
+    except ImportError as error:
+        raise InvalidArgument(
+            f"init(comm={ranks}): a job of some of the {placement.size} ranks takes MPI and mpi4py ({error}). On all "
+            f"ranks write init() and part = add_process_set({ranks}) instead, and pass process_set=part to the "
+            f"operations; or start {len(ranks)} ranks"
+        ) from None
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
 
 
 def mpi_threads_supported() -> bool:
