@@ -25,7 +25,8 @@ import numpy as np
 import ringcore
 ringcore.init()
 total = ringcore.allreduce(np.full(1000, ringcore.rank() + 1.0), op=ringcore.Sum, name="total")[0]
-words = ["PLACE", ringcore.rank(), ringcore.size(), ringcore.local_rank(), socket.gethostname(), total]
+links = set(ringcore._context.context().runtime.transports()) - {"self"}
+words = ["PLACE", ringcore.rank(), ringcore.size(), ringcore.local_rank(), socket.gethostname(), total, *sorted(links)]
 os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 ringcore.shutdown()
 """
@@ -151,7 +152,8 @@ def test_an_indexed_job(hosts: list[Host], environ: dict[str, str], tmp_path: Pa
     found = run_pods(hosts, container, own, environ, tmp_path, lambda: name_pods(hosts, names))
     size = 3 * each
     total = float(size * (size + 1) // 2)
-    assert found == [f"PLACE {r} {size} {r % each} host{r // each} {total}" for r in range(size)]
+    links = "tcp" if each == 1 else "shm tcp"
+    assert found == [f"PLACE {r} {size} {r % each} host{r // each} {total} {links}" for r in range(size)]
 
 
 def test_a_node_of_the_kubeflow_trainer(hosts: list[Host], environ: dict[str, str], tmp_path: Path) -> None:
@@ -182,4 +184,4 @@ def test_the_launcher_of_an_mpi_job(hosts: list[Host], environ: dict[str, str], 
     root = {f"{name}_ALLOW_RUN_AS_ROOT{rest}": "1" for name in ("OMPI", "PRTE") for rest in ("", "_CONFIRM")}
     mpi_environ = {**environ, **root, "PATH": f"{mpi.programs}:{environ['PATH']}"}
     found = run_pods(hosts[:1], launcher, [{}], mpi_environ, tmp_path)
-    assert found == ["PLACE 0 2 0 host1 3.0", "PLACE 1 2 0 host2 3.0"]
+    assert found == ["PLACE 0 2 0 host1 3.0 tcp", "PLACE 1 2 0 host2 3.0 tcp"]

@@ -148,6 +148,7 @@ def test_hosts_with_addresses_of_ipv6_only(hosts6: list[Host], tmp_path: Path) -
 
 
 def test_addresses_that_mean_something_on_their_link_only(hosts6: list[Host], tmp_path: Path) -> None:
+    # The ranks meet at another address: the setting is for what goes between them.
     outcomes = all_right(run(hosts6, tmp_path, env={"RINGCORE_NETWORK": "fe80::/10"}))
     assert [o.result["sockets"] for o in outcomes] == [7, 7]
 

@@ -154,6 +154,21 @@ def test_srun(cluster: Slurm, environ: dict[str, str], program: str) -> None:
     assert places(said) == TWO_EACH
 
 
+def test_srun_with_pmi2(cluster: Slurm, environ: dict[str, str], program: str) -> None:
+    """Slurm speaks for the launcher of MPICH and Intel MPI; without either it is TCP, unless MPI was asked for."""
+    command = ["srun", "--mpi=pmi2", "-N2", "-n4", "-w", "host0,host1", sys.executable, program]
+    between = [line.replace("tcp", "mpi") for line in TWO_EACH]
+    for name in ("MPICH", "Intel MPI"):
+        mpi = installed(name)
+        found = {**environ, **mpi.environ(environ["PATH"]), "LD_LIBRARY_PATH": str(mpi.programs.parent / "lib")}
+        assert places(checked(cluster.run(command, found))) == between, name
+        only = [line.replace("shm", "mpi") for line in between]
+        assert places(checked(cluster.run(command, {**found, "RINGCORE_TRANSPORT": "mpi"}))) == only, name
+    assert places(checked(cluster.run(command, environ))) == TWO_EACH
+    asked = cluster.run(command, {**environ, "RINGCORE_TRANSPORT": "mpi"})
+    assert asked.returncode != 0 and "no MPI library can be used: the MPI library libmpi.so.12" in asked.stderr
+
+
 REQUEUED = """
 import os, time
 import numpy as np

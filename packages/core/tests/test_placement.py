@@ -123,6 +123,15 @@ def test_slurms_first_host_is_where_ranks_meet(nodes: str, first: str) -> None:
     assert find_placement({**SRUN, "SLURM_STEP_NODELIST": nodes}).master_addr == first
 
 
+def test_srun_that_speaks_for_mpichs_launcher() -> None:
+    speaks = {**SRUN, "PMI_RANK": "2", "PMI_SIZE": "3", "PMI_JOBID": "77.0", "SLURM_RESTART_COUNT": "1"}
+    found = find_placement(speaks)
+    assert place(found) == ("MPICH", 2, 3, 0, 1, 1, 2)
+    assert (found.job_id, found.master_addr) == ("77.0.1", "gpu03")
+    # MPICH's own launcher, inside a step of Slurm.
+    assert find_placement({**SRUN, **MPICH}).rank == 1
+
+
 def test_a_kubernetes_job_needs_an_explicit_size() -> None:
     assert find_placement({"JOB_COMPLETION_INDEX": "1"}).source == "alone"
 

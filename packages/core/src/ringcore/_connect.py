@@ -31,9 +31,14 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     else:
         placement = placement or find_placement(os.environ)
         if _meets_through_mpi(placement, settings):
-            from ringcore._mpi import open_world
+            from ringcore._mpi import NoMpiLibrary, open_world
 
-            world = open_world(placement, settings, None)
+            try:
+                world = open_world(placement, settings, None)
+            except NoMpiLibrary:
+                # Slurm may speak MPICH's language by default where nobody has an MPI.
+                if settings.transport == "mpi" or placement.master_addr is None:
+                    raise
     memory: _native.HostMemory | None = None
 
     def create_segment() -> int:

@@ -23,6 +23,10 @@ _LAUNCHERS = ("Open MPI", "MPICH")
 _PARENTS = 4
 
 
+class NoMpiLibrary(BootstrapError):
+    """None of the libraries can be opened."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """A library to try, and why."""
@@ -116,7 +120,8 @@ def open_world(placement: Placement | None, settings: Settings, comm: Any) -> _n
         comm: A communicator of mpi4py; None is MPI_COMM_WORLD.
 
     Raises:
-        BootstrapError: No MPI library can be used here, or MPI sees other ranks than the launcher.
+        NoMpiLibrary: No MPI library can be used here.
+        BootstrapError: MPI sees other ranks than the launcher.
         InvalidArgument: `comm` is none, or MPI was initialised for too few threads.
     """
     from ringcore import _native
@@ -137,7 +142,7 @@ def open_world(placement: Placement | None, settings: Settings, comm: Any) -> _n
                 "job. Start the job with that MPI's mpirun, or name the right library in RINGCORE_MPI_LIBRARY"
             )
         return world
-    raise BootstrapError("no MPI library can be used: " + "; ".join(reasons))
+    raise NoMpiLibrary("no MPI library can be used: " + "; ".join(reasons))
 
 
 def _fortran_handle(comm: Any) -> int:

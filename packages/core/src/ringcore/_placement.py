@@ -174,13 +174,15 @@ def _mpich(environ: Environ) -> Placement | str:
     reason = _missing(environ, "PMI_RANK", "PMI_SIZE")
     if reason:
         return reason
+    step = _srun(environ)
+    if isinstance(step, Placement) and environ.get("PMI_JOBID") == _slurm_step(environ):
+        return dataclasses.replace(step, source="MPICH")  # srun --mpi=pmi2 speaks for MPICH's launcher
     return _from_mpi(
         environ,
         source="MPICH",
         rank=_integer(environ, "PMI_RANK"),
         size=_integer(environ, "PMI_SIZE"),
         local_rank=_maybe(environ, "MPI_LOCALRANKID", "SLURM_LOCALID"),
-        # srun --mpi=pmi2 speaks for MPICH's launcher, but does not tell this.
         local_size=_maybe(environ, "MPI_LOCALNRANKS") or _tasks_on_node(environ, _maybe(environ, "SLURM_NODEID")),
         job_id=environ.get("PMI_JOBID"),
     )
@@ -225,8 +227,6 @@ def _srun(environ: Environ) -> Placement | str:
     if environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
         return f"an interactive shell (SLURM_JOB_NAME is {environ['SLURM_JOB_NAME']!r}), not started by srun"
     node = _maybe(environ, "SLURM_NODEID")
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
-    job = environ.get("SLURM_JOB_ID")
     return Placement(
         rank=_integer(environ, "SLURM_PROCID"),
         size=_maybe(environ, "SLURM_STEP_NUM_TASKS") or _integer(environ, "SLURM_NTASKS"),
@@ -236,11 +236,16 @@ def _srun(environ: Environ) -> Placement | str:
         cross_size=_maybe(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
         source="srun",
         # A requeued job has its number again.
-        job_id=".".join(part for part in (job, step, environ.get("SLURM_RESTART_COUNT")) if part) or None,
+        job_id=".".join(part for part in (_slurm_step(environ), environ.get("SLURM_RESTART_COUNT")) if part) or None,
         rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
         master_addr=environ.get("MASTER_ADDR") or _first_host(environ.get("SLURM_STEP_NODELIST", "")),
         master_port=_maybe(environ, "MASTER_PORT"),
     )
+
+
+def _slurm_step(environ: Environ) -> str:
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
+    return ".".join(part for part in (environ.get("SLURM_JOB_ID"), step) if part)
 
 
 def _tasks_on_node(environ: Environ, node: int | None) -> int | None:
