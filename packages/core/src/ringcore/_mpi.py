@@ -120,8 +120,8 @@ def open_world(placement: Placement | None, settings: Settings, comm: Any) -> _n
         comm: A communicator of mpi4py; None is MPI_COMM_WORLD.
 
     Raises:
-        NoMpiLibrary: No MPI library can be used here.
-        BootstrapError: MPI sees other ranks than the launcher.
+        NoMpiLibrary: There is no MPI library here.
+        BootstrapError: The one that is here cannot be used, or it sees other ranks than the launcher.
         InvalidArgument: `comm` is none, or MPI was initialised for too few threads.
     """
     from ringcore import _native
@@ -142,7 +142,8 @@ def open_world(placement: Placement | None, settings: Settings, comm: Any) -> _n
                 "job. Start the job with that MPI's mpirun, or name the right library in RINGCORE_MPI_LIBRARY"
             )
         return world
-    raise NoMpiLibrary("no MPI library can be used: " + "; ".join(reasons))
+    kind = NoMpiLibrary if _loaded() is None else BootstrapError
+    raise kind("no MPI library can be used: " + "; ".join(reasons))
 
 
 def _fortran_handle(comm: Any) -> int:
