@@ -45,10 +45,11 @@ def networks() -> set[str]:
 def test_a_test_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     before = networks()
     environ = {**os.environ, "PYTHONPATH": str(TESTS)}
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, cwd=tmp_path, env=environ) as killed:
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=environ, start_new_session=True) as killed:
         assert killed.stdout is not None
         directory, *pids = killed.stdout.readline().decode().split()
-        killed.send_signal(signal.SIGKILL)
+        os.killpg(killed.pid, signal.SIGKILL)
     left = [int(pid) for pid in pids]
     eventually(lambda: not any(map(is_alive, left)), f"of {left} all have ended")
     eventually(lambda: not Path(directory).exists(), f"{directory} has gone")

@@ -49,8 +49,6 @@ def _end_processes() -> None:
 
 def main(directory: str, name: str = "") -> None:
     """Hold the namespaces until standard input is closed."""
-    # Ctrl-C is for the test, which then closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if name:
         _become(name, directory)
     print("ready", flush=True)

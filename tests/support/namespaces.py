@@ -144,6 +144,7 @@ def _hold(stack: contextlib.ExitStack, namespaces: Sequence[str], *words: str | 
     started = subprocess.Popen(
         ["unshare", *namespaces, sys.executable, holder.__file__, *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,  # signals to the test's group are not for it
     )  # fmt: skip
     stack.callback(started.communicate)  # closes its standard input
     assert started.stdout is not None
