@@ -176,7 +176,9 @@ import ringcore
 ringcore.init()
 one = np.ones(1000, np.float32)
 path = f"steps.{ringcore.rank()}"
-begun = done = int(open(path).read()) if os.path.exists(path) else 0  # the checkpoint
+own = int(open(path).read()) if os.path.exists(path) else 0  # the checkpoint
+# The ranks were killed at different moments.
+begun = done = int(ringcore.broadcast(np.array([own]), 0, name="begun")[0])
 again = bool(os.environ.get("SLURM_RESTART_COUNT"))
 while done < 5 or not again:
     ringcore.allreduce(one, op=ringcore.Sum, name="step")
