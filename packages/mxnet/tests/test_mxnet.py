@@ -30,7 +30,7 @@ def run(folder: Path, cases: list[str], ranks: int, **variables: str) -> dict[st
     command = [sys.executable, "-m", "ringcore", "run", "-np", str(ranks), sys.executable, str(WORKER), str(folder)]
     done = subprocess.run(
         [*command, *cases], capture_output=True, text=True, timeout=170, check=False,
-        env={**environment(), **variables},
+        env={**environment(), "RINGCORE_TIMEOUT_S": "60", **variables},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return {case: [json.loads((folder / f"{case}.{rank}.json").read_text()) for rank in range(ranks)] for case in cases}

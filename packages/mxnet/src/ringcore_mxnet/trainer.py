@@ -57,6 +57,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         layers = list(params.values() if hasattr(params, "values") else params)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._ring_order = [self._param2idx[param.name] for param in layers]
+        for updater in self._updaters:
+            # An update of several weights at once would wait for the last of their gradients.
+            updater.aggregate_updates = False
         self._ring_prefix = context().next_name("trainer") if prefix is None else prefix
         self._ring_compression = compression
         self._ring_factors: dict[str, Any] = {
