@@ -396,6 +396,8 @@ def mxnet(options: argparse.Namespace) -> None:
         job = {
             "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1",
             "RINGCORE_RENDEZVOUS": f"tcp:{hosts[0].address}:29443", "RINGCORE_KEY_FILE": str(key_file),
+            "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN": "4",  # as docs/mxnet.md says; alone a step takes as long with 15
+            "RINGCORE_SPIN_US": "0",  # what one host spins away, the other lacks: both share this machine's cores
         }  # fmt: skip
         for repeat, (batch, of_batch) in itertools.product(range(options.repeats), found.items()):
             print(f"mxnet, repeat {repeat + 1}: batch {batch}", flush=True)
