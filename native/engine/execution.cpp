@@ -598,7 +598,8 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
 void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands operands) {
   task.scratch = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
   operands.scratch = task.scratch.data();
-  task.run = std::make_unique<plan::PlanRun>(plan, self_, std::move(operands), links_, task.lane, task.id);
+  task.run = std::make_unique<plan::PlanRun>(plan, self_, std::move(operands), links_, task.lane, task.id,
+                                             static_cast<int>(id_));
 }
 
 // After a run that was a trial: true while the ranks exchange what they have measured.

@@ -40,21 +40,29 @@ class MpiLink final : public Link {
     }
     while (waits() && receiving()) {
     }
-    if (!failure_ && !sending() && !receiving()) return;
+    if (!failure_ && !sending() && !receiving() && messages_.size() == free_messages_.size()) return;
     // MPI may still write or read the slots, so they stay.
     MpiWorld::abandon();
     [[maybe_unused]] const auto* leaked = lanes_.release();
   }
 
-  std::size_t write(int lane, std::span<const std::byte> bytes) override {
-    if (failure_ || bytes.empty()) return 0;
+  using Link::write;
+  std::size_t write(int lane, std::span<const std::byte> bytes) override { return write(lane, bytes, {}); }
+
+  std::size_t write(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) override {
+    const std::size_t whole = first.size() + rest.size();
+    if (failure_ || whole == 0) return 0;
     Lane& l = lane_of(lane);
     if (l.outgoing.empty()) l.outgoing.resize(kSendSlots);
     Slot& slot = l.outgoing[l.next_out];
     l.full = slot.pending && !arrived(slot);
     if (l.full) return 0;
-    const std::size_t taken = std::min(bytes.size(), slot_bytes(lane));
-    slot.memory.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(taken));
+    const std::size_t taken = std::min(whole, slot_bytes(lane));
+    slot.memory.clear();
+    for (std::span<const std::byte> piece : {first, rest}) {
+      piece = piece.first(std::min(piece.size(), taken - slot.memory.size()));
+      slot.memory.insert(slot.memory.end(), piece.begin(), piece.end());
+    }
     // One of them waits for the receiver, so that it is not buried in messages. Not of control records: those are always
     // looked at, and the last ones, to a rank that has left, would be waited for in vain.
     const bool synchronous = lane != kControlLane && l.next_out == kSendSlots - 1;
@@ -112,6 +120,25 @@ class MpiLink final : public Link {
     return taken;
   }
 
+  bool has_messages() const override { return true; }
+
+  Message send_message(int lane, int channel, std::span<const std::byte> bytes) override {
+    return start([&] { return library_.send(world_->comm(lane), peer_, channel, bytes, false); });
+  }
+
+  Message receive_message(int lane, int channel, std::span<std::byte> room) override {
+    return start([&] { return library_.receive(world_->comm(lane), peer_, channel, room); });
+  }
+
+  bool message_done(Message message) override {
+    bool done = false;
+    guard([&] { done = library_.test(messages_[message]).has_value(); });
+    if (!done) return false;
+    free_messages_.push_back(message);
+    world_->end_work();
+    return true;
+  }
+
   std::optional<std::string> failure() const override { return failure_; }
   // MPI does not tell who is still there; the heartbeat does. Keeps what is being sent moving.
   void check() override { sending(); }
@@ -163,6 +190,19 @@ class MpiLink final : public Link {
 
   Lane& lane_of(int lane) { return (*lanes_)[static_cast<std::size_t>(lane)]; }
   static std::size_t slot_bytes(int lane) { return lane == kControlLane ? kControlBytes : kDataBytes; }
+
+  template <class Call>
+  Message start(Call call) {
+    if (free_messages_.empty()) {
+      free_messages_.push_back(messages_.size());
+      messages_.emplace_back();
+    }
+    const Message message = free_messages_.back();
+    free_messages_.pop_back();
+    world_->begin_work();
+    guard([&] { messages_[message] = call(); });
+    return message;
+  }
 
   template <class Call>
   void guard(Call call) {
@@ -251,6 +291,8 @@ class MpiLink final : public Link {
   MpiComm comm_;
   Rank peer_;
   std::unique_ptr<std::array<Lane, kLaneCount>> lanes_ = std::make_unique<std::array<Lane, kLaneCount>>();
+  std::vector<MpiRequest> messages_;  // from memory to memory
+  std::vector<Message> free_messages_;
   std::optional<std::string> failure_;
   bool failed_just_now_ = false;
 };

@@ -16,9 +16,9 @@
 namespace ringcore::transport {
 namespace {
 
-// A collective is polled without a pause for so long: MPI works only while it is called, and nobody can see whether it
-// has done something.
-constexpr Nanoseconds kAwakeInCollective = 50 * kMillisecond;
+// MPI's work is polled without a pause for so long: it works only while it is called, and nobody can see whether it has
+// done something.
+constexpr Nanoseconds kAwakeAtWork = 50 * kMillisecond;
 // Later, and for messages, a nap is a part of the time that nothing has come: what it may add to the wait.
 constexpr Nanoseconds kNapPart = 8;
 constexpr Nanoseconds kShortestNap = 20'000;
@@ -166,7 +166,7 @@ std::string MpiWorld::gather(const std::string& own, const std::vector<int>& byt
 
 Nanoseconds MpiWorld::nap() const {
   const Nanoseconds idle = clock_.now() - last_active_;
-  if (collectives_ > 0 && idle < kAwakeInCollective) return 0;
+  if (work_ > 0 && idle < kAwakeAtWork) return 0;
   return std::clamp(idle / kNapPart, kShortestNap, kLongestNap);
 }
 
