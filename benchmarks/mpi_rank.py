@@ -26,7 +26,7 @@ SAMPLES = 15
 SAMPLE_S = 0.02
 MOST_CALLS = 2000
 # ringcore tries its own plans and MPI's nonblocking collectives first.
-TRIALS = 20
+TRIALS = 40
 
 WORLD = MPI.COMM_WORLD
 
