@@ -86,7 +86,7 @@ class Mpi:
         python = sys.executable
         if with_mpi4py:
             python = str(self.programs / "python")
-            path.append(str(_ringcore_alone(directory)))
+            path.append(str(ringcore_alone(directory)))
         done = subprocess.run(
             wrap([*self.launch(size), *options, python, str(script), json.dumps(args)]),
             capture_output=True, text=True, timeout=limit_s, check=False, cwd=directory,
@@ -100,7 +100,7 @@ class Mpi:
         return [json.loads(result.read_text()) if result.exists() else None for result in results]
 
 
-def _ringcore_alone(directory: Path) -> Path:
+def ringcore_alone(directory: Path) -> Path:
     """A folder with nothing but this environment's ringcore and what it needs."""
     folder = directory / "packages"
     folder.mkdir()

@@ -34,17 +34,20 @@ class MpiLink final : public Link {
     const SteadyClock clock;
     const Nanoseconds deadline = clock.now() + kFlushLimit;
     const auto waits = [&] { return !failure_ && !MpiWorld::abandoned() && clock.now() < deadline; };
-    while (waits() && sending()) {
+    while (waits() && (sending() || under_way(false))) {
     }
     for (Lane& lane : *lanes_) {
       for (Slot& slot : lane.incoming) {
         if (slot.pending) guard([&] { library_.cancel(slot.request); });
       }
     }
-    while (waits() && receiving()) {
+    for (PendingMessage& message : messages_) {
+      if (message.pending && message.incoming) guard([&] { library_.cancel(message.request); });
     }
-    if (!failure_ && !sending() && !receiving() && messages_.size() == free_messages_.size()) return;
-    // MPI may still write or read the slots, so they stay.
+    while (waits() && (receiving() || under_way(true))) {
+    }
+    if (!failure_ && !sending() && !receiving() && !under_way(false) && !under_way(true)) return;
+    // MPI may still write or read the slots, so they stay; the memory of messages is its owner's.
     MpiWorld::abandon();
     [[maybe_unused]] const auto* leaked = lanes_.release();
   }
@@ -115,17 +118,15 @@ class MpiLink final : public Link {
   bool has_messages() const override { return true; }
 
   Message send_message(int lane, int channel, std::span<const std::byte> bytes) override {
-    return start([&] { return library_.send(world_->comm(lane), peer_, channel, bytes, false); });
+    return start(false, [&] { return library_.send(world_->comm(lane), peer_, channel, bytes, false); });
   }
 
   Message receive_message(int lane, int channel, std::span<std::byte> room) override {
-    return start([&] { return library_.receive(world_->comm(lane), peer_, channel, room); });
+    return start(true, [&] { return library_.receive(world_->comm(lane), peer_, channel, room); });
   }
 
   bool message_done(Message message) override {
-    bool done = false;
-    guard([&] { done = library_.test(messages_[message]).has_value(); });
-    if (!done) return false;
+    if (!ended(messages_[message])) return false;
     free_messages_.push_back(message);
     world_->end_work();
     return true;
@@ -206,8 +207,14 @@ class MpiLink final : public Link {
     return true;
   }
 
+  struct PendingMessage {
+    MpiRequest request = 0;
+    bool incoming = false;
+    bool pending = false;
+  };
+
   template <class Call>
-  Message start(Call call) {
+  Message start(bool incoming, Call call) {
     if (free_messages_.empty()) {
       free_messages_.push_back(messages_.size());
       messages_.emplace_back();
@@ -215,8 +222,22 @@ class MpiLink final : public Link {
     const Message message = free_messages_.back();
     free_messages_.pop_back();
     world_->begin_work();
-    guard([&] { messages_[message] = call(); });
+    messages_[message] = {.request = 0, .incoming = incoming, .pending = true};
+    guard([&] { messages_[message].request = call(); });
     return message;
+  }
+
+  // Never, once the link has failed.
+  bool ended(PendingMessage& message) {
+    guard([&] { message.pending = message.pending && !library_.test(message.request); });
+    return !failure_ && !message.pending;
+  }
+
+  // Whether messages of one direction are still with MPI.
+  bool under_way(bool incoming) {
+    bool any = false;
+    for (PendingMessage& message : messages_) any = (message.incoming == incoming && !ended(message)) || any;
+    return any;
   }
 
   template <class Call>
@@ -306,7 +327,7 @@ class MpiLink final : public Link {
   MpiComm comm_;
   Rank peer_;
   std::unique_ptr<std::array<Lane, kLaneCount>> lanes_ = std::make_unique<std::array<Lane, kLaneCount>>();
-  std::vector<MpiRequest> messages_;  // from memory to memory
+  std::vector<PendingMessage> messages_;  // from memory to memory
   std::vector<Message> free_messages_;
   std::optional<std::string> failure_;
   bool failed_just_now_ = false;
