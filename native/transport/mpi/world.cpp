@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include <dlfcn.h>
 #include <time.h>
@@ -164,8 +165,10 @@ std::string MpiWorld::gather(const std::string& own, const std::vector<int>& byt
   return std::move(buffers->all);
 }
 
-Nanoseconds MpiWorld::nap() const {
-  const Nanoseconds idle = clock_.now() - last_active_;
+Nanoseconds MpiWorld::nap() {
+  const Nanoseconds now = clock_.now();
+  if (std::exchange(active_, false)) last_active_ = now;
+  const Nanoseconds idle = now - last_active_;
   if (work_ > 0 && idle < kAwakeAtWork) return 0;
   return std::clamp(idle / kNapPart, kShortestNap, kLongestNap);
 }

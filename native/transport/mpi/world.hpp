@@ -34,7 +34,7 @@ class MpiWorld {
   std::vector<std::string> exchange(const std::string& own, Nanoseconds limit);
 
   // Whoever drives tells when something has moved, and asks how long it may sleep: MPI wakes nobody.
-  void active() { last_active_ = clock_.now(); }
+  void active() { active_ = true; }
   // What MPI does only while it is called: its collectives, and messages from memory to memory.
   void begin_work() {
     ++work_;
@@ -44,7 +44,7 @@ class MpiWorld {
     --work_;
     active();
   }
-  Nanoseconds nap() const;
+  Nanoseconds nap();
 
   // A rank was lost or memory is still in MPI's hands: this process will not call MPI_Finalize, which might wait for
   // ever.
@@ -59,6 +59,7 @@ class MpiWorld {
   std::vector<MpiComm> comms_;
   int rank_ = 0;
   int size_ = 0;
+  bool active_ = false;  // since the last nap: a clock is not asked for each message
   Nanoseconds last_active_ = 0;
   int work_ = 0;
 };
