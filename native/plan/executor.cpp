@@ -16,7 +16,7 @@ constexpr std::size_t kReduceSlice = 512 * 1024;
 constexpr std::size_t kAlignBuffer = 4096;
 // What goes as messages goes in pieces of this size, so that one is reduced, out of the cache, while the next one
 // comes. A multiple of every element.
-constexpr std::size_t kMessageBytes = 256 * 1024;
+constexpr std::size_t kMessageBytes = 1024 * 1024;
 
 // Takes the header at the front of the lane, when it has arrived.
 bool read_header(transport::Link& link, int lane, Rank peer) {

@@ -265,7 +265,7 @@ TEST_CASE("mpi: naps grow with the time that nothing comes, and nothing that is 
 }
 
 TEST_CASE("mpi: plans send from memory to memory, and those of other process sets are not in the way") {
-  for (const std::size_t count : {std::size_t{1}, std::size_t{5'001}, std::size_t{500'001}}) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{5'001}, std::size_t{900'001}}) {
     MpiPair pair;
     const std::unique_ptr<Link> links[2] = {pair.link(0), pair.link(1)};
     plan::Planner planner({.host_of = {0, 1}}, {});
