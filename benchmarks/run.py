@@ -1,7 +1,7 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
     python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [mxnet]
-                             [parameter_server] [OPTIONS]
+                             [parameter_server] [mpi] [OPTIONS]
 
 Without names the first four run; the others need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.mpis import PACKAGES, installed  # noqa: E402
+from support.mpis import PACKAGES, RINGCORE, installed, only_packages  # noqa: E402
 
 RESULTS = HERE / "results"
 PLOT = HERE.parent / "docs" / "images" / "allreduce.png"
@@ -49,9 +49,9 @@ MODEL_LABELS = {
 ROUNDS = 7
 
 
-def lines_of(command: list[str], programs: Path) -> Iterator[dict[str, Any]]:
+def lines_of(command: list[str], programs: Path, **more: str) -> Iterator[dict[str, Any]]:
     """Run a command of which one rank prints JSON lines."""
-    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **more}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=HERE,
         env={**os.environ, **variables, "I_MPI_PIN": "0", "FI_PROVIDER": "tcp"},
@@ -152,6 +152,36 @@ def allreduce_of(ranks: int, options: argparse.Namespace) -> None:
     record(f"allreduce-{ranks}-ranks", rows, "Microseconds, medians:\n\n" + text)
     if ranks == 2:
         plot(sizes, ranks)
+
+
+def mpi(options: argparse.Namespace) -> None:
+    """An allreduce of ringcore that goes over an MPI, beside that MPI's own, in the same ranks."""
+    found: dict[str, dict[int, dict[str, list[float]]]] = {name: {} for name in PACKAGES}
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"PYTHONPATH": str(only_packages(RINGCORE, Path(folder))), "RINGCORE_TRANSPORT": "mpi"}
+        for repeat, name in itertools.product(range(options.repeats), PACKAGES):
+            print(f"mpi, repeat {repeat + 1}: {name}", flush=True)
+            library = installed(name)
+            worker = [str(library.programs / "python"), "mpi_rank.py", str(options.max_bytes)]
+            for line in lines_of([*library.launch(2), *worker], library.programs, **variables):
+                by_way = found[name].setdefault(line["bytes"], {})
+                for way, median in line["median_us"].items():
+                    by_way.setdefault(way, []).append(median)
+    rows, cells = [], []
+    for size in found["MPICH"]:
+        cell = [str(size)]
+        for name, by_size in found.items():
+            times = by_size[size]
+            rows += [
+                {"ranks": 2, "mpi": name, "library": way, "bytes": size, "microseconds": v} for way, v in times.items()
+            ]
+            ratios = [a / b for a, b in zip(times["ringcore"], times["MPI_Allreduce"], strict=True)]
+            cell += [f"{statistics.median(v):.4g}" for v in times.values()] + [spread(ratios)]
+        cells.append(cell)
+    header = ["bytes", *(column for name in PACKAGES for column in ("ringcore", name, "ratio"))]
+    record(
+        "mpi-2-ranks", rows, "2 ranks of one host, `RINGCORE_TRANSPORT=mpi`, microseconds:\n\n" + table(header, cells)
+    )
 
 
 def plot(results: dict[str, dict[int, list[float]]], ranks: int) -> None:
@@ -449,7 +479,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparisons = {
         each.__name__: each
-        for each in (allreduce, training, lightning, images, jax, tensorflow, keras, mxnet, parameter_server)
+        for each in (allreduce, training, lightning, images, jax, tensorflow, keras, mxnet, parameter_server, mpi)
     }
     names = list(comparisons)
     parser.add_argument("what", nargs="*", choices=[*names, []])

@@ -101,6 +101,7 @@ bool Engine::progress_eager() {
   for (std::size_t m = 0; m < set.peers.size(); ++m) {
     if (set.peers[m] == nullptr) continue;
     ++set.peers[m]->received_records;
+    set.peers[m]->last_heard = last_tend_;
     set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
   }
   set.negotiation.skip_round();

@@ -274,8 +274,11 @@ void Execution::flush() {
 
 void Execution::schedule(std::unique_ptr<Task> task) {
   // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
-  // the same order on every rank.
-  const bool in_order = task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends();
+  // the same order on every rank. Messages from memory to memory meet in the order of the runs, too.
+  const bool has_messages = std::any_of(links_.begin(), links_.end(), [](const transport::Link* link) {
+    return link != nullptr && link->has_messages();
+  });
+  const bool in_order = task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends() || has_messages;
   task->lane = lane_of(in_order ? std::max(task->priority, 0) : task->priority, next_run_);
   if (in_order) task->priority = 0;
   // Never 0; different for the runs of different process sets that may be under way at the same time.
@@ -598,7 +601,8 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
 void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands operands) {
   task.scratch = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
   operands.scratch = task.scratch.data();
-  task.run = std::make_unique<plan::PlanRun>(plan, self_, std::move(operands), links_, task.lane, task.id);
+  task.run = std::make_unique<plan::PlanRun>(plan, self_, std::move(operands), links_, task.lane, task.id,
+                                             static_cast<int>(id_));
 }
 
 // After a run that was a trial: true while the ranks exchange what they have measured.

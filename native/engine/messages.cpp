@@ -1,4 +1,5 @@
 // Records to and from the peers: announcements, which make up the logs, and everything else that ranks tell each other.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -118,9 +119,11 @@ void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> re
     first = {together.data(), sizeof(header) + rest.size()};
     rest = {};
   }
-  for (std::span<const std::byte> part : {first, rest}) {
-    if (peer.backlog.empty()) part = part.subspan(peer.link->write(transport::kControlLane, part));
-    peer.backlog.insert(peer.backlog.end(), part.begin(), part.end());
+  std::size_t written = peer.backlog.empty() ? peer.link->write(transport::kControlLane, first, rest) : 0;
+  for (const std::span<const std::byte> part : {first, rest}) {
+    const std::size_t sent = std::min(written, part.size());
+    written -= sent;
+    peer.backlog.insert(peer.backlog.end(), part.begin() + static_cast<std::ptrdiff_t>(sent), part.end());
   }
 }
 

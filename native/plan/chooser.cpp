@@ -10,8 +10,11 @@ namespace {
 // The first run of a candidate sets up its connections and is not counted; of the others the best counts.
 constexpr std::size_t kWarmups = 1;
 constexpr std::size_t kRuns = 3;
+// Of large data one, which says enough; and of plans only the model's best one: how much they move decides.
+constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
 // What the model takes for so many times slower than the best is not tried.
 constexpr double kHopeless = 8;
+constexpr double kHopelessPlan = 3;
 
 }  // namespace
 
@@ -24,14 +27,18 @@ Chooser::Choice Chooser::choose(const Query& query, int lane) {
                                           query.root, query.registered, query.inputs_ready, lane}];
   if (slot == nullptr) {
     slot = std::make_unique<Trial>();
-    slot->candidates.push_back({.plan = &planner_.choose(query)});
+    const bool large = query.bytes >= kLargeBytes;
+    slot->runs = large ? 1 : kRuns;
+    for (const Plan* plan : planner_.candidates(query, large ? 0 : kHopelessPlan)) {
+      slot->candidates.push_back({.plan = plan});
+    }
     const double plan_seconds = planner_.predict(*slot->candidates.front().plan, query.bytes);
     for (const auto& backend : backends_) {
       if (!offers(backend) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
       slot->candidates.push_back({.backend = backend.get()});
     }
     slot->times.assign(slot->candidates.size(), std::numeric_limits<double>::max());
-    if (slot->candidates.size() == 1) slot->winner = slot->candidates.data();
+    if (slot->candidates.back().backend == nullptr) slot->winner = slot->candidates.data();
   }
   Trial& trial = *slot;
   if (trial.winner != nullptr) return *trial.winner;
@@ -49,7 +56,7 @@ std::span<double> Chooser::measured(const Choice& choice, Nanoseconds time) {
     double& best = trial.times[choice.candidate];
     best = std::min(best, static_cast<double>(time));
   }
-  return trial.ended == (kWarmups + kRuns) * candidates ? std::span(trial.times) : std::span<double>();
+  return trial.ended == (kWarmups + trial.runs) * candidates ? std::span(trial.times) : std::span<double>();
 }
 
 void Chooser::decide(Trial& trial) {

@@ -1,6 +1,6 @@
 // Chooses who carries out an operation: the planner's best plan, or a backend.
 //
-// The model leaves out what is hopeless. The others take turns at the first operations of a kind and size, and are timed;
+// The model leaves out what is hopeless. The others, plans and backends, take turns at the first operations of a kind and size, and are timed;
 // the ranks agree on the times, and the quickest has it from then on. Every rank sees the operations of a lane in the
 // same order, so that all of them try the same at the same time.
 #pragma once
@@ -58,6 +58,7 @@ class Chooser {
 struct Chooser::Trial {
   std::vector<Choice> candidates;
   std::vector<double> times;
+  std::size_t runs = 0;  // of each candidate, that count
   std::size_t started = 0;
   std::size_t ended = 0;
   const Choice* winner = nullptr;

@@ -14,6 +14,9 @@ namespace {
 constexpr std::size_t kReduceSlice = 512 * 1024;
 // Received bytes that are not aligned to their dtype are reduced through a buffer of this size.
 constexpr std::size_t kAlignBuffer = 4096;
+// What goes as messages goes in pieces of this size, so that one is reduced, out of the cache, while the next one
+// comes. A multiple of every element.
+constexpr std::size_t kMessageBytes = 1024 * 1024;
 
 // Takes the header at the front of the lane, when it has arrived.
 bool read_header(transport::Link& link, int lane, Rank peer) {
@@ -63,7 +66,7 @@ bool set_aside(transport::Link& link, int lane, Rank peer) {
 }
 
 PlanRun::PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
-                 std::uint32_t id)
+                 std::uint32_t id, int channel)
     : plan_(plan),
       program_(plan.programs[self]),
       self_(self),
@@ -71,6 +74,7 @@ PlanRun::PlanRun(const Plan& plan, Rank self, Operands operands, std::span<trans
       links_(links.begin(), links.end()),
       lane_(lane),
       id_(id),
+      channel_(channel),
       element_(size_of(operands_.dtype)),
       channels_(program_.channels.size()),
       peers_(links.size()),
@@ -120,7 +124,7 @@ bool PlanRun::progress() {
     }
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r].next < peers_[r].outgoing.size()) moved = send(static_cast<Rank>(r)) || moved;
+    if (peers_[r].sending()) moved = send(static_cast<Rank>(r)) || moved;
   }
   return moved;
 }
@@ -151,7 +155,13 @@ bool PlanRun::done() const {
 }
 
 bool PlanRun::sending() const {
-  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.next < peer.outgoing.size(); });
+  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.sending(); });
+}
+
+bool PlanRun::in_use() const {
+  const auto receives = [](const ChannelState& state) { return !state.incoming.empty(); };
+  const auto sends = [](const Peer& peer) { return !peer.messages.empty(); };
+  return std::any_of(channels_.begin(), channels_.end(), receives) || std::any_of(peers_.begin(), peers_.end(), sends);
 }
 
 bool PlanRun::may_run(const Step& step) const {
@@ -207,14 +217,20 @@ bool PlanRun::send(Rank rank) {
     return moved;
   }
   Peer& peer = peers_[rank];
-  if (peer.next == peer.outgoing.size()) return false;
+  if (!peer.sending()) return false;
   transport::Link& link = *links_[rank];
   transport::Link::LaneUse& use = link.lane_use(lane_);
-  if (use.sending_run != 0 && use.sending_run != id_) return false;
-  bool moved = false;
+  bool moved = settle(peer, link);
   while (peer.next < peer.outgoing.size()) {
     Outgoing& transfer = peer.outgoing[peer.next];
     if (held_ && transfer.header_sent == 0) return moved;
+    if (transfer.header.bytes > 0 && link.has_messages()) {
+      send_messages(peer, link, transfer);
+      ++peer.next;
+      moved = true;
+      continue;
+    }
+    if (use.sending_run != 0 && use.sending_run != id_) return moved;
     if (transfer.header_sent < sizeof(TransferHeader)) {
       const auto header = std::as_bytes(std::span(&transfer.header, 1)).subspan(transfer.header_sent);
       const std::size_t written = link.write(lane_, header);
@@ -235,6 +251,27 @@ bool PlanRun::send(Rank rank) {
     use.sending_run = 0;
     if (transfer.busy != nullptr) --*transfer.busy;
     ++peer.next;
+    moved = true;
+  }
+  return moved;
+}
+
+void PlanRun::send_messages(Peer& peer, transport::Link& link, const Outgoing& transfer) const {
+  const std::span<const std::byte> payload(transfer.payload, transfer.header.bytes);
+  for (std::size_t begin = 0; begin < payload.size(); begin += kMessageBytes) {
+    const std::size_t bytes = std::min(payload.size() - begin, kMessageBytes);
+    const bool last = begin + bytes == payload.size();
+    peer.messages.push_back(
+        {link.send_message(lane_, channel_, payload.subspan(begin, bytes)), last ? transfer.busy : nullptr});
+  }
+}
+
+// Looks which messages have left.
+bool PlanRun::settle(Peer& peer, transport::Link& link) const {
+  bool moved = false;
+  while (!peer.messages.empty() && link.message_done(peer.messages.front().message)) {
+    if (peer.messages.front().busy != nullptr) --*peer.messages.front().busy;
+    peer.messages.pop_front();
     moved = true;
   }
   return moved;
@@ -280,12 +317,13 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
   const ChunkRef& target = step.targets.front();
   const std::size_t total =
       target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
+  if (total > 0 && links_[step.peer]->has_messages()) return receive_messages(step, state, total);
   const bool reading = links_[step.peer]->lane_use(lane_).accepted && state.done_bytes > 0;
   if (!reading && !accept_header(step.peer, total)) return false;
   if (peers_[step.peer].aside) {
     receive_aside(step, *peers_[step.peer].aside);
     end_transfer(step.peer);
-    state = {.next = state.next + 1};
+    state.advance();
     return true;
   }
   bool moved = false;
@@ -301,7 +339,36 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
     moved = true;
   }
   end_transfer(step.peer);
-  state = {.next = state.next + 1};
+  state.advance();
+  return true;
+}
+
+bool PlanRun::receive_messages(const Step& step, ChannelState& state, std::size_t total) {
+  transport::Link& link = *links_[step.peer];
+  std::byte* const target = address(step.targets.front());
+  const bool reduces = step.kind == StepKind::kRecvReduce;
+  const auto place = [&](std::size_t begin) {
+    return reduces ? state.rooms[begin / kMessageBytes % kMessagesAhead].get() : target + begin;
+  };
+  bool moved = false;
+  while (state.expected_bytes < total && state.incoming.size() < kMessagesAhead) {
+    const std::size_t begin = state.expected_bytes;
+    const std::size_t bytes = std::min(total - begin, kMessageBytes);
+    auto& room = state.rooms[begin / kMessageBytes % kMessagesAhead];
+    if (reduces && room == nullptr) room = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
+    state.incoming.push_back(link.receive_message(lane_, channel_, {place(begin), bytes}));
+    state.expected_bytes += bytes;
+    moved = true;
+  }
+  if (!link.message_done(state.incoming.front())) return moved;
+  state.incoming.pop_front();
+  const std::size_t bytes = std::min(total - state.done_bytes, kMessageBytes);
+  if (reduces) {
+    reduce_into(operands_.dtype, operands_.op, target + state.done_bytes, place(state.done_bytes), bytes / element_,
+                step.final ? operands_.final_scale : 1.0, step.received_first);
+  }
+  state.done_bytes += bytes;
+  if (state.done_bytes == total) state.advance();
   return true;
 }
 
@@ -356,7 +423,7 @@ bool PlanRun::reduce(const Step& step, ChannelState& state) {
                 step.final ? operands_.final_scale : 1.0);
   }
   state.done_bytes += slice;
-  if (state.done_bytes == total) state = {.next = state.next + 1};
+  if (state.done_bytes == total) state.advance();
   return true;
 }
 
@@ -375,7 +442,7 @@ std::string describe(const Step& step) {
 }
 
 bool PlanRun::waits_for(Rank rank) const {
-  if (peers_[rank].next < peers_[rank].outgoing.size()) return true;
+  if (peers_[rank].sending()) return true;
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const ChannelState& state = channels_[c];
     if (state.next == program_.channels[c].size()) continue;
@@ -405,7 +472,7 @@ std::string PlanRun::waiting_for() const {
     }
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r].next < peers_[r].outgoing.size()) return "rank " + std::to_string(r) + " to take what is sent to it";
+    if (peers_[r].sending()) return "rank " + std::to_string(r) + " to take what is sent to it";
   }
   return "nothing";
 }

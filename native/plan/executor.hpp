@@ -1,8 +1,11 @@
 // One rank's execution of one plan over links: a state machine that never blocks.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,9 +36,10 @@ bool set_aside(transport::Link& link, int lane, Rank peer);
 class PlanRun final : public Run {
  public:
   // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
-  // process sets); all ranks give it the same one. Plan and links outlive the run.
+  // process sets); all ranks give it the same one. `channel`: of messages, the process set's own. Plan and links outlive
+  // the run.
   PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
-          std::uint32_t id);
+          std::uint32_t id, int channel = 0);
 
   void time_steps(const Clock& clock) override;
   bool progress() override;
@@ -44,11 +48,21 @@ class PlanRun final : public Run {
   void hold(bool held) override { held_ = held; }
   bool waits_for(Rank rank) const override;
   std::string waiting_for() const override;
+  bool in_use() const override;
 
  private:
+  using Message = transport::Link::Message;
+  static constexpr std::size_t kMessagesAhead = 2;  // receives of a step that are under way at the same time
   struct ChannelState {
     std::size_t next = 0;        // step
     std::size_t done_bytes = 0;  // of that step
+    std::size_t expected_bytes = 0;  // of that step: by the messages that were done or are in `incoming`
+    std::deque<Message> incoming;
+    std::array<std::unique_ptr<std::byte[]>, kMessagesAhead> rooms;  // where what is to be reduced arrives
+    void advance() {
+      ++next;
+      done_bytes = expected_bytes = 0;
+    }
   };
   // A transfer to one peer that has been started and is not yet written.
   struct Outgoing {
@@ -58,16 +72,25 @@ class PlanRun final : public Run {
     std::size_t payload_sent = 0;
     std::uint32_t* busy = nullptr;  // counts the unsent transfers of the chunk
   };
+  struct Outbound {
+    Message message = 0;
+    std::uint32_t* busy = nullptr;  // null but for the last one of a transfer
+  };
   struct Peer {
     std::vector<Outgoing> outgoing;
     std::size_t next = 0;
+    std::deque<Outbound> messages;  // that are under way
+    bool sending() const { return next < outgoing.size() || !messages.empty(); }
     std::optional<std::vector<std::byte>> aside;  // the accepted transfer, if it had been set aside
   };
 
   bool send(Rank rank);
+  void send_messages(Peer& peer, transport::Link& link, const Outgoing& transfer) const;
+  bool settle(Peer& peer, transport::Link& link) const;
   bool step(std::size_t channel);
   void note_step(std::size_t channel, std::size_t index);
   bool receive(const Step& step, ChannelState& state);
+  bool receive_messages(const Step& step, ChannelState& state, std::size_t total);
   bool reduce_arrived(const Step& step, ChannelState& state, std::size_t bytes);
   void receive_aside(const Step& step, std::span<const std::byte> payload);
   void end_transfer(Rank peer);
@@ -86,6 +109,7 @@ class PlanRun final : public Run {
   std::vector<transport::Link*> links_;
   int lane_;
   std::uint32_t id_;
+  int channel_;
   std::size_t element_;
   bool held_ = false;
   std::vector<ChannelState> channels_;

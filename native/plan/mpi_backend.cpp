@@ -34,7 +34,7 @@ class MpiRun final : public Run {
 
   ~MpiRun() override {
     if (!started_) return;
-    world_->end_collective();
+    world_->end_work();
     if (done_) return;
     // The job has failed, and MPI may still touch this.
     MpiWorld::abandon();
@@ -46,7 +46,7 @@ class MpiRun final : public Run {
     if (!started_) {
       guard([&] { request_ = start(world_->library()); });
       started_ = true;
-      world_->begin_collective();
+      world_->begin_work();
     }
     guard([&] { done_ = world_->library().test(request_).has_value(); });
     if (done_) finish();

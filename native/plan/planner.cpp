@@ -1,7 +1,7 @@
 #include "plan/planner.hpp"
 
+#include <algorithm>
 #include <bit>
-#include <limits>
 #include <optional>
 
 #include "base/error.hpp"
@@ -36,19 +36,28 @@ const Plan& Planner::choose(const Query& query) {
   const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
   const auto known = chosen_.find(key);
   if (known != chosen_.end()) return *known->second;
-  // The middle of the size class stands for all of it.
-  const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
-  return *chosen_.emplace(key, &find(query, bytes)).first->second;
+  return *chosen_.emplace(key, &keep(std::move(offers(query).front()))).first->second;
 }
 
-const Plan& Planner::find(const Query& query, std::size_t bytes) {
+std::vector<const Plan*> Planner::candidates(const Query& query, double factor) {
+  std::vector<const Plan*> plans = {&choose(query)};
+  std::vector<Offer> offered = offers(query);
+  for (std::size_t i = 1; i < offered.size() && offered[i].seconds <= factor * offered[0].seconds; ++i) {
+    plans.push_back(&keep(std::move(offered[i])));
+  }
+  return plans;
+}
+
+// The best plan of each generator, the best of all first; at least one.
+std::vector<Planner::Offer> Planner::offers(const Query& query) const {
+  // The middle of the size class stands for all of it.
+  const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
   const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
   const bool once = reduces && must_accumulate_once(query, topology_.ranks());
-  double best_seconds = std::numeric_limits<double>::infinity();
-  std::optional<Plan> best;
-  int best_parts = 0;
   const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
+  std::vector<Offer> found;
   for (const Generator* generator : generators()) {
+    std::optional<Offer> best;
     for (const int parts : kParts) {
       if (parts > 1 && bytes / topology_.ranks() / parts < min_part_bytes) break;
       const PlanRequest request{
@@ -61,25 +70,29 @@ const Plan& Planner::find(const Query& query, std::size_t bytes) {
       std::optional<Plan> plan = generator->generate(request);
       if (!plan || (once && !plan->accumulates_once)) continue;
       const double seconds = predict_seconds(*plan, topology_, bytes, model_);
-      if (seconds >= best_seconds) continue;
-      best_seconds = seconds;
-      best = std::move(plan);
-      best_parts = parts;
+      if (!best || seconds < best->seconds) best = Offer{std::move(*plan), parts, seconds};
     }
+    if (best) found.push_back(std::move(*best));
   }
-  if (!best) {
+  if (found.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "no plan generator offers " + std::string(name_of(query.collective)) +
                                                  " for " + std::to_string(topology_.ranks()) + " ranks");
   }
-  const std::string key = best->generator + "/" + std::to_string(best_parts) + "/" +
-                          std::to_string(static_cast<int>(query.collective)) + "/" + std::to_string(query.root) + "/" +
-                          std::to_string(best->inputs_ready);
+  std::stable_sort(found.begin(), found.end(), [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; });
+  return found;
+}
+
+const Plan& Planner::keep(Offer offer) {
+  Plan& plan = offer.plan;
+  const std::string key = plan.generator + "/" + std::to_string(offer.parts) + "/" +
+                          std::to_string(static_cast<int>(plan.collective)) + "/" + std::to_string(plan.root) + "/" +
+                          std::to_string(plan.inputs_ready);
   auto& slot = plans_[key];
   if (slot == nullptr) {
-    if (const auto flaw = verify(*best, topology_)) {
+    if (const auto flaw = verify(plan, topology_)) {
       throw Error(ErrorKind::kInvalidArgument, "the plan is wrong and will not run: " + *flaw);
     }
-    slot = std::make_unique<const Plan>(std::move(*best));
+    slot = std::make_unique<const Plan>(std::move(plan));
   }
   return *slot;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "plan/backend.hpp"
 #include "plan/cost.hpp"
@@ -20,11 +21,19 @@ class Planner {
   // The same plan on all ranks that ask the same. The reference stays valid. Throws Error{kInvalidArgument} when no
   // generator offers one, or a generator's plan is wrong.
   const Plan& choose(const Query& query);
+  // That one, and every other generator's best that the model takes for at most `factor` times slower.
+  std::vector<const Plan*> candidates(const Query& query, double factor);
   // By the cost model.
   double predict(const Plan& plan, std::size_t bytes) const { return predict_seconds(plan, topology_, bytes, model_); }
 
  private:
-  const Plan& find(const Query& query, std::size_t bytes);
+  struct Offer {
+    Plan plan;
+    int parts = 0;
+    double seconds = 0;  // predicted
+  };
+  std::vector<Offer> offers(const Query& query) const;
+  const Plan& keep(Offer offer);
 
   Topology topology_;
   CostModel model_;

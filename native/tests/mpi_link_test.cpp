@@ -1,12 +1,16 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include "base/error.hpp"
 #include "link_fixtures.hpp"
+#include "plan/executor.hpp"
+#include "plan/planner.hpp"
 #include "transport/mpi/world.hpp"
 
 namespace ringcore::test {
@@ -37,8 +41,14 @@ struct Postbox {
   std::map<Key, Kind> kinds;
   std::map<MpiRequest, std::optional<std::size_t>> requests;
   MpiRequest next = 1;
+  Nanoseconds busy_until = 0;  // the receivers compute, and call nothing of MPI
+
+  std::ptrdiff_t unfinished() const {
+    return std::count_if(requests.begin(), requests.end(), [](const auto& item) { return !item.second; });
+  }
 
   void match(Kind& kind) {
+    if (SteadyClock().now() < busy_until) return;
     while (!kind.messages.empty() && !kind.receives.empty()) {
       const Message& message = kind.messages.front();
       const Receive& receive = kind.receives.front();
@@ -85,6 +95,9 @@ class PostboxLibrary final : public transport::MpiLibrary {
 
   std::optional<std::size_t> test(MpiRequest& request) override {
     const std::lock_guard lock(box_.mutex);
+    if (box_.busy_until != 0) {
+      for (auto& [key, kind] : box_.kinds) box_.match(kind);
+    }
     const auto found = box_.requests.find(request);
     if (!found->second) return std::nullopt;
     const std::size_t bytes = *found->second;
@@ -122,11 +135,16 @@ class PostboxLibrary final : public transport::MpiLibrary {
     return no_collectives();
   }
   MpiRequest broadcast(MpiComm, std::byte*, std::size_t, int) override { return no_collectives(); }
-  MpiRequest allgather(MpiComm, std::byte*, std::span<const int>, std::span<const int>) override {
-    return no_collectives();
+  // The others never come.
+  MpiRequest allgather(MpiComm, std::byte* data, std::span<const int> bytes, std::span<const int> offsets) override {
+    const std::lock_guard lock(box_.mutex);
+    gathering = {data + offsets[0], static_cast<std::size_t>(bytes[0])};
+    box_.requests[box_.next] = std::nullopt;
+    return box_.next++;
   }
 
   bool broken = false;
+  std::span<std::byte> gathering;  // what MPI may write to
 
  private:
   static MpiRequest no_collectives() { throw std::runtime_error("only messages"); }
@@ -143,6 +161,34 @@ struct MpiPair {
   std::unique_ptr<Link> link(Rank self) {
     auto world = std::make_shared<transport::MpiWorld>(libraries[self], 0, kSecond);
     return transport::make_mpi_link(std::move(world), 1 - self);
+  }
+};
+
+constexpr plan::Query kSum{
+    .collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32, .op = ReduceOp::kSum};
+
+// One rank's part of a sum over both.
+struct Sum {
+  Sum(const plan::Plan& plan, Rank self, std::vector<transport::Link*> links, int set, std::size_t count)
+      : data(count, static_cast<float>(1 + self + 10 * set)),
+        run(plan, self, operands(plan), links, 1, static_cast<std::uint32_t>(1 + set), set) {}
+  bool right(int set) const {
+    const auto total = static_cast<float>(3 + 20 * set);
+    return std::all_of(data.begin(), data.end(), [&](float value) { return value == total; });
+  }
+
+  std::vector<float> data;
+  std::vector<std::byte> scratch;
+  plan::PlanRun run;
+
+ private:
+  plan::Operands operands(const plan::Plan& plan) {
+    plan::Operands found{.dtype = DType::kFloat32, .op = ReduceOp::kSum};
+    found.data_layout = plan::Layout::even(data.size(), plan.chunks);
+    scratch.resize(plan.scratch_chunks * found.data_layout.largest() * sizeof(float));
+    found.data = reinterpret_cast<std::byte*>(data.data());
+    found.scratch = scratch.data();
+    return found;
   }
 };
 
@@ -218,16 +264,130 @@ TEST_CASE("mpi: naps grow with the time that nothing comes, and nothing that is 
   CHECK(sender->longest_nap(false) >= kSecond);
 }
 
-TEST_CASE("mpi: an error of MPI is the end of the link") {
+TEST_CASE("mpi: plans send from memory to memory, and those of other process sets are not in the way") {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{5'001}, std::size_t{900'001}}) {
+    MpiPair pair;
+    const std::unique_ptr<Link> links[2] = {pair.link(0), pair.link(1)};
+    plan::Planner planner({.host_of = {0, 1}}, {});
+    for (const plan::Plan* plan : planner.candidates(kSum, 100)) {
+      std::vector<std::unique_ptr<Sum>> sums[2];
+      for (Rank r = 0; r < 2; ++r) {
+        std::vector<Link*> peers(2);
+        peers[1 - r] = links[r].get();
+        for (int set = 0; set < 2; ++set) sums[r].push_back(std::make_unique<Sum>(*plan, r, peers, set, count));
+      }
+      // The ranks come to them in different orders.
+      sums[0][0]->run.progress();
+      sums[1][1]->run.progress();
+      if (count > 1) CHECK(sums[0][0]->run.in_use());
+      bool moved = true;
+      while (moved) {
+        moved = false;
+        for (int set = 0; set < 2; ++set) {
+          for (Rank r = 0; r < 2; ++r) moved = sums[r][set]->run.progress() || moved;
+        }
+      }
+      for (Rank r = 0; r < 2; ++r) {
+        for (int set = 0; set < 2; ++set) {
+          CAPTURE(plan->generator);
+          CHECK(sums[r][set]->run.done());
+          CHECK_FALSE(sums[r][set]->run.in_use());
+          CHECK(sums[r][set]->right(set));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("mpi: a record in several messages is one record") {
   MpiPair pair;
-  const auto link = pair.link(0);
-  pair.libraries[0].broken = true;
-  const std::vector<std::byte> bytes(100);
-  CHECK(link->write(1, bytes) == 0);
-  CHECK(link->failure() == "cannot be reached over MPI: MPI_Isend: the process has failed");
-  CHECK(link->arm());
-  CHECK_FALSE(link->arm());
-  CHECK(link->write(1, bytes) == 0);
+  const auto sender = pair.link(0);
+  const auto receiver = pair.link(1);
+  std::vector<std::byte> record(Link::kMaxContiguous);
+  for (std::size_t i = 0; i < record.size(); ++i) record[i] = stream_byte(0, 0, i);
+  for (const std::size_t size : {std::size_t{80}, std::size_t{4'000}, std::size_t{4'160}, std::size_t{8'192},
+                                 std::size_t{8'193}, record.size()}) {
+    const std::span<const std::byte> bytes = std::span(record).first(size);
+    CHECK(sender->write(0, bytes.first(80), bytes.subspan(80)) == size);
+    while (receiver->peek(0).size() < size) {
+    }
+    CHECK(std::memcmp(receiver->peek(0).data(), record.data(), size) == 0);
+    receiver->consume(0, size);
+  }
+}
+
+// In processes of their own: a process that has given MPI up does so for good.
+
+TEST_CASE("mpi: a peer that computes while this rank leaves is waited for") {
+  Child child([] {
+    MpiPair pair;
+    const auto receiver = pair.link(1);
+    auto sender = pair.link(0);
+    pair.box.busy_until = SteadyClock().now() + kSecond;
+    const std::vector<std::byte> bytes(20'000);
+    if (sender->write(0, bytes) != bytes.size()) return false;
+    sender.reset();
+    return !transport::MpiWorld::abandoned() && receiver->peek(0).size() == bytes.size();
+  });
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("mpi: after a lost rank no link waits") {
+  Child child([] {
+    ::alarm(kHangMilliseconds / 1000);
+    std::deque<MpiPair> pairs(10);
+    std::vector<std::unique_ptr<Link>> links;
+    const std::vector<std::byte> bytes(20'000);
+    for (MpiPair& pair : pairs) {
+      pair.box.busy_until = INT64_MAX;
+      links.push_back(pair.link(0));
+      if (links.back()->write(0, bytes) != bytes.size()) return false;
+    }
+    transport::MpiWorld::abandon();
+    links.clear();
+    return true;
+  });
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("mpi: what a link that closes would still receive is taken back") {
+  Child child([] {
+    MpiPair pair;
+    auto link = pair.link(0);
+    std::vector<std::byte> room(100);
+    link->receive_message(1, 0, room);
+    link.reset();
+    return !transport::MpiWorld::abandoned() && pair.box.unfinished() == 0;
+  });
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("mpi: what a rank sends that comes too late to meet the others does no harm") {
+  Child child([] {
+    MpiPair pair;
+    transport::MpiWorld world(pair.libraries[0], 0, kSecond);
+    try {
+      world.exchange("here", kMillisecond);
+    } catch (const Error& error) {
+      std::fill(pair.libraries[0].gathering.begin(), pair.libraries[0].gathering.end(), std::byte{1});
+      return error.kind() == ErrorKind::kTimeout && transport::MpiWorld::abandoned();
+    }
+    return false;
+  });
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("mpi: an error of MPI is the end of the link") {
+  Child child([] {
+    MpiPair pair;
+    const auto link = pair.link(0);
+    pair.libraries[0].broken = true;
+    const std::vector<std::byte> bytes(100);
+    return link->write(1, bytes) == 0 &&
+           link->failure() == "cannot be reached over MPI: MPI_Isend: the process has failed" && link->arm() &&
+           !link->arm() && link->write(1, bytes) == 0;
+  });
+  CHECK(child.wait() == 0);
 }
 
 }  // namespace ringcore::test

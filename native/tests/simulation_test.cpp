@@ -475,3 +475,47 @@ TEST_CASE("fault schedules: nothing hangs, no result is wrong") {
   }
   CHECK(failures == 0);
 }
+
+TEST_CASE("small blocking operations one after the other show that a peer is alive") {
+  SimNetwork network(2, 1, {});
+  engine::EngineSettings settings;
+  settings.heartbeat = 200 * kMillisecond;
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    engine::EngineConfig config;
+    config.rank = rank;
+    config.links.resize(2);
+    config.links[1 - rank] = network.link(rank, 1 - rank);
+    config.host_of = {0, 1};
+    engines.push_back(std::make_unique<Engine>(std::move(config), settings, network.clock()));
+  }
+  std::int64_t values[2] = {1, 1};
+  for (int call = 0; call < 50; ++call) {
+    std::shared_ptr<Operation> operations[2];
+    for (Rank rank = 0; rank < 2; ++rank) {
+      Operation& operation = *(operations[rank] = std::make_shared<Operation>());
+      operation.descriptor.name = "loss";
+      operation.descriptor.collective = Collective::kAllreduce;
+      operation.descriptor.dtype = DType::kInt64;
+      operation.descriptor.op = ReduceOp::kSum;
+      operation.descriptor.shape = engine::Shape::of(std::array<std::uint64_t, 1>{1});
+      operation.output = reinterpret_cast<std::byte*>(&values[rank]);
+      operation.input = operation.output;
+      operation.awaited = operation.only_thread = true;
+      engines[rank]->submit(operations[rank]);
+    }
+    for (int tick = 0; tick < 4; ++tick) {
+      network.run_until(network.clock().now() + 5 * kMillisecond);
+      for (const auto& engine : engines) {
+        while (engine->progress()) {
+        }
+        engine->tend(true);
+      }
+    }
+    for (const auto& operation : operations) {
+      REQUIRE(operation->done());
+      REQUIRE(operation->error == nullptr);
+    }
+  }
+  CHECK(values[0] == std::int64_t{1} << 50);
+}

@@ -34,6 +34,11 @@ class Link {
 
   // Starts sending from the front of `bytes` and returns how many bytes were taken: 0 when the lane is full.
   virtual std::size_t write(int lane, std::span<const std::byte> bytes) = 0;
+  // The same with two pieces, one behind the other.
+  virtual std::size_t write(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) {
+    const std::size_t taken = write(lane, first);
+    return taken < first.size() || rest.empty() ? taken : taken + write(lane, rest);
+  }
 
   // Bytes that have arrived, contiguous, without copying them; empty when there are none. Not necessarily all of them:
   // consume some and call again. On lane 0 the view holds a whole record once that has arrived, if it is at most
@@ -44,6 +49,23 @@ class Link {
 
   // Moves arrived bytes to `out` and returns how many: 0 when nothing has arrived. May skip the copy that `peek` needs.
   virtual std::size_t read(int lane, std::span<std::byte> out) = 0;
+
+  // Where a link also carries messages from memory to memory, past the streams. The n-th one that is sent on a lane and a
+  // channel meets the n-th one that the peer receives there, which must be as large; no channel waits for another. The
+  // memory stays until the message is done, or for ever when the link fails before that.
+  virtual bool has_messages() const { return false; }
+  using Message = std::size_t;
+  static constexpr int kMessageChannels = 1 << 14;
+  virtual Message send_message([[maybe_unused]] int lane, [[maybe_unused]] int channel,
+                               [[maybe_unused]] std::span<const std::byte> bytes) {
+    return 0;
+  }
+  virtual Message receive_message([[maybe_unused]] int lane, [[maybe_unused]] int channel,
+                                  [[maybe_unused]] std::span<std::byte> room) {
+    return 0;
+  }
+  // Says so once; then the number is free.
+  virtual bool message_done([[maybe_unused]] Message message) { return true; }
 
   // Why the link can no longer be used, once that is known ("closed the connection", "reset the connection", ...).
   // A failed link takes and gives no more new bytes, but bytes that arrived before the failure can still be read.

@@ -22,6 +22,7 @@ PACKAGES = {
     "MPICH": ["mpich==5.0.2"],
     "Intel MPI": ["impi-rt"],
 }
+RINGCORE = ("ringcore", "nanobind_backend")  # the core and what it needs
 # The system's, of the Debian package openmpi-bin.
 DEBIAN = "Debian's Open MPI"
 ALL = [*PACKAGES, DEBIAN]
@@ -60,7 +61,7 @@ class Mpi:
         env: Mapping[str, str] | None = None,
         limit_s: float = 60.0,
         with_mpi4py: bool = False,
-        packages: Sequence[str] = ("ringcore", "nanobind_backend"),
+        packages: Sequence[str] = RINGCORE,
         fails: bool = False,
         options: Sequence[str] = (),
         wrap: Callable[[list[str]], list[str]] = lambda command: command,

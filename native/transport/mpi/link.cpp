@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::size_t kControlBytes = Link::kMaxContiguous;
 constexpr std::size_t kDataBytes = 128 * 1024;  // a multiple of every element, so that none is cut
+// What most MPIs send without asking the receiver first; two of these are quicker than one larger message.
+constexpr std::size_t kEagerBytes = 4000;
+constexpr std::size_t kMostInPieces = 8 * 1024;
 constexpr std::size_t kSendSlots = 8;
 constexpr std::size_t kControlReceives = 2;
 constexpr std::size_t kDataReceives = 4;
@@ -31,41 +34,41 @@ class MpiLink final : public Link {
     const SteadyClock clock;
     const Nanoseconds deadline = clock.now() + kFlushLimit;
     const auto waits = [&] { return !failure_ && !MpiWorld::abandoned() && clock.now() < deadline; };
-    while (waits() && sending()) {
+    while (waits() && (sending() || under_way(false))) {
     }
     for (Lane& lane : *lanes_) {
       for (Slot& slot : lane.incoming) {
         if (slot.pending) guard([&] { library_.cancel(slot.request); });
       }
     }
-    while (waits() && receiving()) {
+    for (PendingMessage& message : messages_) {
+      if (message.pending && message.incoming) guard([&] { library_.cancel(message.request); });
     }
-    if (!failure_ && !sending() && !receiving()) return;
-    // MPI may still write or read the slots, so they stay.
+    while (waits() && (receiving() || under_way(true))) {
+    }
+    if (!failure_ && !sending() && !receiving() && !under_way(false) && !under_way(true)) return;
+    // MPI may still write or read the slots, so they stay; the memory of messages is its owner's.
     MpiWorld::abandon();
     [[maybe_unused]] const auto* leaked = lanes_.release();
   }
 
-  std::size_t write(int lane, std::span<const std::byte> bytes) override {
-    if (failure_ || bytes.empty()) return 0;
-    Lane& l = lane_of(lane);
-    if (l.outgoing.empty()) l.outgoing.resize(kSendSlots);
-    Slot& slot = l.outgoing[l.next_out];
-    l.full = slot.pending && !arrived(slot);
-    if (l.full) return 0;
-    const std::size_t taken = std::min(bytes.size(), slot_bytes(lane));
-    slot.memory.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(taken));
-    // One of them waits for the receiver, so that it is not buried in messages. Not of control records: those are always
-    // looked at, and the last ones, to a rank that has left, would be waited for in vain.
-    const bool synchronous = lane != kControlLane && l.next_out == kSendSlots - 1;
-    guard([&] {
-      slot.request = library_.send(comm_, peer_, lane, slot.memory, synchronous);
-      slot.pending = true;
-    });
-    if (failure_) return 0;
-    l.next_out = (l.next_out + 1) % kSendSlots;
-    world_->active();
-    return taken;
+  using Link::write;
+  std::size_t write(int lane, std::span<const std::byte> bytes) override { return write(lane, bytes, {}); }
+
+  std::size_t write(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) override {
+    const std::size_t whole = first.size() + rest.size();
+    const bool in_pieces = lane == kControlLane && whole > kEagerBytes && whole <= kMostInPieces;
+    const std::size_t message_bytes = in_pieces ? kEagerBytes : slot_bytes(lane);
+    std::size_t written = 0;
+    while (written < whole) {
+      const std::size_t of_first = std::min(first.size(), message_bytes);
+      const std::size_t of_rest = std::min(rest.size(), message_bytes - of_first);
+      if (!write_message(lane, first.first(of_first), rest.first(of_rest))) break;
+      first = first.subspan(of_first);
+      rest = rest.subspan(of_rest);
+      written += of_first + of_rest;
+    }
+    return written;
   }
 
   std::span<const std::byte> peek(int lane) override {
@@ -110,6 +113,23 @@ class MpiLink final : public Link {
       taken += bytes;
     }
     return taken;
+  }
+
+  bool has_messages() const override { return true; }
+
+  Message send_message(int lane, int channel, std::span<const std::byte> bytes) override {
+    return start(false, [&] { return library_.send(world_->comm(lane), peer_, channel, bytes, false); });
+  }
+
+  Message receive_message(int lane, int channel, std::span<std::byte> room) override {
+    return start(true, [&] { return library_.receive(world_->comm(lane), peer_, channel, room); });
+  }
+
+  bool message_done(Message message) override {
+    if (!ended(messages_[message])) return false;
+    free_messages_.push_back(message);
+    world_->end_work();
+    return true;
   }
 
   std::optional<std::string> failure() const override { return failure_; }
@@ -163,6 +183,62 @@ class MpiLink final : public Link {
 
   Lane& lane_of(int lane) { return (*lanes_)[static_cast<std::size_t>(lane)]; }
   static std::size_t slot_bytes(int lane) { return lane == kControlLane ? kControlBytes : kDataBytes; }
+
+  // False when the lane is full.
+  bool write_message(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) {
+    if (failure_) return false;
+    Lane& l = lane_of(lane);
+    if (l.outgoing.empty()) l.outgoing.resize(kSendSlots);
+    Slot& slot = l.outgoing[l.next_out];
+    l.full = slot.pending && !arrived(slot);
+    if (l.full) return false;
+    slot.memory.assign(first.begin(), first.end());
+    slot.memory.insert(slot.memory.end(), rest.begin(), rest.end());
+    // One of them waits for the receiver, so that it is not buried in messages. Not of control records: those are always
+    // looked at, and the last ones, to a rank that has left, would be waited for in vain.
+    const bool synchronous = lane != kControlLane && l.next_out == kSendSlots - 1;
+    guard([&] {
+      slot.request = library_.send(comm_, peer_, lane, slot.memory, synchronous);
+      slot.pending = true;
+    });
+    if (failure_) return false;
+    l.next_out = (l.next_out + 1) % kSendSlots;
+    world_->active();
+    return true;
+  }
+
+  struct PendingMessage {
+    MpiRequest request = 0;
+    bool incoming = false;
+    bool pending = false;
+  };
+
+  template <class Call>
+  Message start(bool incoming, Call call) {
+    if (free_messages_.empty()) {
+      free_messages_.push_back(messages_.size());
+      messages_.emplace_back();
+    }
+    const Message message = free_messages_.back();
+    free_messages_.pop_back();
+    world_->begin_work();
+    messages_[message] = {.request = 0, .incoming = incoming, .pending = true};
+    guard([&] { messages_[message].request = call(); });
+    return message;
+  }
+
+  // Never, once the link has failed.
+  bool ended(PendingMessage& message) {
+    guard([&] { message.pending = message.pending && !library_.test(message.request); });
+    return !failure_ && !message.pending;
+  }
+
+  // Whether messages of one direction are still with MPI.
+  bool under_way(bool incoming) {
+    bool any = false;
+    for (PendingMessage& message : messages_) any = (message.incoming == incoming && !ended(message)) || any;
+    return any;
+  }
 
   template <class Call>
   void guard(Call call) {
@@ -251,6 +327,8 @@ class MpiLink final : public Link {
   MpiComm comm_;
   Rank peer_;
   std::unique_ptr<std::array<Lane, kLaneCount>> lanes_ = std::make_unique<std::array<Lane, kLaneCount>>();
+  std::vector<PendingMessage> messages_;  // from memory to memory
+  std::vector<Message> free_messages_;
   std::optional<std::string> failure_;
   bool failed_just_now_ = false;
 };

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include <dlfcn.h>
 #include <time.h>
@@ -16,9 +17,9 @@
 namespace ringcore::transport {
 namespace {
 
-// A collective is polled without a pause for so long: MPI works only while it is called, and nobody can see whether it
-// has done something.
-constexpr Nanoseconds kAwakeInCollective = 50 * kMillisecond;
+// MPI's work is polled without a pause for so long: it works only while it is called, and nobody can see whether it has
+// done something.
+constexpr Nanoseconds kAwakeAtWork = 50 * kMillisecond;
 // Later, and for messages, a nap is a part of the time that nothing has come: what it may add to the wait.
 constexpr Nanoseconds kNapPart = 8;
 constexpr Nanoseconds kShortestNap = 20'000;
@@ -164,9 +165,11 @@ std::string MpiWorld::gather(const std::string& own, const std::vector<int>& byt
   return std::move(buffers->all);
 }
 
-Nanoseconds MpiWorld::nap() const {
-  const Nanoseconds idle = clock_.now() - last_active_;
-  if (collectives_ > 0 && idle < kAwakeInCollective) return 0;
+Nanoseconds MpiWorld::nap() {
+  const Nanoseconds now = clock_.now();
+  if (std::exchange(active_, false)) last_active_ = now;
+  const Nanoseconds idle = now - last_active_;
+  if (work_ > 0 && idle < kAwakeAtWork) return 0;
   return std::clamp(idle / kNapPart, kShortestNap, kLongestNap);
 }
 

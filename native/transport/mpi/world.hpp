@@ -27,23 +27,24 @@ class MpiWorld {
   int rank() const { return rank_; }
   int size() const { return size_; }
   MpiLibrary& library() const { return library_; }
-  // Of messages, for lane 0; of the collectives of a data lane.
+  // Of the streams of all lanes, for lane 0; of the messages from memory to memory and the collectives of a data lane.
   MpiComm comm(int lane) const { return comms_[static_cast<std::size_t>(lane)]; }
 
   // What each rank gave, by rank. Collective; throws Error{kTimeout}.
   std::vector<std::string> exchange(const std::string& own, Nanoseconds limit);
 
   // Whoever drives tells when something has moved, and asks how long it may sleep: MPI wakes nobody.
-  void active() { last_active_ = clock_.now(); }
-  void begin_collective() {
-    ++collectives_;
+  void active() { active_ = true; }
+  // What MPI does only while it is called: its collectives, and messages from memory to memory.
+  void begin_work() {
+    ++work_;
     active();
   }
-  void end_collective() {
-    --collectives_;
+  void end_work() {
+    --work_;
     active();
   }
-  Nanoseconds nap() const;
+  Nanoseconds nap();
 
   // A rank was lost or memory is still in MPI's hands: this process will not call MPI_Finalize, which might wait for
   // ever.
@@ -58,8 +59,9 @@ class MpiWorld {
   std::vector<MpiComm> comms_;
   int rank_ = 0;
   int size_ = 0;
+  bool active_ = false;  // since the last nap: a clock is not asked for each message
   Nanoseconds last_active_ = 0;
-  int collectives_ = 0;
+  int work_ = 0;
 };
 
 // The link to the rank of this number in the world's communicator.
