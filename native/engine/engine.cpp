@@ -218,14 +218,11 @@ bool Engine::move() {
   return moved || make_way();
 }
 
-// When nothing moves and the ranks may be at different tasks of a lane: a transfer of one may stand in the way of
-// another's.
+// When nothing moves and several process sets are at work: a transfer of one may stand in the way of another's.
 bool Engine::make_way() {
   const auto running =
       std::count_if(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second->execution.idle(); });
-  const bool differ = running > 1 || std::any_of(sets_.begin(), sets_.end(),
-                                                 [](const auto& s) { return s.second->execution.may_differ(); });
-  if (!differ) return false;
+  if (running < 2) return false;
   bool moved = false;
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;

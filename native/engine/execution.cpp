@@ -41,12 +41,14 @@ bool same_bucket(const Descriptor& a, const Descriptor& b) {
 // So many tasks with a priority run beside each other: more would begin what the other ranks have not.
 constexpr int kBeside = 2;
 
-// What has a priority shares a lane, where it is put in order.
-int lane_of(std::int32_t priority, std::uint64_t run) {
-  if (priority > 0) return transport::kLaneCount - 1;
-  if (priority < 0) return transport::kLaneCount - 2;
-  constexpr int kBulkLanes = transport::kLaneCount - 1 - transport::kFirstDataLane;
-  return transport::kFirstDataLane + static_cast<int>(run % kBulkLanes);
+// What has a priority is put in order within its lane. What is to stay in the order of release, and is less urgent than
+// what has no priority, comes before none of those that are put in order.
+int lane_of(std::int32_t priority, bool in_order, std::uint64_t run) {
+  constexpr int kUrgent = transport::kLaneCount - 1;
+  constexpr int kOrdered = transport::kLaneCount - 2;
+  if (priority > 0) return kUrgent;
+  if (priority < 0) return in_order ? transport::kFirstDataLane : kOrdered;
+  return transport::kFirstDataLane + static_cast<int>(run % (kUrgent - transport::kFirstDataLane));
 }
 
 void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
@@ -279,7 +281,7 @@ void Execution::schedule(std::unique_ptr<Task> task) {
     return link != nullptr && link->has_messages();
   });
   const bool in_order = task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends() || has_messages;
-  task->lane = lane_of(in_order ? std::max(task->priority, 0) : task->priority, next_run_);
+  task->lane = lane_of(task->priority, in_order, next_run_);
   if (in_order) task->priority = 0;
   // Never 0; different for the runs of different process sets that may be under way at the same time.
   constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
@@ -306,7 +308,19 @@ bool Execution::progress() {
   bool moved = progress_device();
   // The urgent lane first.
   for (int lane = transport::kLaneCount - 1; lane >= transport::kFirstDataLane; --lane) {
-    moved = progress_lane(lanes_[lane]) || moved;
+    moved = progress_lane(lanes_[lane]) || make_way(lane) || moved;
+  }
+  return moved;
+}
+
+// In a lane where nothing moves, and where the ranks may be at different tasks: a transfer for one may stand in the way
+// of another's.
+bool Execution::make_way(int lane) {
+  const std::deque<std::unique_ptr<Task>>& tasks = lanes_[lane].tasks;
+  if (tasks.size() < 2 || (tasks.front()->priority == 0 && tasks.back()->priority == 0)) return false;
+  bool moved = false;
+  for (int m = 0; m < size(); ++m) {
+    if (m != self_) moved = plan::set_aside(*links_[m], lane, m) || moved;
   }
   return moved;
 }
@@ -359,12 +373,6 @@ bool Execution::advance(Task& task, bool& moved) {
 bool Execution::idle() const {
   return deferred_.empty() && (device_ == nullptr || device_->idle()) &&
          std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.tasks.empty(); });
-}
-
-bool Execution::may_differ() const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
-    return lane.tasks.size() > 1 && (lane.tasks.front()->priority != 0 || lane.tasks.back()->priority != 0);
-  });
 }
 
 bool Execution::landed() const { return device_ == nullptr || device_->landed(); }
@@ -598,6 +606,8 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
   if (timeline_.enabled()) task.run->time_steps(clock_);
 }
 
+static_assert((1 << kProcessSetBits) <= transport::Link::kMessageChannels, "each process set has a channel");
+
 void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands operands) {
   task.scratch = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
   operands.scratch = task.scratch.data();
@@ -685,6 +695,9 @@ void Execution::fail() {
   for (Lane& lane : lanes_) {
     for (std::unique_ptr<Task>& task : lane.tasks) {
       if (task->run == nullptr || !task->run->in_use()) continue;
+      for (const auto& operation : task->operations) {
+        (operation->whole == nullptr ? *operation : *operation->whole).in_use = true;
+      }
       Memory& packed = private_fusion_[task->lane];
       const std::lock_guard lock(mutex);
       kept.emplace_back(std::move(task), std::move(packed));

@@ -64,8 +64,6 @@ class Execution {
   // Moves what can be moved. Throws Error{kProtocol}.
   bool progress();
   bool idle() const;
-  // Whether the ranks may be at different tasks of a lane.
-  bool may_differ() const;
   // Whether GPUs have ended what was launched on them.
   bool landed() const;
   // Of GPUs, see device_release.cpp. Notes which one this rank uses in this process set. Throws
@@ -120,6 +118,7 @@ class Execution {
   void schedule(std::unique_ptr<Task> task);
   bool slices(const Task& task) const;
   bool progress_lane(Lane& lane);
+  bool make_way(int lane);
   bool advance(Task& task, bool& moved);
   void start(Task& task);
   void start_allreduce(Task& task);

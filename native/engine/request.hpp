@@ -102,7 +102,7 @@ struct Operation {
   std::vector<std::uint64_t>
       splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
-  std::int32_t priority = 0;  // the larger, the sooner; above 0 in a lane of its own
+  std::int32_t priority = 0;  // the larger, the sooner: see docs/adr/0016
   bool awaited = false;  // somebody waits for it from the start: it may not stay in a bucket
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
   bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
@@ -112,6 +112,7 @@ struct Operation {
   // Written by the engine. `state` is stored last: once it is kDone, the rest may be read without a lock.
   std::atomic<OperationState> state = OperationState::kSubmitted;
   std::shared_ptr<const Error> error;  // why it failed
+  bool in_use = false;  // it has failed, but MPI may still read and write its memory, which must stay for ever
   Memory result;  // allgather, alltoall, reducescatter
   std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
   Rank last_joined = -1;

@@ -251,7 +251,8 @@ void Runtime::progress_loop() {
   }
 }
 
-void Runtime::land(EngineLock& lock) {
+void Runtime::land(EngineLock& lock, const Interrupted& interrupted) {
+  Nanoseconds asked = clock_.now();
   while (!engine_.landed()) {
     disarm();
     if (engine_.progress()) continue;
@@ -259,17 +260,21 @@ void Runtime::land(EngineLock& lock) {
     auto wait_set = driver_waiter_.wait_set(links_);
     lock.unlock();
     driver_waiter_.sleep(std::move(wait_set), kTendInterval);
+    const bool ask = interrupted && clock_.now() - asked >= kInterruptInterval;
+    if (ask) asked = clock_.now();
+    const bool stop = ask && interrupted();
     lock.lock();
+    if (stop) return;
   }
 }
 
-void Runtime::leave(const std::string& reason) {
+void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
   const std::lock_guard once(leaving_mutex_);
   leaving_ = true;
   {
     EngineLock lock(*this);
     if (stopped_) return;
-    if (reason.empty()) land(lock);
+    if (reason.empty()) land(lock, interrupted);
     disarm();
     engine_.leave(reason);
     const Nanoseconds begin = clock_.now();

@@ -355,7 +355,10 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, std::size_
     const std::size_t begin = state.expected_bytes;
     const std::size_t bytes = std::min(total - begin, kMessageBytes);
     auto& room = state.rooms[begin / kMessageBytes % kMessagesAhead];
-    if (reduces && room == nullptr) room = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
+    if (reduces && room == nullptr) {
+      const std::size_t largest = operands_.data_layout.largest() * element_;
+      room = std::make_unique_for_overwrite<std::byte[]>(std::min(largest, kMessageBytes));
+    }
     state.incoming.push_back(link.receive_message(lane_, channel_, {place(begin), bytes}));
     state.expected_bytes += bytes;
     moved = true;
@@ -442,7 +445,7 @@ std::string describe(const Step& step) {
 }
 
 bool PlanRun::waits_for(Rank rank) const {
-  if (peers_[rank].sending()) return true;
+  if (peers_[rank].sending() && !held_) return true;
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const ChannelState& state = channels_[c];
     if (state.next == program_.channels[c].size()) continue;
@@ -472,6 +475,7 @@ std::string PlanRun::waiting_for() const {
     }
   }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r].sending() && held_) return "a more urgent operation to end";
     if (peers_[r].sending()) return "rank " + std::to_string(r) + " to take what is sent to it";
   }
   return "nothing";

@@ -29,14 +29,14 @@ struct TransferHeader {
 static_assert(sizeof(TransferHeader) == 16);
 
 // Takes the transfer at the front of the lane out of the way, unless its run has begun to read it: the run finds it when
-// it gets there. Ranks run the tasks of several process sets in different orders; without this a transfer that nobody
+// it gets there. Ranks run the tasks of several process sets, and those with a priority, in different orders; without this a transfer that nobody
 // takes yet could hold up the very one that somebody waits for. True if anything moved. Throws Error{kProtocol}.
 bool set_aside(transport::Link& link, int lane, Rank peer);
 
 class PlanRun final : public Run {
  public:
   // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
-  // process sets); all ranks give it the same one. `channel`: of messages, the process set's own. Plan and links outlive
+  // process sets, or overtaken); all ranks give it the same one. `channel`: of messages, the process set's own. Plan and links outlive
   // the run.
   PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
           std::uint32_t id, int channel = 0);

@@ -465,7 +465,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
 
 TEST_CASE("fault schedules: nothing hangs, no result is wrong") {
   const std::uint64_t only = from_environment("RINGCORE_SIMULATION_SEED", 0);
-  const std::uint64_t count = from_environment("RINGCORE_SIMULATION_SEEDS", 12000);
+  const std::uint64_t count = from_environment("RINGCORE_SIMULATION_SEEDS", 8000);
   int failures = 0;
   for (std::uint64_t seed = only != 0 ? only : 1; seed <= (only != 0 ? only : count) && failures < 5; ++seed) {
     const std::string flaw = Simulation(seed).run();

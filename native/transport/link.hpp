@@ -26,7 +26,8 @@ namespace ringcore::transport {
 
 inline constexpr int kControlLane = 0;
 inline constexpr int kFirstDataLane = 1;
-inline constexpr int kLaneCount = 4;  // control, two for bulk data, one for urgent data
+inline constexpr int kLaneCount =
+    4;  // control, two for bulk data, of which one has what may wait too, one for urgent data
 
 class Link {
  public:

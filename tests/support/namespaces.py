@@ -117,6 +117,7 @@ def namespaces(
     """
     with contextlib.ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="ringcore-hosts-"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
         switch = _hold(stack, ["--net"], directory)
         for network in range(networks):
             _in(switch, "ip", "link", "add", f"bridge{network}", "up", "type", "bridge")

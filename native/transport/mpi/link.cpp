@@ -34,15 +34,18 @@ class MpiLink final : public Link {
     const SteadyClock clock;
     const Nanoseconds deadline = clock.now() + kFlushLimit;
     const auto waits = [&] { return !failure_ && !MpiWorld::abandoned() && clock.now() < deadline; };
+    // First, because they write to memory that is not ours, as soon as MPI is called.
+    for (PendingMessage& message : messages_) {
+      if (!message.pending) continue;
+      world_->end_work();
+      if (message.incoming) guard([&] { library_.cancel(message.request); });
+    }
     while (waits() && (sending() || under_way(false))) {
     }
     for (Lane& lane : *lanes_) {
       for (Slot& slot : lane.incoming) {
         if (slot.pending) guard([&] { library_.cancel(slot.request); });
       }
-    }
-    for (PendingMessage& message : messages_) {
-      if (message.pending && message.incoming) guard([&] { library_.cancel(message.request); });
     }
     while (waits() && (receiving() || under_way(true))) {
     }

@@ -463,7 +463,7 @@ def first_layer_waits_for_no_other() -> bool:
     withheld: list[Callable[[], Any]] = []
 
     def send_first(tensors: list[Any], **options: Any) -> None:
-        if ring.rank() == 1 and options["priority"] < 0:
+        if ring.rank() == 1 and options["priority"] < -1:
             withheld.append(lambda: send(tensors, **options))
         else:
             send(tensors, **options)
@@ -491,7 +491,7 @@ def the_rest() -> dict[str, Any]:
     found["adasum"] = distance(ring.allreduce(mx.nd.full((3,), 2.0), op=ring.Adasum), np.full(3, 2.0)) < 1e-6
     urgent = [ring.allreduce(mx.nd.full((100,), 1.0), op=ring.Sum, priority=p, name=f"p{p}") for p in (-2, 0, 5)]
     found["priorities"] = max(distance(array, np.full(100, n)) for array in urgent) == 0.0
-    found["first layers first"] = priorities_of_layers() == [-i for i in range(12)]
+    found["first layers first"] = priorities_of_layers() == [-1 - i for i in range(12)]
     found["first layer alone"] = first_layer_waits_for_no_other()
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(of(1, 40, 3)), batch_size=10, num_workers=1)
     under_way = [ring.allreduce(mx.nd.ones((10000,)), op=ring.Sum, name=f"fork {i}") for i in range(20)]

@@ -77,6 +77,9 @@ class PythonRuntime {
 
   // In a forked child the engine's threads do not exist and its locks may be held by nobody: leave it untouched.
   ~PythonRuntime() {
+    for (auto& [operation, memory] : abandoned_) {
+      if (operation->in_use) memory.release();
+    }
     if (::getpid() != pid_) new std::shared_ptr(std::move(runtime_));  // leaked
   }
   PythonRuntime(const PythonRuntime&) = delete;
@@ -100,7 +103,7 @@ class PythonRuntime {
   void free_abandoned() {
     if (abandoned_.empty()) return;
     const auto running = std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) {
-      return item.first->done() && engine::has_landed(*item.first);
+      return item.first->done() && !item.first->in_use && engine::has_landed(*item.first);
     });
     // What is freed may drop other handles, which come here again: it is freed last.
     const std::vector<Abandoned> ended(std::move_iterator(abandoned_.begin()), std::move_iterator(running));
@@ -152,8 +155,11 @@ class PythonHandle {
   // Dropped without a wait, or its wait was interrupted: the engine still reads and writes the memory.
   ~PythonHandle() {
     if (operation_ == nullptr || runtime_.is_none()) return;
-    if (!operation_->done() || !engine::has_landed(*operation_))
+    if (!operation_->done() || !engine::has_landed(*operation_)) {
       runtime().abandon(std::move(operation_), std::move(memory_));
+    } else if (operation_->in_use) {
+      memory_.release();
+    }
   }
 
   // True when it has ended; lets an open bucket go, because somebody is interested.
@@ -472,7 +478,7 @@ void register_runtime(nb::module_& module) {
             // MPI_Finalize would wait for a rank that was lost.
             const auto failure = self.get().failure();
             if (failure != nullptr && failure->kind() == ErrorKind::kPeerLost) transport::MpiWorld::abandon();
-            self.get().leave(reason);
+            self.get().leave(reason, python_interrupted);
           },
           nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
       .def(

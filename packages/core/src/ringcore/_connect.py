@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from typing import Any
 
@@ -12,6 +13,8 @@ from ringcore._errors import InvalidArgument
 from ringcore._libraries import tell_engine
 from ringcore._placement import Placement, PlacementError, find_placement
 from ringcore._settings import Settings
+
+_log = logging.getLogger("ringcore")
 
 # One fusion buffer a data lane lies at the front of each arena.
 _DATA_LANES = 3
@@ -35,10 +38,11 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
 
             try:
                 world = open_world(placement, settings, None)
-            except NoMpiLibrary:
+            except NoMpiLibrary as error:
                 # Slurm may speak MPICH's language by default where nobody has an MPI.
                 if settings.transport == "mpi" or placement.master_addr is None:
                     raise
+                _log.info("rank %d meets the others over TCP: %s", placement.rank, error)
     memory: _native.HostMemory | None = None
 
     def create_segment() -> int:

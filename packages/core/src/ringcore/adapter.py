@@ -146,7 +146,7 @@ def allreduce(
         prescale_factor: Multiplied into the inputs before they are reduced.
         postscale_factor: Multiplied into the results.
         process_set: The ranks that take part.
-        priority: The larger, the sooner; overtakes what has begun.
+        priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
         blocking: Return when it is done: quicker than `wait`.
         result: What `Handle.synchronize` returns.
         finish: Makes that instead, from the handle.

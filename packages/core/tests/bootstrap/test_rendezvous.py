@@ -106,6 +106,14 @@ def test_a_rank_of_another_job_is_sent_away_and_the_others_go_on(name: str | Non
             assert "refused was rank 1 of job 'other'" in waiting.result()[0]
 
 
+def test_who_comes_first_does_not_take_over_a_job_without_a_name() -> None:
+    with RendezvousServer(2, KEY, job="") as server:
+        (refused,) = post(server, {**contact(1), "job": "other"})
+        assert "the ranks of a job without a name meet at" in refused
+        answers = post(server, contact(0), contact(1))
+        assert [answer[0] for answer in answers] == [1, 1], answers
+
+
 def test_versions_that_differ_are_both_named(server: RendezvousServer) -> None:
     answers = post(server, contact(0, version="1.0"), contact(1, version="1.1"))
     assert all("1.0" in answer and "1.1" in answer for answer in answers), answers

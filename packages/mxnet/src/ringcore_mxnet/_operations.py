@@ -73,7 +73,7 @@ def allreduce(
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
-        priority: The larger, the sooner, in MXNet's engine and in ringcore's; overtakes what has begun.
+        priority: The larger, the sooner, in MXNet's engine and in ringcore's, where it overtakes what has begun.
 
     Raises:
         InvalidArgument: No NDArray, an average of integers. At once; what follows when the result is waited for.

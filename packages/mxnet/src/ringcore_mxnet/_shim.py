@@ -57,7 +57,7 @@ def push(
         op: Code of the reduction.
         root: Of a broadcast: its index in the process set.
         process_set: The engine's number of it.
-        priority: The larger, the sooner; overtakes what has begun.
+        priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
         prescale: Multiplied into the inputs of a reduction.
         postscale: Multiplied into its results.
         splits: Of an alltoall: rows for each rank.

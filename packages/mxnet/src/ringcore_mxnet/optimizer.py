@@ -110,7 +110,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             sent, dtype = self._ring["compression"].compress(gradient)
             number = i if isinstance(i, int) else 0
             allreduce_(
-                sent, op=Average, name=f"gradient.{self.idx2name.get(i, i)}", priority=-number,
+                sent, op=Average, name=f"gradient.{self.idx2name.get(i, i)}", priority=-1 - number,
                 prescale_factor=self._ring["prescale_factor"], postscale_factor=self._ring["postscale_factor"],
                 process_set=process_set,
             )  # fmt: skip

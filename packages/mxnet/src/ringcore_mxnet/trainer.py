@@ -84,7 +84,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
                     f"'{param.name}' lies on {len(others) + 1} devices; a rank has one: start more ranks"
                 )
             name = f"{self._ring_prefix}.{i}.{without_numbers(param.name)}"
-            (dense if gradient.stype == "default" else rows).append((name, -position, gradient))
+            (dense if gradient.stype == "default" else rows).append((name, -1 - position, gradient))
         for group in self._groups_of(dense):
             self._average(group)
         for name, _, gradient in rows:  # they are waited for

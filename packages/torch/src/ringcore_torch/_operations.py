@@ -148,7 +148,7 @@ def allreduce_async_(
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
-        priority: The larger, the sooner; overtakes what has begun.
+        priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
     """
     # The way of every gradient of a loop written by hand: as short as it can be.
     tensors = (tensor,)

@@ -17,7 +17,7 @@ from ringcore._errors import BootstrapError
 from ringcore._placement import LOCAL_SIZE_VARIABLES
 from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
 from ringcore.bootstrap.interfaces import address_for_others
-from ringcore.bootstrap.rendezvous import RendezvousServer, await_name
+from ringcore.bootstrap.rendezvous import RanksMissingError, RendezvousServer, await_name
 
 if TYPE_CHECKING:
     from ringcore._placement import Placement
@@ -102,7 +102,7 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
         kind, _, where = address.partition(":")
         host, _, port = where.rpartition(":")
         place = {"path": where} if kind == "unix" else {"host": host.strip("[]"), "port": int(port)}
-        with RendezvousServer(placement.size, key, job=settings.job_id, **place) as server:
+        with RendezvousServer(placement.size, key, job=settings.job_id or "", **place) as server:
             yield server.address, key
             server.wait_served(1, settings.start_timeout_s)
         return
@@ -129,14 +129,14 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
 
 @contextlib.contextmanager
 def _on_one_host(placement: Placement) -> Iterator[None]:
-    """Adds to errors of ranks that meet on one host why they do, where nobody has said that there is only one."""
+    """Where ranks are missing: says why all were expected on one host, if nobody has said that there is only one."""
     try:
         yield
-    except BootstrapError as error:
+    except RanksMissingError as error:
         if placement.local_size is not None:
             raise
         variable = LOCAL_SIZE_VARIABLES.get(placement.source, "LOCAL_WORLD_SIZE")
-        raise BootstrapError(
+        raise RanksMissingError(
             f"{error}. All {placement.size} ranks were expected on this host, because {placement.source} does not tell "
             f"how many each has: if there are several hosts, set {variable} to the number of ranks on each"
         ) from error

@@ -37,6 +37,10 @@ _PEER_CREDENTIALS = struct.Struct("3i")
 _RETRY_S = 0.02
 
 
+class RanksMissingError(BootstrapError):
+    """Not all ranks have come to where they meet."""
+
+
 class RendezvousServer:
     """Serves one job, on a daemon thread of its own.
 
@@ -200,8 +204,10 @@ class RendezvousServer:
 
     def _other_job(self, contact: dict[str, Any]) -> str | None:
         """What to tell a rank of another job that has the same key and comes to the same address."""
-        job = contact.get("job")
-        here = self._job or next((known.get("job") for known in self._contacts.values()), job)
+        job = contact.get("job") or ""
+        here = self._job
+        if here is None:
+            here = next((known.get("job") or "" for known in self._contacts.values()), job)
         if job == here:
             return None
         self._refused = f"; refused was rank {contact.get('rank')} of {_called(job)}"
@@ -237,11 +243,12 @@ class RendezvousServer:
             missing = [rank for rank in range(self._size) if rank not in self._contacts]
             self._fail(
                 f"ranks {missing} did not come within {limit:g} s; look at their output, and raise "
-                f"RINGCORE_START_TIMEOUT_S if they only start slowly{self._refused}"
+                f"RINGCORE_START_TIMEOUT_S if they only start slowly{self._refused}",
+                missing=missing,
             )
 
-    def _fail(self, problem: str) -> None:
-        self._answer({"error": problem})
+    def _fail(self, problem: str, **more: Any) -> None:
+        self._answer({"error": problem, **more})
 
     def _answer(self, message: dict[str, Any]) -> None:
         for connection in self._waiting.values():
@@ -267,7 +274,8 @@ def meet(
         The epoch, the key, and the contacts of all ranks.
 
     Raises:
-        BootstrapError: The server cannot be reached, does not know the key, or says that the job cannot start.
+        RanksMissingError: The server cannot be reached, or not all ranks came to it.
+        BootstrapError: It does not know the key, or says that the job cannot start.
     """
     with dial(address, deadline) as connection:
         if connection.family == socket.AF_UNIX:
@@ -284,7 +292,8 @@ def meet(
         (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size, patience))
         answer: dict[str, Any] = json.loads(receive_exactly(connection, length, patience))
     if "error" in answer:
-        raise BootstrapError(f"the job cannot start: {answer['error']}")
+        kind = RanksMissingError if "missing" in answer else BootstrapError
+        raise kind(f"the job cannot start: {answer['error']}")
     return int(answer["epoch"]), key, list(answer["contacts"])
 
 
@@ -303,7 +312,8 @@ def dial(address: str, deadline: float) -> socket.socket:
     """Connect to "tcp:host:port" or "unix:path", trying until the deadline while nobody listens yet.
 
     Raises:
-        BootstrapError: The host does not resolve (at once), or nobody answers.
+        RanksMissingError: Nobody answers.
+        BootstrapError: The host does not resolve (at once).
     """
     kind, _, rest = address.partition(":")
     targets: list[tuple[int, Any]] = [(socket.AF_UNIX, rest)]
@@ -323,7 +333,7 @@ def dial(address: str, deadline: float) -> socket.socket:
             except OSError as error:
                 problems.append(f"{target[0]}: {error}" if len(targets) > 1 else str(error))
         if time.monotonic() > deadline:
-            raise BootstrapError(
+            raise RanksMissingError(
                 f"nobody answers at {address} ({'; '.join(problems)}); is rank 0 (or the launcher) running, and does a "
                 "firewall stand between the hosts?"
             )

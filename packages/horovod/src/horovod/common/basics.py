@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import ringcore
@@ -64,7 +65,9 @@ def _communicator(ranks: list[Any]) -> Any:
     placement = find_placement(os.environ)
     if ranks in ([], list(range(placement.size))):
         return None
-    if not all(isinstance(rank, int) and 0 <= rank < placement.size for rank in ranks) or len(set(ranks)) < len(ranks):
+    if not all(isinstance(rank, Integral) and 0 <= rank < placement.size for rank in ranks) or len(set(ranks)) < len(
+        ranks
+    ):
         raise InvalidArgument(
             f"init(comm={ranks}): ranks 0 to {placement.size - 1} were expected, each once; of several communicators "
             "pass the one of all ranks, and make the others with add_process_set([...]) after it"
@@ -75,27 +78,30 @@ def _communicator(ranks: list[Any]) -> Any:
         if not launched_by_mpi(placement):
             raise ImportError(f"{placement.source} has started this job, and not MPI")
         from mpi4py import MPI
+
+        if MPI.COMM_WORLD.size != placement.size:
+            raise ImportError(f"mpi4py uses another MPI than this job's, and sees {MPI.COMM_WORLD.size} ranks")
     except ImportError as error:
         raise InvalidArgument(
-            f"init(comm={ranks}): a job of some of the {placement.size} ranks takes MPI and mpi4py ({error}). On all "
-            f"ranks write init() and part = add_process_set({ranks}) instead, and pass process_set=part to the "
-            f"operations; or start {len(ranks)} ranks"
+            f"init(comm={ranks}): a job of some of the {placement.size} ranks, or of all in another order, takes MPI and "
+            f"mpi4py ({error}). On all ranks write init() and part = add_process_set({ranks}) instead, and pass "
+            f"process_set=part to the operations; or start {len(ranks)} ranks"
         ) from None
     return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
 
 
 def mpi_threads_supported() -> bool:
-    """No MPI is used."""
+    """False: what scripts ask MPI for, ringcore does over any transport."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """No MPI is used."""
+    """False: what scripts ask MPI for, ringcore does over any transport."""
     return False
 
 
 def mpi_built(verbose: bool = False) -> bool:  # noqa: ARG001
-    """No MPI is used."""
+    """False: what scripts ask MPI for, ringcore does over any transport."""
     return False
 
 
