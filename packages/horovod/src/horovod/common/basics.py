@@ -83,8 +83,8 @@ def _communicator(ranks: list[Any]) -> Any:
             raise ImportError(f"mpi4py uses another MPI than this job's, and sees {MPI.COMM_WORLD.size} ranks")
     except ImportError as error:
         raise InvalidArgument(
-            f"init(comm={ranks}): a job of some of the {placement.size} ranks, or of all in another order, takes MPI and "
-            f"mpi4py ({error}). On all ranks write init() and part = add_process_set({ranks}) instead, and pass "
+            f"init(comm={ranks}): a job of some of the {placement.size} ranks, or of all in another order, takes MPI "
+            f"and mpi4py ({error}). On all ranks write init() and part = add_process_set({ranks}) instead, and pass "
             f"process_set=part to the operations; or start {len(ranks)} ranks"
         ) from None
     return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(ranks))
