@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from numbers import Integral
+from operator import index
 from typing import Any
 
 import ringcore
@@ -65,9 +65,8 @@ def _communicator(ranks: list[Any]) -> Any:
     placement = find_placement(os.environ)
     if ranks in ([], list(range(placement.size))):
         return None
-    if not all(isinstance(rank, Integral) and 0 <= rank < placement.size for rank in ranks) or len(set(ranks)) < len(
-        ranks
-    ):
+    known = all(hasattr(rank, "__index__") and 0 <= index(rank) < placement.size for rank in ranks)
+    if not known or len(set(ranks)) < len(ranks):
         raise InvalidArgument(
             f"init(comm={ranks}): ranks 0 to {placement.size - 1} were expected, each once; of several communicators "
             "pass the one of all ranks, and make the others with add_process_set([...]) after it"
