@@ -442,7 +442,7 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _called(job: str | None) -> str:
-    return "a job without a name" if job is None else f"job {job!r}"
+    return f"job {job!r}" if job else "a job without a name"
 
 
 def _format(address: tuple[Any, ...]) -> str:
