@@ -1,8 +1,8 @@
 // Chooses who carries out an operation: the planner's best plan, or a backend.
 //
-// The model leaves out what is hopeless. The others, plans and backends, take turns at the first operations of a kind and
-// size, and are timed; the ranks agree on the times, and the quickest has it from then on. Every rank sees the operations
-// of a lane in the same order, so that all of them try the same at the same time.
+// The model leaves out what is hopeless. The others, plans and backends, take turns at the first operations of a kind
+// and size, and are timed; the ranks agree on the times, and the quickest has it from then on. Where there are backends
+// every rank starts the operations of a lane in the same order, so that all of them try the same at the same time.
 #pragma once
 
 #include <cstddef>
