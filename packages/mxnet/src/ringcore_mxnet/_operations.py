@@ -151,7 +151,7 @@ def grouped_allreduce_(
     if not tensors:
         return tensors
     name = name_or_next(name, "mxnet.grouped_allreduce", process_set)
-    is_sparse = any(getattr(tensor, "stype", "default") != "default" for tensor in tensors)
+    is_sparse = any(isinstance(tensor, mx.nd.sparse.BaseSparseNDArray) for tensor in tensors)
     if op is ReduceOp.ADASUM or is_sparse:
         results = grouped_allreduce(
             tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
