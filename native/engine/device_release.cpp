@@ -15,7 +15,7 @@ namespace ringcore::engine {
 void Execution::use_device(const Operation& operation) {
   const Operation& first = operation.parts.empty() ? operation : *operation.parts.front();
   const int device = first.on_device->device;
-  if (device_ != nullptr && device_->ordinal() != device) {
+  if (used_device_ == kHost && device_ != nullptr && device_->ordinal() != device) {
     throw Error(ErrorKind::kInvalidArgument,
                 "'" + operation.descriptor.name + "' lies on GPU " + std::to_string(device) +
                     ", but the other ranks were told that this one uses GPU " + std::to_string(device_->ordinal()) +
