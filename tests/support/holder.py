@@ -18,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+_END_LIMIT_S = 20.0
+
 
 def processes_in(holder: int) -> list[int]:
     """The processes in the network namespace of a holder, itself left out."""
@@ -40,7 +42,10 @@ def _become(name: str, directory: str) -> None:
 
 
 def _end_processes() -> None:
+    deadline = time.monotonic() + _END_LIMIT_S
     while left := processes_in(os.getpid()):  # again: they may be starting others
+        if time.monotonic() > deadline:
+            sys.exit(f"processes {left} of the host do not end, though they were killed")
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
