@@ -479,6 +479,8 @@ void register_runtime(nb::module_& module) {
             const auto failure = self.get().failure();
             if (failure != nullptr && failure->kind() == ErrorKind::kPeerLost) transport::MpiWorld::abandon();
             self.get().leave(reason, python_interrupted);
+            const nb::gil_scoped_acquire gil;
+            if (PyErr_Occurred() != nullptr) throw nb::python_error();  // it was interrupted
           },
           nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
       .def(
