@@ -4,7 +4,8 @@
 
 Rank 0 prints one JSON line: microseconds that a call of `allreduce_` takes to return, and milliseconds of the steps of
 a net of 20 layers, one after the other without waits: alone, with ringcore's trainer; of all its gradients' allreduce
-without the net; and of that of the first layer, the last one to get its gradient.
+without the net, and beside a net that does not wait for it; and of that of the first layer, the last one to get its
+gradient.
 """
 
 from __future__ import annotations
@@ -66,11 +67,17 @@ def main() -> None:
     net, trainer = trainer_of(ring.DistributedTrainer)
     ring.broadcast_parameters(net.collect_params())
     alone = stepper(batch, *trainer_of(gluon.Trainer, kvstore=None))
+
+    def beside() -> None:
+        alone()
+        trainer.allreduce_grads()
+
     gradients = [param.grad() for param in net.collect_params().values()]
     calls = {
         "alone": alone,
         "ringcore": stepper(batch, net, trainer),
         "communication": trainer.allreduce_grads,
+        "beside": beside,
         "last": lambda: ring.allreduce_(gradients[0], name="last").wait_to_read(),
     }
     found: dict[str, list[float]] = {name: [] for name in calls}

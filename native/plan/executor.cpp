@@ -223,7 +223,7 @@ bool PlanRun::send(Rank rank) {
   bool moved = settle(peer, link);
   while (peer.next < peer.outgoing.size()) {
     Outgoing& transfer = peer.outgoing[peer.next];
-    if (held_ && transfer.header_sent == 0) return moved;
+    if (held_ && transfer.sent == 0) return moved;
     if (transfer.header.bytes > 0 && link.has_messages()) {
       send_messages(peer, link, transfer);
       ++peer.next;
@@ -231,21 +231,16 @@ bool PlanRun::send(Rank rank) {
       continue;
     }
     if (use.sending_run != 0 && use.sending_run != id_) return moved;
-    if (transfer.header_sent < sizeof(TransferHeader)) {
-      const auto header = std::as_bytes(std::span(&transfer.header, 1)).subspan(transfer.header_sent);
-      const std::size_t written = link.write(lane_, header);
-      if (written == 0) return moved;
-      moved = true;
-      transfer.header_sent += written;
-      use.sending_run = id_;
-      continue;
-    }
-    if (transfer.payload_sent < transfer.header.bytes) {
+    const auto header = std::as_bytes(std::span(&transfer.header, 1));
+    const std::span<const std::byte> payload(transfer.payload, transfer.header.bytes);
+    if (transfer.sent < header.size() + payload.size()) {
+      const std::size_t of_header = std::min(transfer.sent, header.size());
       const std::size_t written =
-          link.write(lane_, {transfer.payload + transfer.payload_sent, transfer.header.bytes - transfer.payload_sent});
+          link.write(lane_, header.subspan(of_header), payload.subspan(transfer.sent - of_header));
       if (written == 0) return moved;
       moved = true;
-      transfer.payload_sent += written;
+      transfer.sent += written;
+      use.sending_run = id_;
       continue;
     }
     use.sending_run = 0;
@@ -329,14 +324,18 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
   bool moved = false;
   while (state.done_bytes < total) {
     if (step.kind == StepKind::kRecvReduce) {
-      if (!reduce_arrived(step, state, total)) return moved;
+      if (!reduce_arrived(step, state, total)) break;
     } else {
       const std::size_t got =
           links_[step.peer]->read(lane_, {address(target) + state.done_bytes, total - state.done_bytes});
-      if (got == 0) return moved;
+      if (got == 0) break;
       state.done_bytes += got;
     }
     moved = true;
+  }
+  if (state.done_bytes < total) {
+    links_[step.peer]->expect(lane_, total - state.done_bytes);
+    return moved;
   }
   end_transfer(step.peer);
   state.advance();

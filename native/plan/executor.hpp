@@ -68,8 +68,7 @@ class PlanRun final : public Run {
   struct Outgoing {
     TransferHeader header;
     const std::byte* payload = nullptr;
-    std::size_t header_sent = 0;
-    std::size_t payload_sent = 0;
+    std::size_t sent = 0;  // bytes of both
     std::uint32_t* busy = nullptr;  // counts the unsent transfers of the chunk
   };
   struct Outbound {

@@ -179,6 +179,40 @@ TEST_CASE("tcp: data that nobody consumes does not keep the sleeper awake") {
   receiver->disarm();
 }
 
+TEST_CASE("tcp: a sleeper is woken for what is expected, and not for less") {
+  SocketPair pair([] { return tcp_pair(); });
+  const auto sender = pair.link(0);
+  const auto receiver = pair.link(1);
+  const std::vector<std::byte> bytes(1000);
+  std::size_t expected = 1000;
+  std::size_t enough = 1000;
+  SUBCASE("with nothing before") {}
+  SUBCASE("behind the rest of what was seen") {
+    REQUIRE(sender->write(1, std::span(bytes).first(3)) == 3);
+    REQUIRE(arrive(*receiver, 1, 3));
+    enough -= 3;
+  }
+  SUBCASE("more than is ever there at once") {
+    expected = std::size_t{1} << 30;
+    enough = std::size_t{1} << 18;
+  }
+  receiver->expect(1, expected);
+  while (receiver->arm()) {
+  }
+  std::vector<pollfd> fds;
+  receiver->add_wait_fds(fds);
+  const auto send = [&](std::size_t size) {
+    while (size > 0) size -= sender->write(1, std::span(bytes).first(std::min(size, bytes.size())));
+  };
+  send(enough - 1);
+  REQUIRE(sender->write(2, std::span(bytes).first(1)) == 1);
+  REQUIRE(::poll(fds.data(), fds.size(), kHangMilliseconds) == 1);
+  CHECK(fds[1].revents == 0);
+  CHECK(fds[2].revents == POLLIN);
+  send(1);
+  CHECK(::poll(&fds[1], 1, kHangMilliseconds) == 1);
+}
+
 TEST_CASE("tcp: a full socket is waited for until it is writable") {
   SocketPair pair([] { return tcp_pair(4096); });
   const auto sender = pair.link(0);

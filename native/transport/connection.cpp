@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -18,6 +19,9 @@ namespace {
 
 // The heartbeat finds a silent peer long before; this is for processes in which it cannot run.
 constexpr unsigned kUserTimeoutMilliseconds = 30'000;
+
+// A sleeper is woken when so much is there, though it waits for more: it reduces this while the rest is on its way.
+constexpr std::size_t kMostAtOnce = 256 * 1024;
 
 bool is_temporary(int error_number) {
   return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
@@ -66,14 +70,20 @@ void Connection::limit_unsent(unsigned bytes) {
 }
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
+  if (std::exchange(was_full_, false)) return 0;
   std::array<iovec, 2> pieces{
       {{const_cast<std::byte*>(header.data()), header.size()}, {const_cast<std::byte*>(bytes.data()), bytes.size()}}};
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
   const ssize_t sent = ::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0 && !is_temporary(errno)) failure_.fail_with(errno);
-  return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  if (sent < 0) {
+    if (!is_temporary(errno)) failure_.fail_with(errno);
+    return 0;
+  }
+  const auto taken = static_cast<std::size_t>(sent);
+  was_full_ = taken < header.size() + bytes.size();
+  return taken;
 }
 
 std::span<const std::byte> Connection::peek() {
@@ -84,16 +94,26 @@ std::span<const std::byte> Connection::peek() {
 }
 
 void Connection::consume(std::size_t bytes) {
+  expected_ = 1;
   begin_ += bytes;
   shown_ = false;
 }
 
 std::size_t Connection::read(std::span<std::byte> out) {
+  expected_ = 1;
   if (buffered_bytes() == 0) return receive(out);
   const std::size_t taken = std::min(buffered_bytes(), out.size());
   std::memcpy(out.data(), buffer_.data() + begin_, taken);
   consume(taken);
   return taken + (taken < out.size() ? receive(out.subspan(taken)) : 0);
+}
+
+void Connection::wake_for_expected() {
+  const std::size_t missing = expected_ > buffered_bytes() ? expected_ - buffered_bytes() : 1;
+  const std::size_t wanted = std::min(missing, kMostAtOnce);
+  if (wanted == wakes_for_ || !is_tcp_) return;
+  const int bytes = static_cast<int>(wanted);
+  if (::setsockopt(fd(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0) wakes_for_ = wanted;
 }
 
 bool Connection::fill() {
@@ -115,9 +135,12 @@ std::span<std::byte> Connection::room() {
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {
-  if (ended_ || out.empty()) return 0;
+  if (ended_ || out.empty() || std::exchange(was_empty_, false)) return 0;
   const ssize_t got = ::recv(fd(), out.data(), out.size(), MSG_DONTWAIT);
-  if (got > 0) return static_cast<std::size_t>(got);
+  if (got > 0) {
+    was_empty_ = static_cast<std::size_t>(got) < out.size();
+    return static_cast<std::size_t>(got);
+  }
   if (got < 0 && is_temporary(errno)) return 0;
   ended_ = true;
   if (got == 0) {

@@ -43,6 +43,9 @@ class Connection {
   std::size_t read(std::span<std::byte> out);
   // Receives what fits behind the buffered bytes; true when something came.
   bool fill();
+  void expect(std::size_t bytes) { expected_ = bytes; }
+  // Before a sleep: has the kernel wake it for what is expected, and not for less.
+  void wake_for_expected();
   // A connection whose buffer is full waits for its reader, not for its peer.
   bool wants_bytes() const { return !ended_ && buffered_bytes() < kBufferBytes; }
   // Nothing more can be received.
@@ -65,6 +68,12 @@ class Connection {
   std::size_t end_ = 0;
   bool shown_ = false;  // `peek` returned all of the buffer, and none of it was consumed
   bool ended_ = false;
+  std::size_t expected_ = 1;
+  std::size_t wakes_for_ = 1;
+  // The last call found less room, or fewer bytes, than it was given: the next one does not ask the kernel. What the
+  // kernel has by then is found by the call after that, or by who polls.
+  bool was_full_ = false;
+  bool was_empty_ = false;
 };
 
 }  // namespace ringcore::transport

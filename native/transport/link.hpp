@@ -37,6 +37,7 @@ class Link {
   virtual std::size_t write(int lane, std::span<const std::byte> bytes) = 0;
   // The same with two pieces, one behind the other.
   virtual std::size_t write(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) {
+    if (first.empty()) return write(lane, rest);
     const std::size_t taken = write(lane, first);
     return taken < first.size() || rest.empty() ? taken : taken + write(lane, rest);
   }
@@ -50,6 +51,10 @@ class Link {
 
   // Moves arrived bytes to `out` and returns how many: 0 when nothing has arrived. May skip the copy that `peek` needs.
   virtual std::size_t read(int lane, std::span<std::byte> out) = 0;
+
+  // The caller waits for so many bytes on the lane, which are sure to come: a sleeper need not be woken for fewer. Holds
+  // until some are taken.
+  virtual void expect([[maybe_unused]] int lane, [[maybe_unused]] std::size_t bytes) {}
 
   // Where a link also carries messages from memory to memory, past the streams. The n-th one that is sent on a lane and a
   // channel meets the n-th one that the peer receives there, which must be as large; no channel waits for another. The

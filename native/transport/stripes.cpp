@@ -21,12 +21,17 @@ Stripes::Stripes(std::vector<Fd> sockets, LinkFailure& failure) : heads_(sockets
   for (Connection& connection : connections_) connection.limit_unsent(kUnsentBytes);
 }
 
-std::size_t Stripes::write(std::span<const std::byte> bytes) {
+std::size_t Stripes::write(std::span<const std::byte> first, std::span<const std::byte> rest) {
   if (!is_striped()) {
-    const std::size_t taken = connections_.front().send({}, bytes);
-    short_write_ = taken < bytes.size();
+    const std::size_t taken = connections_.front().send(first, rest);
+    short_write_ = taken < first.size() + rest.size();
     return taken;
   }
+  const std::size_t taken = write_blocks(first);
+  return taken < first.size() || rest.empty() ? taken : taken + write_blocks(rest);
+}
+
+std::size_t Stripes::write_blocks(std::span<const std::byte> bytes) {
   const std::size_t asked = bytes.size();
   while (!bytes.empty()) {
     if (outgoing_.left == 0) {
@@ -108,6 +113,9 @@ std::size_t Stripes::read(std::span<std::byte> out) {
 bool Stripes::fill() {
   bool news = false;
   for (Connection& connection : connections_) news |= connection.fill();
+  if (!news) {
+    for (Connection& connection : connections_) connection.wake_for_expected();
+  }
   return news;
 }
 

@@ -22,14 +22,18 @@ class Stripes {
   // Takes the sockets of one lane, at least one. Throws as Connection does.
   Stripes(std::vector<Fd> sockets, LinkFailure& failure);
 
-  // As those of Link. What one call of `write` is given arrives contiguously for `peek` as far as it is no longer than
+  // As those of Link. Each piece that a call of `write` is given arrives contiguously for `peek` as far as it is no longer than
   // kMaxBlockBytes, and longer data in pieces that are multiples of 64 bytes.
   static constexpr std::size_t kMaxBlockBytes = 64 * 1024;
-  std::size_t write(std::span<const std::byte> bytes);
+  std::size_t write(std::span<const std::byte> first, std::span<const std::byte> rest);
   std::span<const std::byte> peek();
   void consume(std::size_t bytes);
   std::size_t read(std::span<std::byte> out);
   bool blocked() const { return short_write_; }
+  void expect(std::size_t bytes) {
+    if (!is_striped()) connections_.front().expect(bytes);
+  }
+  // Takes what has arrived; false when there was nothing, and the kernel will wake a sleeper.
   bool fill();
   bool ended() const;
   // `open`: the link has not failed, so that it takes bytes as well.
@@ -55,6 +59,7 @@ class Stripes {
   };
 
   bool is_striped() const { return connections_.size() > 1; }
+  std::size_t write_blocks(std::span<const std::byte> bytes);
   bool begin_block(std::span<const std::byte>& bytes);
   bool find_next_block();
 

@@ -30,12 +30,16 @@ class TcpLink final : public Link {
     }
   }
 
-  std::size_t write(int lane, std::span<const std::byte> bytes) override {
-    return failure_.reason || bytes.empty() ? 0 : lane_of(lane).write(bytes);
+  std::size_t write(int lane, std::span<const std::byte> bytes) override { return write(lane, bytes, {}); }
+  // One packet where they fit into one.
+  std::size_t write(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) override {
+    return failure_.reason || (first.empty() && rest.empty()) ? 0 : lane_of(lane).write(first, rest);
   }
   std::span<const std::byte> peek(int lane) override { return lane_of(lane).peek(); }
   void consume(int lane, std::size_t bytes) override { lane_of(lane).consume(bytes); }
   std::size_t read(int lane, std::span<std::byte> out) override { return lane_of(lane).read(out); }
+
+  void expect(int lane, std::size_t bytes) override { lane_of(lane).expect(bytes); }
 
   std::optional<std::string> failure() const override { return failure_.reason; }
 
