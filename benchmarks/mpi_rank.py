@@ -1,6 +1,6 @@
 """One rank of the comparison with the MPI that ringcore runs over; `run.py mpi` starts it under that MPI's launcher.
 
-    RINGCORE_TRANSPORT=mpi mpiexec -n 2 python mpi_rank.py MAX_BYTES
+    RINGCORE_TRANSPORT=mpi|auto mpiexec -n 2 python mpi_rank.py MAX_BYTES
 
 In-place float32 sum, blocking calls, one thread a rank, each rank on a core of its own while there are enough. ringcore
 and MPI_Allreduce, through mpi4py, take turns sample by sample. Rank 0 prints one JSON line a size: the median time of a

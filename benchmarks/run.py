@@ -1,7 +1,7 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
     python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [mxnet]
-                             [parameter_server] [mpi] [OPTIONS]
+                             [parameter_server] [mpi] [mpi_hosts] [OPTIONS]
 
 Without names the first four run; the others need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
@@ -19,14 +19,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.mpis import PACKAGES, RINGCORE, installed, only_packages  # noqa: E402
+from support.mpis import PACKAGES, RINGCORE, Mpi, installed, only_packages  # noqa: E402
 
 RESULTS = HERE / "results"
 PLOT = HERE.parent / "docs" / "images" / "allreduce.png"
@@ -155,33 +155,75 @@ def allreduce_of(ranks: int, options: argparse.Namespace) -> None:
 
 
 def mpi(options: argparse.Namespace) -> None:
-    """An allreduce of ringcore that goes over an MPI, beside that MPI's own, in the same ranks."""
-    found: dict[str, dict[int, dict[str, list[float]]]] = {name: {} for name in PACKAGES}
-    with tempfile.TemporaryDirectory() as folder:
-        variables = {"PYTHONPATH": str(only_packages(RINGCORE, Path(folder))), "RINGCORE_TRANSPORT": "mpi"}
-        for repeat, name in itertools.product(range(options.repeats), PACKAGES):
-            print(f"mpi, repeat {repeat + 1}: {name}", flush=True)
-            library = installed(name)
+    """An allreduce of ringcore under an MPI's launcher, beside that MPI's own, in the same ranks of one host."""
+    for ranks, transport in itertools.product(options.ranks, ("mpi", "auto")):
+
+        def start(library: Mpi, environ: dict[str, str], ranks: int = ranks) -> Iterator[dict[str, Any]]:
             worker = [str(library.programs / "python"), "mpi_rank.py", str(options.max_bytes)]
-            for line in lines_of([*library.launch(2), *worker], library.programs, **variables):
-                by_way = found[name].setdefault(line["bytes"], {})
+            return lines_of([*library.launch(ranks), *worker], library.programs, **environ)
+
+        compare_mpi(f"mpi-{transport}-{ranks}-ranks", f"{ranks} ranks of one host", transport, start, options.repeats)
+
+
+def mpi_hosts(options: argparse.Namespace) -> None:
+    """The same with one rank on each of two hosts, started over ssh."""
+    from support.namespaces import environ_with_ssh, namespaces
+
+    with namespaces(2, rate="1gbit") as hosts:
+        names = ",".join(host.name for host in hosts)
+
+        def start(library: Mpi, environ: dict[str, str]) -> Iterator[dict[str, Any]]:
+            passed = [*environ, "FI_PROVIDER"]
+            where = ["-hosts", names, "-ppn", "1", "-launcher", "ssh", "-genvlist", ",".join(["PATH", *passed])]
+            if library.name == "Open MPI":
+                where = [
+                    "--host",
+                    names,
+                    "--mca",
+                    "btl_tcp_if_include",
+                    "eth0",
+                    *(w for v in passed for w in ("-x", v)),
+                ]
+            worker = [str(library.programs / "python"), str(HERE / "mpi_rank.py"), str(options.max_bytes)]
+            done = hosts[0].run(
+                [*library.launch(2), *where, *worker], timeout=LIMIT_S,
+                env=environ_with_ssh(hosts[0], {**os.environ, **library.environ(), **environ}),
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise SystemExit(f"{library.name} failed:\n{done.stdout}\n{done.stderr}")
+            yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+
+        compare_mpi("mpi-2-hosts", "One rank on each of 2 hosts, 1 Gbit/s", "mpi", start, options.repeats)
+
+
+def compare_mpi(
+    name: str,
+    title: str,
+    transport: str,
+    start: Callable[[Mpi, dict[str, str]], Iterator[dict[str, Any]]],
+    repeats: int,
+) -> None:
+    """Every MPI in turns."""
+    found: dict[str, dict[int, dict[str, list[float]]]] = {each: {} for each in PACKAGES}
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {"PYTHONPATH": str(only_packages(RINGCORE, Path(folder))), "RINGCORE_TRANSPORT": transport}
+        for repeat, each in itertools.product(range(repeats), PACKAGES):
+            print(f"{name}, repeat {repeat + 1}: {each}", flush=True)
+            for line in start(installed(each), environ):
+                by_way = found[each].setdefault(line["bytes"], {})
                 for way, median in line["median_us"].items():
                     by_way.setdefault(way, []).append(median)
     rows, cells = [], []
     for size in found["MPICH"]:
         cell = [str(size)]
-        for name, by_size in found.items():
+        for each, by_size in found.items():
             times = by_size[size]
-            rows += [
-                {"ranks": 2, "mpi": name, "library": way, "bytes": size, "microseconds": v} for way, v in times.items()
-            ]
+            rows += [{"mpi": each, "library": way, "bytes": size, "microseconds": v} for way, v in times.items()]
             ratios = [a / b for a, b in zip(times["ringcore"], times["MPI_Allreduce"], strict=True)]
             cell += [f"{statistics.median(v):.4g}" for v in times.values()] + [spread(ratios)]
         cells.append(cell)
-    header = ["bytes", *(column for name in PACKAGES for column in ("ringcore", name, "ratio"))]
-    record(
-        "mpi-2-ranks", rows, "2 ranks of one host, `RINGCORE_TRANSPORT=mpi`, microseconds:\n\n" + table(header, cells)
-    )
+    header = ["bytes", *(column for each in PACKAGES for column in ("ringcore", each, "ratio"))]
+    record(name, rows, f"{title}, `RINGCORE_TRANSPORT={transport}`, microseconds:\n\n{table(header, cells)}")
 
 
 def plot(results: dict[str, dict[int, list[float]]], ranks: int) -> None:
@@ -484,7 +526,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparisons = {
         each.__name__: each
-        for each in (allreduce, training, lightning, images, jax, tensorflow, keras, mxnet, parameter_server, mpi)
+        for each in (
+            allreduce,
+            training,
+            lightning,
+            images,
+            jax,
+            tensorflow,
+            keras,
+            mxnet,
+            parameter_server,
+            mpi,
+            mpi_hosts,
+        )
     }
     names = list(comparisons)
     parser.add_argument("what", nargs="*", choices=[*names, []])

@@ -2,6 +2,7 @@
 #include "buffer.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -14,6 +15,24 @@
 #include "register.hpp"
 
 namespace nb = nanobind;
+
+#if defined(Py_LIMITED_API) && Py_LIMITED_API + 0 < 0x030b0000
+// Of the stable ABI since Python 3.11, and the same before.
+struct Py_buffer {
+  void* buf;
+  PyObject* obj;
+  Py_ssize_t len, itemsize;
+  int readonly, ndim;
+  char* format;
+  Py_ssize_t *shape, *strides, *suboffsets;
+  void* internal;
+};
+extern "C" int PyObject_GetBuffer(PyObject* exporter, Py_buffer* view, int flags);
+extern "C" void PyBuffer_Release(Py_buffer* view);
+constexpr int PyBUF_WRITABLE = 0x1;
+constexpr int PyBUF_FORMAT = 0x4;
+constexpr int PyBUF_C_CONTIGUOUS = 0x38;
+#endif
 
 namespace ringcore::python {
 namespace {
@@ -36,30 +55,37 @@ constexpr std::int32_t kCpu = 1;
 constexpr std::int32_t kPinned = 3;
 constexpr std::int32_t kCuda = 2;
 
-// The exchange of the object's type; null when it offers none.
-const ExchangeApi* exchange_of(nb::handle array) {
-  static std::unordered_map<PyTypeObject*, const ExchangeApi*> known;
+// How objects of a type are looked at.
+struct Way {
+  const ExchangeApi* exchange = nullptr;  // null when the type offers none
+  bool is_numpy = false;  // numpy.ndarray itself, which keeps its memory as long as somebody refers to it
+};
+
+const Way& way_of(nb::handle array) {
+  static std::unordered_map<PyTypeObject*, Way> known;
   static PyTypeObject* last_type = nullptr;
-  static const ExchangeApi* last_api = nullptr;
+  static const Way* last = nullptr;
   PyTypeObject* type = Py_TYPE(array.ptr());
-  if (type == last_type) return last_api;
-  const auto found = known.find(type);
-  const ExchangeApi* api = nullptr;
-  if (found != known.end()) {
-    api = found->second;
-  } else {
-    const nb::object capsule =
-        nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), kExchangeAttribute, nb::none());
+  if (type == last_type) return *last;
+  auto found = known.find(type);
+  if (found == known.end()) {
+    const nb::handle object(reinterpret_cast<PyObject*>(type));
+    const nb::object capsule = nb::getattr(object, kExchangeAttribute, nb::none());
+    Way way;
     if (PyCapsule_IsValid(capsule.ptr(), kExchangeCapsule) != 0) {
-      api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kExchangeCapsule));
-      while (api != nullptr && api->major != 1) api = api->previous;
+      way.exchange = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kExchangeCapsule));
+      while (way.exchange != nullptr && way.exchange->major != 1) way.exchange = way.exchange->previous;
     }
+    const auto is = [&](const char* attribute, const char* value) {
+      return nb::getattr(object, attribute, nb::none()).equal(nb::str(value));
+    };
+    way.is_numpy = is("__module__", "numpy") && is("__name__", "ndarray");
     Py_INCREF(type);  // its address stays its own
-    known.emplace(type, api);
+    found = known.emplace(type, way).first;
   }
   last_type = type;
-  last_api = api;
-  return api;
+  last = &found->second;
+  return *last;
 }
 
 // Our code for a DLPack dtype, -1 when there is none.
@@ -87,8 +113,8 @@ struct Layout {
   int dims;
   const std::int64_t* shape;
   const std::int64_t* strides;  // null: contiguous
-  int dtype;                    // our code, -1: none
-  std::shared_ptr<void> held;   // see Buffer
+  int dtype;  // our code, -1: none
+  std::shared_ptr<void> held;  // see Buffer
   int device = engine::kHost;
   std::uintptr_t stream = 0;
 
@@ -138,6 +164,41 @@ std::optional<Layout> layout_of(const ExchangeApi& api, nb::handle array) {
   return layout;
 }
 
+// Our code for a format of the struct module, -1 when there is none.
+int code_of(const char* format, Py_ssize_t item_bytes) {
+  if (*format == '@' || *format == '=') ++format;
+  if (*format == '\0' || format[1] != '\0') return -1;
+  using Code = nb::dlpack::dtype_code;
+  const auto numeric = [item_bytes](Code code) {
+    return code_of(nb::dlpack::dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(item_bytes * 8), 1});
+  };
+  if (*format == '?') return numeric(Code::Bool);
+  if (std::strchr("efd", *format) != nullptr) return numeric(Code::Float);
+  if (std::strchr("bhilq", *format) != nullptr) return numeric(Code::Int);
+  if (std::strchr("BHILQ", *format) != nullptr) return numeric(Code::UInt);
+  return -1;
+}
+
+// By the buffer protocol, for a moment.
+std::optional<engine::Array> numpy_view(nb::handle array, bool writable) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) !=
+      0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const int dtype = code_of(view.format == nullptr ? "B" : view.format, view.itemsize);
+  std::optional<engine::Array> found;
+  if (dtype >= 0) {
+    const auto* extents = reinterpret_cast<const std::uint64_t*>(view.shape);  // none is negative
+    found = engine::Array{static_cast<std::byte*>(view.buf),
+                          engine::Shape::of(std::span(extents, static_cast<std::size_t>(view.ndim))),
+                          static_cast<DType>(dtype)};
+  }
+  PyBuffer_Release(&view);
+  return found;
+}
+
 // By the buffer protocol or DLPack.
 template <class Array>
 std::optional<Layout> exported_layout(nb::handle object) {
@@ -150,7 +211,7 @@ std::optional<Layout> exported_layout(nb::handle object) {
 Buffer describe(nb::handle array, bool writable) {
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) return nb::cast<const Buffer&>(array);
   std::optional<Layout> layout;
-  if (const ExchangeApi* api = exchange_of(array)) {
+  if (const ExchangeApi* api = way_of(array).exchange) {
     layout = layout_of(*api, array);
   } else {
     layout = writable ? exported_layout<nb::ndarray<nb::device::cpu>>(array)
@@ -169,7 +230,7 @@ Buffer describe(nb::handle array, bool writable) {
 
 }  // namespace
 
-std::optional<engine::Array> view_of(nb::handle array) {
+std::optional<engine::Array> view_of(nb::handle array, bool writable) {
   const auto view = [](const void* data, std::span<const std::uint64_t> shape, const auto& from) {
     return engine::Array{static_cast<std::byte*>(const_cast<void*>(data)), engine::Shape::of(shape),
                          static_cast<DType>(from.dtype), from.device, from.stream};
@@ -179,7 +240,9 @@ std::optional<engine::Array> view_of(nb::handle array) {
     if (buffer.dtype < 0 || !buffer.contiguous) return std::nullopt;
     return view(reinterpret_cast<const void*>(buffer.address), buffer.shape, buffer);
   }
-  const ExchangeApi* api = exchange_of(array);
+  const Way& way = way_of(array);
+  if (way.is_numpy) return numpy_view(array, writable);
+  const ExchangeApi* api = way.exchange;
   const std::optional<Layout> layout = api == nullptr ? std::nullopt : layout_of(*api, array);
   if (!layout || layout->dtype < 0 || !layout->contiguous()) return std::nullopt;
   const auto* extents = reinterpret_cast<const std::uint64_t*>(layout->shape);  // none is negative
@@ -187,7 +250,7 @@ std::optional<engine::Array> view_of(nb::handle array) {
 }
 
 std::optional<std::uintptr_t> current_stream(nb::handle array, int device) {
-  const ExchangeApi* api = exchange_of(array);
+  const ExchangeApi* api = way_of(array).exchange;
   return api == nullptr ? std::nullopt : stream_by(*api, device);
 }
 

@@ -27,9 +27,10 @@ struct Buffer {
   std::uintptr_t stream = 0;   // of that GPU, in which it is made
 };
 
-// Looks at a Buffer, or at an object of a type with DLPack's C exchange. nullopt for everything else, and for what is no
-// contiguous array in memory of the host or of a CUDA device, of a dtype that the engine knows.
-std::optional<engine::Array> view_of(nanobind::handle array);
+// Looks at a Buffer, at an array of numpy, or at an object of a type with DLPack's C exchange. nullopt for everything
+// else, for what is no contiguous array in memory of the host or of a CUDA device, of a dtype that the engine knows, and
+// for an array of numpy that may not be written where that is asked.
+std::optional<engine::Array> view_of(nanobind::handle array, bool writable);
 
 // The stream that the array's framework uses on a GPU at the moment, in this thread; nullopt where it does not tell.
 std::optional<std::uintptr_t> current_stream(nanobind::handle array, int device);

@@ -50,7 +50,7 @@ class PythonRuntime {
   PythonRuntime(Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                 const std::vector<PeerTuple>& peers, std::vector<int> host_of, capi::Place place,
                 engine::EngineSettings settings, Nanoseconds spin, const std::shared_ptr<transport::MpiWorld>& mpi)
-      : memory_(std::move(memory)) {
+      : size_(size), memory_(std::move(memory)) {
     engine::RuntimeConfig config;
     config.engine.rank = rank;
     config.engine.epoch = epoch;
@@ -94,6 +94,8 @@ class PythonRuntime {
     return *runtime_;
   }
 
+  bool is_alone() const;
+
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
   void abandon(std::shared_ptr<Operation> operation, nb::object memory) {
     free_abandoned();
@@ -132,6 +134,7 @@ class PythonRuntime {
 
   pid_t pid_ = ::getpid();
   int forks_ = forks;
+  int size_;
   std::shared_ptr<HostMemory> memory_;
   std::vector<Abandoned> abandoned_;  // outlives the engine
   std::shared_ptr<engine::Runtime> runtime_;
@@ -218,16 +221,17 @@ bool python_interrupted() {
   return PyErr_CheckSignals() != 0;
 }
 
-// Whether the calling thread is the only one that Python knows, but for ringcore's own.
-bool is_alone() {
-  // Never freed: it is asked until the interpreter ends.
-  static const auto& function = *new nb::object(nb::module_::import_("ringcore._context").attr("is_alone"));
-  return nb::cast<bool>(function());
+// Whether the calling thread is the only one that Python knows, but for the one that attends to this runtime.
+bool PythonRuntime::is_alone() const {
+  // What threading.active_count() counts, which takes as long as half of a small allreduce. Never freed: it is asked
+  // until the interpreter ends.
+  static const auto& threads = *new nb::dict(nb::module_::import_("threading").attr("_active"));
+  return PyDict_Size(threads.ptr()) <= (size_ > 1 ? 2 : 1);
 }
 
 bool PythonHandle::wait(double timeout_s) {
   if (!operation_->done()) {
-    const bool alone = is_alone();
+    const bool alone = runtime().is_alone();
     const double limit = timeout_s * static_cast<double>(kSecond);
     engine::Runtime& engine = runtime().get();
     bool done = false;
@@ -268,24 +272,24 @@ class UnsupportedArray : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-engine::Array array_of(nb::handle array) {
-  const std::optional<engine::Array> view = view_of(array);
+engine::Array array_of(nb::handle array, bool writable) {
+  const std::optional<engine::Array> view = view_of(array, writable);
   if (!view) throw UnsupportedArray("not a contiguous array of a dtype that ringcore knows");
   return *view;
 }
 
 // For what is done here and now.
-engine::Array host_array_of(nb::handle array) {
-  const engine::Array view = array_of(array);
+engine::Array host_array_of(nb::handle array, bool writable) {
+  const engine::Array view = array_of(array, writable);
   if (view.device != engine::kHost) throw UnsupportedArray("not in host memory");
   return view;
 }
 
 std::shared_ptr<Operation> make_operation(const engine::Call& call, nb::handle input, nb::handle output) {
-  const engine::Array source = array_of(input);
+  const engine::Array source = array_of(input, output.is_valid() && output.is(input));
   if (!output.is_valid()) return engine::make_operation(call, source, nullptr);
   if (output.is(input)) return engine::make_operation(call, source, &source);
-  const engine::Array target = array_of(output);
+  const engine::Array target = array_of(output, true);
   return engine::make_operation(call, source, &target);
 }
 
@@ -325,8 +329,8 @@ void register_runtime(nb::module_& module) {
   module.def(
       "copy",
       [](nb::handle source, nb::handle target) {
-        const engine::Array from = host_array_of(source);
-        const engine::Array to = host_array_of(target);
+        const engine::Array from = host_array_of(source, false);
+        const engine::Array to = host_array_of(target, true);
         const std::size_t bytes = from.shape.elements() * size_of(from.dtype);
         if (from.dtype != to.dtype || bytes != to.shape.elements() * size_of(to.dtype)) {
           throw UnsupportedArray("not of the target's dtype and number of elements");
@@ -364,7 +368,7 @@ void register_runtime(nb::module_& module) {
           "adasum_into",
           [](const PythonHandle& handle, std::size_t index, nb::handle target, double scale) {
             const Operation& gathered = handle.part(index);
-            const engine::Array to = host_array_of(target);
+            const engine::Array to = host_array_of(target, true);
             const std::size_t ranks = std::max<std::size_t>(gathered.result_rows.size(), 1);
             const std::size_t bytes = gathered.result.size() / ranks;
             if (to.dtype != gathered.descriptor.dtype || to.shape.elements() * size_of(to.dtype) != bytes) {
@@ -432,7 +436,7 @@ void register_runtime(nb::module_& module) {
             engine::Runtime& runtime = python_runtime.get();
             python_runtime.free_abandoned();
             {
-              const bool alone = blocking && is_alone();
+              const bool alone = blocking && python_runtime.is_alone();
               const nb::gil_scoped_release released;
               if (blocking) {
                 runtime.run(operation, python_interrupted, alone);

@@ -99,12 +99,6 @@ def context() -> Context:
     raise NotInitializedError("ringcore has not been initialized; call ringcore.init() first")
 
 
-def is_alone() -> bool:
-    """Whether the calling thread is the only one of this process that Python knows, but for ringcore's own."""
-    own = 0 if _context is None or _context.attention_thread is None else 1
-    return threading.active_count() <= 1 + own
-
-
 def init(comm: Any = None, *, settings: Settings | None = None, placement: Placement | None = None) -> None:
     """Find this process's place in the job, connect to the other ranks and start the engine.
 

@@ -8,7 +8,7 @@ from typing import Any
 from ringcore import adapter
 from ringcore._buffer import as_buffer, empty_like, result_of
 from ringcore._context import ProcessSet, context, global_process_set
-from ringcore.adapter import Buffer, Handle, ReduceOp
+from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
@@ -79,9 +79,14 @@ def allreduce(
 
 def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
-    buffers = (as_buffer(tensor, writable=True),)
-    name = name_or_next(name, "allreduce", options.get("process_set"))
-    adapter.allreduce(buffers, buffers, name, op=op, blocking=True, **options)
+    if name is None:
+        name = context().next_name("allreduce", options.get("process_set"))
+    arrays: tuple[Any] = (tensor,)
+    try:
+        adapter.allreduce(arrays, arrays, name, op=op, blocking=True, **options)
+    except UnsupportedArray:
+        arrays = (as_buffer(tensor, writable=True),)
+        adapter.allreduce(arrays, arrays, name, op=op, blocking=True, **options)
     return tensor
 
 

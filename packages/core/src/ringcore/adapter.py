@@ -137,9 +137,9 @@ def allreduce(
     """Reduce an array over all ranks; several as a group, which runs as a whole or not at all.
 
     Args:
-        sources: Contiguous arrays, all on one device: a `Buffer`, or an object of a type with DLPack's C exchange, such
-            as PyTorch's tensors. On a GPU the operation has ended when it was launched; what the caller's stream is
-            given after `wait` or `synchronize` runs behind it.
+        sources: Contiguous arrays, all on one device: a `Buffer`, an array of numpy, or an object of a type with
+            DLPack's C exchange, such as PyTorch's tensors. On a GPU the operation has ended when it was launched; what
+            the caller's stream is given after `wait` or `synchronize` runs behind it.
         targets: Where the results go, of the same shapes and dtypes; may be the same arrays.
         name: Identifies the operation on all ranks.
         op: Of `ReduceOp`.
@@ -174,7 +174,12 @@ def _adasum(
     result: object, finish: Finish | None, blocking: bool,
 ) -> Handle:  # fmt: skip
     """Gathers everybody's tensors; each rank combines them in the same way."""
-    rows = [_native.describe(source, False) for source in sources]
+    try:
+        rows = [
+            _native.describe(source, writable=source is target) for source, target in zip(sources, targets, strict=True)
+        ]
+    except TypeError:
+        raise UnsupportedArray("not an array in memory of the host that may be written") from None
     for row in rows:
         if row.dtype < 0 or not row.contiguous:
             raise UnsupportedArray("not a contiguous array of a dtype that ringcore knows")
