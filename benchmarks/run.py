@@ -156,13 +156,13 @@ def allreduce_of(ranks: int, options: argparse.Namespace) -> None:
 
 def mpi(options: argparse.Namespace) -> None:
     """An allreduce of ringcore under an MPI's launcher, beside that MPI's own, in the same ranks of one host."""
-    for ranks, transport in itertools.product(options.ranks, ("mpi", "auto")):
+    for ranks, (name, transport) in itertools.product(options.ranks, (("mpi", "mpi"), ("mpi-launched", "auto"))):
 
         def start(library: Mpi, environ: dict[str, str], ranks: int = ranks) -> Iterator[dict[str, Any]]:
             worker = [str(library.programs / "python"), "mpi_rank.py", str(options.max_bytes)]
             return lines_of([*library.launch(ranks), *worker], library.programs, **environ)
 
-        compare_mpi(f"mpi-{transport}-{ranks}-ranks", f"{ranks} ranks of one host", transport, start, options.repeats)
+        compare_mpi(f"{name}-{ranks}-ranks", f"{ranks} ranks of one host", transport, start, options.repeats)
 
 
 def mpi_hosts(options: argparse.Namespace) -> None:
