@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.starts import Findings, on, start, start_for
 
 WORKER = Path(__file__).with_name("worker.py")
 # Eight steps of sums in another order: some units in the last place of float64.
 ROUNDING = 1e-13
 
 
-Findings = dict[str, list[dict[str, Any]]]
-
-
-def start(folder: Path, ranks: int, *cases: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run cases of the worker, one after the other."""
-    command = [sys.executable, "-m", "ringcore", "run", "-np", str(ranks), sys.executable, str(WORKER), str(folder)]
-    return subprocess.run(
-        [*command, *cases], capture_output=True, text=True, timeout=110, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-    )  # fmt: skip
-
-
-def start_for(ranks: int, transport: str, *cases: str) -> Callable[[pytest.TempPathFactory], Findings]:
-    """A fixture: what each rank found, by case. One start of the ranks serves all cases."""
-
-    @pytest.fixture(scope="module")
-    def found(tmp_path_factory: pytest.TempPathFactory) -> Findings:
-        folder = tmp_path_factory.mktemp(f"{transport}-{ranks}")
-        done = start(folder, ranks, *cases, RINGCORE_TRANSPORT=transport)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return {
-            case: [json.loads((folder / f"{case}.{rank}.json").read_text()) for rank in range(ranks)] for case in cases
-        }
-
-    return found
-
-
 TRAINING = ["sgd", "adamw", "accumulate", "clip"]
 two = start_for(
-    2, "shm", "operations", *TRAINING, "states", "mistakes", "changed_models", "amp", "rounds", "uneven",
+    WORKER, 2, "shm", "operations", *TRAINING, "states", "mistakes", "changed_models", "amp", "rounds", "uneven",
     "differentiable", "gradcheck", "adasum", "compression", "sync_batch_norm", "groups", "grouped_rows", "compiled",
 )  # fmt: skip
-three = start_for(3, "shm", "operations", *TRAINING, "uneven", "gradcheck", "sparse")
+three = start_for(WORKER, 3, "shm", "operations", *TRAINING, "uneven", "gradcheck", "sparse")
 # Over TCP buckets are reduced during backward; in shared memory only where the machine has a core to spare for it.
-tcp = start_for(2, "tcp", "operations", *TRAINING, "mistakes", "rounds")
-
-
-@pytest.fixture
-def results(request: pytest.FixtureRequest) -> Findings:
-    """Of the start that the test names."""
-    return dict(request.getfixturevalue(request.param))
-
-
-def on(*starts: str) -> pytest.MarkDecorator:
-    """Run a test on what these starts found."""
-    return pytest.mark.parametrize("results", starts, indirect=True)
+tcp = start_for(WORKER, 2, "tcp", "operations", *TRAINING, "mistakes", "rounds")
 
 
 @on("two", "three", "tcp")
@@ -138,7 +98,7 @@ def test_ranks_with_different_numbers_of_batches_join(results: Findings) -> None
 
 
 def test_an_exception_in_a_hook_of_one_rank_ends_all(tmp_path: Path) -> None:
-    done = start(tmp_path, 2, "fails_in_a_hook")
+    done = start(WORKER, tmp_path, 2, "fails_in_a_hook")
     assert done.returncode == 1
     assert "ValueError: not this gradient" in done.stderr
     assert "rank 1 has left (it raised ValueError: not this gradient)" in done.stdout + done.stderr
