@@ -353,36 +353,71 @@ def parameter_server(session: nox.Session) -> None:
 # ---- Testing ----
 
 
-def run_pytest(session: nox.Session, framework: str, what: str, *paths: str) -> None:
+def pytest_command(framework: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Runs tests in a framework's environment; and the variables for it."""
+    python = environment_binary(framework, "python")
+    variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "KERAS_BACKEND": adapter_of(framework)}
+    return [str(python), "-m", "pytest", *arguments], variables
+
+
+def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str) -> None:
     """Run tests in a framework's environment."""
     session.log(f"testing {what}")
-    backend = {"KERAS_BACKEND": adapter_of(framework)}
-    in_environment(session, framework, "python", "-m", "pytest", *paths, *session.posargs, env=backend)
+    command, variables = pytest_command(framework, *arguments, *session.posargs)
+    session.run(*command, external=True, env=variables)
+
+
+def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) -> None:
+    """Run suites, each the arguments of `run_pytest`, two at a time; each shows what it printed when it has ended."""
+
+    def run(suite: tuple[str, ...]) -> bool:
+        framework, what, *arguments = suite
+        command, variables = pytest_command(framework, *arguments, *session.posargs)
+        done = subprocess.run(
+            command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        session.log(f"tested {what}:\n{done.stdout}")
+        return done.returncode == 0
+
+    suites = list(suites)
+    with ThreadPoolExecutor(2) as pool:
+        failed = [suite[1] for suite, well in zip(suites, pool.map(run, suites), strict=True) if not well]
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
+
+
+# What waits for processors more than for anything else; the longest first.
+BESIDE_OTHERS = [
+    ("torch", "the Lightning strategies", "packages/lightning/tests"),
+    *(
+        (name, f"conformance with {name}", "tests/conformance", f"-k={name} or keras")
+        for name in ("jax", "tensorflow", "mxnet")
+    ),
+    ("torch", "conformance with PyTorch and the engine alone", "tests/conformance"),
+    ("jax", "the JAX adapter", "packages/jax/tests"),
+    ("torch", "the PyTorch adapter", "packages/torch/tests"),
+    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
+    *((name, f"Keras on {name}", "packages/keras/tests") for name in ("torch", "jax", "tensorflow")),
+    ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
+    ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
+    ("mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py"),
+    ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
+    ("tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests", "-k=not 3-tcp"),
+    ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
+    ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
+]  # fmt: skip
 
 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in FRAMEWORKS)])
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
+    # Alone: what tells a lost rank from a slow one, and what sees the whole machine.
     run_pytest(session, "torch", "the core package", "packages/core/tests")
-    run_pytest(session, "torch", "the PyTorch adapter", "packages/torch/tests")
-    run_pytest(session, "torch", "the Lightning strategies", "packages/lightning/tests")
-    run_pytest(session, "torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py")
-    run_pytest(session, "torch", "what crosses the packages: conformance, packaging, README", "tests")
-    run_pytest(session, "torch", "Keras on PyTorch", "packages/keras/tests")
-    run_pytest(session, "jax", "the JAX adapter", "packages/jax/tests")
-    run_pytest(session, "jax", "Keras on JAX", "packages/keras/tests")
-    run_pytest(session, "tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests")
-    run_pytest(session, "tensorflow", "Keras on TensorFlow", "packages/keras/tests")
-    run_pytest(session, "tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py")
-    run_pytest(session, "mxnet", "the MXNet adapter", "packages/mxnet/tests")
-    run_pytest(session, "mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py")
-    for framework in ("jax", "tensorflow", "mxnet"):
-        what = f"conformance and examples with {framework}"
-        run_pytest(session, framework, what, "tests/conformance", "tests/test_examples.py", f"-k={framework} or keras")
-    run_pytest(session, "mxnet", "the comparison with parameter servers", "tests/benchmarks")
-    what = "the TensorFlow adapter, oldest version"
-    run_pytest(session, "tensorflow-oldest", what, "packages/tensorflow/tests", "-k=not 3-tcp")
+    beside = [f"--ignore={path}" for framework, _, path, *_ in BESIDE_OTHERS if framework == "torch"]
+    run_pytest(session, "torch", "what crosses the packages: faults, launchers, packaging, README", "tests", *beside)
+    run_side_by_side(session, BESIDE_OTHERS)
 
 
 @nox.session(python=PYTHON)

@@ -68,7 +68,7 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             results = ranks.run(run_cases, size, directory, adapter, **place, limit_s=60)
     else:
         env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS[adapter]) if adapter in GPUS else {})}
-        results = ranks.run(run_cases, size, directory, adapter, env=env, limit_s=60)
+        results = ranks.run(run_cases, size, directory, adapter, env=env, limit_s=100)
     for rank, result in enumerate(results):
         if transport == "hosts":
             expected = ["shm" if peer // 2 == rank // 2 else "tcp" for peer in range(size)]

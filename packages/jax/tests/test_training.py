@@ -21,7 +21,7 @@ def run(function, size: int, folder: Path, *args, **env: str) -> list:
     return ranks.run(function, size, folder, *args, env={"JAX_PLATFORMS": "cpu", **env}, limit_s=100)
 
 
-def trains(kind: str, dtype: str, steps: int) -> dict:
+def trains(kinds: list[str], dtype: str, steps: int) -> dict:
     import hashlib
 
     import jax
@@ -32,69 +32,82 @@ def trains(kind: str, dtype: str, steps: int) -> dict:
     jax.config.update("jax_enable_x64", dtype == "float64")
     ring.init()
     me, size, batch = ring.rank(), ring.size(), 4
-    passes = 3 if kind == "accumulate" else 1
-    plain = {"sgd": optax.sgd(0.05, momentum=0.9), "adam": optax.adam(1e-2)}.get(kind, optax.sgd(0.02))
-    if kind == "clip":
-        plain = optax.chain(optax.clip_by_global_norm(0.5), plain)
 
-    def start(seed):
-        first, second = jax.random.split(jax.random.key(seed))
-        return {
-            "hidden": {"w": jax.random.normal(first, (6, 16), dtype) / 3, "b": jnp.zeros(16, dtype)},
-            "out": jax.random.normal(second, (16, 3), dtype) / 4,
-        }
+    def train(kind: str) -> dict:
+        passes = 3 if kind == "accumulate" else 1
+        plain = {"sgd": optax.sgd(0.05, momentum=0.9), "adam": optax.adam(1e-2)}.get(kind, optax.sgd(0.02))
+        if kind == "clip":
+            plain = optax.chain(optax.clip_by_global_norm(0.5), plain)
 
-    def loss(params, inputs):
-        hidden = jnp.tanh(inputs @ params["hidden"]["w"] + params["hidden"]["b"])
-        return jnp.mean((hidden @ params["out"] - jnp.sin(inputs[:, :3])) ** 2)
+        def start(seed):
+            first, second = jax.random.split(jax.random.key(seed))
+            return {
+                "hidden": {"w": jax.random.normal(first, (6, 16), dtype) / 3, "b": jnp.zeros(16, dtype)},
+                "out": jax.random.normal(second, (16, 3), dtype) / 4,
+            }
 
-    options = {"gradient_predivide_factor": 2.0} if kind == "predivided" else {}
-    optimizer = ring.DistributedOptimizer(plain, backward_passes_per_step=passes, **options)
-    params = ring.broadcast_parameters(start(me), root_rank=size - 1)
-    reference = start(size - 1)
-    state, reference_state = optimizer.init(params), plain.init(reference)
+        def loss(params, inputs):
+            hidden = jnp.tanh(inputs @ params["hidden"]["w"] + params["hidden"]["b"])
+            return jnp.mean((hidden @ params["out"] - jnp.sin(inputs[:, :3])) ** 2)
 
-    @jax.jit
-    def step(params, state, inputs):
-        updates, state = optimizer.update(jax.grad(loss)(params, inputs), state, params)
-        return optax.apply_updates(params, updates), state
+        options = {"gradient_predivide_factor": 2.0} if kind == "predivided" else {}
+        optimizer = ring.DistributedOptimizer(plain, backward_passes_per_step=passes, **options)
+        params = ring.broadcast_parameters(start(me), root_rank=size - 1)
+        reference = start(size - 1)
+        state, reference_state = optimizer.init(params), plain.init(reference)
 
-    @jax.jit
-    def reference_step(params, state, inputs):
-        updates, state = plain.update(jax.grad(sum_of_losses)(params, inputs), state, params)
-        return optax.apply_updates(params, updates), state
+        @jax.jit
+        def step(params, state, inputs):
+            updates, state = optimizer.update(jax.grad(loss)(params, inputs), state, params)
+            return optax.apply_updates(params, updates), state
 
-    def sum_of_losses(params, inputs):
-        return sum(loss(params, part) for part in jnp.split(inputs, passes))
+        @jax.jit
+        def reference_step(params, state, inputs):
+            updates, state = plain.update(jax.grad(sum_of_losses)(params, inputs), state, params)
+            return optax.apply_updates(params, updates), state
 
-    for number in range(steps):
-        # One step of the reference takes the batches of all ranks and passes.
-        inputs = jax.random.normal(jax.random.key(number), (passes, size, batch, 6), dtype)
-        for part in range(passes):
-            params, state = step(params, state, inputs[part, me])
-        reference, reference_state = reference_step(reference, reference_state, inputs.reshape(-1, 6))
-    differences = jax.tree.leaves(jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, reference))
-    digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))).hexdigest()
-    moved = max(jax.tree.leaves(jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, start(size - 1))))
-    return {"difference": max(differences), "equal": len(set(ring.allgather_object(digest))) == 1, "moved": moved}
+        def sum_of_losses(params, inputs):
+            return sum(loss(params, part) for part in jnp.split(inputs, passes))
+
+        for number in range(steps):
+            # One step of the reference takes the batches of all ranks and passes.
+            inputs = jax.random.normal(jax.random.key(number), (passes, size, batch, 6), dtype)
+            for part in range(passes):
+                params, state = step(params, state, inputs[part, me])
+            reference, reference_state = reference_step(reference, reference_state, inputs.reshape(-1, 6))
+        differences = jax.tree.leaves(jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, reference))
+        digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))).hexdigest()
+        moved = max(jax.tree.leaves(jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, start(size - 1))))
+        return {"difference": max(differences), "equal": len(set(ring.allgather_object(digest))) == 1, "moved": moved}
+
+    return {kind: train(kind) for kind in kinds}
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "accumulate", "clip", "predivided"])
-@pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp")])
-def test_ranks_train_like_one_with_all_their_batches(tmp_path: Path, kind: str, size: int, transport: str) -> None:
-    for found in run(trains, size, tmp_path, kind, "float64", 12, RINGCORE_TRANSPORT=transport):
+KINDS = ["sgd", "adam", "accumulate", "clip", "predivided"]
+
+
+# One start of the ranks serves all kinds.
+@pytest.fixture(scope="module", params=[(2, "shm"), (3, "tcp")], ids=["2-shm", "3-tcp"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    size, transport = request.param
+    return run(trains, size, tmp_path_factory.mktemp("trained"), KINDS, "float64", 12, RINGCORE_TRANSPORT=transport)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_train_like_one_with_all_their_batches(trained: list[dict], kind: str) -> None:
+    for found in (of_rank[kind] for of_rank in trained):
         # Twelve steps of sums in another order: Adam divides by gradients' sizes, of which some are a thousandth.
         assert found["difference"] < (1e-11 if kind == "adam" else 1e-13)
         assert found["equal"], "the ranks' weights differ"
         assert found["moved"] > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_five_hundred_steps_in_float32(tmp_path: Path, kind: str) -> None:
-    for found in run(trains, 2, tmp_path, kind, "float32", 500):
-        # Each step rounds weights of about one by 6e-8, in one direction at worst.
-        assert found["difference"] < 500 * 6e-8
-        assert found["equal"], "the ranks' weights differ"
+def test_five_hundred_steps_in_float32(tmp_path: Path) -> None:
+    for found in run(trains, 2, tmp_path, ["sgd", "adam"], "float32", 500):
+        for kind in ("sgd", "adam"):
+            # Each step rounds weights of about one by 6e-8, in one direction at worst.
+            assert found[kind]["difference"] < 500 * 6e-8, kind
+            assert found[kind]["equal"], f"the ranks' weights differ: {kind}"
 
 
 def several_models() -> dict:

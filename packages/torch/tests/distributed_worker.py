@@ -1,16 +1,17 @@
-"""What one rank of a test of torch.distributed does: `python distributed_worker.py CASE FOLDER`.
+"""What one rank of a test of torch.distributed does: `python distributed_worker.py FOLDER CASE...`.
 
-It writes the case's findings to FOLDER/<rank>.json.
+It writes the findings of each case to FOLDER/<case>.<rank>.json.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-FOLDER = Path(sys.argv[2])
+FOLDER = Path(sys.argv[1])
 WIDTH = 200
 
 
@@ -400,18 +401,19 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def arguments() -> Iterator[tuple[str, Any]]:
-    """Of init_process_group, where no launcher says them: CASE FOLDER RANK SIZE."""
-    if len(sys.argv) > 3:
-        yield from {
-            "init_method": f"file://{FOLDER}/store", "rank": int(sys.argv[3]), "world_size": int(sys.argv[4]),
-        }.items()  # fmt: skip
+def arguments() -> dict[str, Any]:
+    """Of init_process_group, where no launcher says them: TEST_PLACE is "RANK SIZE"."""
+    if "TEST_PLACE" not in os.environ:
+        return {}
+    rank, size = map(int, os.environ["TEST_PLACE"].split())
+    return {"init_method": f"file://{FOLDER}/store", "rank": rank, "world_size": size}
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("ring", **dict(arguments()))
-    findings = CASES[sys.argv[1]]()
-    (FOLDER / f"{dist.get_rank()}.json").write_text(json.dumps(findings))
+    dist.init_process_group("ring", **arguments())
+    for name in sys.argv[2:]:
+        findings = CASES[name]()
+        (FOLDER / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(findings))
     dist.destroy_process_group()

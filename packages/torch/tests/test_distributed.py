@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.starts import Findings, on, read_findings, start, start_for
 
-WORKER = str(Path(__file__).with_name("distributed_worker.py"))
+WORKER = Path(__file__).with_name("distributed_worker.py")
 SUITE = str(Path(__file__).with_name("pytorch_suite.py"))
 LIMIT_S = 110
 ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -29,29 +29,29 @@ def output(command: list[str], **variables: str) -> str:
     return done.stdout
 
 
-def findings(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+COLLECTIVES = ["reductions", "messages", "groups"]
+BUILT_ON_IT = ["training", "sharding"]
+two = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "destroyed")
+three = start_for(WORKER, 3, "shm", *COLLECTIVES, *BUILT_ON_IT)
+tcp = start_for(WORKER, 3, "tcp", *COLLECTIVES)
 
 
-@pytest.mark.parametrize("case", ["reductions", "messages", "groups"])
-@pytest.mark.parametrize(("ranks", "transport"), [(2, "shm"), (3, "shm"), (3, "tcp")])
-def test_collectives_messages_and_groups(tmp_path: Path, case: str, ranks: int, transport: str) -> None:
-    output([*ringrun(ranks), WORKER, case, str(tmp_path)], RINGCORE_TRANSPORT=transport)
-    for found in findings(tmp_path, ranks):
+@on("two", "three", "tcp")
+@pytest.mark.parametrize("case", COLLECTIVES)
+def test_collectives_messages_and_groups(results: Findings, case: str) -> None:
+    for found in results[case]:
         assert all(found.values()), found
 
 
-@pytest.mark.parametrize("case", ["training", "sharding"])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_what_pytorch_builds_on_it(tmp_path: Path, case: str, ranks: int) -> None:
-    output([*ringrun(ranks), WORKER, case, str(tmp_path)])
-    for found in findings(tmp_path, ranks):
+@on("two", "three")
+@pytest.mark.parametrize("case", BUILT_ON_IT)
+def test_what_pytorch_builds_on_it(results: Findings, case: str) -> None:
+    for found in results[case]:
         assert all(found.values()), found
 
 
-def test_mistakes_are_explained_and_the_group_goes_on(tmp_path: Path) -> None:
-    output([*ringrun(2), WORKER, "mistakes", str(tmp_path)])
-    for rank, found in enumerate(findings(tmp_path, 2)):
+def test_mistakes_are_explained_and_the_group_goes_on(two: Findings) -> None:
+    for rank, found in enumerate(two["mistakes"]):
         assert f"rank 0 sent 2 elements, and rank {rank} has an output of 3 for them; give" in found["outputs"]
         assert "MismatchError: 'torch.0.all_gather." in found["outputs"]
         assert "needs an output of 4 elements, not 3" in found["single"]
@@ -69,41 +69,46 @@ def test_mistakes_are_explained_and_the_group_goes_on(tmp_path: Path) -> None:
 
 
 def test_groups_are_destroyed_and_made_again(tmp_path: Path) -> None:
-    before = set(os.listdir("/dev/shm"))
-    output([*ringrun(2), WORKER, "again", str(tmp_path)])
-    assert [found["totals"] for found in findings(tmp_path, 2)] == [[2.0] * 4] * 2
-    assert set(os.listdir("/dev/shm")) <= before
+    def shared() -> set[str]:
+        return {name for name in os.listdir("/dev/shm") if "ringcore" in name}
+
+    before = shared()
+    done = start(WORKER, tmp_path, 2, "again")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [found["totals"] for found in read_findings(tmp_path, 2, "again")["again"]] == [[2.0] * 4] * 2
+    assert shared() <= before
 
 
-def test_futures_end_when_their_group_is_destroyed(tmp_path: Path) -> None:
-    output([*ringrun(2), WORKER, "destroyed", str(tmp_path)])
-    for found in findings(tmp_path, 2):
+def test_futures_end_when_their_group_is_destroyed(two: Findings) -> None:
+    for found in two["destroyed"]:
         for said in found.values():
             assert "ShutdownError" in said or "PeerLostError" in said, found
 
 
 def test_under_torchrun(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    output([*torchrun, WORKER, "reductions", str(tmp_path)])
-    assert all(all(found.values()) for found in findings(tmp_path, 2))
+    output([*torchrun, str(WORKER), str(tmp_path), "reductions"])
+    assert all(all(found.values()) for found in read_findings(tmp_path, 2, "reductions")["reductions"])
 
 
 def test_groups_are_made_again_in_torchruns_store(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
-    output([*torchrun, WORKER, "again_in_one_store", str(tmp_path)], RINGCORE_TIMEOUT_S="20")
-    assert all(all(found.values()) for found in findings(tmp_path, 3))
+    case = "again_in_one_store"
+    output([*torchrun, str(WORKER), str(tmp_path), case], RINGCORE_TIMEOUT_S="20")
+    assert all(all(found.values()) for found in read_findings(tmp_path, 3, case)[case])
 
 
 def test_without_a_launcher(tmp_path: Path) -> None:
-    commands = [[sys.executable, WORKER, "groups", str(tmp_path), str(rank), "3"] for rank in range(3)]
-    ranks = [subprocess.Popen(command, env=ENVIRON, stderr=subprocess.PIPE, text=True) for command in commands]
+    command = [sys.executable, str(WORKER), str(tmp_path), "groups"]
+    environs = [{**ENVIRON, "TEST_PLACE": f"{rank} 3"} for rank in range(3)]
+    ranks = [subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) for environ in environs]
     try:
         errors = [rank.communicate(timeout=LIMIT_S)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * 3, errors
-    assert all(all(found.values()) for found in findings(tmp_path, 3))
+    assert all(all(found.values()) for found in read_findings(tmp_path, 3, "groups")["groups"])
 
 
 def test_import_torch_alone_loads_nothing_of_ringcore() -> None:

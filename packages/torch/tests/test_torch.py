@@ -2,75 +2,53 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.starts import Findings, on, start, start_for
 
 WORKER = Path(__file__).with_name("worker.py")
 # Eight steps of sums in another order: some units in the last place of float64.
 ROUNDING = 1e-13
 
 
-def start(case: str, folder: Path, ranks: int = 2, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a case of the worker to its end."""
-    command = [
-        sys.executable,
-        "-m",
-        "ringcore",
-        "run",
-        "-np",
-        str(ranks),
-        sys.executable,
-        str(WORKER),
-        case,
-        str(folder),
-    ]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=110, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-    )  # fmt: skip
+TRAINING = ["sgd", "adamw", "accumulate", "clip"]
+two = start_for(
+    WORKER, 2, "shm", "operations", *TRAINING, "states", "mistakes", "changed_models", "amp", "rounds", "uneven",
+    "differentiable", "gradcheck", "adasum", "compression", "sync_batch_norm", "groups", "grouped_rows", "compiled",
+)  # fmt: skip
+three = start_for(WORKER, 3, "shm", "operations", *TRAINING, "uneven", "gradcheck", "sparse")
+# Over TCP buckets are reduced during backward; in shared memory only where the machine has a core to spare for it.
+tcp = start_for(WORKER, 2, "tcp", "operations", *TRAINING, "mistakes", "rounds")
 
 
-def run(case: str, folder: Path, ranks: int = 2, **variables: str) -> list[dict[str, Any]]:
-    """Run a case of the worker; returns what each rank found."""
-    done = start(case, folder, ranks, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
-
-
-@pytest.mark.parametrize(("ranks", "transport"), [(2, "shm"), (3, "shm"), (2, "tcp")])
-def test_every_operation_on_every_dtype(tmp_path: Path, ranks: int, transport: str) -> None:
-    for found in run("operations", tmp_path, ranks, RINGCORE_TRANSPORT=transport):
+@on("two", "three", "tcp")
+def test_every_operation_on_every_dtype(results: Findings) -> None:
+    for found in results["operations"]:
         assert found["wrong"] == []
 
 
-# Over TCP buckets are reduced during backward; in shared memory only where the machine has a core to spare for it.
-TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
-
-
-@pytest.mark.parametrize("case", ["sgd", "adamw", "accumulate", "clip"])
-@pytest.mark.parametrize(("ranks", "transport"), [(2, "shm"), (3, "shm"), (2, "tcp")])
-def test_ranks_train_like_one_with_all_their_batches(tmp_path: Path, case: str, ranks: int, transport: str) -> None:
-    for found in run(case, tmp_path, ranks, RINGCORE_TRANSPORT=transport):
+@on("two", "three", "tcp")
+@pytest.mark.parametrize("case", TRAINING)
+def test_ranks_train_like_one_with_all_their_batches(results: Findings, case: str) -> None:
+    for found in results[case]:
         assert found["difference"] < ROUNDING
         assert found["equal"], "the ranks' weights differ"
         assert found["nobody"], "a layer that no rank used got a gradient"
         assert found["class"], "the wrapped optimizer is not of its own class any more"
 
 
-def test_optimizer_state_is_broadcast(tmp_path: Path) -> None:
-    for found in run("states", tmp_path):
+def test_optimizer_state_is_broadcast(two: Findings) -> None:
+    for found in two["states"]:
         assert all(found.values()), found
 
 
-@TRANSPORTS
-def test_mistakes_are_explained_and_training_goes_on(tmp_path: Path, transport: str) -> None:
-    for found in run("mistakes", tmp_path, RINGCORE_TRANSPORT=transport):
+@on("two", "tcp")
+def test_mistakes_are_explained_and_training_goes_on(results: Findings) -> None:
+    for found in results["mistakes"]:
         assert "backward_passes_per_step = 1" in found["twice"]
         assert "call optimizer.synchronize() before clipping" in found["clipped"]
         assert "float32" in found["complex"]
@@ -80,8 +58,8 @@ def test_mistakes_are_explained_and_training_goes_on(tmp_path: Path, transport: 
         assert found["equal"]
 
 
-def test_models_that_change_after_wrapping(tmp_path: Path) -> None:
-    for found in run("changed_models", tmp_path):
+def test_models_that_change_after_wrapping(two: Findings) -> None:
+    for found in two["changed_models"]:
         assert "'weight' was a parameter of torch.float32 on the CPU when its optimizer was wrapped" in found.pop(
             "moved"
         )
@@ -90,60 +68,60 @@ def test_models_that_change_after_wrapping(tmp_path: Path) -> None:
         assert all(found.values()), found
 
 
-def test_grad_scaler_and_autocast(tmp_path: Path) -> None:
-    for found in run("amp", tmp_path):
+def test_grad_scaler_and_autocast(two: Findings) -> None:
+    for found in two["amp"]:
         # The infinity of rank 1 halves the scale of all ranks.
         assert found == {f"unscales {how}": [[1024.0, 512.0, 512.0, 512.0], True, True] for how in (False, True)}
 
 
-@TRANSPORTS
-def test_rounds_that_end_in_other_ways(tmp_path: Path, transport: str) -> None:
-    for found in run("rounds", tmp_path, RINGCORE_TRANSPORT=transport):
+@on("two", "tcp")
+def test_rounds_that_end_in_other_ways(results: Findings) -> None:
+    for found in results["rounds"]:
         assert "was changed while its average was on the way" in found.pop("replaced")
         assert "wrap it once" in found.pop("twice")
         assert found.pop("turned") == [-2.0, -1.0]
         assert all(found.values()), found
 
 
-def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
-    for found in run("compiled", tmp_path):
+def test_a_compiled_model_takes_the_same_steps(two: Findings) -> None:
+    for found in two["compiled"]:
         # Three steps, each with sums over 4000 columns in another order.
         assert found["difference"] < 3 * 4000 * sys.float_info.epsilon
         assert found["warnings"] == []
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_with_different_numbers_of_batches_join(tmp_path: Path, ranks: int) -> None:
-    for found in run("uneven", tmp_path, ranks):
-        assert found["last"] == ranks - 1
+@on("two", "three")
+def test_ranks_with_different_numbers_of_batches_join(results: Findings) -> None:
+    for found in results["uneven"]:
+        assert found["last"] == len(results["uneven"]) - 1
         assert found["equal"]
 
 
 def test_an_exception_in_a_hook_of_one_rank_ends_all(tmp_path: Path) -> None:
-    done = start("fails_in_a_hook", tmp_path, 2)
+    done = start(WORKER, tmp_path, 2, "fails_in_a_hook")
     assert done.returncode == 1
     assert "ValueError: not this gradient" in done.stderr
     assert "rank 1 has left (it raised ValueError: not this gradient)" in done.stdout + done.stderr
 
 
-def test_gradients_of_the_collectives(tmp_path: Path) -> None:
-    for found in run("differentiable", tmp_path):
+def test_gradients_of_the_collectives(two: Findings) -> None:
+    for found in two["differentiable"]:
         assert "op=MAX has no gradient" in found.pop("max")
         # Linear functions: what is left is the rounding of the losses, divided by the step of 2e-4.
         assert max(found.values()) < 1e-10, found
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_collectives_pass_gradcheck(tmp_path: Path, ranks: int) -> None:
-    for found in run("gradcheck", tmp_path, ranks):
+@on("two", "three")
+def test_the_collectives_pass_gradcheck(results: Findings) -> None:
+    for found in results["gradcheck"]:
         assert len(found) == 7
         assert all(found.values()), found
 
 
-def test_adasum(tmp_path: Path) -> None:
+def test_adasum(two: Findings) -> None:
     # a.b = 1, |a|^2 = 1, |b|^2 = 2: a / 2 + b * 3 / 4; of the first columns alone, which are equal, their average.
     expected = [1.25, 0.75]
-    for found in run("adasum", tmp_path):
+    for found in two["adasum"]:
         assert found["allreduce"] == found["in place"] == found["step"] == expected
         assert found["grouped"] == [expected, expected]
         assert found["async"] == [[1.0], [1.0]]
@@ -151,8 +129,8 @@ def test_adasum(tmp_path: Path) -> None:
         assert "no backward_passes_per_step" in found["passes"]
 
 
-def test_compression_sends_16_bits_and_ranks_stay_equal(tmp_path: Path) -> None:
-    for found in run("compression", tmp_path):
+def test_compression_sends_16_bits_and_ranks_stay_equal(two: Findings) -> None:
+    for found in two["compression"]:
         assert found["none"] == [[3.0, 3 + 3 * 2**-9, 3000.0], "torch.float32"]
         # 1 + 2^-9 and the sums fit float16's eleven bits; of bfloat16's eight, 1000 and 2000 need all, 3000 one more.
         assert found["fp16"] == found["none"]
@@ -160,8 +138,8 @@ def test_compression_sends_16_bits_and_ranks_stay_equal(tmp_path: Path) -> None:
         assert all(found[f"{name} weights"][0] for name in ("none", "fp16", "bf16"))
 
 
-def test_sparse_gradients_train_like_one_rank(tmp_path: Path) -> None:
-    for rank, found in enumerate(run("sparse", tmp_path, 3)):
+def test_sparse_gradients_train_like_one_rank(three: Findings) -> None:
+    for rank, found in enumerate(three["sparse"]):
         assert found["rows"]
         assert found["difference False"] < ROUNDING
         assert found["difference True"] < ROUNDING
@@ -170,22 +148,22 @@ def test_sparse_gradients_train_like_one_rank(tmp_path: Path) -> None:
         assert {found[f"layout True {step}"] for step in range(4)} == {"torch.strided"}, rank
 
 
-def test_sync_batch_norm_is_one_batch_norm_over_all_batches(tmp_path: Path) -> None:
-    for found in run("sync_batch_norm", tmp_path):
+def test_sync_batch_norm_is_one_batch_norm_over_all_batches(two: Findings) -> None:
+    for found in two["sync_batch_norm"]:
         assert found["worst"] < 1e-12
         assert found["batches"] == 2
 
 
-def test_groups_of_gradients(tmp_path: Path) -> None:
-    for found in run("groups", tmp_path):
+def test_groups_of_gradients(two: Findings) -> None:
+    for found in two["groups"]:
         assert (found["none"], found["number"], found["lists"]) == (1, 2, 3)
         assert found["equal"]
         assert "at least 1" in found["zero"]
         assert "does not have" in found["foreign"]
 
 
-def test_grouped_rows(tmp_path: Path) -> None:
-    assert run("grouped_rows", tmp_path) == [
+def test_grouped_rows(two: Findings) -> None:
+    assert two["grouped_rows"] == [
         {"gathered": [[0.0, 1.0, 1.0], [0, 0, 1, 1]], "shares": [[0.0, 2.0, 4.0], [2.0, 2.0]]},
         {"gathered": [[0.0, 1.0, 1.0], [0, 0, 1, 1]], "shares": [[6.0, 8.0, 10.0], [2.0, 2.0]]},
     ]

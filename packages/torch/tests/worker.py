@@ -1,4 +1,4 @@
-"""What one rank of a test does: `python worker.py CASE FOLDER` writes the case's findings to FOLDER/<rank>.json."""
+"""What one rank of a test does: `python worker.py FOLDER CASE...` writes findings to FOLDER/<case>.<rank>.json."""
 
 from __future__ import annotations
 
@@ -659,6 +659,7 @@ def fails_in_a_hook() -> dict[str, Any]:
 
 if __name__ == "__main__":
     ring.init()
-    outcome = globals()[sys.argv[1]]()
-    Path(sys.argv[2], f"{ring.rank()}.json").write_text(json.dumps(outcome))
+    for name in sys.argv[2:]:
+        outcome = globals()[name]()
+        Path(sys.argv[1], f"{name}.{ring.rank()}.json").write_text(json.dumps(outcome))
     ring.shutdown()
