@@ -4,7 +4,8 @@
 //
 // One rank on one GPU. "launch": host time from the call until the collective is in a stream, of ncclAllReduce itself
 // and of an operation that goes through the engine. "pack", "unpack": bytes written a second by a kernel over many
-// tensors, as a fraction of cuMemcpyDtoDAsync over the same bytes.
+// tensors, as a fraction of cuMemcpyDtoDAsync over the same bytes. "replay": host time of the launch of a CUDA graph that
+// an operation of the engine was captured into, and the time until it has run, beside the engine's own launch.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -15,9 +16,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/library.hpp"
 #include "device/communicator.hpp"
 #include "device/kernels.hpp"
 #include "device/libraries.hpp"
+#include "engine/device_queue.hpp"
 #include "engine/runtime.hpp"
 
 namespace {
@@ -84,6 +87,66 @@ void measure_launches(device::Device& gpu) {
   }
 }
 
+// What a framework uses to capture.
+struct Graphs {
+  explicit Graphs(const std::vector<std::string>& names) {
+    const Library library("CUDA's driver", names);
+    library.load("cuStreamBeginCapture_v2", begin);
+    library.load("cuStreamEndCapture", end);
+    library.load("cuGraphInstantiateWithFlags", instantiate);
+    library.load("cuGraphLaunch", launch);
+    library.load("cuGraphExecDestroy", destroy_executable);
+    library.load("cuGraphDestroy", destroy);
+  }
+  int (*begin)(device::cuda::Stream stream, int mode);
+  int (*end)(device::cuda::Stream stream, void** graph);
+  int (*instantiate)(void** executable, void* graph, unsigned long long flags);
+  int (*launch)(void* executable, device::cuda::Stream stream);
+  int (*destroy_executable)(void* executable);
+  int (*destroy)(void* graph);
+};
+
+void measure_replays(device::Device& gpu, const Graphs& graphs) {
+  const device::Stream stream(gpu);
+  engine::RuntimeConfig config;
+  config.engine.links.resize(1);
+  config.engine.host_of = {0};
+  engine::Runtime runtime(std::move(config));
+  for (const std::size_t bytes : {1024UL, 1UL << 20, 64UL << 20}) {
+    const std::uint64_t count = bytes / 4;
+    const device::Memory memory(gpu, bytes, stream.get());
+    const engine::Array array{memory.data(), engine::Shape::of({&count, 1}), DType::kFloat32, gpu.ordinal(),
+                              std::bit_cast<std::uintptr_t>(stream.get())};
+    const std::string name = "replay " + std::to_string(bytes);
+    const auto run = [&] {
+      const auto operation =
+          engine::make_operation({.collective = Collective::kAllreduce, .name = name}, array, &array);
+      runtime.run(operation, {});
+      if (operation->error != nullptr) throw *operation->error;
+      engine::hold_back(*operation, array.stream);
+    };
+    const double ours = launch_us(stream.get(), bytes, run);  // connects as well
+    synchronize(stream.get());
+    void* graph = nullptr;
+    void* executable = nullptr;
+    device::check_cuda(graphs.begin(stream.get(), 0), "cuStreamBeginCapture");
+    run();
+    device::check_cuda(graphs.end(stream.get(), &graph), "cuStreamEndCapture");
+    device::check_cuda(graphs.instantiate(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+    const auto replay = [&] { device::check_cuda(graphs.launch(executable, stream.get()), "cuGraphLaunch"); };
+    const double launched = launch_us(stream.get(), bytes, replay);
+    const double ended = launch_us(stream.get(), bytes, [&] {
+      replay();
+      synchronize(stream.get());
+    });
+    std::printf(
+        "{\"case\": \"replay\", \"bytes\": %zu, \"ringcore_us\": %.2f, \"replay_us\": %.2f, \"ended_us\": %.2f}\n",
+        bytes, ours, launched, ended);
+    graphs.destroy_executable(executable);
+    graphs.destroy(graph);
+  }
+}
+
 // Bytes a second.
 double bandwidth(device::cuda::Stream stream, std::size_t bytes, const std::function<void()>& call) {
   call();
@@ -136,6 +199,7 @@ int main(int argc, char** argv) {
     device::Device& gpu = device::Device::of(0);
     const device::Device::Current current(gpu);
     measure_launches(gpu);
+    measure_replays(gpu, Graphs(paths.cuda));
     measure_kernels(gpu);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

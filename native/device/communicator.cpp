@@ -1,6 +1,8 @@
 #include "device/communicator.hpp"
 
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "base/error.hpp"
 #include "device/libraries.hpp"
@@ -57,11 +59,18 @@ Communicator::~Communicator() {
   const Device::Current current(device_, std::nothrow);
   if (!current) return;
   // Destroying waits for what other ranks still have to do; aborting does not.
-  if (in_progress_) {
-    nccl_api().ncclCommAbort(comm_);
-  } else {
-    nccl_api().ncclCommDestroy(comm_);
+  end(in_progress_ ? nccl_api().ncclCommAbort : nccl_api().ncclCommDestroy);
+}
+
+void Communicator::end(nccl::Result (*call)(nccl::Comm)) {
+  nccl::Comm comm = std::exchange(comm_, nullptr);
+  if (!captured_) {
+    call(comm);
+    return;
   }
+  std::thread([call, comm, &device = device_] {
+    if (const Device::Current current(device, std::nothrow); current) call(comm);
+  }).detach();
 }
 
 bool Communicator::ready() {
@@ -76,8 +85,7 @@ bool Communicator::ready() {
 void Communicator::abort() {
   if (comm_ == nullptr) return;
   const Device::Current current(device_);
-  nccl_api().ncclCommAbort(comm_);
-  comm_ = nullptr;
+  end(nccl_api().ncclCommAbort);
 }
 
 void Communicator::check(nccl::Result result, const char* call) {

@@ -31,6 +31,8 @@ class Communicator {
   // Whether the last call is complete: connected, or given to the stream. Throws why NCCL has failed: Error{kPeerLost}
   // where a rank cannot be reached any more, else Error{kResource}. Nothing else may be called until it is true.
   bool ready();
+  // From now on graphs may hold it. NCCL ends a communicator only when those are gone, so that nobody here waits for that.
+  void note_capture() { captured_ = true; }
   // Ends what is under way, here and on the GPU.
   void abort();
 
@@ -59,12 +61,14 @@ class Communicator {
   };
 
  private:
+  void end(nccl::Result (*call)(nccl::Comm));
   void check(nccl::Result result, const char* call);
   [[noreturn]] void fail(nccl::Result result, const char* call) const;
 
   Device& device_;
   nccl::Comm comm_ = nullptr;
   bool in_progress_ = false;
+  bool captured_ = false;
 };
 
 }  // namespace ringcore::device

@@ -37,6 +37,8 @@ inline constexpr int kAttributeCapabilityMinor = 76;
 inline constexpr int kAttributeMemoryPools = 115;
 inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kCaptureNone = 0;
+inline constexpr int kCaptureActive = 1;
+inline constexpr int kCaptureModeRelaxed = 2;
 
 }  // namespace cuda
 
@@ -57,6 +59,7 @@ struct Driver {
   cuda::Result (*cuStreamWaitEvent)(cuda::Stream stream, cuda::Event event, unsigned flags);
   cuda::Result (*cuStreamSynchronize)(cuda::Stream stream);
   cuda::Result (*cuStreamIsCapturing)(cuda::Stream stream, int* status);
+  cuda::Result (*cuThreadExchangeStreamCaptureMode)(int* mode);
   cuda::Result (*cuEventCreate)(cuda::Event* event, unsigned flags);
   cuda::Result (*cuEventDestroy_v2)(cuda::Event event);
   cuda::Result (*cuEventRecord)(cuda::Event event, cuda::Stream stream);
@@ -99,6 +102,7 @@ void each_driver_function(Table& table, Visit&& visit) {
   visit("cuStreamWaitEvent", table.cuStreamWaitEvent);
   visit("cuStreamSynchronize", table.cuStreamSynchronize);
   visit("cuStreamIsCapturing", table.cuStreamIsCapturing);
+  visit("cuThreadExchangeStreamCaptureMode", table.cuThreadExchangeStreamCaptureMode);
   visit("cuEventCreate", table.cuEventCreate);
   visit("cuEventDestroy_v2", table.cuEventDestroy_v2);
   visit("cuEventRecord", table.cuEventRecord);

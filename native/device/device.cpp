@@ -66,13 +66,17 @@ const Kernels* Device::kernels() {
 
 Device::Current::Current(const Device& device) {
   check_cuda(driver().cuCtxPushCurrent_v2(device.context_), "cuCtxPushCurrent");
+  driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);
 }
 
 Device::Current::Current(const Device& device, std::nothrow_t) noexcept
-    : pushed_(driver().cuCtxPushCurrent_v2(device.context_) == cuda::kSuccess) {}
+    : pushed_(driver().cuCtxPushCurrent_v2(device.context_) == cuda::kSuccess) {
+  if (pushed_) driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);
+}
 
 Device::Current::~Current() {
   if (!pushed_) return;
+  driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);
   cuda::Context context = nullptr;
   driver().cuCtxPopCurrent_v2(&context);
 }
@@ -103,6 +107,12 @@ bool Event::reached() const {
 
 void Event::hold_back(cuda::Stream stream) const {
   check_cuda(driver().cuStreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
+}
+
+bool Stream::captures(cuda::Stream stream) {
+  int status = cuda::kCaptureNone;
+  check_cuda(driver().cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing");
+  return status == cuda::kCaptureActive;
 }
 
 Stream::Stream(Device& device) : device_(device) {

@@ -35,7 +35,9 @@ class Device {
   // Null where there is no NVRTC; compiled when first asked for.
   const Kernels* kernels();
 
-  // Makes the GPU's context current for the calling thread, and what was there before again at its end.
+  // Makes the GPU's context current for the calling thread, and what was there before again at its end. What the thread
+  // calls meanwhile leaves graphs alone that are being captured, by itself or by others: without that CUDA ends every
+  // capture of the process when an event is queried or memory allocated.
   class Current {
    public:
     explicit Current(const Device& device);
@@ -48,6 +50,7 @@ class Device {
 
    private:
     bool pushed_ = true;
+    int capture_mode_ = cuda::kCaptureModeRelaxed;  // of the thread before
   };
 
  private:
@@ -88,6 +91,9 @@ class Event {
 // A stream of ours, of the highest priority, independent of the default stream.
 class Stream {
  public:
+  // Whether what is given to a stream is recorded into a graph instead of run. Needs a current context.
+  static bool captures(cuda::Stream stream);
+
   explicit Stream(Device& device);
   ~Stream();
   Stream(const Stream&) = delete;

@@ -87,6 +87,7 @@ std::string DeviceQueue::agree(std::span<const Hello> hellos) {
     }
   }
   by_nccl_ = why.empty();
+  why_by_host_ = why;
   return by_nccl_ ? ""
                   : why +
                         "; tensors of GPUs are copied to the host and reduced there. Remedy: give each rank a GPU of "
@@ -102,6 +103,25 @@ bool DeviceQueue::takes(const Descriptor& descriptor) const {
   const bool scales = descriptor.prescale != 1.0 || final_scale(descriptor, size_) != 1.0;
   if (scales && (!kernels_ || !is_float(descriptor.dtype))) return false;
   return device::nccl_dtype(descriptor.dtype).has_value();
+}
+
+std::string DeviceQueue::refuses_capture(const Descriptor& descriptor) const {
+  if (!by_nccl_) {
+    return why_by_host_ +
+           ", and the copies to the host that this needs are no part of a graph. Remedy: give each rank a GPU of its "
+           "own and NCCL (`ringcore doctor` shows it), or capture without this collective.";
+  }
+  if (!takes(descriptor)) {
+    return "'" + descriptor.name + "' (" + descriptor.to_string() +
+           ") is nothing that NCCL does: it would be copied to the host. Remedy: convert it to a float dtype, install "
+           "NVRTC where it is scaled, and leave RINGCORE_DETERMINISTIC unset; or capture without it.";
+  }
+  if (!used_) {
+    return "it is the first of its process set, and the ranks' GPUs are not connected yet. Remedy: run one step "
+           "without "
+           "capturing first.";
+  }
+  return "";
 }
 
 bool DeviceQueue::progress(std::vector<std::shared_ptr<Operation>>& done) {
@@ -128,6 +148,7 @@ bool DeviceQueue::progress(std::vector<std::shared_ptr<Operation>>& done) {
 void DeviceQueue::begin(DeviceTask& task) {
   const Nanoseconds now = clock_.now();
   for (const auto& operation : task.operations) operation->started_at = now;
+  if (task.descriptor().captured) return begin_captured(task);
   wait_for_inputs(task);
   switch (task.descriptor().collective) {
     case Collective::kAllreduce: return task.descriptors.size() == 1 ? begin_allreduce(task) : begin_fused(task);
@@ -137,6 +158,45 @@ void DeviceQueue::begin(DeviceTask& task) {
     case Collective::kAlltoall: return begin_alltoall(task);
     case Collective::kBarrier: break;  // has no tensor
   }
+}
+
+// All in the stream that is captured, in the operations' own memory.
+void DeviceQueue::begin_captured(DeviceTask& task) {
+  const Descriptor& descriptor = task.descriptor();
+  const cuda::Stream stream = stream_of(task.operations.front()->on_device->stream);
+  if (!device::Stream::captures(stream)) {
+    throw Error(ErrorKind::kResource, "the capture of a CUDA graph ended or failed before '" + descriptor.name +
+                                          "' was part of it, and it may be part of the other ranks' graphs. Remedy: "
+                                          "capture again, after shutdown() and init().");
+  }
+  communicator_->note_capture();
+  if (descriptor.collective == Collective::kBroadcast) {
+    const OnDevice& tensor = *task.operations.front()->on_device;
+    return communicator_->broadcast(tensor.input, tensor.output, bytes_of(descriptor), device::nccl::kUint8,
+                                    descriptor.root, stream);
+  }
+  if (descriptor.prescale != 1.0) scale_captured(task, true, descriptor.prescale);
+  const int dtype = *device::nccl_dtype(descriptor.dtype);
+  const int op = device::nccl_op(descriptor.dtype, descriptor.op);
+  device::Communicator::Group group(*communicator_);
+  for (const auto& operation : task.operations) {
+    const OnDevice& tensor = *operation->on_device;
+    const std::byte* from = descriptor.prescale != 1.0 ? tensor.output : tensor.input;
+    communicator_->all_reduce(from, tensor.output, operation->count(), dtype, op, stream);
+  }
+  group.end();
+}
+
+void DeviceQueue::scale_captured(const DeviceTask& task, bool inputs, double factor) const {
+  std::vector<device::Segment> segments;
+  segments.reserve(task.operations.size());
+  for (const auto& operation : task.operations) {
+    const OnDevice& tensor = *operation->on_device;
+    segments.push_back(
+        {device::pointer(inputs ? tensor.input : tensor.output), device::pointer(tensor.output), operation->count()});
+  }
+  device::copy_segments(*device_, stream_of(task.operations.front()->on_device->stream), task.descriptor().dtype,
+                        segments, factor);
 }
 
 void DeviceQueue::wait_for_inputs(const DeviceTask& task) const {
@@ -315,6 +375,10 @@ void DeviceQueue::begin_alltoall(DeviceTask& task) {
 void DeviceQueue::end(DeviceTask& task) {
   const Descriptor& descriptor = task.descriptor();
   const double scale = final_scale(descriptor, size_);
+  if (descriptor.captured) {  // its graph is watched by nobody
+    if (scale != 1.0) scale_captured(task, false, scale);
+    return;
+  }
   if (!task.operations.empty()) {
     const OnDevice& tensor = *task.operations.front()->on_device;
     if (task.descriptors.size() > 1) {
@@ -399,7 +463,38 @@ std::string DeviceQueue::describe() const {
   return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "' waits for NCCL to connect";
 }
 
+void note_capture(Operation& operation) {
+  const auto captures = [](const Operation& part) {
+    const OnDevice& tensor = *part.on_device;
+    const device::Device::Current current(device::Device::of(tensor.device));
+    return device::Stream::captures(stream_of(tensor.stream));
+  };
+  const auto refuse = [&operation](const std::string& why) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + operation.descriptor.name + "' cannot be captured into a CUDA graph: " + why);
+  };
+  const Operation& first = operation.parts.empty() ? operation : *operation.parts.front();
+  const bool captured = captures(first);
+  for (const auto& part : operation.parts) {
+    const bool same = part->on_device->stream == first.on_device->stream;
+    if (!same && (captured || captures(*part))) {
+      refuse("its tensors belong to several streams. Remedy: pass them from one.");
+    }
+    part->descriptor.captured = captured;
+  }
+  operation.descriptor.captured = captured;
+  if (!captured) return;
+  const Collective collective = operation.descriptor.collective;
+  if (collective != Collective::kAllreduce && collective != Collective::kBroadcast) {
+    refuse("the size of the result of " + std::string(name_of(collective)) +
+           " is agreed on by the ranks, and its memory is not the graph's. Remedy: capture the graph without it, and "
+           "call it between replays; allreduce and broadcast can be captured.");
+  }
+  operation.awaited = true;
+}
+
 void record_ready(Operation& operation) {
+  if (operation.descriptor.captured) return;  // the stream's own order says it
   const auto each = [](Operation& part, const Operation* before) {
     OnDevice& tensor = *part.on_device;
     if (before != nullptr && before->on_device->stream == tensor.stream) {
@@ -408,15 +503,6 @@ void record_ready(Operation& operation) {
     }
     device::Device& device = device::Device::of(tensor.device);
     const device::Device::Current current(device);
-    int capturing = cuda::kCaptureNone;
-    device::check_cuda(device::driver().cuStreamIsCapturing(stream_of(tensor.stream), &capturing),
-                       "cuStreamIsCapturing");
-    if (capturing != cuda::kCaptureNone) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "'" + part.descriptor.name +
-                      "': a CUDA graph is being captured, and a collective that is negotiated cannot be part of it. "
-                      "Remedy: capture the graph without it, and call it between replays.");
-    }
     tensor.ready = std::make_shared<device::Event>(device, stream_of(tensor.stream));
   };
   if (operation.parts.empty()) return each(operation, nullptr);
@@ -426,6 +512,19 @@ void record_ready(Operation& operation) {
     before = part.get();
   }
 }
+
+namespace {
+
+// What the stream is given itself comes behind what was captured there; another one becomes part of the graph by this.
+void hold_back_captured(const Operation& operation, std::uintptr_t stream) {
+  const OnDevice& tensor = operation.parts.empty() ? *operation.on_device : *operation.parts.front()->on_device;
+  if (tensor.stream == stream) return;
+  device::Device& device = device::Device::of(tensor.device);
+  const device::Device::Current current(device);
+  device::Event(device, stream_of(tensor.stream)).hold_back(stream_of(stream));
+}
+
+}  // namespace
 
 void hold_back(const Operation& operation, std::uintptr_t stream) {
   const device::Event* last = nullptr;
@@ -441,6 +540,7 @@ void hold_back(const Operation& operation, std::uintptr_t stream) {
     last = completion;
     tensor.stream = stream;
   };
+  if (operation.descriptor.captured) hold_back_captured(operation, stream);
   if (operation.on_device != nullptr) each(operation);
   for (const auto& part : operation.parts) {
     if (part->on_device != nullptr) each(*part);

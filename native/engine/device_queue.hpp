@@ -7,6 +7,10 @@
 // Before the first of them the ranks tell each other what they have (`Hello`), through the engine itself. Where one has
 // no NCCL, where two share a GPU, and for what NCCL cannot do, `takes` is false on all ranks: then the tensors are
 // copied to the host and go through our own plans (`fetch`, `give_back`).
+//
+// While a graph is captured in the framework's stream, the operation is negotiated like any other and then given to that
+// stream itself: nothing of ours may be in the graph that is used again or watched, neither stream nor event nor buffer.
+// Whoever submits it returns when it was recorded (`Runtime::submit`); replays know nothing of the engine.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +38,10 @@ struct DeviceTask {
   device::Memory work;  // for data that cannot lie in an operation's own memory
 
   const Descriptor& descriptor() const { return *descriptors.front(); }
+  // Whether they are parts of one group.
+  bool belongs_with(const Operation& other) const {
+    return other.whole != nullptr && operations.front()->whole == other.whole;
+  }
 };
 
 class DeviceQueue {
@@ -58,9 +66,14 @@ class DeviceQueue {
   bool agreed() const { return agreed_; }
   // Whether such an operation goes through NCCL: the same on every rank. After `agree`.
   bool takes(const Descriptor& descriptor) const;
+  // Why it cannot become part of a graph, and what to do; empty when it can. The same on every rank. After `agree`.
+  std::string refuses_capture(const Descriptor& descriptor) const;
 
   // The next task to launch, in the order of all ranks.
-  void push(std::unique_ptr<DeviceTask> task) { queue_.push_back(std::move(task)); }
+  void push(std::unique_ptr<DeviceTask> task) {
+    used_ = true;
+    queue_.push_back(std::move(task));
+  }
   // Launches what can be launched; appends operations that are done for the host. Throws Error{kPeerLost, kResource}.
   bool progress(std::vector<std::shared_ptr<Operation>>& done);
   bool idle() const { return queue_.empty(); }
@@ -92,12 +105,14 @@ class DeviceQueue {
   void begin(DeviceTask& task);
   void begin_allreduce(DeviceTask& task);
   void begin_fused(DeviceTask& task);
+  void begin_captured(DeviceTask& task);
   void begin_allgather(DeviceTask& task);
   void begin_broadcast(DeviceTask& task);
   void begin_reducescatter(DeviceTask& task);
   void begin_alltoall(DeviceTask& task);
   void pack(const DeviceTask& task, bool in, double factor) const;
   void end(DeviceTask& task);
+  void scale_captured(const DeviceTask& task, bool inputs, double factor) const;
   void wait_for_inputs(const DeviceTask& task) const;
   void copy(const Descriptor& descriptor, const std::byte* from, std::byte* to, std::uint64_t elements,
             double factor) const;
@@ -118,13 +133,17 @@ class DeviceQueue {
   bool agreed_ = false;
   bool by_nccl_ = false;
   bool kernels_ = false;  // every rank has them
+  bool used_ = false;  // something was launched before, or will be
+  std::string why_by_host_;
   std::optional<device::Communicator> communicator_;
   device::UniqueId id_{};
   std::deque<std::unique_ptr<DeviceTask>> queue_;
   std::deque<Flight> flights_;
 };
 
-// Records where an operation's tensors are ready, in the framework's streams. Throws Error{kInvalidArgument, kResource}.
+// Finds out whether an operation is captured, and becomes part of a graph. Throws Error{kInvalidArgument} where it cannot.
+void note_capture(Operation& operation);
+// Records where an operation's tensors are ready, in the framework's streams. Throws Error{kResource}.
 void record_ready(Operation& operation);
 // What is given to `stream` from now on waits for the results of an operation that is done.
 void hold_back(const Operation& operation, std::uintptr_t stream);

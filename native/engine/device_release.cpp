@@ -92,7 +92,7 @@ bool Execution::release_deferred() {
 
 // Whether the tensors that NCCL does not take have come to the host.
 bool Execution::fetched(const Descriptor& descriptor, Operation& own) {
-  if (!descriptor.on_device) return true;
+  if (!descriptor.on_device || descriptor.captured) return true;
   if (!descriptor.is_group()) return device_->takes(descriptor) || device_->fetch(own);
   bool all = true;
   for (std::size_t i = 0; i < descriptor.parts.size(); ++i) {
@@ -101,7 +101,19 @@ bool Execution::fetched(const Descriptor& descriptor, Operation& own) {
   return all;
 }
 
-// Into a bucket, or alone.
+// Fails the operation, here as on every other rank, where it cannot become part of a graph.
+bool Execution::refuse_capture(const Descriptor& descriptor, Operation& own) {
+  std::string why = descriptor.is_group() ? "" : device_->refuses_capture(descriptor);
+  for (const auto& part : descriptor.parts) {
+    if (why.empty()) why = device_->refuses_capture(*part);
+  }
+  if (why.empty()) return false;
+  own.error = std::make_shared<const Error>(ErrorKind::kInvalidArgument,
+                                            "'" + descriptor.name + "' cannot be captured into a CUDA graph: " + why);
+  return true;
+}
+
+// Into a bucket, or alone. Of what is captured a bucket is a group, which NCCL launches as one: nothing is packed.
 void Execution::launch(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
                        Release& release) {
   const Descriptor& descriptor = *described;
@@ -116,6 +128,7 @@ void Execution::launch(const std::shared_ptr<const Descriptor>& described, std::
   if (bucket) {
     for (auto open = device_buckets_.begin(); open != device_buckets_.end(); ++open) {
       const Descriptor& first = open->task->descriptor();
+      if (first.captured != descriptor.captured || (descriptor.captured && !open->task->belongs_with(*own))) continue;
       if (first.dtype != descriptor.dtype || first.op != descriptor.op || first.prescale != descriptor.prescale ||
           first.postscale != descriptor.postscale || open->absent != absent) {
         continue;

@@ -119,6 +119,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     return;
   }
   Descriptor& descriptor = operation->descriptor;
+  if (descriptor.on_device) note_capture(*operation);
   operation->name_hash = descriptor.name_hash();
   operation->signature = descriptor.signature();
   if (set.operations.count(operation->name_hash) > 0) {
@@ -272,7 +273,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
 void Engine::collect_done(ProcessSet& set) {
   for (const auto& operation : set.execution.done()) {
     set.operations.erase(operation->name_hash);
-    complete(operation, nullptr);
+    complete(operation, std::exchange(operation->error, nullptr));
   }
   set.execution.done().clear();
 }

@@ -127,6 +127,7 @@ void Execution::release(Release release, std::shared_ptr<Operation> own) {
 
 void Execution::release_now(Release release, std::shared_ptr<Operation> own) {
   const Descriptor& descriptor = *release.descriptor;
+  if (descriptor.captured && refuse_capture(descriptor, *own)) return done_.push_back(std::move(own));
   if (descriptor.is_group()) {
     return in_place_for_all(release) ? release_row(release, own) : release_parts(release, own);
   }

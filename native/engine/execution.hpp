@@ -114,6 +114,7 @@ class Execution {
   Task* open_bucket(const Release& release, const Descriptor& descriptor, std::size_t bytes);
   std::size_t bucket_bytes() const;
   void complete(std::shared_ptr<Operation> operation);
+  bool refuse_capture(const Descriptor& descriptor, Operation& own);
   void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);
   bool slices(const Task& task) const;

@@ -78,6 +78,9 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
     return "the shape differs; give the tensor the same shape on all ranks (allgather and alltoall allow another "
            "first dimension)";
   }
+  if (a.captured != b.captured) {
+    return "some ranks capture a CUDA graph and some do not; capture the same steps on all ranks";
+  }
   return "the prescale or postscale factor differs; pass the same factors on all ranks";
 }
 
@@ -463,6 +466,11 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
                           " joined, and only allreduce works with joined ranks. Remedy: call join() on all ranks "
                           "after the last " +
                           std::string(name_of(descriptor.collective)) + ".");
+  }
+  if (!absent.empty() && descriptor.captured) {
+    return make_error(ErrorKind::kMismatch, title(descriptor) + ": " + ranks_text(absent) +
+                                                " joined, and takes part in no replay of a CUDA graph. Remedy: "
+                                                "capture before any rank calls join().");
   }
   return nullptr;
 }

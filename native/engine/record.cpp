@@ -9,8 +9,9 @@ namespace {
   throw Error(ErrorKind::kProtocol, "a control record is malformed: " + what);
 }
 
-// In `dims`: the tensors lie on GPUs.
+// In `dims`: the tensors lie on GPUs, and the operation becomes part of a CUDA graph.
 constexpr std::uint8_t kOnDevice = 0x80;
+constexpr std::uint8_t kCaptured = 0x40;
 
 // The fixed part of an encoded descriptor; the name follows.
 struct PackedDescriptor {
@@ -86,6 +87,7 @@ std::shared_ptr<Descriptor> part_of(const Descriptor& group, std::size_t index) 
   part->prescale = group.prescale;
   part->postscale = group.postscale;
   part->on_device = group.on_device;
+  part->captured = group.captured;
   return part;
 }
 
@@ -150,7 +152,7 @@ std::vector<std::byte> encode(const Descriptor& descriptor) {
   packed.collective = static_cast<std::uint8_t>(descriptor.collective);
   packed.dtype = static_cast<std::uint8_t>(descriptor.dtype);
   packed.op = static_cast<std::uint8_t>(descriptor.op);
-  packed.dims = descriptor.shape.dims | (descriptor.on_device ? kOnDevice : 0);
+  packed.dims = descriptor.shape.dims | (descriptor.on_device ? kOnDevice : 0) | (descriptor.captured ? kCaptured : 0);
   packed.root = descriptor.root;
   std::memcpy(packed.extent, descriptor.shape.extent.data(), sizeof(packed.extent));
   packed.prescale = descriptor.prescale;
@@ -169,7 +171,8 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof(packed)) refuse("descriptor of " + std::to_string(bytes.size()) + " bytes");
   std::memcpy(&packed, bytes.data(), sizeof(packed));
   const bool on_device = (packed.dims & kOnDevice) != 0;
-  packed.dims &= static_cast<std::uint8_t>(~kOnDevice);
+  const bool captured = (packed.dims & kCaptured) != 0;
+  packed.dims &= static_cast<std::uint8_t>(~(kOnDevice | kCaptured));
   if (packed.collective >= kCollectiveCount || packed.dtype >= kDTypeCount || packed.op >= kReduceOpCount ||
       packed.dims > Shape::kMaxDims || packed.name_bytes > bytes.size() - sizeof(packed) ||
       packed.name_bytes > kMaxNameBytes || packed.parts > bytes.size()) {
@@ -181,6 +184,7 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   descriptor.op = static_cast<ReduceOp>(packed.op);
   descriptor.root = packed.root;
   descriptor.on_device = on_device;
+  descriptor.captured = captured;
   descriptor.shape.dims = packed.dims;
   std::memcpy(descriptor.shape.extent.data(), packed.extent, sizeof(packed.extent));
   check_shape(descriptor);

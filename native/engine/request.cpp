@@ -93,7 +93,7 @@ std::uint64_t Descriptor::signature() const {
   }
   hash = mix(hash, std::bit_cast<std::uint64_t>(prescale));
   hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));
-  return mix(hash, parts.size() << 1 | (on_device ? 1 : 0));
+  return mix(hash, parts.size() << 2 | (captured ? 2 : 0) | (on_device ? 1 : 0));
 }
 
 std::string Descriptor::to_string() const {
@@ -105,6 +105,7 @@ std::string Descriptor::to_string() const {
   text += is_group() ? " of a group of " + std::to_string(parts.size()) + " tensors"
                      : " of " + std::string(name_of(dtype)) + " " + shape.to_string();
   if (on_device) text += " on a GPU";
+  if (captured) text += ", captured into a CUDA graph";
   if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);

@@ -51,6 +51,7 @@ struct Descriptor {
   double prescale = 1.0;
   double postscale = 1.0;
   bool on_device = false;  // the tensors lie on GPUs
+  bool captured = false;   // and the operation becomes part of a CUDA graph
   // Of a group: the operations that it consists of, in order; dtype and shape are theirs then.
   std::vector<std::shared_ptr<const Descriptor>> parts;
 

@@ -94,12 +94,15 @@ bool Runtime::note_thread() {
   return !several_threads_;
 }
 
-void Runtime::submit(const std::shared_ptr<Operation>& operation) {
+void Runtime::submit(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted) {
   note_thread();
-  const EngineLock lock(*this);
+  EngineLock lock(*this);
   check_running();
   ++submits_;
   engine_.submit(operation);
+  if (operation->descriptor.captured) {
+    return drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
+  }
   while (engine_.progress()) {
   }
   // The progress thread has gone to sleep when nothing waited for room.

@@ -37,8 +37,9 @@ class Runtime {
   // Leaves, if `leave` was not called.
   ~Runtime();
 
-  // Throws what Engine::submit throws, and Error{kShutdown} after `leave`.
-  void submit(const std::shared_ptr<Operation>& operation);
+  // Throws what Engine::submit throws, and Error{kShutdown} after `leave`. What is captured into a CUDA graph is part of
+  // it when this returns, unless it was interrupted.
+  void submit(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted = {});
   // `alone`: the process has no other thread that might use the engine, now or later. Only then may a blocking call tell
   // the peers that nothing else comes from this rank until it is done, which is how deadlocks are found at once.
 

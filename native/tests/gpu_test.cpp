@@ -3,6 +3,7 @@
 #include <chrono>
 #include <future>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,12 +28,45 @@ void use_double() {
   device::set_library_paths({{path}, {path}, {path}});
 }
 
-// Calls a function of the double that no library of NVIDIA has.
+// A function of the double that the engine does not use.
+template <class... Arguments>
+int call_double(const char* function, Arguments... arguments) {
+  void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
+  return reinterpret_cast<int (*)(Arguments...)>(::dlsym(library, function))(arguments...);
+}
+
+// One that no library of NVIDIA has.
 template <class Argument>
 void tell_double(const char* function, Argument argument) {
   void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
   reinterpret_cast<void (*)(Argument)>(::dlsym(library, function))(argument);
 }
+
+// Captures what a stream is given, as torch.cuda.graph does: in the mode in which any unsafe call of the process ends it.
+class Capture {
+ public:
+  explicit Capture(device::cuda::Stream stream) : stream_(stream) {
+    REQUIRE(call_double("cuStreamBeginCapture_v2", stream, /*global*/ 0) == 0);
+  }
+  // CUDA's result.
+  int end() {
+    void* graph = nullptr;
+    const int result = call_double("cuStreamEndCapture", stream_, &graph);
+    if (result != 0) return result;
+    REQUIRE(call_double("cuGraphInstantiateWithFlags", &executable_, graph, 0ULL) == 0);
+    return call_double("cuGraphDestroy", graph);
+  }
+  void launch() const { REQUIRE(call_double("cuGraphLaunch", executable_, stream_) == 0); }
+  ~Capture() {
+    if (executable_ != nullptr) call_double("cuGraphExecDestroy", executable_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+ private:
+  device::cuda::Stream stream_;
+  void* executable_ = nullptr;
+};
 
 // What a framework has on the GPU of a rank: a stream, and tensors whose values are made in it.
 class Framework {
@@ -49,6 +83,23 @@ class Framework {
     return memory;
   }
 
+  // Waits for that.
+  template <class T>
+  device::Memory filled(const std::vector<T>& values) const {
+    device::Memory memory = tensor(values);
+    synchronize();
+    return memory;
+  }
+
+  // Other values, when the stream has come so far.
+  template <class T>
+  void write(const device::Memory& memory, const std::vector<T>& values) const {
+    const device::Device::Current current(device_);
+    device::check_cuda(device::driver().cuMemcpyHtoDAsync_v2(device::pointer(memory.data()), values.data(),
+                                                             memory.size(), stream_.get()),
+                       "copy to the GPU");
+  }
+
   // Lets the values come to the host, behind what the stream was given before.
   template <class T>
   void read(const device::Memory& memory, std::vector<T>& values) const {
@@ -59,7 +110,10 @@ class Framework {
                        "copy to the host");
   }
 
-  void synchronize() const { device::check_cuda(device::driver().cuStreamSynchronize(stream_.get()), "synchronize"); }
+  void synchronize() const {
+    const device::Device::Current current(device_);  // the other ranks of the process may capture
+    device::check_cuda(device::driver().cuStreamSynchronize(stream_.get()), "synchronize");
+  }
 
   engine::Array array(const device::Memory& memory, DType dtype) const {
     const std::uint64_t count = memory.size() / size_of(dtype);
@@ -167,26 +221,186 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
   });
 }
 
-TEST_CASE("gpu: what is captured into a graph is refused, with the reason") {
+// Submits as frameworks do that wait later, and waits.
+void submit_and_wait(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation,
+                     const Framework& framework) {
+  runtime.submit(operation);
+  if (operation->descriptor.captured) {
+    CHECK(operation->done());
+  } else {
+    runtime.wait(*operation, engine::Runtime::kForever, {});
+  }
+  if (operation->error != nullptr) throw *operation->error;
+  engine::hold_back(*operation, framework.handle());
+}
+
+TEST_CASE("gpu: captured collectives run in each replay, without the host") {
   use_double();
-  engine::RuntimeConfig config;
-  config.engine.links.resize(1);
-  config.engine.host_of = {0};
-  engine::Runtime runtime(std::move(config));
-  const Framework framework(0);
-  const std::vector<float> values(3);
-  const device::Memory tensor = framework.tensor(values);
-  const engine::Array array = framework.array(tensor, DType::kFloat32);
-  const std::string name = "captured";
-  tell_double("gpu_double_capture", true);
-  CHECK_THROWS_WITH_AS(runtime.run(engine::make_operation(allreduce(name), array, &array), {}),
-                       doctest::Contains("a CUDA graph is being captured"), Error);
-  tell_double("gpu_double_capture", false);
-  const auto again = engine::make_operation(allreduce(name), array, &array);
-  runtime.run(again, {});
-  CHECK(again->error == nullptr);
-  engine::hold_back(*again, framework.handle());
-  framework.synchronize();
+  Cluster cluster({.ranks = 2});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    engine::Runtime& runtime = cluster.runtime(rank);
+    const device::Memory sum = framework.filled(std::vector<float>(5));
+    const device::Memory means = framework.filled(std::vector<double>(3));
+    const device::Memory more = framework.filled(std::vector<double>(300));
+    const device::Memory source = framework.filled(std::vector<float>(4));
+    const device::Memory target = framework.filled(std::vector<float>(4));
+    const device::Memory alone = framework.filled(std::vector<float>(1));
+    const engine::Array in_place = framework.array(sum, DType::kFloat32);
+    const engine::Array held = framework.array(alone, DType::kFloat32);
+    const std::string first = "first";
+    submit_and_wait(runtime, engine::make_operation(allreduce(first), in_place, &in_place), framework);
+    framework.synchronize();
+    // A collective that has not ended: the engine looks after it again and again while the graph is captured.
+    const Framework other(rank);
+    tell_double("gpu_double_hold", other.stream());
+    engine::Array waits = held;
+    waits.stream = other.handle();
+    const std::string name = "not ended";
+    const auto not_ended = engine::make_operation(allreduce(name), waits, &waits);
+    runtime.run(not_ended, {});
+
+    Capture graph(framework.stream());
+    const std::string reduced = "sum";
+    submit_and_wait(runtime, engine::make_operation(allreduce(reduced), in_place, &in_place), framework);
+    const std::string grouped = "means";
+    engine::Call call = allreduce(grouped, ReduceOp::kAverage);
+    call.prescale = 4.0;
+    std::vector<std::shared_ptr<Operation>> parts;
+    for (const device::Memory* memory : {&means, &more}) {
+      const engine::Array array = framework.array(*memory, DType::kFloat64);
+      parts.push_back(engine::make_operation(call, array, &array));
+    }
+    submit_and_wait(runtime, engine::make_group(grouped, std::move(parts)), framework);
+    const std::string sent = "broadcast";
+    const engine::Array from = framework.array(source, DType::kFloat32);
+    const engine::Array to = framework.array(target, DType::kFloat32);
+    const engine::Call broadcast{.collective = Collective::kBroadcast, .name = sent, .root = 1};
+    submit_and_wait(runtime, engine::make_operation(broadcast, from, &to), framework);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // more than their longest nap: they query events
+    REQUIRE(graph.end() == 0);
+
+    CHECK_FALSE(engine::has_landed(*not_ended));
+    tell_double("gpu_double_let_go", other.stream());
+    engine::hold_back(*not_ended, framework.handle());  // replays follow it on all ranks
+    const auto base = static_cast<float>(rank);
+    for (const float step : {1.0F, 10.0F}) {
+      const std::vector<float> values(5, base + step);
+      const std::vector<double> pairs(3, rank + 2.0 * step);
+      const std::vector<double> many(300, rank * 3.0 + step);
+      const std::vector<float> given(4, base + 7 * step);
+      framework.write(sum, values);
+      framework.write(means, pairs);
+      framework.write(more, many);
+      framework.write(source, given);
+      graph.launch();
+      std::vector<float> sums;
+      std::vector<double> averages;
+      std::vector<double> others;
+      std::vector<float> got;
+      framework.read(sum, sums);
+      framework.read(means, averages);
+      framework.read(more, others);
+      framework.read(target, got);
+      framework.synchronize();
+      CHECK(sums == std::vector<float>(5, 1 + 2 * step));
+      CHECK(averages == std::vector<double>(3, 2 + 8.0 * step));
+      CHECK(others == std::vector<double>(300, 6 + 4.0 * step));
+      CHECK(got == std::vector<float>(4, 1 + 7 * step));
+    }
+    // What the engine runs and what graphs run follow each other.
+    submit_and_wait(runtime, engine::make_operation(allreduce(first), in_place, &in_place), framework);
+    std::vector<float> sums;
+    framework.read(sum, sums);
+    framework.synchronize();
+    CHECK(sums == std::vector<float>(5, 42));
+  });
+}
+
+TEST_CASE("gpu: a rank that captures and one that does not are told so, and both go on") {
+  use_double();
+  Cluster cluster({.ranks = 2});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    engine::Runtime& runtime = cluster.runtime(rank);
+    const device::Memory tensor = framework.filled(std::vector<float>(3, 1));
+    const engine::Array array = framework.array(tensor, DType::kFloat32);
+    const std::string name = "differs";
+    submit_and_wait(runtime, engine::make_operation(allreduce(name), array, &array), framework);
+    std::optional<Capture> graph;
+    if (rank == 0) graph.emplace(framework.stream());
+    const auto operation = engine::make_operation(allreduce(name), array, &array);
+    runtime.run(operation, {});
+    REQUIRE(operation->error != nullptr);
+    CHECK(operation->error->kind() == ErrorKind::kMismatch);
+    const std::string text = operation->error->what();
+    CHECK(text.find("'differs' was submitted differently: rank 0: allreduce sum of float32 [3] on a GPU, captured into "
+                    "a CUDA graph; rank 1: allreduce sum of float32 [3] on a GPU.") != std::string::npos);
+    CHECK(text.find("capture the same steps on all ranks") != std::string::npos);
+    if (graph) CHECK(graph->end() == 0);
+    submit_and_wait(runtime, engine::make_operation(allreduce(name), array, &array), framework);
+  });
+}
+
+TEST_CASE("gpu: what cannot be captured is refused, with the reason and a remedy") {
+  use_double();
+  Cluster cluster({.ranks = 2});
+  cluster.run([&](Rank rank) {
+    const Framework framework(rank);
+    engine::Runtime& runtime = cluster.runtime(rank);
+    const device::Memory tensor = framework.filled(std::vector<float>(4, 1));
+    const engine::Array array = framework.array(tensor, DType::kFloat32);
+    const engine::Array integers = framework.array(tensor, DType::kInt16);
+    const std::string name = "step";
+    const auto refused = [&](const std::shared_ptr<Operation>& operation, const std::string& why) {
+      CHECK_THROWS_WITH_AS(submit_and_wait(runtime, operation, framework), doctest::Contains(why.c_str()), Error);
+    };
+    {
+      Capture graph(framework.stream());
+      refused(
+          engine::make_operation(allreduce(name), array, &array),
+          "'step' cannot be captured into a CUDA graph: it is the first of its process set, and the ranks' GPUs are "
+          "not connected yet. Remedy: run one step without capturing first.");
+      CHECK(graph.end() == 0);
+    }
+    submit_and_wait(runtime, engine::make_operation(allreduce(name), array, &array), framework);
+    Capture graph(framework.stream());
+    for (const Collective collective : {Collective::kAllgather, Collective::kAlltoall, Collective::kReduceScatter}) {
+      refused(
+          engine::make_operation({.collective = collective, .name = name}, array, nullptr),
+          "'step' cannot be captured into a CUDA graph: the size of the result of " + std::string(name_of(collective)));
+    }
+    refused(engine::make_operation(allreduce(name), integers, &integers), "it would be copied to the host");
+    CHECK(graph.end() == 0);
+    const auto after = engine::make_operation(allreduce(name), array, &array);
+    submit_and_wait(runtime, after, framework);
+    std::vector<float> values;
+    framework.read(tensor, values);
+    framework.synchronize();
+    CHECK(values == std::vector<float>(4, 4));
+  });
+}
+
+// NCCL waits with the end of a communicator until no graph has a collective of it.
+TEST_CASE("gpu: leaving does not wait for the graphs that are still there") {
+  use_double();
+  std::vector<std::unique_ptr<Capture>> graphs(2);
+  std::vector<std::unique_ptr<Framework>> frameworks(2);
+  std::vector<device::Memory> tensors(2);
+  {
+    Cluster cluster({.ranks = 2});
+    cluster.run([&](Rank rank) {
+      frameworks[rank] = std::make_unique<Framework>(rank);
+      const Framework& framework = *frameworks[rank];
+      tensors[rank] = framework.filled(std::vector<float>(3, 1));
+      const engine::Array array = framework.array(tensors[rank], DType::kFloat32);
+      const std::string name = "step";
+      submit_and_wait(cluster.runtime(rank), engine::make_operation(allreduce(name), array, &array), framework);
+      graphs[rank] = std::make_unique<Capture>(framework.stream());
+      submit_and_wait(cluster.runtime(rank), engine::make_operation(allreduce(name), array, &array), framework);
+      CHECK(graphs[rank]->end() == 0);
+    });
+  }
 }
 
 TEST_CASE("gpu: leaving waits for what the GPU has not ended, and submits nothing more") {

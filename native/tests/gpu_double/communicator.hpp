@@ -26,6 +26,7 @@ struct Call {
 
 // NCCL's results.
 inline constexpr int kSuccess = 0;
+inline constexpr int kUnhandledCudaError = 1;
 inline constexpr int kInternalError = 3;
 inline constexpr int kInvalidArgument = 4;
 inline constexpr int kInvalidUsage = 5;

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "capture.hpp"
 #include "double.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
@@ -30,11 +31,11 @@ struct Event {
   std::condition_variable changed;
   std::uint64_t recorded = 0;
   std::uint64_t reached = 0;
+  CapturedAt captured;
 };
 
 thread_local std::vector<void*> contexts;  // of the calling thread, the current one last
 std::array<char, 64> contexts_of_devices;  // their addresses
-std::atomic<bool> capturing = false;
 
 std::shared_ptr<Event>& event_of(void* handle) { return *static_cast<std::shared_ptr<Event>*>(handle); }
 
@@ -42,10 +43,9 @@ std::byte* visible(Pointer address) { return gpu_double::visible(reinterpret_cas
 
 Result copy(std::byte* to, const std::byte* from, std::size_t bytes, void* stream) {
   if (contexts.empty()) return kInvalidContext;
-  stream_of(stream).push([=] {
+  return give(stream, [=] {
     if (bytes > 0) std::memcpy(to, from, bytes);
   });
-  return kSuccess;
 }
 
 }  // namespace
@@ -133,12 +133,9 @@ EXPORT Result cuStreamDestroy_v2(void* stream) {
 }
 
 EXPORT Result cuStreamSynchronize(void* stream) {
+  if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   stream_of(stream).synchronize();
-  return kSuccess;
-}
-
-EXPORT Result cuStreamIsCapturing(void*, int* status) {
-  *status = capturing ? 1 : 0;
   return kSuccess;
 }
 
@@ -159,6 +156,8 @@ EXPORT Result cuEventRecord(void* handle, void* stream) {
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(event->mutex);
+    event->captured = captured_at(stream);
+    if (event->captured.capture != nullptr) return kSuccess;  // an edge of the graph
     number = ++event->recorded;
   }
   stream_of(stream).push([event, number] {
@@ -170,8 +169,10 @@ EXPORT Result cuEventRecord(void* handle, void* stream) {
 }
 
 EXPORT Result cuEventQuery(void* handle) {
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   const std::shared_ptr<Event>& event = event_of(handle);
   const std::lock_guard lock(event->mutex);
+  if (event->captured.capture != nullptr) return invalidate(event->captured.stream, kCapturedEvent);
   return event->reached >= event->recorded ? kSuccess : kNotReady;
 }
 
@@ -180,8 +181,10 @@ EXPORT Result cuStreamWaitEvent(void* stream, void* handle, unsigned) {
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(event->mutex);
+    if (event->captured.capture != nullptr) return wait_in_capture(stream, event->captured);
     number = event->recorded;
   }
+  if (is_captured(stream)) return invalidate(stream, kCaptureIsolation);
   stream_of(stream).push([event, number] {
     std::unique_lock lock(event->mutex);
     event->changed.wait(lock, [&] { return event->reached >= number; });
@@ -190,31 +193,38 @@ EXPORT Result cuStreamWaitEvent(void* stream, void* handle, unsigned) {
 }
 
 EXPORT Result cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   *memory = allocate(bytes);
   return *memory == 0 ? kOutOfMemory : kSuccess;
 }
 
 EXPORT Result cuMemFree_v2(Pointer memory) {
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   release(memory);
   return kSuccess;
 }
 
-EXPORT Result cuMemAllocAsync(Pointer* memory, std::size_t bytes, void*) {
+EXPORT Result cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* stream) {
   if (contexts.empty()) return kInvalidContext;
-  return cuMemAlloc_v2(memory, bytes);
+  if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
+  *memory = allocate(bytes);
+  return *memory == 0 ? kOutOfMemory : kSuccess;
 }
 
 EXPORT Result cuMemFreeAsync(Pointer memory, void* stream) {
+  if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
   stream_of(stream).push([memory] { release(memory); });
   return kSuccess;
 }
 
 EXPORT Result cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   *memory = ::operator new(bytes);
   return kSuccess;
 }
 
 EXPORT Result cuMemFreeHost(void* memory) {
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   ::operator delete(memory);
   return kSuccess;
 }
@@ -234,13 +244,12 @@ EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, std::size_t bytes, 
 EXPORT Result cuMemsetD2D32Async(Pointer to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height,
                                  void* stream) {
   if (contexts.empty()) return kInvalidContext;
-  stream_of(stream).push([=] {
+  return give(stream, [=] {
     for (std::size_t row = 0; row < height; ++row) {
       auto* words = reinterpret_cast<unsigned*>(visible(to) + row * pitch);
       std::fill_n(words, width, value);
     }
   });
-  return kSuccess;
 }
 
 // Of tests: the device that this process's tensors lie on.
@@ -253,6 +262,7 @@ EXPORT Result cuPointerGetAttribute(void* value, int attribute, Pointer pointer)
 
 EXPORT Result cuModuleLoadData(void** module, const void* image) {
   if (contexts.empty()) return kInvalidContext;
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
   *module = const_cast<void*>(image);
   return kSuccess;
 }
@@ -265,8 +275,7 @@ EXPORT Result cuModuleGetFunction(void** function, void*, const char* name) {
 EXPORT Result cuLaunchKernel(void* function, unsigned, unsigned grid_y, unsigned, unsigned, unsigned, unsigned,
                              unsigned, void* stream, void** parameters, void**) {
   if (contexts.empty()) return kInvalidContext;
-  stream_of(stream).push(bind_kernel(*static_cast<const Kernel*>(function), grid_y, parameters[0]));
-  return kSuccess;
+  return give(stream, bind_kernel(*static_cast<const Kernel*>(function), grid_y, parameters[0]));
 }
 
 // NVRTC: what it compiles is what find_kernel knows.
@@ -327,9 +336,6 @@ std::map<void*, std::shared_ptr<Gate>> gates;
 
 }  // namespace
 }  // namespace gpu_double
-
-// Whether every stream is taken to be captured into a graph.
-EXPORT void gpu_double_capture(bool begins) { capturing = begins; }
 
 EXPORT void gpu_double_hold(void* stream) {
   const auto gate = std::make_shared<Gate>();

@@ -2,11 +2,20 @@
 #include <cstring>
 #include <vector>
 
+#include <unistd.h>
+
+#include "capture.hpp"
 #include "communicator.hpp"
 #include "double.hpp"
 
 struct ncclComm {
   std::shared_ptr<gpu_double::Communicator> communicator;
+  // As in NCCL: it ends only when no graph has a collective of it any more.
+  std::shared_ptr<const int> graphs = std::make_shared<const int>();
+
+  ~ncclComm() {
+    while (graphs.use_count() > 1) ::usleep(1000);
+  }
 };
 
 namespace gpu_double {
@@ -33,7 +42,7 @@ thread_local int depth = 0;
 thread_local std::vector<Queued> queued;
 
 // Calls of one communicator and stream run as one piece of work.
-void launch() {
+int launch() {
   std::vector<Queued> waiting = std::move(queued);
   queued.clear();
   while (!waiting.empty()) {
@@ -49,16 +58,18 @@ void launch() {
       }
     }
     waiting = std::move(others);
-    stream_of(stream).push([communicator = comm->communicator, calls = std::move(calls)] { communicator->run(calls); });
+    const std::shared_ptr<const int> graph = is_captured(stream) ? comm->graphs : nullptr;
+    const auto run = [graph, communicator = comm->communicator, calls = std::move(calls)] { communicator->run(calls); };
+    if (give(stream, run) != 0) return kUnhandledCudaError;
   }
+  return kSuccess;
 }
 
 int call(ncclComm* comm, void* stream, const Call& called) {
   if (comm->communicator->state() != kSuccess) return kInvalidUsage;  // not connected, or failed
   if (called.peer < 0 || called.peer >= comm->communicator->size()) return kInvalidArgument;
   queued.push_back({comm, stream, called});
-  if (depth == 0) launch();
-  return kSuccess;
+  return depth == 0 ? launch() : kSuccess;
 }
 
 }  // namespace
@@ -114,10 +125,7 @@ EXPORT int ncclGroupStart() {
   return kSuccess;
 }
 
-EXPORT int ncclGroupEnd() {
-  if (--depth == 0) launch();
-  return kSuccess;
-}
+EXPORT int ncclGroupEnd() { return --depth == 0 ? launch() : kSuccess; }
 
 EXPORT int ncclAllReduce(const void* from, void* to, std::size_t count, int dtype, int op, ncclComm* comm,
                          void* stream) {

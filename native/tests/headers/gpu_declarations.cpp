@@ -59,6 +59,7 @@ RINGCORE_COMPARE(Driver, cuStreamDestroy_v2);
 RINGCORE_COMPARE(Driver, cuStreamWaitEvent);
 RINGCORE_COMPARE(Driver, cuStreamSynchronize);
 RINGCORE_COMPARE(Driver, cuStreamIsCapturing);
+RINGCORE_COMPARE(Driver, cuThreadExchangeStreamCaptureMode);
 RINGCORE_COMPARE(Driver, cuEventCreate);
 RINGCORE_COMPARE(Driver, cuEventDestroy_v2);
 RINGCORE_COMPARE(Driver, cuEventRecord);
@@ -89,6 +90,8 @@ static_assert(cuda::kAttributeCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAP
 static_assert(cuda::kAttributeMemoryPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
 static_assert(cuda::kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(cuda::kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(cuda::kCaptureActive == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+static_assert(cuda::kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 
 #ifdef RINGCORE_HAS_NCCL_HEADER
 RINGCORE_COMPARE(Nccl, ncclGetVersion);

@@ -441,12 +441,12 @@ void register_runtime(nb::module_& module) {
               if (blocking) {
                 runtime.run(operation, python_interrupted, alone);
               } else {
-                runtime.submit(operation);
+                runtime.submit(operation, python_interrupted);
               }
             }
             PythonHandle handle(std::move(operation), std::move(memory), nb::borrow(self), std::move(result),
                                 std::move(finish));
-            if (blocking) handle.raise_error();
+            if (blocking || PyErr_Occurred() != nullptr) handle.raise_error();
             return handle;
           },
           nb::arg("collective"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("op"), nb::arg("root"),
