@@ -6,6 +6,9 @@
 // Those with a priority are different: a more urgent one overtakes what has begun, and the next one begins when nothing
 // before it has anything to send. The moments differ from rank to rank, and need not be agreed on: what has begun goes
 // on, and a transfer that stands in the way is set aside, so that the most urgent task always ends.
+//
+// In four files: execution.cpp makes tasks of releases, execution_lanes.cpp says which of them runs when,
+// execution_run.cpp takes one from its start to its end, device_release.cpp is about GPUs.
 #pragma once
 
 #include <array>
