@@ -277,7 +277,8 @@ TEST_CASE("gpu: captured collectives run in each replay, without the host") {
     const engine::Array to = framework.array(target, DType::kFloat32);
     const engine::Call broadcast{.collective = Collective::kBroadcast, .name = sent, .root = 1};
     submit_and_wait(runtime, engine::make_operation(broadcast, from, &to), framework);
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // more than their longest nap: they query events
+    const int queries = call_double("gpu_double_event_queries");
+    while (call_double("gpu_double_event_queries") < queries + 4) std::this_thread::yield();  // the engines do
     REQUIRE(graph.end() == 0);
 
     CHECK_FALSE(engine::has_landed(*not_ended));

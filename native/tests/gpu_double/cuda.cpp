@@ -48,6 +48,8 @@ Result copy(std::byte* to, const std::byte* from, std::size_t bytes, void* strea
   });
 }
 
+std::atomic<int> event_queries = 0;
+
 }  // namespace
 }  // namespace gpu_double
 
@@ -169,6 +171,7 @@ EXPORT Result cuEventRecord(void* handle, void* stream) {
 }
 
 EXPORT Result cuEventQuery(void* handle) {
+  ++event_queries;
   if (const Result result = unsafe_call(); result != kSuccess) return result;
   const std::shared_ptr<Event>& event = event_of(handle);
   const std::lock_guard lock(event->mutex);
@@ -336,6 +339,9 @@ std::map<void*, std::shared_ptr<Gate>> gates;
 
 }  // namespace
 }  // namespace gpu_double
+
+// How often events have been asked for.
+EXPORT int gpu_double_event_queries() { return event_queries; }
 
 EXPORT void gpu_double_hold(void* stream) {
   const auto gate = std::make_shared<Gate>();
