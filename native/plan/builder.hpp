@@ -1,4 +1,4 @@
-// Helps generators to write programs: appends steps to the channel of a rank.
+// Helps generators to write programs: appends steps to the channels of a rank.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,12 @@ namespace ringcore::plan {
 
 class Builder {
  public:
-  // One channel a rank.
+  // A step that another channel of the rank may wait for; of channel -1: none.
+  struct Point {
+    int channel = -1;
+    int step = -1;
+  };
+
   Builder(std::string_view generator, const PlanRequest& request, std::uint32_t chunks,
           std::uint32_t scratch_chunks = 0) {
     plan_.generator = generator;
@@ -48,11 +53,32 @@ class Builder {
   void signal(Rank rank, Rank peer) { append(rank, {.kind = StepKind::kSignal, .peer = peer}); }
   void wait(Rank rank, Rank peer) { append(rank, {.kind = StepKind::kWait, .peer = peer}); }
 
+  // What is appended from now on goes into this channel of each rank; 0 at first.
+  void use_channel(int channel) { channel_ = channel; }
+  // The last step of the rank in that channel.
+  Point last(Rank rank) const {
+    return {channel_, static_cast<int>(plan_.programs[rank].channels.at(channel_).size()) - 1};
+  }
+  // The step that is appended next waits for this one.
+  void wait_for(Point point) { after_ = point; }
+
   Plan& plan() { return plan_; }
 
  private:
-  void append(Rank rank, Step step) { plan_.programs[rank].channels[0].push_back(std::move(step)); }
+  void append(Rank rank, Step step) {
+    std::vector<Channel>& channels = plan_.programs[rank].channels;
+    if (channels.size() <= static_cast<std::size_t>(channel_)) channels.resize(channel_ + 1);
+    const Point after = std::exchange(after_, Point{});
+    if (after.channel != channel_) {
+      step.after_channel = after.channel;
+      step.after_step = after.step;
+    }
+    channels[channel_].push_back(std::move(step));
+  }
+
   Plan plan_;
+  int channel_ = 0;
+  Point after_;
 };
 
 }  // namespace ringcore::plan

@@ -1,6 +1,8 @@
 // Inside a host first, then between hosts. With L ranks on each of H hosts, local rank i owns share i of the buffer:
 // a ring reduce-scatter inside the host collects it, a ring between the owners of share i on all hosts sums it, a ring
-// all-gather inside the host spreads it. Each byte crosses the network once each way, on L streams a host.
+// all-gather inside the host spreads it. Each byte crosses the network once each way, on L streams a host. A share goes
+// in pieces, each through all three without waiting for the others: a rank has one channel for its host and one for the
+// network.
 // Hosts with different numbers of ranks: the first rank of each host acts for its host.
 #include <algorithm>
 #include <map>
@@ -20,11 +22,15 @@ Hosts hosts_of(const Topology& topology) {
   return hosts;
 }
 
+// By rank and chunk: the step that has last written the rank's chunk.
+using Points = std::vector<std::vector<Builder::Point>>;
+
 // One ring among `ranks`: `rounds_reduce` rounds of receive-and-reduce, then `rounds_gather` of receive. The member at
-// position i starts with block i + shift; `chunk(block, piece)` names the `pieces` chunks of a block.
+// position i starts with block i + shift; `chunk(block, piece)` names the `pieces` chunks of a block. Waits for `points`,
+// and sets them.
 template <class Chunk>
 void ring_among(Builder& builder, const std::vector<Rank>& ranks, int shift, int rounds_reduce, int rounds_gather,
-                int pieces, bool final, Chunk chunk) {
+                int pieces, bool final, Chunk chunk, Points& points) {
   const int size = static_cast<int>(ranks.size());
   if (size == 1) return;
   for (int i = 0; i < size; ++i) {
@@ -32,20 +38,36 @@ void ring_among(Builder& builder, const std::vector<Rank>& ranks, int shift, int
     const Rank next = ranks[(i + 1) % size];
     const Rank previous = ranks[(i + size - 1) % size];
     const auto block = [&](int round) { return ((i + shift - round) % size + size) % size; };
-    for (int piece = 0; piece < pieces; ++piece) builder.send(rank, next, chunk(block(0), piece));
+    const auto send = [&](std::uint32_t departing) {
+      builder.wait_for(points[rank][departing]);
+      builder.send(rank, next, departing);
+    };
+    for (int piece = 0; piece < pieces; ++piece) send(chunk(block(0), piece));
     const int rounds = rounds_reduce + rounds_gather;
     for (int round = 0; round < rounds; ++round) {
       for (int piece = 0; piece < pieces; ++piece) {
         const std::uint32_t arriving = chunk(block(round + 1), piece);
+        builder.wait_for(points[rank][arriving]);
         if (round < rounds_reduce) {
           builder.recv_reduce(rank, previous, arriving, final && round == rounds_reduce - 1);
         } else {
           builder.recv(rank, previous, arriving);
         }
-        if (round + 1 < rounds) builder.send(rank, next, arriving);
+        points[rank][arriving] = builder.last(rank);
+        if (round + 1 < rounds) send(arriving);
       }
     }
   }
+}
+
+// A reduce-scatter or an all-gather of one chunk of each share.
+template <class Chunk>
+void ring_in_host(Builder& builder, Points& points, const std::vector<Rank>& ranks, int shift, bool reduces,
+                  Chunk chunk) {
+  const int rounds = static_cast<int>(ranks.size()) - 1;
+  ring_among(
+      builder, ranks, shift, reduces ? rounds : 0, reduces ? 0 : rounds, 1, false,
+      [&](int share, int) { return chunk(share); }, points);
 }
 
 class Hierarchical final : public Generator {
@@ -69,18 +91,38 @@ class Hierarchical final : public Generator {
     const int host_count = static_cast<int>(hosts.size());
     const int local_count = static_cast<int>(hosts.front().size());
     const int parts = request.parts;
-    const int pieces = host_count * parts;  // of a share
-    Builder builder("hierarchical", request, static_cast<std::uint32_t>(local_count * pieces));
-    const auto of_share = [&](int share, int piece) { return static_cast<std::uint32_t>(share * pieces + piece); };
-    for (const auto& ranks : hosts) ring_among(builder, ranks, -1, local_count - 1, 0, pieces, false, of_share);
+    Builder builder("hierarchical", request, static_cast<std::uint32_t>(local_count * host_count * parts));
+    const auto chunk_of = [&](int share, int host, int part) {
+      return static_cast<std::uint32_t>((share * host_count + host) * parts + part);
+    };
+    Points points(request.ranks(), std::vector<Builder::Point>(builder.plan().chunks));
+    for (int host = 0; host < host_count; ++host) {
+      // The block that the network wants first comes first.
+      for (int turn = 0; turn < host_count; ++turn) {
+        const int block = (host + host_count - turn) % host_count;
+        for (int part = 0; part < parts; ++part) {
+          ring_in_host(builder, points, hosts[host], -1, true, [&](int share) { return chunk_of(share, block, part); });
+        }
+      }
+    }
+    builder.use_channel(1);
     for (int share = 0; share < local_count; ++share) {
       std::vector<Rank> owners;
       for (const auto& ranks : hosts) owners.push_back(ranks[share]);
-      ring_among(builder, owners, 0, host_count - 1, host_count - 1, parts, true, [&](int host, int part) {
-        return static_cast<std::uint32_t>((share * host_count + host) * parts + part);
-      });
+      ring_among(
+          builder, owners, 0, host_count - 1, host_count - 1, parts, true,
+          [&](int host, int part) { return chunk_of(share, host, part); }, points);
     }
-    for (const auto& ranks : hosts) ring_among(builder, ranks, 0, 0, local_count - 1, pieces, false, of_share);
+    builder.use_channel(0);
+    for (int host = 0; host < host_count; ++host) {
+      // In the order in which the network completes them.
+      for (int turn = 0; turn < host_count; ++turn) {
+        const int block = (host + 1 + host_count - turn) % host_count;
+        for (int part = 0; part < parts; ++part) {
+          ring_in_host(builder, points, hosts[host], 0, false, [&](int share) { return chunk_of(share, block, part); });
+        }
+      }
+    }
     return std::move(builder.plan());
   }
 
@@ -89,6 +131,7 @@ class Hierarchical final : public Generator {
     const int parts = request.parts;
     Builder builder("hierarchical", request, static_cast<std::uint32_t>(host_count * parts));
     const std::uint32_t chunks = builder.plan().chunks;
+    Points points(request.ranks(), std::vector<Builder::Point>(chunks));
     std::vector<Rank> leaders;
     for (const auto& ranks : hosts) {
       leaders.push_back(ranks.front());
@@ -99,8 +142,9 @@ class Hierarchical final : public Generator {
         }
       }
     }
-    ring_among(builder, leaders, 0, host_count - 1, host_count - 1, parts, true,
-               [&](int host, int part) { return static_cast<std::uint32_t>(host * parts + part); });
+    ring_among(
+        builder, leaders, 0, host_count - 1, host_count - 1, parts, true,
+        [&](int host, int part) { return static_cast<std::uint32_t>(host * parts + part); }, points);
     for (const auto& ranks : hosts) {
       for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
         for (std::size_t i = 1; i < ranks.size(); ++i) {
