@@ -225,6 +225,29 @@ TEST_CASE("a ring sends 2 (R - 1) / R of the data, and takes the time of its clo
   }
 }
 
+TEST_CASE("a hierarchical plan hides most of what the ranks of a host exchange behind the network") {
+  const CostModel model{.in_host = {.latency_s = 0, .seconds_per_byte = 1e-9},
+                        .between_hosts = {.latency_s = 0, .seconds_per_byte = 4e-9},
+                        .step_s = 0,
+                        .touch_seconds_per_byte = 0};
+  constexpr int kParts = 16;
+  constexpr std::size_t kBytes = 64 << 20;
+  for (const int hosts : {2, 3, 4}) {
+    for (const int local : {2, 4}) {
+      Topology topology;
+      for (Rank rank = 0; rank < hosts * local; ++rank) topology.host_of.push_back(rank / local);
+      const auto plan =
+          hierarchical().generate({.collective = Collective::kAllreduce, .topology = &topology, .parts = kParts});
+      REQUIRE(plan);
+      const double network = 2.0 * (hosts - 1) / hosts * kBytes * 4e-9;
+      const double in_host = 2.0 * (local - 1) / local * kBytes * 1e-9;
+      const double predicted = predict_seconds(*plan, topology, kBytes, model);
+      CHECK(predicted > network);
+      CHECK(predicted < network + in_host / 2);
+    }
+  }
+}
+
 TEST_CASE("a layout covers every element once, in order") {
   for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{1000},
                                   std::size_t{100003}, (std::size_t{1} << 31) + 16}) {
