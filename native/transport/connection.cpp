@@ -135,12 +135,9 @@ std::span<std::byte> Connection::room() {
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {
-  if (ended_ || out.empty() || std::exchange(was_empty_, false)) return 0;
+  if (ended_ || out.empty()) return 0;
   const ssize_t got = ::recv(fd(), out.data(), out.size(), MSG_DONTWAIT);
-  if (got > 0) {
-    was_empty_ = static_cast<std::size_t>(got) < out.size();
-    return static_cast<std::size_t>(got);
-  }
+  if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && is_temporary(errno)) return 0;
   ended_ = true;
   if (got == 0) {

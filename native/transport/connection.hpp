@@ -70,10 +70,9 @@ class Connection {
   bool ended_ = false;
   std::size_t expected_ = 1;
   std::size_t wakes_for_ = 1;
-  // The last call found less room, or fewer bytes, than it was given: the next one does not ask the kernel. What the
-  // kernel has by then is found by the call after that, or by who polls.
+  // The last call found less room than it was given: the next one does not ask the kernel. Room that there is by then is
+  // found by the call after that, or by who polls.
   bool was_full_ = false;
-  bool was_empty_ = false;
 };
 
 }  // namespace ringcore::transport

@@ -22,8 +22,8 @@ class Stripes {
   // Takes the sockets of one lane, at least one. Throws as Connection does.
   Stripes(std::vector<Fd> sockets, LinkFailure& failure);
 
-  // As those of Link. Each piece that a call of `write` is given arrives contiguously for `peek` as far as it is no longer than
-  // kMaxBlockBytes, and longer data in pieces that are multiples of 64 bytes.
+  // As those of Link. Each piece that a call of `write` is given arrives contiguously for `peek` as far as it is no
+  // longer than kMaxBlockBytes, and longer data in pieces that are multiples of 64 bytes.
   static constexpr std::size_t kMaxBlockBytes = 64 * 1024;
   std::size_t write(std::span<const std::byte> first, std::span<const std::byte> rest);
   std::span<const std::byte> peek();

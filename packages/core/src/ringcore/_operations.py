@@ -79,8 +79,7 @@ def allreduce(
 
 def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
-    if name is None:
-        name = context().next_name("allreduce", options.get("process_set"))
+    name = name_or_next(name, "allreduce", options.get("process_set"))
     arrays: tuple[Any] = (tensor,)
     try:
         adapter.allreduce(arrays, arrays, name, op=op, blocking=True, **options)
