@@ -177,6 +177,9 @@ class PythonHandle {
     }
   }
 
+  // True when it has ended, and the GPU has ended it as well.
+  bool landed() { return done() && engine::has_landed(*operation_); }
+
   bool wait(double timeout_s);
   // After a wait: why it was interrupted, or why the operation failed.
   void raise_error();
@@ -206,7 +209,11 @@ class PythonHandle {
   }
 
  private:
-  void enter_stream();
+  // Of one part, if it has tensors on a GPU; else null.
+  const engine::OnDevice* on_device() const {
+    return operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
+  }
+  void enter_stream(const engine::OnDevice& tensor);
   PythonRuntime& runtime() const { return nb::cast<PythonRuntime&>(runtime_); }
 
   std::shared_ptr<Operation> operation_;
@@ -249,21 +256,22 @@ bool PythonHandle::wait(double timeout_s) {
 // After a wait: a pending Python exception (Ctrl-C) first, then the operation's error.
 void PythonHandle::raise_error() {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  if (operation_->error == nullptr) enter_stream();
+  if (operation_->error != nullptr) {
+    memory_.reset();
+    throw *operation_->error;
+  }
+  if (const engine::OnDevice* tensor = on_device(); tensor != nullptr) return enter_stream(*tensor);
   memory_.reset();
-  if (operation_->error != nullptr) throw *operation_->error;
 }
 
-// What the framework does with the result waits for the GPU; the host does not.
-void PythonHandle::enter_stream() {
-  const engine::OnDevice* tensor =
-      operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
-  if (tensor == nullptr) return;
+// What the framework does with the result waits for the GPU; the host does not. Every wait does this, for its own
+// stream. The memory stays until the GPU is done with it: no other stream is held back for its sake.
+void PythonHandle::enter_stream(const engine::OnDevice& tensor) {
   nb::object array = memory_;
-  while (array.is_valid() && nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
-  std::optional<std::uintptr_t> stream;
-  if (array.is_valid()) stream = current_stream(array, tensor->device);
-  engine::hold_back(*operation_, stream.value_or(tensor->stream));
+  while (nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
+  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) array = nb::cast<const Buffer&>(array).owner;
+  const std::optional<std::uintptr_t> stream = current_stream(array, tensor.device);
+  engine::hold_back(*operation_, stream.value_or(tensor.stream));
 }
 
 // A TypeError of its own: adapters prepare an array that the engine cannot work on, and mistakes in a call pass through.
@@ -342,6 +350,8 @@ void register_runtime(nb::module_& module) {
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
       .def("done", &PythonHandle::done,
            "Whether it has ended, successfully or not, so that `synchronize` will not block.")
+      .def("landed", &PythonHandle::landed,
+           "Whether it has ended on the GPU as well: `done` tells there that it was launched.")
       .def("wait", &PythonHandle::wait, nb::arg("timeout_s") = std::numeric_limits<double>::infinity(),
            "Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same "
            "on every rank.")

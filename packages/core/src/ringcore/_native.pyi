@@ -150,6 +150,11 @@ class Handle:
         Whether it has ended, successfully or not, so that `synchronize` will not block.
         """
 
+    def landed(self) -> bool:
+        """
+        Whether it has ended on the GPU as well: `done` tells there that it was launched.
+        """
+
     def wait(self, timeout_s: float = float('inf')) -> bool:
         """
         Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same on every rank.
