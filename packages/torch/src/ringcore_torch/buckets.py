@@ -113,7 +113,7 @@ class Bucket:
             else:
                 self.take(index, grad)  # also one that the user has set or replaced
         self.all_dense = all(dense)
-        self.flags.copy_(torch.tensor([dense, sparse]))
+        self.flags.copy_(torch.tensor([dense, sparse], device="cpu"))
         arrays = self.arrays()
         self.seal()
         try:
@@ -199,7 +199,7 @@ class FlatBucket(Bucket):
             self._flat[start : start + parameter.numel()].view_as(parameter)
             for start, parameter in zip(starts, parameters, strict=True)
         ]
-        self.flags = torch.zeros(2, len(parameters)) if self.flags_apart else self._flat[end:].view(2, -1)
+        self.flags = _flags(parameters) if self.flags_apart else self._flat[end:].view(2, -1)
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         view = self._views[index]
@@ -233,8 +233,8 @@ class PackedBucket(Bucket):
 
     def __init__(self, name: str, parameters: list[torch.Tensor], names: list[str]) -> None:
         super().__init__(name, parameters, names)
-        self.flags = torch.zeros(2, len(parameters))
-        self._all_have_dense = torch.tensor([[1.0], [0.0]]).expand(2, len(parameters))
+        self.flags = _flags(parameters)
+        self._all_have_dense = torch.tensor([[1.0], [0.0]], device="cpu").expand(2, len(parameters))
         self._grads: list[Any] = [None] * len(parameters)
 
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
@@ -299,11 +299,15 @@ def make_buckets(
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    if torch.get_num_threads() == 1 and source.stride() == target.stride():
+    if source.is_cpu and torch.get_num_threads() == 1 and source.stride() == target.stride():
         with contextlib.suppress(adapter.UnsupportedArray):
             return adapter.copy(source, target)
     target.copy_(source)  # with all threads
     return None
+
+
+def _flags(parameters: list[torch.Tensor]) -> torch.Tensor:
+    return torch.zeros(2, len(parameters), device="cpu")  # whatever torch.set_default_device says
 
 
 def _place(device: torch.device) -> str:
@@ -316,7 +320,7 @@ def _zeros(count: int, dtype: Any, device: torch.device) -> torch.Tensor:
         return torch.zeros(count, dtype=dtype, device=device)
     registered = adapter.allocate(count * dtype.itemsize)
     if registered is None:
-        return torch.zeros(count, dtype=dtype)
+        return torch.zeros(count, dtype=dtype, device="cpu")
     return torch.frombuffer(registered.view(), dtype=dtype)[:count].zero_()
 
 
