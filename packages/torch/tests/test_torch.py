@@ -19,7 +19,7 @@ TRAINING = ["sgd", "adamw", "accumulate", "clip"]
 two = start_for(
     WORKER, 2, "shm", "operations", *TRAINING, "states", "mistakes", "changed_models", "amp", "rounds", "uneven",
     "differentiable", "gradcheck", "adasum", "compression", "sync_batch_norm", "groups", "grouped_rows", "compiled",
-    "default_device",
+    "default_device", "left_out", "predivided", "from_a_root",
 )  # fmt: skip
 three = start_for(WORKER, 3, "shm", "operations", *TRAINING, "uneven", "gradcheck", "sparse")
 # Over TCP buckets are reduced during backward; in shared memory only where the machine has a core to spare for it.
@@ -27,7 +27,8 @@ tcp = start_for(WORKER, 2, "tcp", "operations", *TRAINING, "mistakes", "rounds")
 # Ranks share a GPU where there is only one.
 gpu = start_for(
     WORKER, 2, "shm", "operations", *TRAINING, "states", "mistakes", "amp", "rounds", "uneven", "differentiable",
-    "compression", "sync_batch_norm", "groups", "grouped_rows", "streams", device="cuda",
+    "compression", "sync_batch_norm", "groups", "grouped_rows", "left_out", "predivided", "from_a_root",
+    "streams", device="cuda",
 )  # fmt: skip
 one_gpu = start_for(WORKER, 1, "shm", *TRAINING, "streams", device="cuda")
 
@@ -94,6 +95,24 @@ def test_rounds_that_end_in_other_ways(results: Findings) -> None:
 
 def test_the_default_device_is_the_users_alone(two: Findings) -> None:
     for found in two["default_device"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_parameters_and_state_of_the_rank_that_is_named(results: Findings) -> None:
+    for found in results["from_a_root"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_layers_that_a_rank_does_not_use(results: Findings) -> None:
+    for found in results["left_out"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_an_average_in_two_steps(results: Findings) -> None:
+    for found in results["predivided"]:
         assert all(found.values()), found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ringcore_torch.distributed.completer import Completer
 from ringcore_torch.distributed.work import CoalescedWork, RingWork
 
 GPU = torch.device("cuda", 1)
@@ -42,6 +43,9 @@ class Handle:
 
     def landed(self) -> bool:
         return self.has_landed
+
+    def done(self, timeout_s: float = 0.0) -> bool:
+        return True
 
 
 class Streams:
@@ -90,6 +94,15 @@ def test_asking_whether_it_has_ended_holds_no_stream_back_before(streams: Stream
     streams.current.has_come_there = True
     assert started.is_completed() and started.is_success()
     assert written_in == [streams.current]
+
+
+def test_the_thread_that_sets_futures_holds_no_stream_back(streams: Streams) -> None:
+    handle, completer = Handle(streams), Completer("test")
+    ended: torch.futures.Future[None] = torch.futures.Future()
+    completer.watch(handle, ended)
+    ended.wait()
+    completer.close()
+    assert handle.waits == []
 
 
 def test_coalesced_work_is_where_its_parts_are(streams: Streams) -> None:

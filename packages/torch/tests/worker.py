@@ -225,6 +225,30 @@ def states() -> dict[str, Any]:
     return found
 
 
+def from_a_root() -> dict[str, Any]:
+    """Parameters and optimizer state are those of the rank that is named."""
+    found: dict[str, Any] = {}
+    rank = ring.rank()
+    for root in range(ring.size()):
+        model = torch.nn.BatchNorm1d(3)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(10.0 * root + rank)
+        model.num_batches_tracked.fill_(rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0 + rank, momentum=0.5)
+        model.weight.grad = torch.full((3,), 1.0 + rank)
+        optimizer.step()
+        ring.broadcast_parameters(model.state_dict(), root_rank=root)
+        ring.broadcast_optimizer_state(optimizer, root_rank=root)
+        weights, state = model.weight.unique().tolist(), optimizer.state[model.weight]
+        found[f"weight {root}"] = weights == [11.0 * root - (1.0 + root) ** 2]
+        found[f"buffer {root}"] = model.num_batches_tracked.item() == root
+        found[f"rate {root}"] = optimizer.param_groups[0]["lr"] == 1.0 + root
+        found[f"momentum {root}"] = state["momentum_buffer"].tolist() == [1.0 + root] * 3
+        found[f"device {root}"] = state["momentum_buffer"].device == model.weight.device
+    return found
+
+
 def differentiable() -> dict[str, Any]:
     """The gradient of every collective against finite differences of the sum of all ranks' losses, in float64."""
     rank, size = ring.rank(), ring.size()
@@ -236,7 +260,7 @@ def differentiable() -> dict[str, Any]:
         "broadcast": lambda x: ring.broadcast(x, size - 1, name="e"),
         "alltoall": lambda x: ring.alltoall(x, [3 - size + 1] + [1] * (size - 1), name="f")[0],
         "reducescatter sum": lambda x: ring.reducescatter(x, op=ring.Sum, name="g"),
-        "reducescatter average": lambda x: ring.reducescatter(x, prescale_factor=2.0, name="h"),
+        "reducescatter average": lambda x: ring.reducescatter(x, prescale_factor=2.0, postscale_factor=3.0, name="h"),
     }
     worst = {}
     for what, call in calls.items():
@@ -468,6 +492,42 @@ def groups() -> dict[str, Any]:
     return found
 
 
+def left_out() -> dict[str, Any]:
+    """A layer that a rank does not use in a step counts as zero there, also when it was used in the step before."""
+    found: dict[str, Any] = {}
+    for width in (2, WIDE):
+        layers = torch.nn.ModuleList(torch.nn.Linear(3, width, bias=False) for _ in range(2))
+        optimizer = ring.DistributedOptimizer(torch.optim.SGD(layers.parameters(), lr=0.0), layers.named_parameters())
+        for step in range(3):
+            optimizer.zero_grad(set_to_none=step == 1)
+            used = layers if step == 0 or ring.rank() == 0 else layers[:1]
+            sum(layer(torch.ones(1, 3)).sum() for layer in used).backward()
+            if step == 2 and ring.rank() > 0:
+                layers[1].weight.grad = None
+            optimizer.step()
+            expected = 1.0 if step == 0 else 1.0 / ring.size()
+            found[f"{width} {step}"] = layers[1].weight.grad.unique().tolist() == [expected]
+    return found
+
+
+def predivided() -> dict[str, Any]:
+    """An average that is divided before and after the sum is the average, of dense and of sparse gradients."""
+    found: dict[str, Any] = {}
+    average = sum(range(1, ring.size() + 1)) / ring.size()
+    for rows in (2, WIDE):
+        dense, sparse = torch.nn.Linear(rows, 3, bias=False), torch.nn.Embedding(rows, 3, sparse=True)
+        model = torch.nn.ModuleList([dense, sparse])
+        optimizer = ring.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), gradient_predivide_factor=4.0
+        )
+        scale = ring.rank() + 1.0
+        (scale * (dense(torch.ones(1, rows)).sum() + sparse(torch.tensor([1])).sum())).backward()
+        optimizer.step()
+        found[f"dense {rows}"] = dense.weight.grad.unique().tolist() == [average]
+        found[f"sparse {rows}"] = sparse.weight.grad.coalesce().values().tolist() == [[average] * 3]
+    return found
+
+
 def grouped_rows() -> dict[str, Any]:
     """grouped_allgather and grouped_reducescatter."""
     rank, size = ring.rank(), ring.size()
@@ -670,6 +730,35 @@ def streams() -> dict[str, Any]:
     found["gathered"] = copies[1].unique().tolist() == [other + 1.0 for other in range(size)]
     found["in place"] = bool((copies[2] == total).all())
     found["waited for in two streams"] = bool((again == total).all())
+
+    class Sides(torch.nn.Module):
+        """Two layers, each in a stream of its own, whose gradients one operation averages."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDE, 40, bias=False) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            results = []
+            for layer, side in zip(self.layers, (made, used), strict=True):
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    results.append(layer(x).sum())
+            for side in (made, used):
+                torch.cuda.current_stream().wait_stream(side)
+            return results[0] + results[1]
+
+    model = Sides()
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.full((1, WIDE), rank + 1.0)).backward()
+        optimizer.step()
+    steps = [before - now.detach() for before, now in zip(start, model.parameters(), strict=True)]
+    found["layers in two streams"] = all(
+        torch.allclose(step, torch.full_like(step, 2 * total / size), atol=1e-5) for step in steps
+    )
     return found
 
 

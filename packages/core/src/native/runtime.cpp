@@ -140,6 +140,11 @@ class PythonRuntime {
   std::shared_ptr<engine::Runtime> runtime_;
 };
 
+Nanoseconds limit_of(double timeout_s) {
+  const double limit = timeout_s * static_cast<double>(kSecond);
+  return limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever;
+}
+
 // An operation as Python holds it: with the arrays that the engine reads and writes, and the result that the caller
 // wants: an object, or a function of the handle that makes it.
 class PythonHandle {
@@ -165,20 +170,20 @@ class PythonHandle {
     }
   }
 
-  // True when it has ended; lets an open bucket go, because somebody is interested.
-  bool done() {
+  // True when it has ended within `timeout_s`; lets an open bucket go, because somebody is interested. No stream waits.
+  bool done(double timeout_s) {
     if (operation_->done()) return true;
     engine::Runtime& engine = runtime().get();
     const nb::gil_scoped_release released;
     try {
-      return engine.wait(*operation_, 0, {}, false);
+      return engine.wait(*operation_, limit_of(timeout_s), {}, false);
     } catch (const Error&) {
       return operation_->done();  // `wait` tells
     }
   }
 
   // True when it has ended, and the GPU has ended it as well.
-  bool landed() { return done() && engine::has_landed(*operation_); }
+  bool landed() { return done(0) && engine::has_landed(*operation_); }
 
   bool wait(double timeout_s);
   // After a wait: why it was interrupted, or why the operation failed.
@@ -239,13 +244,11 @@ bool PythonRuntime::is_alone() const {
 bool PythonHandle::wait(double timeout_s) {
   if (!operation_->done()) {
     const bool alone = runtime().is_alone();
-    const double limit = timeout_s * static_cast<double>(kSecond);
     engine::Runtime& engine = runtime().get();
     bool done = false;
     {
       const nb::gil_scoped_release released;
-      done = engine.wait(*operation_, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
-                         python_interrupted, alone);
+      done = engine.wait(*operation_, limit_of(timeout_s), python_interrupted, alone);
     }
     if (!done && PyErr_Occurred() == nullptr) return false;
   }
@@ -348,8 +351,9 @@ void register_runtime(nb::module_& module) {
       },
       nb::arg("source"), nb::arg("target"), "Copies an array past the caches into memory that is reduced later.");
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
-      .def("done", &PythonHandle::done,
-           "Whether it has ended, successfully or not, so that `synchronize` will not block.")
+      .def("done", &PythonHandle::done, nb::arg("timeout_s") = 0.0,
+           "Whether it has ended, successfully or not, so that `synchronize` will not block; within `timeout_s` from "
+           "now.")
       .def("landed", &PythonHandle::landed,
            "Whether it has ended on the GPU as well: `done` tells there that it was launched.")
       .def("wait", &PythonHandle::wait, nb::arg("timeout_s") = std::numeric_limits<double>::infinity(),

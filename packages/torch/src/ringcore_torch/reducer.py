@@ -200,6 +200,8 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
         if owner is None:
             return
         bucket.touched = True
+        if bucket.on_gpu:
+            bucket.note_stream()
         if not owner.collects:
             return
         if bucket.finished:

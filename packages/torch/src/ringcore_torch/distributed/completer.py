@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 
 import torch
-from ringcore import RingcoreError
 from ringcore.adapter import Handle
 
 # So long a future's thread waits for one operation before it looks at the others.
@@ -71,8 +69,7 @@ class Completer:
                     self._waiting.append(item)
             if not self._waiting:
                 return None
-            with contextlib.suppress(RingcoreError):  # who wants the result is told
-                self._waiting[0][0].wait(_LOOK_AROUND_S)
+            self._waiting[0][0].done(_LOOK_AROUND_S)  # not `wait`: no stream of this thread is held back
             for index, (handle, _) in enumerate(self._waiting):
                 if handle.done():
                     return self._waiting.pop(index)

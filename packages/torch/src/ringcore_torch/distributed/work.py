@@ -117,7 +117,7 @@ class RingWork(Work):
             if self._future is None:
                 # PyTorch runs what hangs on a future of a GPU in a stream of its own, and lets that of whoever waits
                 # for the future wait for it.
-                devices = None if self.device is None else [self.device]
+                devices: list[Any] | None = None if self.device is None else [self.device]
                 ended: torch.futures.Future[None] = torch.futures.Future(devices=devices)
                 # `set_exception` would store the exception as a value, which PyTorch's C++ takes for tensors.
                 self._future = ended.then(lambda _: self.result())
