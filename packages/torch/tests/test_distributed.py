@@ -127,9 +127,9 @@ def test_without_a_launcher(tmp_path: Path) -> None:
 def test_import_torch_alone_loads_nothing_of_ringcore() -> None:
     code = (
         "import sys, torch; loaded = [name for name in sys.modules if name.startswith('ringcore_torch')]; "
-        "print(loaded, torch.distributed.Backend.RING)"
+        "backend = torch.distributed.Backend; print(loaded, backend.RING, backend.backend_capability['ring'])"
     )
-    assert output([sys.executable, "-c", code]).strip() == "['ringcore_torch_backend'] ring"
+    assert output([sys.executable, "-c", code]).strip() == "['ringcore_torch_backend'] ring ['cpu', 'cuda']"
 
 
 def test_a_lost_rank_is_an_error_on_the_others(tmp_path: Path) -> None:

@@ -96,6 +96,10 @@ def operations() -> dict[str, Any]:
             rows_received, counts = ring.alltoall(mine, splits, name=where)
             if rows_received.shape[0] != int(counts.sum()) or counts.tolist() != [splits[rank]] * size:
                 wrong.append(f"alltoall {where}")
+    # Each rank sends other numbers of rows.
+    rows_received, counts = ring.alltoall(torch.full((size * (rank + 1), 2), rank), [rank + 1] * size, name="uneven")
+    if counts.tolist() != list(range(1, size + 1)) or rows_received[:, 0].bincount().tolist() != counts.tolist():
+        wrong.append("alltoall of other numbers of rows from each rank")
     strided = torch.arange(12.0).reshape(3, 4).t()
     if not torch.equal(
         ring.allreduce_(strided, op=ring.Sum, name="strided"), torch.arange(12.0).reshape(3, 4).t() * size
@@ -670,6 +674,16 @@ def rounds() -> dict[str, Any]:
     model(inputs).sum().backward()
     optimizer.step()
     found["equal after it"] = equal_on_all_ranks(model.parameters())
+    optimizer.zero_grad()
+    reducer = optimizer._ring
+    with reducer.no_sync():
+        with reducer.no_sync():
+            pass
+        model(inputs).sum().backward()
+    found["only added up"] = model.weight.grad[0].tolist() == inputs[0].tolist()
+    model(inputs).sum().backward()
+    optimizer.step()
+    found["averaged with what was added up"] = model.weight.grad.unique().tolist() == [1.0 + ring.size()]
     found["twice"] = refusal(lambda: ring.DistributedOptimizer(optimizer, model.named_parameters()))
     turned = torch.complex(torch.ones(1), torch.ones(1)).conj().imag  # -1, stored as 1
     found["turned"] = [ring.allreduce(turned, op=ring.Sum).item(), ring.allgather(turned)[0].item()]
