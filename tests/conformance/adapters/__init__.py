@@ -29,8 +29,12 @@ VARIANTS = {
 # Arrays on GPUs, through the test double of CUDA and NCCL: what it is told -> by NCCL, and by way of the host, where
 # ranks share a GPU or a kernel is missing.
 GPUS = {"gpu": {}, "gpu_shared": {"GPU_DOUBLE_DEVICE": "0"}, "gpu_without_kernels": {"GPU_DOUBLE_NVRTC": "0"}}
+# PyTorch's tensors on real GPUs, which ranks share where there are fewer: session `gpu_torch` has them.
+ON_GPUS = {"torch_gpu": ("ringcore_torch", "torch"), "torch_distributed_gpu": ("ringcore_torch", "torch")}
 # Cases that an adapter's framework has nothing for.
-LACKS: dict[str, set[str]] = {"torch_distributed": {"join", "join_in_a_process_set"}}
+LACKS: dict[str, set[str]] = {
+    name: {"join", "join_in_a_process_set"} for name in ("torch_distributed", "torch_distributed_gpu")
+}
 
 
 class Adapter(Protocol):
