@@ -11,6 +11,9 @@
 // While a graph is captured in the framework's stream, the operation is negotiated like any other and then given to that
 // stream itself: nothing of ours may be in the graph that is used again or watched, neither stream nor event nor buffer.
 // Whoever submits it returns when it was recorded (`Runtime::submit`); replays know nothing of the engine.
+//
+// In three files: device_queue.cpp says what goes through NCCL and watches it, device_collectives.cpp launches it,
+// device_streams.cpp is about the framework's streams.
 #pragma once
 
 #include <cstdint>
