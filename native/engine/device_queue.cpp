@@ -43,6 +43,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
     }
     hello_.nccl_version = version;
     hello_.shares_gpus = gpus_may_be_shared(version) ? 1 : 0;
+    hello_.registers = device::Communicator::registering();
   } catch (const Error& error) {
     problem_ = error.what();
   }
@@ -50,6 +51,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
 
 DeviceQueue::~DeviceQueue() {
   // Frees memory in an order that the stream of it allows; without a GPU there is nothing to free.
+  let_go_of_all();
   flights_.clear();
   communicator_.reset();
 }
@@ -58,6 +60,9 @@ std::string DeviceQueue::agree(std::span<const Hello> hellos) {
   agreed_ = true;
   id_ = hellos.front().id;
   kernels_ = std::all_of(hellos.begin(), hellos.end(), [](const Hello& hello) { return hello.has_kernels != 0; });
+  // One member needs no such memory.
+  registering_ = size_ == 1 ? device::Registering::kNone : hellos.front().registers;
+  for (const Hello& hello : hellos) registering_ = std::min(registering_, hello.registers);
   std::string why;
   for (std::size_t m = 0; m < hellos.size() && why.empty(); ++m) {
     const std::string member = "member " + std::to_string(m);
@@ -65,6 +70,7 @@ std::string DeviceQueue::agree(std::span<const Hello> hellos) {
     for (std::size_t other = 0; other < m && why.empty(); ++other) {
       const bool same = hellos[other].host == hellos[m].host &&
                         std::memcmp(hellos[other].uuid, hellos[m].uuid, sizeof(hellos[m].uuid)) == 0;
+      if (same) registering_ = device::Registering::kNone;  // NCCL does not say what it makes of windows there
       if (same && !(hellos[m].shares_gpus && hellos[other].shares_gpus)) {
         why = member + " and member " + std::to_string(other) + " share a GPU";
       }
@@ -119,6 +125,7 @@ bool DeviceQueue::progress(std::vector<std::shared_ptr<Operation>>& done) {
     if (!communicator_->ready()) return moved;
     DeviceTask& task = *queue_.front();
     const device::Device::Current current(*device_);
+    if (!task.begun && task.fuses() && !has_room(task)) return true;
     if (!std::exchange(task.begun, true)) begin(task);
     if (!communicator_->ready()) return true;
     end(task);
@@ -152,9 +159,28 @@ void DeviceQueue::launched(std::string name, std::vector<std::shared_ptr<Operati
 
 // Forgets what has ended on the GPU.
 void DeviceQueue::land() {
-  if (flights_.empty()) return;
+  if (flights_.empty() && outgrown_.empty()) return;
   const device::Device::Current current(*device_);
   while (!flights_.empty() && flights_.front().event->reached()) flights_.pop_front();
+  // Not sooner: where NCCL frees with CUDA's plain call, that waits for all that runs on the GPU.
+  if (!outgrown_.empty() && flights_.empty() && queue_.empty() && communicator_->ready()) let_go_of_outgrown();
+}
+
+void DeviceQueue::let_go_of_outgrown() {
+  for (const auto& memory : outgrown_) communicator_->deregister_memory(*memory);
+  outgrown_.clear();
+}
+
+// Before the communicator ends. What the GPU still uses is forgotten with it, and freed behind that.
+void DeviceQueue::let_go_of_all() {
+  try {
+    land();
+    if (fusion_ == nullptr || !flights_.empty() || !queue_.empty() || !communicator_->ready()) return;
+    const device::Device::Current current(*device_);
+    outgrown_.push_back(std::move(fusion_));
+    let_go_of_outgrown();
+  } catch (const Error&) {  // it was aborted, or the GPU has failed
+  }
 }
 
 void DeviceQueue::tend(Nanoseconds now, Nanoseconds limit) {
@@ -169,6 +195,7 @@ void DeviceQueue::tend(Nanoseconds now, Nanoseconds limit) {
 }
 
 void DeviceQueue::abort() {
+  let_go_of_all();
   queue_.clear();
   if (communicator_) communicator_->abort();
 }
@@ -210,7 +237,8 @@ void DeviceQueue::give_back(const std::shared_ptr<Operation>& operation) {
 std::string DeviceQueue::describe() const {
   if (queue_.empty()) return "";
   const Descriptor& descriptor = queue_.front()->descriptor();
-  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "' waits for NCCL to connect";
+  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "' waits for NCCL to " +
+         (fusion_ == nullptr ? "connect" : "connect, or to register the memory that it is packed into");
 }
 
 }  // namespace ringcore::engine

@@ -80,6 +80,13 @@ MUTANTS = [
            "completion->hold_back(stream_of(stream));", ""),
     Mutant("what is unpacked on a GPU is not scaled", "engine/device_collectives.cpp",
            "pack(task, false, scale);", "pack(task, false, 1.0);"),
+    Mutant("memory that a GPU still uses is deregistered", "engine/device_queue.cpp",
+           "!outgrown_.empty() && flights_.empty() && queue_.empty()", "!outgrown_.empty()"),
+    Mutant("a rank that has joined registers nothing", "engine/device_collectives.cpp",
+           "  communicator_->register_memory(fusion_, registering_);",
+           "  if (!task.operations.empty()) communicator_->register_memory(fusion_, registering_);"),
+    Mutant("memory is freed while a GPU still uses it", "device/device.cpp",
+           "if (driver().cuStreamQuery(stream->get()) != cuda::kNotReady) {", "if (true) {"),
     Mutant("the last tensors of a large group are not packed", "device/kernels.cpp",
            "while (!segments.empty()) {", "for (int once = 0; once < 1; ++once) {"),
 ]  # fmt: skip
