@@ -1,6 +1,7 @@
 // What an operation has besides when its tensor lies on a GPU.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,5 +23,8 @@ struct OnDevice {
   device::HostMemory staging;  // where ranks cannot meet on their GPUs
   std::shared_ptr<device::Event> fetched;  // the input has come there
 };
+
+// A stream of the framework, from the number that stands for it at our borders.
+inline device::cuda::Stream stream_of(std::uintptr_t handle) { return std::bit_cast<device::cuda::Stream>(handle); }
 
 }  // namespace ringcore::engine

@@ -10,6 +10,7 @@
 #include "double.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "registration.hpp"
 
 namespace gpu_double {
 namespace {
@@ -51,6 +52,9 @@ Result copy(std::byte* to, const std::byte* from, std::size_t bytes, void* strea
 std::atomic<int> event_queries = 0;
 
 }  // namespace
+
+bool has_context() { return !contexts.empty(); }
+
 }  // namespace gpu_double
 
 using namespace gpu_double;  // NOLINT
@@ -141,6 +145,12 @@ EXPORT Result cuStreamSynchronize(void* stream) {
   return kSuccess;
 }
 
+EXPORT Result cuStreamQuery(void* stream) {
+  if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
+  return stream_of(stream).idle() ? kSuccess : kNotReady;
+}
+
 EXPORT Result cuEventCreate(void** event, unsigned) {
   if (contexts.empty()) return kInvalidContext;
   *event = new std::shared_ptr<Event>(new Event);
@@ -202,6 +212,7 @@ EXPORT Result cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
 }
 
 EXPORT Result cuMemFree_v2(Pointer memory) {
+  check_free(reinterpret_cast<const void*>(memory));
   if (const Result result = unsafe_call(); result != kSuccess) return result;
   release(memory);
   return kSuccess;
@@ -215,6 +226,7 @@ EXPORT Result cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* stream) 
 }
 
 EXPORT Result cuMemFreeAsync(Pointer memory, void* stream) {
+  check_free(reinterpret_cast<const void*>(memory));
   if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
   stream_of(stream).push([memory] { release(memory); });
   return kSuccess;

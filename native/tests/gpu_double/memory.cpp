@@ -61,6 +61,12 @@ class Arena {
     free_.erase(hole);
   }
 
+  std::size_t allocated_bytes(std::uint64_t address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = used_.find(address - reinterpret_cast<std::uint64_t>(device_));
+    return found == used_.end() ? 0 : found->second;
+  }
+
   bool contains(std::uint64_t address) const {
     const auto begin = reinterpret_cast<std::uint64_t>(device_);
     return address >= begin && address < begin + kBytes;
@@ -88,6 +94,7 @@ Arena& arena() {
 std::uint64_t allocate(std::size_t bytes) { return arena().allocate(bytes); }
 void release(std::uint64_t address) { arena().release(address); }
 bool is_device_address(std::uint64_t address) { return arena().contains(address); }
+std::size_t allocated_bytes(std::uint64_t address) { return arena().allocated_bytes(address); }
 
 std::byte* visible(const void* device_address) {
   const auto address = reinterpret_cast<std::uint64_t>(device_address);

@@ -10,5 +10,6 @@ namespace gpu_double {
 std::uint64_t allocate(std::size_t bytes);  // 0 when there is no more
 void release(std::uint64_t address);
 bool is_device_address(std::uint64_t address);
+std::size_t allocated_bytes(std::uint64_t address);  // of the allocation that begins there; 0: there is none
 
 }  // namespace gpu_double
