@@ -130,7 +130,7 @@ void Communicator::deregister_memory(const Memory& memory) {
 
 void Communicator::abort() {
   if (comm_ == nullptr) return;
-  const Device::Current current(device_);
+  const Device::Current current(device_, std::nothrow);  // it may be the GPU that has failed: NCCL ends all the same
   end(nccl_api().ncclCommAbort);
 }
 

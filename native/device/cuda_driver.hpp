@@ -47,7 +47,9 @@ struct Driver {
   cuda::Result (*cuDriverGetVersion)(int* version);
   cuda::Result (*cuGetErrorString)(cuda::Result error, const char** text);
   cuda::Result (*cuDeviceGet)(int* device, int ordinal);
+  cuda::Result (*cuDeviceGetCount)(int* count);
   cuda::Result (*cuDeviceGetUuid_v2)(cuda::Uuid* uuid, int device);
+  cuda::Result (*cuDeviceGetPCIBusId)(char* address, int bytes, int device);
   cuda::Result (*cuDeviceGetAttribute)(int* value, int attribute, int device);
   cuda::Result (*cuDevicePrimaryCtxRetain)(cuda::Context* context, int device);
   cuda::Result (*cuCtxPushCurrent_v2)(cuda::Context context);
@@ -91,7 +93,9 @@ void each_driver_function(Table& table, Visit&& visit) {
   visit("cuDriverGetVersion", table.cuDriverGetVersion);
   visit("cuGetErrorString", table.cuGetErrorString);
   visit("cuDeviceGet", table.cuDeviceGet);
+  visit("cuDeviceGetCount", table.cuDeviceGetCount);
   visit("cuDeviceGetUuid_v2", table.cuDeviceGetUuid_v2);
+  visit("cuDeviceGetPCIBusId", table.cuDeviceGetPCIBusId);
   visit("cuDeviceGetAttribute", table.cuDeviceGetAttribute);
   visit("cuDevicePrimaryCtxRetain", table.cuDevicePrimaryCtxRetain);
   visit("cuCtxPushCurrent_v2", table.cuCtxPushCurrent_v2);

@@ -35,6 +35,15 @@ int Device::current_ordinal() {
   return driver().cuCtxGetDevice(&ordinal) == cuda::kSuccess ? ordinal : 0;
 }
 
+int Device::count() {
+  try {
+    int count = 0;
+    return driver().cuDeviceGetCount(&count) == cuda::kSuccess ? count : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
 Device::Device(int ordinal) : ordinal_(ordinal) {
   const Driver& cuda = driver();
   int device = 0;
@@ -42,6 +51,9 @@ Device::Device(int ordinal) : ordinal_(ordinal) {
   cuda::Uuid uuid{};
   check_cuda(cuda.cuDeviceGetUuid_v2(&uuid, device), "cuDeviceGetUuid");
   std::memcpy(uuid_.data(), uuid.bytes, sizeof(uuid.bytes));
+  if (cuda.cuDeviceGetPCIBusId(address_.data(), static_cast<int>(address_.size()), device) != cuda::kSuccess) {
+    std::memcpy(address_.data(), uuid.bytes, sizeof(uuid.bytes));  // on no bus that CUDA knows
+  }
   const auto attribute = [&](int which) {
     int value = 0;
     check_cuda(cuda.cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute");
@@ -58,8 +70,8 @@ const Kernels* Device::kernels() {
   if (!std::exchange(kernels_tried_, true)) {
     try {
       kernels_ = std::make_unique<Kernels>(*this);
-    } catch (const Error&) {
-      return nullptr;  // `library_status` tells why; copies of the driver take their place
+    } catch (const Error& error) {
+      kernels_problem_ = error.what();  // copies of the driver take their place
     }
   }
   return kernels_.get();
@@ -206,18 +218,6 @@ Memory::~Memory() {
     return;
   }
   device_->has_memory_pools() ? driver().cuMemFreeAsync(pointer_, stream_) : driver().cuMemFree_v2(pointer_);
-}
-
-HostMemory::HostMemory(Device& device, std::size_t bytes) : data_(nullptr, Free{&device}) {
-  if (bytes == 0) return;
-  const Device::Current current(device);
-  void* data = nullptr;
-  check_cuda(driver().cuMemHostAlloc(&data, bytes, cuda::kHostAllocPortable), "cuMemHostAlloc");
-  data_.reset(static_cast<std::byte*>(data));
-}
-
-void HostMemory::Free::operator()(std::byte* data) const {
-  if (const Device::Current current(*device, std::nothrow); current) driver().cuMemFreeHost(data);
 }
 
 }  // namespace ringcore::device

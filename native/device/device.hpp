@@ -8,12 +8,15 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cuda_driver.hpp"
 
 namespace ringcore::device {
 
+class Event;
 class Kernels;
 
 class Device {
@@ -25,15 +28,21 @@ class Device {
   static int ordinal_of(const void* memory);
   // Of the calling thread's current context; 0 where it has none.
   static int current_ordinal();
+  // How many there are; 0 where CUDA cannot be used.
+  static int count();
 
   int ordinal() const { return ordinal_; }
   const std::array<char, 16>& uuid() const { return uuid_; }
+  // On its bus; parts of one GPU (MIG) have the same.
+  const std::array<char, 24>& address() const { return address_; }
   // 90 for sm_90 ...
   int capability() const { return capability_; }
   int multiprocessors() const { return multiprocessors_; }
   bool has_memory_pools() const { return memory_pools_; }
   // Null where there is no NVRTC; compiled when first asked for.
   const Kernels* kernels();
+  // Why not, then.
+  const std::string& kernels_problem() const { return kernels_problem_; }
 
   // Makes the GPU's context current for the calling thread, and what was there before again at its end. What the thread
   // calls meanwhile leaves graphs alone that are being captured, by itself or by others: without that CUDA ends every
@@ -55,11 +64,13 @@ class Device {
 
  private:
   friend class Event;
+  friend class HostMemory;
   explicit Device(int ordinal);
 
   int ordinal_;
   cuda::Context context_ = nullptr;
   std::array<char, 16> uuid_{};
+  std::array<char, 24> address_{};
   int capability_ = 0;
   int multiprocessors_ = 1;
   bool memory_pools_ = false;
@@ -67,6 +78,14 @@ class Device {
   std::vector<cuda::Event> free_events_;
   std::unique_ptr<Kernels> kernels_;
   bool kernels_tried_ = false;
+  std::string kernels_problem_;
+  struct IdleHostMemory {
+    std::size_t bytes;
+    std::byte* data;
+    std::shared_ptr<Event> used_until;
+  };
+  std::mutex host_mutex_;  // Guards: idle_host_memory_. Before mutex_.
+  std::vector<IdleHostMemory> idle_host_memory_;
 };
 
 // A point in a stream that others wait for. Needs a current context, but for its end.
@@ -134,19 +153,24 @@ class Memory {
   bool of_nccl_ = false;
 };
 
-// Memory of the host that a GPU copies from and to without help of the processor.
+// Memory of the host that a GPU copies from and to without help of the processor. It is used again and again: CUDA would
+// wait for all that runs on the GPU before it frees some (CUDA C++ Programming Guide, "Implicit Synchronization").
 class HostMemory {
  public:
   HostMemory() = default;
   HostMemory(Device& device, std::size_t bytes);
-  std::byte* data() const { return data_.get(); }
+  HostMemory(HostMemory&& other) noexcept;
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  ~HostMemory();
+  std::byte* data() const { return data_; }
+  // Until then the GPU copies from it or to it, also when this has ended.
+  void used_until(std::shared_ptr<Event> event) { used_until_ = std::move(event); }
 
  private:
-  struct Free {
-    Device* device;
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+  Device* device_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::byte* data_ = nullptr;
+  std::shared_ptr<Event> used_until_;
 };
 
 inline cuda::Pointer pointer(const void* memory) { return reinterpret_cast<cuda::Pointer>(memory); }

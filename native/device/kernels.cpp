@@ -17,6 +17,19 @@ constexpr std::size_t kBytesPerThread = 64;
 // So many blocks fill a multiprocessor's threads.
 constexpr unsigned kBlocksPerMultiprocessor = 8;
 
+// Of the architectures that NVRTC compiles for, the newest that a GPU of this capability understands.
+int newest_up_to(int capability) {
+  int count = 0;
+  check_nvrtc(nvrtc_api().nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");
+  std::vector<int> known(count);
+  check_nvrtc(nvrtc_api().nvrtcGetSupportedArchs(known.data()), "nvrtcGetSupportedArchs");
+  int newest = 0;
+  for (const int each : known) newest = each <= capability ? std::max(newest, each) : newest;
+  if (newest != 0) return newest;
+  throw Error(ErrorKind::kResource, "this NVRTC compiles for no GPU as old as one of sm_" + std::to_string(capability));
+}
+
+// A cubin, or PTX.
 std::vector<char> compile(int capability) {
   const Nvrtc& compiler = nvrtc_api();
   struct Program {
@@ -25,7 +38,11 @@ std::vector<char> compile(int capability) {
   } program;
   check_nvrtc(compiler.nvrtcCreateProgram(&program.handle, kKernelsSource, "ringcore_kernels.cu", 0, nullptr, nullptr),
               "nvrtcCreateProgram");
-  const std::string architecture = "--gpu-architecture=sm_" + std::to_string(capability);
+  // What is younger than the compiler gets PTX of the last architecture before it, which the driver translates.
+  const int known = newest_up_to(capability);
+  const bool exact = known == capability;
+  const std::string architecture =
+      std::string("--gpu-architecture=") + (exact ? "sm_" : "compute_") + std::to_string(known);
   const char* const options[] = {architecture.c_str(), "--std=c++17"};
   if (const int result = compiler.nvrtcCompileProgram(program.handle, 2, options); result != 0) {
     std::size_t bytes = 0;
@@ -35,6 +52,12 @@ std::vector<char> compile(int capability) {
     throw Error(ErrorKind::kResource, "NVRTC refuses the kernels for sm_" + std::to_string(capability) + ": " + log);
   }
   std::size_t bytes = 0;
+  if (!exact) {
+    check_nvrtc(compiler.nvrtcGetPTXSize(program.handle, &bytes), "nvrtcGetPTXSize");
+    std::vector<char> ptx(bytes);
+    check_nvrtc(compiler.nvrtcGetPTX(program.handle, ptx.data()), "nvrtcGetPTX");
+    return ptx;
+  }
   check_nvrtc(compiler.nvrtcGetCUBINSize(program.handle, &bytes), "nvrtcGetCUBINSize");
   std::vector<char> cubin(bytes);
   check_nvrtc(compiler.nvrtcGetCUBIN(program.handle, cubin.data()), "nvrtcGetCUBIN");

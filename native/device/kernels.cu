@@ -100,10 +100,17 @@ __device__ void copy(const Segments& segments) {
   for (Address i = done + thread; i < segment.elements; i += threads) to[i] = Kind::scaled(from[i], segments.factor);
 }
 
+// Parameters that are read where they lie; GPUs before sm_70 cannot be told so.
+#if __CUDA_ARCH__ >= 700
+#define IN_PLACE __grid_constant__
+#else
+#define IN_PLACE
+#endif
+
 extern "C" {
-__global__ void ringcore_copy(const __grid_constant__ Segments segments) { copy<Bytes>(segments); }
-__global__ void ringcore_scale_float16(const __grid_constant__ Segments segments) { copy<Float16>(segments); }
-__global__ void ringcore_scale_bfloat16(const __grid_constant__ Segments segments) { copy<BFloat16>(segments); }
-__global__ void ringcore_scale_float32(const __grid_constant__ Segments segments) { copy<Float32>(segments); }
-__global__ void ringcore_scale_float64(const __grid_constant__ Segments segments) { copy<Float64>(segments); }
+__global__ void ringcore_copy(const IN_PLACE Segments segments) { copy<Bytes>(segments); }
+__global__ void ringcore_scale_float16(const IN_PLACE Segments segments) { copy<Float16>(segments); }
+__global__ void ringcore_scale_bfloat16(const IN_PLACE Segments segments) { copy<BFloat16>(segments); }
+__global__ void ringcore_scale_float32(const IN_PLACE Segments segments) { copy<Float32>(segments); }
+__global__ void ringcore_scale_float64(const IN_PLACE Segments segments) { copy<Float64>(segments); }
 }

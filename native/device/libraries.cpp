@@ -83,7 +83,7 @@ const Opened<Nccl>& opened_nccl() {
                                 [&](const char* name, auto*& function) { library.load_if_there(name, function); });
     int version = 0;
     opened.table.ncclGetVersion(&version);
-    opened.version = dotted(version, 10000, 100) + "." + std::to_string(version % 100);
+    opened.version = nccl_version_text(version);
   });
 }
 
@@ -98,6 +98,8 @@ const Opened<Nvrtc>& opened_nvrtc() {
 }
 
 }  // namespace
+
+std::string nccl_version_text(int version) { return dotted(version, 10000, 100) + "." + std::to_string(version % 100); }
 
 void set_library_paths(LibraryPaths known) {
   const std::lock_guard lock(mutex);

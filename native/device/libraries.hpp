@@ -33,6 +33,9 @@ struct LibraryStatus {
 };
 std::vector<LibraryStatus> library_status();
 
+// As NCCL numbers its versions: 22707 is 2.27.7.
+std::string nccl_version_text(int version);
+
 // Throw Error{kResource} that tells which call failed, and why.
 void check_cuda(cuda::Result result, const char* call);
 void check_nvrtc(int result, const char* call);

@@ -19,6 +19,13 @@ bool gpus_may_be_shared(int nccl_version) {
   return nccl_version >= kNcclSharesGpus && allowed != nullptr && std::strcmp(allowed, "1") == 0;
 }
 
+// Whether NCCL takes them for ranks on one GPU: it compares places on the bus, and UUIDs since GPUs can be shared.
+bool same_for_nccl(const DeviceQueue::Hello& a, const DeviceQueue::Hello& b) {
+  if (a.host != b.host) return false;
+  return a.nccl_version < kNcclSharesGpus ? std::memcmp(a.address, b.address, sizeof(a.address)) == 0
+                                          : std::memcmp(a.uuid, b.uuid, sizeof(a.uuid)) == 0;
+}
+
 }  // namespace
 
 DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, const Clock& clock)
@@ -34,6 +41,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
   stream_ = std::make_shared<const device::Stream>(*device_);
   try {
     std::memcpy(hello_.uuid, device_->uuid().data(), sizeof(hello_.uuid));
+    std::memcpy(hello_.address, device_->address().data(), sizeof(hello_.address));
     hello_.has_kernels = device_->kernels() != nullptr ? 1 : 0;
     int version = 0;
     device::nccl_api().ncclGetVersion(&version);
@@ -52,6 +60,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
 DeviceQueue::~DeviceQueue() {
   // Frees memory in an order that the stream of it allows; without a GPU there is nothing to free.
   let_go_of_all();
+  if (!flights_.empty()) abort();
   flights_.clear();
   communicator_.reset();
 }
@@ -68,20 +77,32 @@ std::string DeviceQueue::agree(std::span<const Hello> hellos) {
     const std::string member = "member " + std::to_string(m);
     if (hellos[m].nccl_version == 0) why = member + " cannot use NCCL" + (problem_.empty() ? "" : ": " + problem_);
     for (std::size_t other = 0; other < m && why.empty(); ++other) {
-      const bool same = hellos[other].host == hellos[m].host &&
-                        std::memcmp(hellos[other].uuid, hellos[m].uuid, sizeof(hellos[m].uuid)) == 0;
+      const bool same = same_for_nccl(hellos[other], hellos[m]);
       if (same) registering_ = device::Registering::kNone;  // NCCL does not say what it makes of windows there
       if (same && !(hellos[m].shares_gpus && hellos[other].shares_gpus)) {
         why = member + " and member " + std::to_string(other) + " share a GPU";
       }
     }
+    if (why.empty() && hellos[m].nccl_version != hellos.front().nccl_version) {
+      why = "member 0 has NCCL " + device::nccl_version_text(hellos.front().nccl_version) + " and " + member +
+            " NCCL " + device::nccl_version_text(hellos[m].nccl_version) + ", which do not understand each other";
+    }
   }
   by_nccl_ = why.empty();
   why_by_host_ = why;
-  return by_nccl_ ? ""
-                  : why +
-                        "; tensors of GPUs are copied to the host and reduced there. Remedy: give each rank a GPU of "
-                        "its own, and see `ringcore doctor` for the libraries.";
+  if (!by_nccl_) {
+    return why +
+           "; tensors of GPUs are copied to the host and reduced there. Remedy: give each rank a GPU of its own and "
+           "the "
+           "same NCCL; `ringcore doctor` shows the libraries.";
+  }
+  if (kernels_) return "";
+  const auto bare = std::find_if(hellos.begin(), hellos.end(), [](const Hello& hello) { return !hello.has_kernels; });
+  const auto member = static_cast<int>(bare - hellos.begin());
+  const std::string why_not = member == self_ ? " (" + device_->kernels_problem() + ")" : "";
+  return "member " + std::to_string(member) + " has no kernels" + why_not +
+         "; averages and what is scaled are copied to the host and reduced there. Remedy: install the NVRTC of the "
+         "CUDA version that the GPUs' driver has (`ringcore doctor` shows what is found).";
 }
 
 bool DeviceQueue::takes(const Descriptor& descriptor) const {
@@ -213,6 +234,7 @@ bool DeviceQueue::fetch(Operation& operation) {
                          "cuMemcpyDtoHAsync");
     }
     tensor.fetched = std::make_shared<device::Event>(*device_, stream_->get());
+    tensor.staging.used_until(tensor.fetched);
     operation.input = tensor.staging.data();
     operation.output = tensor.output == nullptr ? nullptr : tensor.staging.data();
   }
@@ -224,14 +246,20 @@ void DeviceQueue::give_back(const std::shared_ptr<Operation>& operation) {
   const device::Device::Current current(*device_);
   const bool has_result = tensor.output == nullptr;
   const std::size_t bytes = has_result ? operation->result.size() : operation->bytes();
-  if (has_result) tensor.result = device::Memory(bytes, stream_);
+  if (has_result) {
+    // From memory that is not pinned CUDA copies only when all is done that the stream was given before.
+    tensor.result = device::Memory(bytes, stream_);
+    tensor.staging = device::HostMemory(*device_, bytes);
+    if (bytes > 0) std::memcpy(tensor.staging.data(), operation->result.data(), bytes);
+  }
   if (bytes > 0) {
-    device::check_cuda(device::driver().cuMemcpyHtoDAsync_v2(
-                           device::pointer(has_result ? tensor.result.data() : tensor.output),
-                           has_result ? operation->result.data() : tensor.staging.data(), bytes, stream_->get()),
-                       "cuMemcpyHtoDAsync");
+    device::check_cuda(
+        device::driver().cuMemcpyHtoDAsync_v2(device::pointer(has_result ? tensor.result.data() : tensor.output),
+                                              tensor.staging.data(), bytes, stream_->get()),
+        "cuMemcpyHtoDAsync");
   }
   launched(operation->descriptor.name, {operation});
+  tensor.staging.used_until(tensor.completion);
 }
 
 std::string DeviceQueue::describe() const {

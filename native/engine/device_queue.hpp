@@ -56,7 +56,8 @@ class DeviceQueue {
  public:
   // What a member tells the others, all in one gather of bytes.
   struct Hello {
-    char uuid[16] = {};
+    char uuid[16] = {};  // of the GPU, or of the part of it (MIG) that this rank uses
+    char address[24] = {};  // of the whole GPU, on its bus
     std::uint64_t host = 0;  // of the member: GPUs are shared within a host only
     std::int32_t nccl_version = 0;  // 0: it cannot be used
     std::int16_t has_kernels = 0;

@@ -39,7 +39,8 @@ void Execution::greet() {
   // A rank that has joined before it used a GPU: its place among the members on its host. `use_device` corrects it.
   const int host = topology_.host_of[self_];
   const auto before = std::count(topology_.host_of.begin(), topology_.host_of.begin() + self_, host);
-  const int device = used_device_ != kHost ? used_device_ : static_cast<int>(before);
+  const int visible = std::max(1, device::Device::count());  // where each rank sees its own alone, that is number 0
+  const int device = used_device_ != kHost ? used_device_ : static_cast<int>(before) % visible;
   device_ = std::make_unique<DeviceQueue>(device, self_, size(), static_cast<std::uint64_t>(host),
                                           settings_.deterministic, clock_);
   greeting_ = std::make_shared<Operation>();

@@ -215,7 +215,7 @@ void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::
 
 bool Execution::landed() const { return device_ == nullptr || device_->landed(); }
 
-void Execution::fail() {
+void Execution::fail(bool leaving) {
   // For ever: who carries out the run goes on writing.
   static auto& kept = *new std::vector<std::pair<std::unique_ptr<Task>, Memory>>;
   static std::mutex mutex;
@@ -235,7 +235,8 @@ void Execution::fail() {
   done_.clear();
   deferred_.clear();
   device_buckets_.clear();
-  if (device_ != nullptr) device_->abort();
+  // NCCL's communicator then ends in order, with this: what is aborted loses what it still sends to other hosts.
+  if (device_ != nullptr && !(leaving && device_->landed())) device_->abort();
 }
 
 }  // namespace ringcore::engine

@@ -78,8 +78,8 @@ class Execution {
   std::string take_warning() { return std::exchange(warning_, {}); }
 
   std::vector<std::shared_ptr<Operation>>& done() { return done_; }
-  // Drops everything; the operations are failed by the engine.
-  void fail();
+  // Drops everything; the operations are failed by the engine. `leaving`: because this rank leaves in order.
+  void fail(bool leaving);
   // Whether a run that has begun can go on only with this member.
   bool waits_for(int member) const;
   // What a running operation waits for, for error messages; empty when none runs.

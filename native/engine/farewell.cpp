@@ -68,7 +68,7 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
   const RecordHeader header{.type = RecordType::kAbort, .rows = static_cast<std::uint64_t>(error->kind())};
   if (error->kind() != ErrorKind::kShutdown) broadcast(kWorld, header, std::as_bytes(std::span(text)));
   for (auto& [id, set] : sets_) {
-    set->execution.fail();
+    set->execution.fail(error->kind() == ErrorKind::kShutdown);
     for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
     set->operations.clear();
     if (set->join != nullptr) complete(set->join, error);

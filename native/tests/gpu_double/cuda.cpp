@@ -2,9 +2,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "capture.hpp"
 #include "double.hpp"
@@ -35,6 +40,10 @@ struct Event {
   CapturedAt captured;
 };
 
+// What every call returns when the GPU has failed: CUDA reports that again and again, in calls that have nothing to do
+// with it.
+std::atomic<Result> broken = kSuccess;
+
 thread_local std::vector<void*> contexts;  // of the calling thread, the current one last
 std::array<char, 64> contexts_of_devices;  // their addresses
 
@@ -50,6 +59,32 @@ Result copy(std::byte* to, const std::byte* from, std::size_t bytes, void* strea
 }
 
 std::atomic<int> event_queries = 0;
+
+// Whether calls wait as CUDA's do that have to: copies from and to memory of the host that is not pinned, and whatever
+// allocates or frees memory without a stream. Off, so that tests may hold streams that they give such copies to.
+std::atomic<bool> waits = false;
+
+std::mutex memory_mutex;  // Guards: pinned, streams.
+std::map<const std::byte*, std::size_t> pinned;
+std::map<void*, std::shared_ptr<Stream>> streams;  // with their handles
+
+bool is_pinned(const void* memory) {
+  const auto* at = static_cast<const std::byte*>(memory);
+  const std::lock_guard lock(memory_mutex);
+  const auto after = pinned.upper_bound(at);
+  return after != pinned.begin() && at < std::prev(after)->first + std::prev(after)->second;
+}
+
+// Waits for all that runs. CUDA does for the GPU of the current context; the double's tests hold streams of one.
+void wait_for_gpu() {
+  if (!waits) return;
+  std::vector<std::shared_ptr<Stream>> all;
+  {
+    const std::lock_guard lock(memory_mutex);
+    for (const auto& [handle, stream] : streams) all.push_back(stream);
+  }
+  for (const auto& stream : all) stream->synchronize();
+}
 
 }  // namespace
 
@@ -79,6 +114,17 @@ EXPORT Result cuDeviceGet(int* device, int ordinal) {
   return kSuccess;
 }
 
+EXPORT Result cuDeviceGetCount(int* count) {
+  *count = static_cast<int>(setting("GPU_DOUBLE_DEVICES", 8));
+  return kSuccess;
+}
+
+EXPORT Result cuDeviceGetPCIBusId(char* address, int bytes, int device) {
+  const long gpu = device / setting("GPU_DOUBLE_INSTANCES", 1);
+  std::snprintf(address, static_cast<std::size_t>(bytes), "0000:%02lx:00.0", gpu + 0x10);
+  return kSuccess;
+}
+
 EXPORT Result cuDeviceGetUuid_v2(void* uuid, int device) {
   std::array<char, 16> bytes{};
   bytes[0] = static_cast<char>(device + 1);
@@ -88,8 +134,8 @@ EXPORT Result cuDeviceGetUuid_v2(void* uuid, int device) {
 
 EXPORT Result cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
-    case 75: *value = 9; break;
-    case 76: *value = 0; break;
+    case 75: *value = static_cast<int>(setting("GPU_DOUBLE_CAPABILITY", 90)) / 10; break;
+    case 76: *value = static_cast<int>(setting("GPU_DOUBLE_CAPABILITY", 90)) % 10; break;
     case 16: *value = 4; break;
     case 115: *value = 1; break;
     default: return kInvalidValue;
@@ -103,6 +149,7 @@ EXPORT Result cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 
 EXPORT Result cuCtxPushCurrent_v2(void* context) {
+  if (broken != kSuccess) return broken;
   contexts.push_back(context);
   return kSuccess;
 }
@@ -128,13 +175,19 @@ EXPORT Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 EXPORT Result cuStreamCreateWithPriority(void** stream, unsigned, int) {
   if (contexts.empty()) return kInvalidContext;
-  *stream = new Stream;
+  const auto made = std::make_shared<Stream>();
+  *stream = made.get();
+  const std::lock_guard lock(memory_mutex);
+  streams.emplace(made.get(), made);
   return kSuccess;
 }
 
 EXPORT Result cuStreamDestroy_v2(void* stream) {
   // CUDA returns at once; joining here would wait for what only another thread lets go on.
-  std::thread([stream] { delete static_cast<Stream*>(stream); }).detach();
+  const std::lock_guard lock(memory_mutex);
+  const auto found = streams.find(stream);
+  std::thread([last = std::move(found->second)]() mutable { last.reset(); }).detach();
+  streams.erase(found);
   return kSuccess;
 }
 
@@ -182,6 +235,7 @@ EXPORT Result cuEventRecord(void* handle, void* stream) {
 
 EXPORT Result cuEventQuery(void* handle) {
   ++event_queries;
+  if (broken != kSuccess) return broken;
   if (const Result result = unsafe_call(); result != kSuccess) return result;
   const std::shared_ptr<Event>& event = event_of(handle);
   const std::lock_guard lock(event->mutex);
@@ -214,6 +268,7 @@ EXPORT Result cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
 EXPORT Result cuMemFree_v2(Pointer memory) {
   check_free(reinterpret_cast<const void*>(memory));
   if (const Result result = unsafe_call(); result != kSuccess) return result;
+  wait_for_gpu();
   release(memory);
   return kSuccess;
 }
@@ -234,22 +289,33 @@ EXPORT Result cuMemFreeAsync(Pointer memory, void* stream) {
 
 EXPORT Result cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   if (const Result result = unsafe_call(); result != kSuccess) return result;
+  wait_for_gpu();
   *memory = ::operator new(bytes);
+  const std::lock_guard lock(memory_mutex);
+  pinned.emplace(static_cast<std::byte*>(*memory), bytes);
   return kSuccess;
 }
 
 EXPORT Result cuMemFreeHost(void* memory) {
   if (const Result result = unsafe_call(); result != kSuccess) return result;
+  wait_for_gpu();
+  {
+    const std::lock_guard lock(memory_mutex);
+    pinned.erase(static_cast<std::byte*>(memory));
+  }
   ::operator delete(memory);
   return kSuccess;
 }
 
 EXPORT Result cuMemcpyHtoDAsync_v2(Pointer to, const void* from, std::size_t bytes, void* stream) {
+  if (waits && !is_pinned(from)) stream_of(stream).synchronize();
   return copy(visible(to), static_cast<const std::byte*>(from), bytes, stream);
 }
 
 EXPORT Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, std::size_t bytes, void* stream) {
-  return copy(static_cast<std::byte*>(to), visible(from), bytes, stream);
+  const Result result = copy(static_cast<std::byte*>(to), visible(from), bytes, stream);
+  if (waits && !is_pinned(to)) stream_of(stream).synchronize();
+  return result;
 }
 
 EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, std::size_t bytes, void* stream) {
@@ -295,6 +361,17 @@ EXPORT Result cuLaunchKernel(void* function, unsigned, unsigned grid_y, unsigned
 
 // NVRTC: what it compiles is what find_kernel knows.
 
+namespace {
+
+constexpr std::array kArchitectures{75, 80, 90, 100, 120};
+
+struct Program {
+  std::string source;
+  bool is_code = false;  // of one architecture; else PTX alone
+};
+
+}  // namespace
+
 EXPORT int nvrtcVersion(int* major, int* minor) {
   *major = 13;
   *minor = 0;
@@ -303,24 +380,56 @@ EXPORT int nvrtcVersion(int* major, int* minor) {
 
 EXPORT int nvrtcCreateProgram(void** program, const char* source, const char*, int, const char* const*,
                               const char* const*) {
-  *program = new std::string(source);
+  *program = new Program{source};
   return 0;
 }
 
-EXPORT int nvrtcCompileProgram(void*, int, const char* const*) { return setting("GPU_DOUBLE_NVRTC", 1) == 1 ? 0 : 6; }
+EXPORT int nvrtcGetNumSupportedArchs(int* count) {
+  *count = static_cast<int>(kArchitectures.size());
+  return 0;
+}
+
+EXPORT int nvrtcGetSupportedArchs(int* capabilities) {
+  std::copy(kArchitectures.begin(), kArchitectures.end(), capabilities);
+  return 0;
+}
+
+EXPORT int nvrtcCompileProgram(void* program, int count, const char* const* options) {
+  if (setting("GPU_DOUBLE_NVRTC", 1) != 1) return 6;
+  for (const std::string_view option : std::span(options, static_cast<std::size_t>(count))) {
+    const std::size_t number = option.rfind('_');
+    if (!option.starts_with("--gpu-architecture=")) continue;
+    const int capability = std::atoi(option.substr(number + 1).data());
+    if (std::count(kArchitectures.begin(), kArchitectures.end(), capability) == 0) return 5;  // invalid option
+    static_cast<Program*>(program)->is_code = option.find("=sm_") != option.npos;
+  }
+  return 0;
+}
 
 EXPORT int nvrtcDestroyProgram(void** program) {
-  delete static_cast<std::string*>(*program);
+  delete static_cast<Program*>(*program);
   return 0;
 }
 
 EXPORT int nvrtcGetCUBINSize(void* program, std::size_t* bytes) {
-  *bytes = static_cast<std::string*>(program)->size();
+  const auto& made = *static_cast<Program*>(program);
+  *bytes = made.is_code ? made.source.size() : 0;
+  return 0;
+}
+
+EXPORT int nvrtcGetPTXSize(void* program, std::size_t* bytes) {
+  *bytes = static_cast<Program*>(program)->source.size() + 1;
+  return 0;
+}
+
+EXPORT int nvrtcGetPTX(void* program, char* text) {
+  const auto& source = static_cast<Program*>(program)->source;
+  std::memcpy(text, source.c_str(), source.size() + 1);
   return 0;
 }
 
 EXPORT int nvrtcGetCUBIN(void* program, char* cubin) {
-  const auto& source = *static_cast<std::string*>(program);
+  const auto& source = static_cast<Program*>(program)->source;
   std::memcpy(cubin, source.data(), source.size());
   return 0;
 }
@@ -354,6 +463,12 @@ std::map<void*, std::shared_ptr<Gate>> gates;
 
 // How often events have been asked for.
 EXPORT int gpu_double_event_queries() { return event_queries; }
+
+// From now on every call of the driver that looks at the GPU returns this; 0: none.
+EXPORT void gpu_double_break(int result) { broken = result; }
+
+// See `waits`.
+EXPORT void gpu_double_wait(int wait) { waits = wait != 0; }
 
 EXPORT void gpu_double_hold(void* stream) {
   const auto gate = std::make_shared<Gate>();

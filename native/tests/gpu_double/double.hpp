@@ -7,7 +7,8 @@
 // registered (registration.hpp). Kernels are host functions of the same names.
 //
 // GPU_DOUBLE_DEVICES (8 unless set): how many GPUs there are. GPU_DOUBLE_DEVICE: on which of them all memory is taken
-// to lie. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything.
+// to lie. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything. GPU_DOUBLE_CAPABILITY: of the GPUs (90 unless set); NVRTC
+// knows 75, 80, 90, 100 and 120. GPU_DOUBLE_INSTANCES: so many devices are instances (MIG) of one GPU.
 // GPU_DOUBLE_HANG=N: this process's N-th collective, from 1, does not end before its communicator is aborted.
 // GPU_DOUBLE_FAIL=N: it ends with an asynchronous error instead.
 // GPU_DOUBLE_NCCL_VERSION: what NCCL says of itself. GPU_DOUBLE_WINDOWS=0: it gives no windows, as where GPUs cannot
@@ -33,6 +34,7 @@ class Stream {
   Stream();
   ~Stream();
   void push(Work work);
+  // Waits for what was given to it so far.
   void synchronize();
   bool idle();
 

@@ -27,8 +27,14 @@ def bundled(names: Sequence[str]) -> list[str]:
 
 
 def tell_engine(settings: Settings) -> None:
-    """Let the engine know where to look. What a framework has loaded already, it takes without being told."""
+    """Let the engine know where to look. What a framework has loaded already, it takes without being told.
+
+    NCCL looks for network interfaces itself: the environment tells it to use no others than ringcore.
+    """
     from ringcore import _native
+
+    if settings.network_interfaces:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + ",".join(settings.network_interfaces))
 
     def paths(given: str | None, names: Sequence[str]) -> list[str]:
         return [given] if given else [*bundled(names), *names]
