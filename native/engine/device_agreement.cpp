@@ -116,7 +116,8 @@ std::string DeviceQueue::way() const {
   if (shared_ != nullptr) {
     return why_not_nccl_ + ": allreduce and broadcast go through the memory of that GPU (CUDA IPC" +
            (shared_->gpu_count() > 1 ? ", and NCCL between the GPUs" : "") +
-           "); what else there is, is copied to the host and done there. Give each rank a GPU of its own for more speed.";
+           "); what else there is, is copied to the host and done there. Give each rank a GPU of its own for more "
+           "speed.";
   }
   return why_not_nccl_ + (why_not_shared_.empty() ? "" : ", and cannot meet in its memory: " + why_not_shared_) +
          "; tensors of GPUs are copied to the host and reduced there. Remedy: give each rank a GPU of its own, and see "

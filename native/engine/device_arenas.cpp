@@ -21,9 +21,9 @@ constexpr std::size_t kWordsBytes = kWordSpacing * (1 + 2 * device::kMaxSources)
 constexpr std::uint32_t kFarAhead = 1U << 30;
 
 void fill_words(cuda::Pointer words, std::uint32_t value, cuda::Stream stream) {
-  device::check_cuda(device::driver().cuMemsetD2D32Async(words, kWordsBytes, value, kWordsBytes / sizeof(value), 1,
-                                                         stream),
-                     "cuMemsetD2D32Async");
+  device::check_cuda(
+      device::driver().cuMemsetD2D32Async(words, kWordsBytes, value, kWordsBytes / sizeof(value), 1, stream),
+      "cuMemsetD2D32Async");
 }
 
 }  // namespace
@@ -82,9 +82,7 @@ cuda::Pointer SharedArenas::data(int place) const {
   return place == place_ ? own_->pointer : opened_[place]->pointer();
 }
 
-cuda::Pointer SharedArenas::address_of(int place, int word) const {
-  return data(place) + bytes_ + word * kWordSpacing;
-}
+cuda::Pointer SharedArenas::address_of(int place, int word) const { return data(place) + bytes_ + word * kWordSpacing; }
 
 void SharedArenas::wait(int word, std::uint32_t value) const {
   device::wait_for_word(stream_->get(), address_of(place_, word), value);

@@ -79,7 +79,8 @@ void DeviceQueue::copy(const Descriptor& descriptor, const std::byte* from, std:
 device::Memory DeviceQueue::identity(const Descriptor& descriptor) const {
   const std::size_t bytes = (bytes_of(descriptor) + 7) / 8 * 8;
   device::Memory memory(bytes, stream_);
-  device::fill_identity(stream_->get(), descriptor.dtype, summing(descriptor.op), device::pointer(memory.data()), bytes);
+  device::fill_identity(stream_->get(), descriptor.dtype, summing(descriptor.op), device::pointer(memory.data()),
+                        bytes);
   return memory;
 }
 

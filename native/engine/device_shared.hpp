@@ -88,7 +88,7 @@ class SharedGpu {
   DType dtype_{};
   ReduceOp op_{};
   double prescale_ = 1.0;
-  double sum_scale_ = 1.0;   // of the sum of this GPU
+  double sum_scale_ = 1.0;  // of the sum of this GPU
   double copy_scale_ = 1.0;  // of what is copied from there
   int root_ = kNobody;  // a broadcast's: its place on its GPU
   int root_gpu_ = 0;

@@ -15,32 +15,24 @@
 
 #include "capi/capi.hpp"
 #include "cluster.hpp"
-#include "device/libraries.hpp"
 #include "engine/device_queue.hpp"
+#include "gpu_framework.hpp"
 
 namespace {
 
 using namespace ringcore;
 using engine::Operation;
+using testing::allreduce;
 using testing::Cluster;
-
-void use_double() {
-  const std::string path = RINGCORE_GPU_DOUBLE;
-  device::set_library_paths({{path}, {path}, {path}});
-}
+using testing::Framework;
+using testing::tell_double;
+using testing::use_double;
 
 // A function of the double that the engine does not use.
 template <class... Arguments>
 int call_double(const char* function, Arguments... arguments) {
   void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
   return reinterpret_cast<int (*)(Arguments...)>(::dlsym(library, function))(arguments...);
-}
-
-// One that no library of NVIDIA has.
-template <class Argument>
-void tell_double(const char* function, Argument argument) {
-  void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
-  reinterpret_cast<void (*)(Argument)>(::dlsym(library, function))(argument);
 }
 
 // Captures what a stream is given, as torch.cuda.graph does: in the mode in which any unsafe call of the process ends it.
@@ -68,70 +60,6 @@ class Capture {
   device::cuda::Stream stream_;
   void* executable_ = nullptr;
 };
-
-// What a framework has on the GPU of a rank: a stream, and tensors whose values are made in it.
-class Framework {
- public:
-  explicit Framework(int ordinal) : device_(device::Device::of(ordinal)), stream_(device_) {}
-
-  template <class T>
-  device::Memory tensor(const std::vector<T>& values) const {
-    const device::Device::Current current(device_);
-    device::Memory memory(device_, values.size() * sizeof(T), stream_.get());
-    device::check_cuda(device::driver().cuMemcpyHtoDAsync_v2(device::pointer(memory.data()), values.data(),
-                                                             memory.size(), stream_.get()),
-                       "copy to the GPU");
-    return memory;
-  }
-
-  // Waits for that.
-  template <class T>
-  device::Memory filled(const std::vector<T>& values) const {
-    device::Memory memory = tensor(values);
-    synchronize();
-    return memory;
-  }
-
-  // Other values, when the stream has come so far.
-  template <class T>
-  void write(const device::Memory& memory, const std::vector<T>& values) const {
-    const device::Device::Current current(device_);
-    device::check_cuda(device::driver().cuMemcpyHtoDAsync_v2(device::pointer(memory.data()), values.data(),
-                                                             memory.size(), stream_.get()),
-                       "copy to the GPU");
-  }
-
-  // Lets the values come to the host, behind what the stream was given before.
-  template <class T>
-  void read(const device::Memory& memory, std::vector<T>& values) const {
-    const device::Device::Current current(device_);
-    values.resize(memory.size() / sizeof(T));
-    device::check_cuda(device::driver().cuMemcpyDtoHAsync_v2(values.data(), device::pointer(memory.data()),
-                                                             memory.size(), stream_.get()),
-                       "copy to the host");
-  }
-
-  void synchronize() const {
-    const device::Device::Current current(device_);  // the other ranks of the process may capture
-    device::check_cuda(device::driver().cuStreamSynchronize(stream_.get()), "synchronize");
-  }
-
-  engine::Array array(const device::Memory& memory, DType dtype) const {
-    const std::uint64_t count = memory.size() / size_of(dtype);
-    return {memory.data(), engine::Shape::of({&count, 1}), dtype, device_.ordinal(), handle()};
-  }
-
-  std::uintptr_t handle() const { return std::bit_cast<std::uintptr_t>(stream_.get()); }
-  device::cuda::Stream stream() const { return stream_.get(); }
-
- private:
-  device::Device& device_;
-  device::Stream stream_;
-};
-
-engine::Call allreduce(const std::string& name, ReduceOp op = ReduceOp::kSum) {
-  return {.collective = Collective::kAllreduce, .name = name, .op = op};
-}
 
 TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, and the framework's for ours") {
   use_double();
