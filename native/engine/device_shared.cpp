@@ -59,9 +59,10 @@ void SharedGpu::begin(const DeviceTask& task, double scale) {
   dtype_ = reduces ? first.dtype : DType::kUInt8;
   op_ = summing(first.op);
   prescale_ = reduces ? first.prescale : 1.0;
+  const double result_scale = reduces ? scale : 1.0;
   // Where there is one GPU, in the precision of the sum.
-  sum_scale_ = gpus_.size() == 1 ? scale : 1.0;
-  copy_scale_ = gpus_.size() == 1 ? 1.0 : scale;
+  sum_scale_ = gpus_.size() == 1 ? result_scale : 1.0;
+  copy_scale_ = gpus_.size() == 1 ? 1.0 : result_scale;
   root_ = kNobody;
   if (!reduces) {
     root_gpu_ = gpu_of(gpus_, first.root);

@@ -10,7 +10,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 
 _DOUBLES = "build/native/*/libringcore_gpu_double.so"
 
@@ -38,6 +37,8 @@ def double_environ(**settings: str) -> dict[str, str]:
 
 def sharing_environ(gpus: int = 1, **settings: str) -> dict[str, str]:
     """The same for ranks that share so many GPUs, and may not use NCCL on one; skips the test where there are fewer."""
+    import pytest  # the ranks use this file too, and have no need of it
+
     if gpus > int(os.environ.get("RINGCORE_TEST_GPUS", "8")):
         pytest.skip(f"there are no {gpus} GPUs here")
     return double_environ(RINGCORE_TEST_GPUS=str(gpus), NCCL_MULTI_RANK_GPU_ENABLE="0", **settings)
