@@ -54,7 +54,8 @@ SharedArenas::~SharedArenas() {
   if (!current) return;
   try {
     device::retire(std::make_shared<const device::Event>(device_, stream_->get()), own_, std::move(opened_));
-  } catch (const Error&) {  // the GPU has failed
+  } catch (const Error&) {
+    opened_.clear();  // the GPU has failed: nothing uses them any more
   }
 }
 
@@ -108,7 +109,8 @@ void SharedArenas::abort(std::uint32_t value) {
         write(place, taken(place_), value + kFarAhead);
       }
     }
-  } catch (const Error&) {  // the GPU has failed: nothing waits there
+  } catch (const Error& error) {
+    refuse(error.what());  // the GPU has failed: nothing waits there
   }
   own_.reset();  // others may still write there: nobody uses it again
 }
