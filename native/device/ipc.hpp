@@ -18,8 +18,8 @@ namespace ringcore::device {
 // Throws Error{kResource} where the driver is too old for what is declared here.
 void check_ipc();
 
-// Memory of this process that others may open. It is never freed: CUDA leaves undefined what happens when another process
-// has not closed it before that, and nobody can tell. It is used again (`retire`).
+// Memory of this process that others may open. It is never freed: CUDA leaves undefined what happens when another
+// process has not closed it before that, and nobody can tell. It is used again (`retire`).
 struct ExportedMemory {
   cuda::Pointer pointer = 0;
   std::size_t bytes = 0;
@@ -28,8 +28,8 @@ struct ExportedMemory {
 // One of that size that was retired, or a new one. Throws Error{kResource}.
 ExportedMemory take_exported(Device& device, std::size_t bytes);
 
-// Memory of another process, as this one sees it. Throws Error{kResource} where it cannot be opened. A current context is
-// needed but for its end, when no stream may use it any more.
+// Memory of another process, as this one sees it. Throws Error{kResource} where it cannot be opened. A current context
+// is needed but for its end, when no stream may use it any more.
 class OpenedMemory {
  public:
   OpenedMemory(Device& device, const cuda::IpcMemHandle& handle);
@@ -47,8 +47,8 @@ class OpenedMemory {
 void retire(std::shared_ptr<const Event> ended, std::optional<ExportedMemory> exported,
             std::vector<std::unique_ptr<OpenedMemory>> opened);
 
-// What `stream` is given from now on waits until the word is `value` or further; the difference counts, so that values may
-// wrap around. A current context is needed.
+// What `stream` is given from now on waits until the word is `value` or further; the difference counts, so that values
+// may wrap around. A current context is needed.
 void wait_for_word(cuda::Stream stream, cuda::Pointer word, std::uint32_t value);
 // Behind all that `stream` was given, and seen behind it.
 void write_word(cuda::Stream stream, cuda::Pointer word, std::uint32_t value);

@@ -25,7 +25,8 @@ struct Segments {
   double factor;
 };
 
-// Compiles a source for the GPU, which may include "kernels.cu", and loads it; it stays loaded. Throws Error{kResource}.
+// Compiles a source for the GPU, which may include "kernels.cu", and loads it; it stays loaded. Throws
+// Error{kResource}.
 cuda::Module compile_module(const Device& device, const char* name, const char* source);
 // Throws Error{kResource} where there is none of this name.
 cuda::Function function_of(cuda::Module module, const std::string& name);
@@ -46,8 +47,8 @@ class Kernels {
   std::array<cuda::Function, kDTypeCount> scale_{};  // floats only
 };
 
-// to[i] = from[i] * factor for each segment, by the kernels or, where there are none and nothing is scaled, by copies of
-// the driver. A current context is needed.
+// to[i] = from[i] * factor for each segment, by the kernels or, where there are none and nothing is scaled, by copies
+// of the driver. A current context is needed.
 void copy_segments(Device& device, cuda::Stream stream, DType dtype, std::span<const Segment> segments, double factor);
 
 // Fills memory with what changes no result of `op`; `bytes` are a multiple of 8. A current context is needed.

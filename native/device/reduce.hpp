@@ -29,8 +29,8 @@ class ReduceKernels {
   // Compiled for the GPU when it is first asked for, which takes seconds. Throws Error{kResource}.
   static const ReduceKernels& of(Device& device);
 
-  // to = (from[0] op from[1] op ...) * factor, element by element and in this order; `to` may be one of them. Floats may
-  // have a factor. Addresses and `bytes` are multiples of kVectorBytes. A current context is needed.
+  // to = (from[0] op from[1] op ...) * factor, element by element and in this order; `to` may be one of them. Floats
+  // may have a factor. Addresses and `bytes` are multiples of kVectorBytes. A current context is needed.
   void reduce(cuda::Stream stream, DType dtype, ReduceOp op, std::span<const cuda::Pointer> from, cuda::Pointer to,
               std::size_t bytes, double factor) const;
 

@@ -1,5 +1,6 @@
-// What the members of a process set tell each other before their first operation on GPUs, and what follows from it: by NCCL,
-// in the memory of a GPU that they share, or by way of the host. All take the same decisions from the same messages.
+// What the members of a process set tell each other before their first operation on GPUs, and what follows from it: by
+// NCCL, in the memory of a GPU that they share, or by way of the host. All take the same decisions from the same
+// messages.
 #include <algorithm>
 #include <cstring>
 

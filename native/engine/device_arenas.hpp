@@ -1,7 +1,7 @@
 // The arenas of the ranks that share a GPU, in its memory: each rank's own, and those of the others that it has opened.
 //
-// Behind an arena lie words, by which streams wait for each other. A rank waits for words of its own arena only, and the
-// others write them: so it can let its stream go on by itself, whatever has become of the others.
+// Behind an arena lie words, by which streams wait for each other. A rank waits for words of its own arena only, and
+// the others write them: so it can let its stream go on by itself, whatever has become of the others.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class SharedArenas {
   bool made() const { return made_ == nullptr || made_->reached(); }
   const Notice& notice() const { return notice_; }
   void refuse(const std::string& why);
-  // Opens those of a group that this rank uses: the first one, and on the first all. Refuses where one cannot be opened.
+  // Opens those of a group that this rank uses: the first one, and on the first all. Refuses where one cannot be
+  // opened.
   void open(std::span<const Notice> group);
 
   std::size_t bytes() const { return bytes_; }

@@ -1,13 +1,13 @@
 // Ranks of one host that share a GPU, where NCCL does not serve them: they meet in its memory.
 //
-// All pack their tensors into their own arena there. The first of the group, who leads it, reduces all arenas into its own;
-// where there are other GPUs it goes on with their leaders through NCCL; and all copy the result from there. What is larger
-// than an arena goes piece by piece. One leads, and not each for a share: a GPU runs one process at a time, so that shares
-// would not be faster, but make it change more often.
+// All pack their tensors into their own arena there. The first of the group, who leads it, reduces all arenas into its
+// own; where there are other GPUs it goes on with their leaders through NCCL; and all copy the result from there. What
+// is larger than an arena goes piece by piece. One leads, and not each for a share: a GPU runs one process at a time,
+// so that shares would not be faster, but make it change more often.
 //
-// Words behind the arenas say how many pieces each rank has packed and taken. Streams wait for these words and write them,
-// so that everything is launched at once, in the same order on all ranks, as NCCL's collectives are: the host agrees on
-// nothing more, and waits for nobody.
+// Words behind the arenas say how many pieces each rank has packed and taken. Streams wait for these words and write
+// them, so that everything is launched at once, in the same order on all ranks, as NCCL's collectives are: the host
+// agrees on nothing more, and waits for nobody.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class SharedGpu {
  public:
   using Notice = SharedArenas::Notice;
 
-  // `gpus`: the members that use each GPU, in ascending order, the GPUs by their first one. Begins to make the arena and to
-  // compile the kernels.
+  // `gpus`: the members that use each GPU, in ascending order, the GPUs by their first one. Begins to make the arena
+  // and to compile the kernels.
   SharedGpu(std::shared_ptr<const device::Stream> stream, std::vector<std::vector<int>> gpus, int self,
             std::size_t arena_bytes);
 

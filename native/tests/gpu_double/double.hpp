@@ -3,8 +3,8 @@
 // What it keeps of the real ones: streams run asynchronously, each in its order; events; memory of the "GPU" cannot be
 // read or written by the host (its pages are protected: whoever dereferences a device pointer dies of it); freed memory
 // is overwritten; collectives run in their stream, across processes and threads; group calls; communicators connect in
-// the background; errors and aborts are asynchronous; streams are captured into graphs (capture.hpp); memory is opened by
-// other processes (ipc.hpp). Kernels are host functions of the same names.
+// the background; errors and aborts are asynchronous; streams are captured into graphs (capture.hpp); memory is opened
+// by other processes (ipc.hpp). Kernels are host functions of the same names.
 //
 // GPU_DOUBLE_DEVICES (8 unless set): how many GPUs there are. GPU_DOUBLE_DEVICE: on which of them all memory is taken
 // to lie. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything. GPU_DOUBLE_IPC=0: memory of other processes cannot be opened;

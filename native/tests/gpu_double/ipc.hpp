@@ -1,5 +1,5 @@
-// Memory of the double's GPUs in other processes, with CUDA's rules: a handle is opened in another process than its own,
-// what is opened is not freed before it is closed (whoever does that dies of it, where CUDA leaves the behaviour
+// Memory of the double's GPUs in other processes, with CUDA's rules: a handle is opened in another process than its
+// own, what is opened is not freed before it is closed (whoever does that dies of it, where CUDA leaves the behaviour
 // undefined), and what is closed is used no more.
 #pragma once
 

@@ -8,7 +8,8 @@
 
 namespace gpu_double {
 
-// 0 when there is no more. `in_stream`: of a pool, in the order of a stream; that kind has no handle for other processes.
+// 0 when there is no more. `in_stream`: of a pool, in the order of a stream; that kind has no handle for other
+// processes.
 std::uint64_t allocate(std::size_t bytes, bool in_stream = false);
 void release(std::uint64_t address);
 bool is_device_address(std::uint64_t address);
