@@ -495,6 +495,23 @@ def gpu(session: nox.Session) -> None:
     rows = [json.loads(line) for line in report.splitlines() if line.startswith("{")]
     target.write_text(json.dumps({"gpu": found[0].partition(" (")[0], "results": rows}, indent=1) + "\n")
     session.log(f"wrote {target.relative_to(ROOT)}")
+    session.notify("gpu_torch")
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def gpu_torch(session: nox.Session) -> None:
+    """PyTorch's tests on a GPU, with the NCCL that PyTorch brings; session `gpu` ends with it."""
+    if shutil.which("nvidia-smi") is None:
+        session.skip("there is no GPU here (no nvidia-smi); PyTorch has no tensors for a double of CUDA")
+    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    packages = [built_wheel(package) for package in ("core", "torch", "lightning")]
+    requirements = ["torch==2.13.0", "numpy", "lightning>=2.6", "pytorch-lightning>=2.6"]
+    install(session, *requirements, *TEST_TOOLS, wheels=packages)
+    session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'this torch has no CUDA'")
+    gpus = {"RINGCORE_TEST_GPUS": str(len(found))}
+    session.run("python", "-m", "pytest", "tests/conformance", "-k=torch_gpu or torch_distributed_gpu", env=gpus)
+    session.run("python", "-m", "pytest", "packages/torch/tests", "-k=gpu or streams", env=gpus)
+    session.run("python", "-m", "pytest", "packages/lightning/tests/test_gpu.py", env=gpus)
 
 
 @nox.session(venv_backend="none")

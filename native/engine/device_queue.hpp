@@ -164,7 +164,8 @@ class DeviceQueue {
 void note_capture(Operation& operation);
 // Records where an operation's tensors are ready, in the framework's streams. Throws Error{kResource}.
 void record_ready(Operation& operation);
-// What is given to `stream` from now on waits for the results of an operation that is done.
+// What is given to `stream` from now on waits for the results of an operation that is done. No other stream does: the
+// memory of its tensors stays until `has_landed`.
 void hold_back(const Operation& operation, std::uintptr_t stream);
 // Copies the result of an operation that is done to `target` on its GPU, in `stream`, if it has so many bytes; returns
 // how many it has.

@@ -79,8 +79,6 @@ void hold_back(const Operation& operation, std::uintptr_t stream) {
     if (completion != nullptr && completion != last) {
       const device::Device::Current current(completion->device());
       completion->hold_back(stream_of(stream));
-      // That of the input may give its memory to somebody else as soon as the operation is waited for.
-      if (tensor.stream != stream) completion->hold_back(stream_of(tensor.stream));
     }
     last = completion;
     tensor.stream = stream;

@@ -25,8 +25,7 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
   const Descriptor& descriptor = operation->descriptor;
-  if (set.peers.size() == 1 || !set.operations.empty() || !set.negotiation.quiet() || !set.execution.idle() ||
-      set.announced.count(operation->signature) == 0) {
+  if (set.peers.size() == 1 || !set.operations.empty() || !set.negotiation.quiet() || !set.execution.idle()) {
     return false;
   }
   // While it waits nothing else moves: there must be nothing else.
@@ -41,16 +40,24 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   header.rows = descriptor.shape.rows();
   const std::size_t bytes = eager_bytes(descriptor, set.self);
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
-  header.bytes = static_cast<std::uint32_t>((sizeof(header) + bytes + 7) / 8 * 8);
-  // The padding behind the payload is never looked at; it must only be there.
-  std::span<const std::byte> payload(operation->input, bytes);
-  if (bytes % 8 != 0) {
-    eager_padded_.resize(header.bytes - sizeof(header));
-    std::memcpy(eager_padded_.data(), operation->input, bytes);
-    payload = eager_padded_;
+  const std::span<const std::byte> payload(operation->input, bytes);
+  std::span<const std::byte> rest = payload;
+  if (introduce(set, *operation)) {
+    header.flags |= kHasDescriptor;
+    eager_record_ = build_record(header, encode(descriptor), {}, payload);
+    std::memcpy(&header, eager_record_.data(), sizeof(header));
+    rest = std::span<const std::byte>(eager_record_).subspan(sizeof(header));
+  } else {
+    header.bytes = static_cast<std::uint32_t>((sizeof(header) + bytes + 7) / 8 * 8);
+    if (bytes % 8 != 0) {
+      // The padding behind the payload is never looked at; it must only be there.
+      eager_record_.resize(header.bytes - sizeof(header));
+      std::memcpy(eager_record_.data(), operation->input, bytes);
+      rest = eager_record_;
+    }
   }
   for (Peer* peer : set.peers) {
-    if (peer != nullptr) send(*peer, header, payload);
+    if (peer != nullptr) send(*peer, header, rest);
   }
   eager_ = {operation, &set};
   eager_sources_.assign(set.peers.size(), nullptr);
@@ -81,8 +88,8 @@ bool Engine::progress_eager() {
                       header.process_set == set.id && (header.flags & kEager) != 0 && header.epoch == epoch_ &&
                       header.sequence == set.peers[m]->received_records &&
                       header.position == set.negotiation.length(set.self) && header.splits_count == 0 &&
-                      header.descriptor_bytes == 0 && header.payload_bytes == expected &&
-                      header.bytes == (sizeof(header) + expected + 7) / 8 * 8;
+                      header.payload_bytes == expected &&
+                      header.bytes == (sizeof(header) + expected + header.descriptor_bytes + 7) / 8 * 8;
     if (!same) {
       leave_eager();
       return false;
@@ -90,6 +97,13 @@ bool Engine::progress_eager() {
     if (bytes.size() < header.bytes) {
       all = false;
       continue;
+    }
+    if (header.descriptor_bytes > 0) {  // the member's first use
+      const auto described = bytes.subspan(sizeof(header) + expected, header.descriptor_bytes);
+      if (!std::ranges::equal(described, encode(operation.descriptor))) {
+        leave_eager();
+        return false;
+      }
     }
     eager_sources_[m] = bytes.data() + sizeof(header);
     eager_record_bytes_[m] = header.bytes;

@@ -121,6 +121,7 @@ class Engine {
   struct Peer;
 
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
+  bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void append_noop(ProcessSet& set, RecordHeader header);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
@@ -186,7 +187,7 @@ class Engine {
   } eager_;
   std::vector<const std::byte*> eager_sources_;  // by member
   std::vector<std::size_t> eager_record_bytes_;  // by member
-  std::vector<std::byte> eager_padded_;
+  std::vector<std::byte> eager_record_;
 
   // Records for a process set that this rank has not added yet.
   struct EarlyRecord {

@@ -36,24 +36,28 @@ std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
 
 }  // namespace
 
+// Whether the members do not know such an operation from this rank yet: its record has the descriptor then.
+bool Engine::introduce(ProcessSet& set, const Operation& operation) {
+  if (set.negotiation.find(operation.signature) == nullptr) {
+    // Not a copy: the parts of a group belong to the operation, and this stays.
+    set.negotiation.learn(std::make_shared<const Descriptor>(decode_descriptor(encode(operation.descriptor))),
+                          operation.signature);
+  }
+  return set.announced.insert(operation.signature).second;
+}
+
 // Appends the operation to this rank's log, here and at every member.
 void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& operation) {
   Entry entry = entry_of(header);
   entry.splits = operation.splits;
-  entry.descriptor = set.negotiation.find(header.signature);
-  // The full shape of an allgather differs from call to call although its signature does not.
-  const bool first_use = set.announced.insert(header.signature).second;
-  if (entry.descriptor == nullptr) {
-    // Not a copy: the parts of a group belong to the operation, and this stays.
-    entry.descriptor = std::make_shared<const Descriptor>(decode_descriptor(encode(operation.descriptor)));
-    set.negotiation.learn(entry.descriptor, header.signature);
-  }
   header.position = set.negotiation.length(set.self);
   std::vector<std::byte> descriptor;
-  if (first_use) {
+  if (introduce(set, operation)) {
     header.flags |= kHasDescriptor;
     descriptor = encode(operation.descriptor);
   }
+  // The full shape of an allgather differs from call to call although its signature does not.
+  entry.descriptor = set.negotiation.find(header.signature);
   std::span<const std::byte> payload;
   if ((header.flags & kEager) != 0) payload = {operation.input, eager_bytes(operation.descriptor, set.self)};
   if (descriptor.empty() && operation.splits.empty() && payload.empty()) {

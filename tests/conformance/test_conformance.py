@@ -12,7 +12,7 @@ from support import mpis, ranks
 from support.gpu import double_environ
 from support.namespaces import namespaces, place_ranks
 
-from conformance.adapters import ADAPTERS, GPUS, LACKS, VARIANTS
+from conformance.adapters import ADAPTERS, GPUS, LACKS, ON_GPUS, VARIANTS
 from conformance.cases import CASES
 
 
@@ -35,6 +35,7 @@ if int(os.environ.get("RINGCORE_TEST_GPUS", "8")) > 1:
     JOBS += [("gpu_pairs", "shm", 4)]
 if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
     JOBS += [("gpu_by_host", "shm", 2), ("gpu_without_kernels", "shm", 2)]
+JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if _is_here(modules)]
 
 
 def run_cases(adapter_name: str) -> dict:
@@ -59,6 +60,8 @@ def run_cases(adapter_name: str) -> dict:
 @pytest.fixture(scope="module", params=JOBS, ids=lambda job: "-".join(map(str, job)))
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     adapter, transport, size = request.param
+    if adapter in ON_GPUS and "RINGCORE_TEST_GPUS" not in os.environ:
+        pytest.skip("there is no GPU here; nox -s gpu runs this where there is one")
     directory = tmp_path_factory.mktemp(f"{adapter}-{transport}-{size}")
     if transport in mpis.ALL:
         env = {"RINGCORE_TRANSPORT": "mpi"}
@@ -69,7 +72,7 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             place = place_ranks(hosts, directory, each=2)
             results = ranks.run(run_cases, size, directory, adapter, **place, limit_s=60)
     else:
-        env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS[adapter]) if adapter in GPUS else {})}
+        env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS.get(adapter, {})) if "gpu" in adapter else {})}
         results = ranks.run(run_cases, size, directory, adapter, env=env, limit_s=100)
     for rank, result in enumerate(results):
         if transport == "hosts":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.deployment import CHART, DEPLOY, ROOT, default_values, load, render, tool, validate
+from support.deployment import CHART, DEPLOY, ROOT, helm, load, render, tool, validate
 from support.mpis import installed
 from support.namespaces import Host, environ_with_ssh, namespaces
 from support.processes import clean_environ
@@ -19,6 +19,7 @@ from support.processes import clean_environ
 LIMIT_S = 60.0
 # Template -> the value that asks for it.
 TEMPLATES = {"indexed-job.yaml": "indexedJob", "mpijob.yaml": "mpiJob", "cluster-training-runtime.yaml": "runtime"}
+NOTHING = dict.fromkeys(TEMPLATES.values(), False)
 PROGRAM = """
 import os, socket
 import numpy as np
@@ -47,28 +48,25 @@ def pod_templates(node: Any) -> Iterator[dict[str, Any]]:
 )
 def test_what_the_chart_renders_is_valid(tmp_path: Path, values: dict[str, Any]) -> None:
     documents: list[tuple[str, dict[str, Any]]] = []
-    for template, wanted in TEMPLATES.items():
-        assert load(render(template, tmp_path, **{**dict.fromkeys(TEMPLATES.values(), False), **values})) == []
-        for document in load(render(template, tmp_path, **{wanted: True, **values})):
-            group = document["apiVersion"].partition("/")[0]
-            if group in ("v1", "batch"):
-                documents.append(("core", document))
-            elif group == "trainer.kubeflow.org":
-                documents.append(("runtime", document))
-            # No package has a schema of MPIJobs: of one, the pods are looked at.
-            for index, pod in enumerate(pod_templates(document)):
-                whole = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"pod-{index}"}}
-                documents.append(("core", {**whole, "template": pod}))
-    assert len(documents) == 7
+    kinds = {"v1": "core", "batch": "core", "trainer.kubeflow.org": "runtime", "kubeflow.org": "mpi"}
+    assert load(render(tmp_path, **NOTHING, **values)) == []
+    for document in load(render(tmp_path, **dict.fromkeys(NOTHING, True), **values)):
+        documents.append((kinds[document["apiVersion"].partition("/")[0]], document))
+        for index, pod in enumerate(pod_templates(document)):
+            whole = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"pod-{index}"}}
+            documents.append(("core", {**whole, "template": pod}))
+    assert len(documents) == 8
     validate(documents)
 
 
 def test_a_document_that_does_not_fit_is_found(tmp_path: Path) -> None:
-    service, job = load(render("indexed-job.yaml", tmp_path))
-    (runtime,) = load(render("cluster-training-runtime.yaml", tmp_path, runtime=True))
+    service, job = load(render(tmp_path))
+    (mpi,) = load(render(tmp_path, indexedJob=False, mpiJob=True))
+    (runtime,) = load(render(tmp_path, indexedJob=False, runtime=True))
     job["spec"]["completion"] = 4
+    mpi["spec"]["runPolicy"]["cleanPodPolicy"] = "Runing"
     runtime["spec"]["mlPolicy"]["numNode"] = 2
-    for kind, document in (("core", job), ("runtime", runtime)):
+    for kind, document in (("core", job), ("mpi", mpi), ("runtime", runtime)):
         with pytest.raises(AssertionError):
             validate([(kind, document)])
     validate([("core", service)])
@@ -77,14 +75,22 @@ def test_a_document_that_does_not_fit_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_manifests_are_the_chart_with_its_default_values(tmp_path: Path, template: str) -> None:
     manifest = (DEPLOY / "kubernetes" / template).read_text()
-    assert manifest.strip() == render(template, tmp_path, **{TEMPLATES[template]: True}).strip()
+    assert manifest.strip() == render(tmp_path, **{**NOTHING, TEMPLATES[template]: True}).strip()
 
 
-def test_the_charts_files_are_what_helm_asks_for() -> None:
-    (chart,) = load((CHART / "Chart.yaml").read_text())
-    assert {"apiVersion", "name", "version"} <= set(chart) and chart["name"] == CHART.name
-    used = set(re.findall(r"\.Values\.(\w+)", "".join(p.read_text() for p in (CHART / "templates").iterdir())))
-    assert used == set(default_values())
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    done = helm("lint", "--strict", CHART)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("worker=8", "worker is not allowed"), ("gpus=-1", "gpus: Must be greater"), ("command=train.py", "command: Inv")],
+)
+def test_helm_refuses_values_that_mean_nothing(given: str, told: str) -> None:
+    done = helm("template", "release", CHART, "--set", given)
+    assert done.returncode != 0
+    assert told in done.stderr
 
 
 def test_images() -> None:
@@ -143,7 +149,7 @@ def name_pods(hosts: Sequence[Host], names: Sequence[str]) -> None:
 @pytest.mark.parametrize("each", [1, 2], ids=["one-rank-a-pod", "two-ranks-a-pod"])
 def test_an_indexed_job(hosts: list[Host], environ: dict[str, str], tmp_path: Path, each: int) -> None:
     name = f"job-{each}"
-    _, job = load(render("indexed-job.yaml", tmp_path, name=name, workers=3, ranksPerWorker=each))
+    _, job = load(render(tmp_path, name=name, workers=3, ranksPerWorker=each))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     own = [{"JOB_COMPLETION_INDEX": str(i)} for i in range(job["spec"]["completions"])]
     # The pods' names come when they run already.
@@ -157,7 +163,7 @@ def test_an_indexed_job(hosts: list[Host], environ: dict[str, str], tmp_path: Pa
 
 
 def test_a_node_of_the_kubeflow_trainer(hosts: list[Host], environ: dict[str, str], tmp_path: Path) -> None:
-    (runtime,) = load(render("cluster-training-runtime.yaml", tmp_path, runtime=True))
+    (runtime,) = load(render(tmp_path, indexedJob=False, runtime=True))
     (pod,) = pod_templates(runtime)
     (container,) = pod["spec"]["containers"]
     common = {"PET_NNODES": "3", "PET_MASTER_ADDR": "host0", "PET_MASTER_PORT": "29500"}
@@ -173,7 +179,7 @@ def test_the_launcher_of_an_mpi_job(hosts: list[Host], environ: dict[str, str], 
     """The launcher's pod has no ranks; the workers' run sshd."""
     mpi = installed("Open MPI")
     command = [sys.executable, str(tmp_path / "train.py")]
-    (job,) = load(render("mpijob.yaml", tmp_path, mpiJob=True, command=command))
+    (job,) = load(render(tmp_path, indexedJob=False, mpiJob=True, command=command))
     launcher, worker = (pod["spec"]["containers"][0] for pod in pod_templates(job))
     assert worker["command"][0] == "/usr/sbin/sshd"
     # The operator mounts it, like the ssh keys.

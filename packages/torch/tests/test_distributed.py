@@ -34,24 +34,34 @@ BUILT_ON_IT = ["training", "sharding"]
 two = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "destroyed")
 three = start_for(WORKER, 3, "shm", *COLLECTIVES, *BUILT_ON_IT)
 tcp = start_for(WORKER, 3, "tcp", *COLLECTIVES)
+# Ranks share a GPU where there is only one.
+gpu = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "streams", device="cuda")
+one_gpu = start_for(WORKER, 1, "shm", *BUILT_ON_IT, "streams", device="cuda")
 
 
-@on("two", "three", "tcp")
+@on("two", "three", "tcp", "gpu")
 @pytest.mark.parametrize("case", COLLECTIVES)
 def test_collectives_messages_and_groups(results: Findings, case: str) -> None:
     for found in results[case]:
         assert all(found.values()), found
 
 
-@on("two", "three")
+@on("two", "three", "gpu", "one_gpu")
 @pytest.mark.parametrize("case", BUILT_ON_IT)
 def test_what_pytorch_builds_on_it(results: Findings, case: str) -> None:
     for found in results[case]:
         assert all(found.values()), found
 
 
-def test_mistakes_are_explained_and_the_group_goes_on(two: Findings) -> None:
-    for rank, found in enumerate(two["mistakes"]):
+@on("gpu", "one_gpu")
+def test_streams(results: Findings) -> None:
+    for found in results["streams"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_mistakes_are_explained_and_the_group_goes_on(results: Findings) -> None:
+    for rank, found in enumerate(results["mistakes"]):
         assert f"rank 0 sent 2 elements, and rank {rank} has an output of 3 for them; give" in found["outputs"]
         assert "MismatchError: 'torch.0.all_gather." in found["outputs"]
         assert "needs an output of 4 elements, not 3" in found["single"]
@@ -59,6 +69,9 @@ def test_mistakes_are_explained_and_the_group_goes_on(two: Findings) -> None:
         assert "pass src=" in found["any"]
         assert "are not 3 rows for 2 ranks" in found["splits"]
         assert "is on meta" in found["meta"]
+        assert "the tensor has dtype torch.complex64; convert it to one of" in found["complex"]
+        assert "needs an output on that device, not on meta" in found["devices"]
+        assert "takes tensors of cpu and cuda, not of mps" in found["backend"]
         assert "of torch.float32 needs an output of that dtype, not torch.int32" in found["dtype"]
         assert "takes integers and bools" in found["floats"]
         assert found["after"] == 2.0
@@ -114,9 +127,9 @@ def test_without_a_launcher(tmp_path: Path) -> None:
 def test_import_torch_alone_loads_nothing_of_ringcore() -> None:
     code = (
         "import sys, torch; loaded = [name for name in sys.modules if name.startswith('ringcore_torch')]; "
-        "print(loaded, torch.distributed.Backend.RING)"
+        "backend = torch.distributed.Backend; print(loaded, backend.RING, backend.backend_capability['ring'])"
     )
-    assert output([sys.executable, "-c", code]).strip() == "['ringcore_torch_backend'] ring"
+    assert output([sys.executable, "-c", code]).strip() == "['ringcore_torch_backend'] ring ['cpu', 'cuda']"
 
 
 def test_a_lost_rank_is_an_error_on_the_others(tmp_path: Path) -> None:

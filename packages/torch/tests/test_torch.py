@@ -19,19 +19,27 @@ TRAINING = ["sgd", "adamw", "accumulate", "clip"]
 two = start_for(
     WORKER, 2, "shm", "operations", *TRAINING, "states", "mistakes", "changed_models", "amp", "rounds", "uneven",
     "differentiable", "gradcheck", "adasum", "compression", "sync_batch_norm", "groups", "grouped_rows", "compiled",
+    "default_device", "left_out", "predivided", "from_a_root",
 )  # fmt: skip
 three = start_for(WORKER, 3, "shm", "operations", *TRAINING, "uneven", "gradcheck", "sparse")
 # Over TCP buckets are reduced during backward; in shared memory only where the machine has a core to spare for it.
 tcp = start_for(WORKER, 2, "tcp", "operations", *TRAINING, "mistakes", "rounds")
+# Ranks share a GPU where there is only one.
+gpu = start_for(
+    WORKER, 2, "shm", "operations", *TRAINING, "states", "mistakes", "amp", "rounds", "uneven", "differentiable",
+    "compression", "sync_batch_norm", "groups", "grouped_rows", "left_out", "predivided", "from_a_root",
+    "streams", device="cuda",
+)  # fmt: skip
+one_gpu = start_for(WORKER, 1, "shm", *TRAINING, "streams", device="cuda")
 
 
-@on("two", "three", "tcp")
+@on("two", "three", "tcp", "gpu")
 def test_every_operation_on_every_dtype(results: Findings) -> None:
     for found in results["operations"]:
         assert found["wrong"] == []
 
 
-@on("two", "three", "tcp")
+@on("two", "three", "tcp", "gpu", "one_gpu")
 @pytest.mark.parametrize("case", TRAINING)
 def test_ranks_train_like_one_with_all_their_batches(results: Findings, case: str) -> None:
     for found in results[case]:
@@ -41,12 +49,13 @@ def test_ranks_train_like_one_with_all_their_batches(results: Findings, case: st
         assert found["class"], "the wrapped optimizer is not of its own class any more"
 
 
-def test_optimizer_state_is_broadcast(two: Findings) -> None:
-    for found in two["states"]:
+@on("two", "gpu")
+def test_optimizer_state_is_broadcast(results: Findings) -> None:
+    for found in results["states"]:
         assert all(found.values()), found
 
 
-@on("two", "tcp")
+@on("two", "tcp", "gpu")
 def test_mistakes_are_explained_and_training_goes_on(results: Findings) -> None:
     for found in results["mistakes"]:
         assert "backward_passes_per_step = 1" in found["twice"]
@@ -68,18 +77,48 @@ def test_models_that_change_after_wrapping(two: Findings) -> None:
         assert all(found.values()), found
 
 
-def test_grad_scaler_and_autocast(two: Findings) -> None:
-    for found in two["amp"]:
+@on("two", "gpu")
+def test_grad_scaler_and_autocast(results: Findings) -> None:
+    for found in results["amp"]:
         # The infinity of rank 1 halves the scale of all ranks.
         assert found == {f"unscales {how}": [[1024.0, 512.0, 512.0, 512.0], True, True] for how in (False, True)}
 
 
-@on("two", "tcp")
+@on("two", "tcp", "gpu")
 def test_rounds_that_end_in_other_ways(results: Findings) -> None:
     for found in results["rounds"]:
         assert "was changed while its average was on the way" in found.pop("replaced")
         assert "wrap it once" in found.pop("twice")
         assert found.pop("turned") == [-2.0, -1.0]
+        assert all(found.values()), found
+
+
+def test_the_default_device_is_the_users_alone(two: Findings) -> None:
+    for found in two["default_device"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_parameters_and_state_of_the_rank_that_is_named(results: Findings) -> None:
+    for found in results["from_a_root"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_layers_that_a_rank_does_not_use(results: Findings) -> None:
+    for found in results["left_out"]:
+        assert all(found.values()), found
+
+
+@on("two", "gpu")
+def test_an_average_in_two_steps(results: Findings) -> None:
+    for found in results["predivided"]:
+        assert all(found.values()), found
+
+
+@on("gpu", "one_gpu")
+def test_streams(results: Findings) -> None:
+    for found in results["streams"]:
         assert all(found.values()), found
 
 
@@ -90,7 +129,7 @@ def test_a_compiled_model_takes_the_same_steps(two: Findings) -> None:
         assert found["warnings"] == []
 
 
-@on("two", "three")
+@on("two", "three", "gpu")
 def test_ranks_with_different_numbers_of_batches_join(results: Findings) -> None:
     for found in results["uneven"]:
         assert found["last"] == len(results["uneven"]) - 1
@@ -104,8 +143,9 @@ def test_an_exception_in_a_hook_of_one_rank_ends_all(tmp_path: Path) -> None:
     assert "rank 1 has left (it raised ValueError: not this gradient)" in done.stdout + done.stderr
 
 
-def test_gradients_of_the_collectives(two: Findings) -> None:
-    for found in two["differentiable"]:
+@on("two", "gpu")
+def test_gradients_of_the_collectives(results: Findings) -> None:
+    for found in results["differentiable"]:
         assert "op=MAX has no gradient" in found.pop("max")
         # Linear functions: what is left is the rounding of the losses, divided by the step of 2e-4.
         assert max(found.values()) < 1e-10, found
@@ -129,8 +169,9 @@ def test_adasum(two: Findings) -> None:
         assert "no backward_passes_per_step" in found["passes"]
 
 
-def test_compression_sends_16_bits_and_ranks_stay_equal(two: Findings) -> None:
-    for found in two["compression"]:
+@on("two", "gpu")
+def test_compression_sends_16_bits_and_ranks_stay_equal(results: Findings) -> None:
+    for found in results["compression"]:
         assert found["none"] == [[3.0, 3 + 3 * 2**-9, 3000.0], "torch.float32"]
         # 1 + 2^-9 and the sums fit float16's eleven bits; of bfloat16's eight, 1000 and 2000 need all, 3000 one more.
         assert found["fp16"] == found["none"]
@@ -148,22 +189,29 @@ def test_sparse_gradients_train_like_one_rank(three: Findings) -> None:
         assert {found[f"layout True {step}"] for step in range(4)} == {"torch.strided"}, rank
 
 
-def test_sync_batch_norm_is_one_batch_norm_over_all_batches(two: Findings) -> None:
-    for found in two["sync_batch_norm"]:
+@on("two", "gpu")
+def test_sync_batch_norm_is_one_batch_norm_over_all_batches(results: Findings) -> None:
+    for found in results["sync_batch_norm"]:
         assert found["worst"] < 1e-12
         assert found["batches"] == 2
+        # Values up to 5 with 11 and with 8 bits: less than from one to the next.
+        for dtype, distance in (("torch.float16", 2**-8), ("torch.bfloat16", 2**-5)):
+            kind, difference = found["halves"][dtype]
+            assert kind == dtype and difference < distance, found["halves"]
 
 
-def test_groups_of_gradients(two: Findings) -> None:
-    for found in two["groups"]:
+@on("two", "gpu")
+def test_groups_of_gradients(results: Findings) -> None:
+    for found in results["groups"]:
         assert (found["none"], found["number"], found["lists"]) == (1, 2, 3)
         assert found["equal"]
         assert "at least 1" in found["zero"]
         assert "does not have" in found["foreign"]
 
 
-def test_grouped_rows(two: Findings) -> None:
-    assert two["grouped_rows"] == [
+@on("two", "gpu")
+def test_grouped_rows(results: Findings) -> None:
+    assert results["grouped_rows"] == [
         {"gathered": [[0.0, 1.0, 1.0], [0, 0, 1, 1]], "shares": [[0.0, 2.0, 4.0], [2.0, 2.0]]},
         {"gathered": [[0.0, 1.0, 1.0], [0, 0, 1, 1]], "shares": [[6.0, 8.0, 10.0], [2.0, 2.0]]},
     ]

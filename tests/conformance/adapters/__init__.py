@@ -35,10 +35,13 @@ GPUS = {
     "gpu_by_host": {"GPU_DOUBLE_DEVICE": "0", "GPU_DOUBLE_IPC": "0"},
     "gpu_without_kernels": {"GPU_DOUBLE_NVRTC": "0"},
 }
+# PyTorch's tensors on real GPUs, which ranks share where there are fewer: session `gpu_torch` has them.
+ON_GPUS = {"torch_gpu": ("ringcore_torch", "torch"), "torch_distributed_gpu": ("ringcore_torch", "torch")}
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {
-    "torch_distributed": {"join", "join_in_a_process_set"},
-    "gpu_pairs": {"sums_of_16_bits_are_rounded_once"},  # but on each GPU, and then by NCCL
+    name: {"join", "join_in_a_process_set"} for name in ("torch_distributed", "torch_distributed_gpu")
+} | {
+    "gpu_pairs": {"sums_of_16_bits_are_rounded_once"}  # but on each GPU, and then by NCCL
 }
 
 

@@ -107,12 +107,11 @@ def reducescatter_async(tensor, *, op=ReduceOp.AVERAGE, name=None, process_set=N
 
 
 def alltoall(tensor, splits=None, *, name=None):
-    size = dist.get_world_size()
     if splits is None:
         output = torch.empty_like(tensor)
         dist.all_to_all_single(output, tensor)
         return output
-    received = torch.empty(size, dtype=torch.int64)
+    received = torch.empty_like(splits)
     dist.all_to_all_single(received, splits)
     output = tensor.new_empty((int(received.sum()), *tensor.shape[1:]))
     dist.all_to_all_single(output, tensor, received.tolist(), splits.tolist())

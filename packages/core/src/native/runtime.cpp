@@ -140,6 +140,11 @@ class PythonRuntime {
   std::shared_ptr<engine::Runtime> runtime_;
 };
 
+Nanoseconds limit_of(double timeout_s) {
+  const double limit = timeout_s * static_cast<double>(kSecond);
+  return limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever;
+}
+
 // An operation as Python holds it: with the arrays that the engine reads and writes, and the result that the caller
 // wants: an object, or a function of the handle that makes it.
 class PythonHandle {
@@ -165,17 +170,20 @@ class PythonHandle {
     }
   }
 
-  // True when it has ended; lets an open bucket go, because somebody is interested.
-  bool done() {
+  // True when it has ended within `timeout_s`; lets an open bucket go, because somebody is interested. No stream waits.
+  bool done(double timeout_s) {
     if (operation_->done()) return true;
     engine::Runtime& engine = runtime().get();
     const nb::gil_scoped_release released;
     try {
-      return engine.wait(*operation_, 0, {}, false);
+      return engine.wait(*operation_, limit_of(timeout_s), {}, false);
     } catch (const Error&) {
       return operation_->done();  // `wait` tells
     }
   }
+
+  // True when it has ended, and the GPU has ended it as well.
+  bool landed() { return done(0) && engine::has_landed(*operation_); }
 
   bool wait(double timeout_s);
   // After a wait: why it was interrupted, or why the operation failed.
@@ -206,7 +214,11 @@ class PythonHandle {
   }
 
  private:
-  void enter_stream();
+  // Of one part, if it has tensors on a GPU; else null.
+  const engine::OnDevice* on_device() const {
+    return operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
+  }
+  void enter_stream(const engine::OnDevice& tensor);
   PythonRuntime& runtime() const { return nb::cast<PythonRuntime&>(runtime_); }
 
   std::shared_ptr<Operation> operation_;
@@ -232,13 +244,11 @@ bool PythonRuntime::is_alone() const {
 bool PythonHandle::wait(double timeout_s) {
   if (!operation_->done()) {
     const bool alone = runtime().is_alone();
-    const double limit = timeout_s * static_cast<double>(kSecond);
     engine::Runtime& engine = runtime().get();
     bool done = false;
     {
       const nb::gil_scoped_release released;
-      done = engine.wait(*operation_, limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever,
-                         python_interrupted, alone);
+      done = engine.wait(*operation_, limit_of(timeout_s), python_interrupted, alone);
     }
     if (!done && PyErr_Occurred() == nullptr) return false;
   }
@@ -249,21 +259,22 @@ bool PythonHandle::wait(double timeout_s) {
 // After a wait: a pending Python exception (Ctrl-C) first, then the operation's error.
 void PythonHandle::raise_error() {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  if (operation_->error == nullptr) enter_stream();
+  if (operation_->error != nullptr) {
+    memory_.reset();
+    throw *operation_->error;
+  }
+  if (const engine::OnDevice* tensor = on_device(); tensor != nullptr) return enter_stream(*tensor);
   memory_.reset();
-  if (operation_->error != nullptr) throw *operation_->error;
 }
 
-// What the framework does with the result waits for the GPU; the host does not.
-void PythonHandle::enter_stream() {
-  const engine::OnDevice* tensor =
-      operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
-  if (tensor == nullptr) return;
+// What the framework does with the result waits for the GPU; the host does not. Every wait does this, for its own
+// stream. The memory stays until the GPU is done with it: no other stream is held back for its sake.
+void PythonHandle::enter_stream(const engine::OnDevice& tensor) {
   nb::object array = memory_;
-  while (array.is_valid() && nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
-  std::optional<std::uintptr_t> stream;
-  if (array.is_valid()) stream = current_stream(array, tensor->device);
-  engine::hold_back(*operation_, stream.value_or(tensor->stream));
+  while (nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
+  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) array = nb::cast<const Buffer&>(array).owner;
+  const std::optional<std::uintptr_t> stream = current_stream(array, tensor.device);
+  engine::hold_back(*operation_, stream.value_or(tensor.stream));
 }
 
 // A TypeError of its own: adapters prepare an array that the engine cannot work on, and mistakes in a call pass through.
@@ -340,8 +351,11 @@ void register_runtime(nb::module_& module) {
       },
       nb::arg("source"), nb::arg("target"), "Copies an array past the caches into memory that is reduced later.");
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
-      .def("done", &PythonHandle::done,
-           "Whether it has ended, successfully or not, so that `synchronize` will not block.")
+      .def("done", &PythonHandle::done, nb::arg("timeout_s") = 0.0,
+           "Whether it has ended, successfully or not, so that `synchronize` will not block; within `timeout_s` from "
+           "now.")
+      .def("landed", &PythonHandle::landed,
+           "Whether it has ended on the GPU as well: `done` tells there that it was launched.")
       .def("wait", &PythonHandle::wait, nb::arg("timeout_s") = std::numeric_limits<double>::infinity(),
            "Waits until it has ended: True. False when `timeout_s` has passed. Raises why it failed, which is the same "
            "on every rank.")

@@ -145,9 +145,14 @@ def copy(source: object, target: object) -> None:
 class Handle:
     """A submitted operation, or a group of them."""
 
-    def done(self) -> bool:
+    def done(self, timeout_s: float = 0.0) -> bool:
         """
-        Whether it has ended, successfully or not, so that `synchronize` will not block.
+        Whether it has ended, successfully or not, so that `synchronize` will not block; within `timeout_s` from now.
+        """
+
+    def landed(self) -> bool:
+        """
+        Whether it has ended on the GPU as well: `done` tells there that it was launched.
         """
 
     def wait(self, timeout_s: float = float('inf')) -> bool:

@@ -77,15 +77,30 @@ def allreduce(
     return result
 
 
-def allreduce_(tensor: Any, *, op: ReduceOp = Average, name: str | None = None, **options: Any) -> Any:
+def allreduce_(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
-    name = name_or_next(name, "allreduce", options.get("process_set"))
+    if name is None:
+        name = context().next_name("allreduce", process_set)
     arrays: tuple[Any] = (tensor,)
     try:
-        adapter.allreduce(arrays, arrays, name, op=op, blocking=True, **options)
+        adapter.allreduce(
+            arrays, arrays, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=True,
+        )  # fmt: skip
     except UnsupportedArray:
         arrays = (as_buffer(tensor, writable=True),)
-        adapter.allreduce(arrays, arrays, name, op=op, blocking=True, **options)
+        adapter.allreduce(
+            arrays, arrays, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=True,
+        )  # fmt: skip
     return tensor
 
 

@@ -89,5 +89,12 @@ def test_others_are_not_sent_to_loopback(monkeypatch: pytest.MonkeyPatch) -> Non
     resolved("127.0.1.1")  # as Debian's /etc/hosts says of the host itself
     assert interfaces.address_for_others("node") == "192.0.2.7"
     has("127.0.0.1")
+    assert interfaces.own_address() == "127.0.0.1"
     with pytest.raises(BootstrapError, match="no address but 127"):
         interfaces.address_for_others("node")
+
+
+def test_the_name_of_a_host_need_not_resolve_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "nowhere.invalid")
+    monkeypatch.setattr(interfaces, "addresses", lambda: [interfaces.Address("eth0", "192.0.2.7", 24)])
+    assert interfaces.own_address() == "192.0.2.7"

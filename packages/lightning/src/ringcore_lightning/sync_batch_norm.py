@@ -57,6 +57,12 @@ def _share(source: _BatchNorm, target: _BatchNorm) -> None:
     target.train(source.training)
 
 
-def on_cpu(layer_sync: Any) -> Any:
-    """Lightning's plugin for batch norm becomes ours; another one stays."""
-    return LayerSync() if type(layer_sync).__name__ == "TorchSyncBatchNorm" else layer_sync
+def layer_sync_for(device: torch.device, layer_sync: Any) -> Any:
+    """What converts batch norm on a device: on the CPU ours in place of Lightning's, whose layers need a GPU.
+
+    Args:
+        device: That the model is trained on.
+        layer_sync: The Trainer's plugin; another one than Lightning's own stays.
+    """
+    is_lightnings = type(layer_sync).__name__ == "TorchSyncBatchNorm"
+    return LayerSync() if is_lightnings and device.type == "cpu" else layer_sync

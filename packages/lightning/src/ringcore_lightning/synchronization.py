@@ -18,12 +18,12 @@ class ModuleSynchronization:
     """Gives all ranks rank 0's parameters and buffers, and averages gradients after each backward pass.
 
     Args:
-        module: On the CPU; it is not wrapped.
+        module: On the CPU or a CUDA device; it is not wrapped.
         compression: What is sent of the gradients.
         broadcast_buffers: Before a forward pass give all ranks rank 0's buffers, when DistributedDataParallel does.
 
     Raises:
-        InvalidArgument: A parameter is not on the CPU.
+        InvalidArgument: A parameter is on a device of another kind.
     """
 
     def __init__(self, module: torch.nn.Module, compression: type[Compressor], *, broadcast_buffers: bool) -> None:
@@ -31,10 +31,10 @@ class ModuleSynchronization:
             (name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
         ]
         for name, parameter in named:
-            if parameter.device.type != "cpu":
+            if parameter.device.type not in ("cpu", "cuda"):
                 raise InvalidArgument(
-                    f"'{name}' is on {parameter.device}, and strategy='ring' trains on CPUs in this version; pass "
-                    "accelerator='cpu', or strategy='ddp' for GPUs"
+                    f"'{name}' is on {parameter.device}, and strategy='ring' trains on CPUs and CUDA devices; pass "
+                    "accelerator='cpu' or accelerator='gpu', and give parameters on the meta device their memory first"
                 )
         adapter.keep_freed_memory()
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
@@ -80,11 +80,11 @@ class ModuleSynchronization:
 
 
 def _broadcast_together(tensors: list[torch.Tensor]) -> None:
-    """Give all ranks rank 0's values; tensors of one dtype in one operation."""
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+    """Give all ranks rank 0's values; tensors of one dtype on one device in one operation."""
+    for dtype, device in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+        same = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == (dtype, device)]
         flat = torch.cat([tensor.reshape(-1) for tensor in same])
-        broadcast_(flat, 0, name=f"lightning.buffers.{dtype}")
+        broadcast_(flat, 0, name=f"lightning.buffers.{device.type}.{dtype}")
         for tensor, part in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
             tensor.copy_(part.view_as(tensor))
 

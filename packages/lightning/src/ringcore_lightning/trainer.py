@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ringcore_lightning.strategies import RingStrategyMixin
-from ringcore_lightning.sync_batch_norm import on_cpu
+from ringcore_lightning.sync_batch_norm import layer_sync_for
 from ringcore_lightning.synchronization import ModuleSynchronization
 
 
@@ -19,8 +19,8 @@ class TrainerRingMixin(RingStrategyMixin):
     _synchronization: ModuleSynchronization | None = None
 
     def setup(self: Any, trainer: Any) -> None:
-        """Convert batch norm to one that works on CPUs, then as "ddp"."""
-        self._layer_sync = on_cpu(self._layer_sync)
+        """Convert batch norm to one that works on the device, then as "ddp"."""
+        self._layer_sync = layer_sync_for(self.root_device, self._layer_sync)
         super().setup(trainer)
 
     def _setup_model(self: Any, model: torch.nn.Module) -> torch.nn.Module:

@@ -57,6 +57,13 @@ def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def copy_back(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Give a tensor what has come to a copy of it, which nobody needs any more."""
+    target.detach().copy_(source)
+    if source.is_cuda:  # it was made in the stream that submitted it, which may not be this one
+        source.record_stream(torch.cuda.current_stream(source.device))
+
+
 def as_moved(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor for an operation that only moves it: as bytes, where the engine does not know the dtype."""
     if tensor.dtype in CODES or not (tensor.is_cpu or tensor.is_cuda):  # of other devices `as_buffer` tells
@@ -67,7 +74,7 @@ def as_moved(tensor: torch.Tensor) -> torch.Tensor:
 def from_bytes(view: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor over host memory that the engine allocated; the memory lives as long as the tensor."""
     if memoryview(view).nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(view, dtype=dtype).reshape(shape)
 
 
@@ -75,7 +82,7 @@ def result_of(handle: Handle, shape: tuple[int, ...], like: torch.Tensor, index:
     """A tensor over memory that the engine allocated for an operation on `like`; the memory lives as long as it."""
     if not like.is_cuda:
         return from_bytes(handle.result(index), shape, like.dtype)
-    memory = handle.device_result(index)
+    memory = handle.device_result(index)  # belongs to the stream that waited: the current one
     if memory.nbytes == 0:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     shown = DeviceArray(memory, (memory.nbytes,), DTYPE_CODES["uint8"], 0)

@@ -11,7 +11,7 @@ from ringcore._context import ProcessSet, global_process_set
 from ringcore._operations import Average, name_or_next
 from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
 
-from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, result_of
+from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, copy_back, result_of
 
 # Why a tensor is looked at more closely; what is no tensor at all lacks the attribute.
 _UNSUPPORTED = UnsupportedArray, AttributeError
@@ -45,7 +45,7 @@ def _write_back(tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     """Give results in place to tensors that were not contiguous."""
     for tensor, result in zip(tensors, results, strict=True):
         if result.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(result)
+            copy_back(result, tensor)
 
 
 def _start_allreduce(
@@ -394,7 +394,7 @@ def alltoall_async(
         rows = _gathered(done, tensor)
         if splits is None:
             return rows
-        return rows, torch.tensor(done.rows(), dtype=torch.int32)
+        return rows, torch.tensor(done.rows(), dtype=torch.int32, device="cpu")
 
     name = name_or_next(name, "alltoall", process_set)
     return adapter.alltoall(source, rows_to_send, name, process_set=process_set, finish=finish)

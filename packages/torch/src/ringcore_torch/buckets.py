@@ -50,7 +50,8 @@ class Bucket:
         self.dtype = parameters[0].dtype
         self.device = parameters[0].device
         # Flags of gradients on a GPU stay in the host: it reads them without waiting for the GPU.
-        self.flags_apart = self.device.type != "cpu"
+        self.on_gpu = self.device.type != "cpu"
+        self._streams: set[Any] = set()  # of the GPU, in which gradients have come
         self._flags_handle: adapter.Handle | None = None
         self.passes = [0] * len(parameters)
         self.ready = 0
@@ -91,6 +92,18 @@ class Bucket:
                 "the model"
             )
 
+    def note_stream(self) -> None:
+        """A gradient comes in the current stream: that of its part of the forward pass."""
+        self._streams.add(torch.cuda.current_stream(self.device))
+
+    def join_streams(self) -> None:
+        """Let the current stream, in which the bucket is submitted, wait for those in which gradients have come."""
+        if self._streams:
+            current = torch.cuda.current_stream(self.device)
+            for stream in self._streams - {current}:
+                current.wait_stream(stream)
+            self._streams.clear()
+
     def seal(self) -> None:
         """From here on the gradients may not be changed."""
         self._left = [parameter.grad for parameter in self.parameters]
@@ -104,6 +117,7 @@ class Bucket:
             InvalidArgument: The gradients were changed since they were sealed.
         """
         self.check_unchanged()
+        self.join_streams()
         dense, sparse = [1] * len(self.parameters), [0] * len(self.parameters)
         for index, parameter in enumerate(self.parameters):
             grad = parameter.grad
@@ -113,7 +127,7 @@ class Bucket:
             else:
                 self.take(index, grad)  # also one that the user has set or replaced
         self.all_dense = all(dense)
-        self.flags.copy_(torch.tensor([dense, sparse]))
+        self.flags.copy_(torch.tensor([dense, sparse], device="cpu"))
         arrays = self.arrays()
         self.seal()
         try:
@@ -124,7 +138,7 @@ class Bucket:
     def submit(self, arrays: tuple[Any, ...], **options: Any) -> None:
         """Start to reduce the arrays, and the flags."""
         self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
-        if self.flags_apart:
+        if self.on_gpu:
             flags = (as_buffer(self.flags),)
             self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
 
@@ -191,7 +205,7 @@ class FlatBucket(Bucket):
         for parameter in parameters:
             starts.append(end)
             end += -(-parameter.numel() // align) * align
-        flags = 0 if self.flags_apart else 2 * len(parameters)
+        flags = 0 if self.on_gpu else 2 * len(parameters)
         self._flat = _zeros(end + flags, self.dtype, self.device)
         compresses = compression.wire_dtype is not None and self.dtype in (torch.float32, torch.float64)
         self._wire = _zeros(len(self._flat), compression.wire_dtype, self.device) if compresses else self._flat
@@ -199,7 +213,7 @@ class FlatBucket(Bucket):
             self._flat[start : start + parameter.numel()].view_as(parameter)
             for start, parameter in zip(starts, parameters, strict=True)
         ]
-        self.flags = torch.zeros(2, len(parameters)) if self.flags_apart else self._flat[end:].view(2, -1)
+        self.flags = _flags(parameters) if self.on_gpu else self._flat[end:].view(2, -1)
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         view = self._views[index]
@@ -233,12 +247,13 @@ class PackedBucket(Bucket):
 
     def __init__(self, name: str, parameters: list[torch.Tensor], names: list[str]) -> None:
         super().__init__(name, parameters, names)
-        self.flags = torch.zeros(2, len(parameters))
-        self._all_have_dense = torch.tensor([[1.0], [0.0]]).expand(2, len(parameters))
+        self.flags = _flags(parameters)
+        self._all_have_dense = torch.tensor([[1.0], [0.0]], device="cpu").expand(2, len(parameters))
         self._grads: list[Any] = [None] * len(parameters)
 
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
         self.check_unchanged()
+        self.join_streams()
         # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor.
         self._grads = [parameter.grad for parameter in self.parameters]
         self.flags.copy_(self._all_have_dense)
@@ -272,7 +287,7 @@ class PackedBucket(Bucket):
         self._grads = [None] * len(self.parameters)
 
     def arrays(self) -> tuple[Any, ...]:  # noqa: D102
-        return tuple(self._grads) if self.flags_apart else (*self._grads, self.flags)
+        return tuple(self._grads) if self.on_gpu else (*self._grads, self.flags)
 
     def version(self) -> int:  # noqa: D102
         return sum([grad._version for grad in self._grads])
@@ -299,11 +314,15 @@ def make_buckets(
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    if torch.get_num_threads() == 1 and source.stride() == target.stride():
+    if source.is_cpu and torch.get_num_threads() == 1 and source.stride() == target.stride():
         with contextlib.suppress(adapter.UnsupportedArray):
             return adapter.copy(source, target)
     target.copy_(source)  # with all threads
     return None
+
+
+def _flags(parameters: list[torch.Tensor]) -> torch.Tensor:
+    return torch.zeros(2, len(parameters), device="cpu")  # whatever torch.set_default_device says
 
 
 def _place(device: torch.device) -> str:
@@ -316,7 +335,7 @@ def _zeros(count: int, dtype: Any, device: torch.device) -> torch.Tensor:
         return torch.zeros(count, dtype=dtype, device=device)
     registered = adapter.allocate(count * dtype.itemsize)
     if registered is None:
-        return torch.zeros(count, dtype=dtype)
+        return torch.zeros(count, dtype=dtype, device="cpu")
     return torch.frombuffer(registered.view(), dtype=dtype)[:count].zero_()
 
 

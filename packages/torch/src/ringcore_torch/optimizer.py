@@ -96,7 +96,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     schedulers and checkpoints go on working. Every rank must wrap the same parameters in the same order.
 
     Args:
-        optimizer: Over CPU parameters of a float dtype.
+        optimizer: Over parameters of a float dtype, on the CPU or on this rank's CUDA device.
         named_parameters: `model.named_parameters()`; names make errors readable.
         compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
         backward_passes_per_step: Backward passes whose gradients are summed before they are averaged over the ranks.

@@ -144,7 +144,7 @@ class GradientReducer:
 
     def _touched(self) -> list[Bucket]:
         """The buckets of which backward has reached a parameter on any rank."""
-        touched = torch.tensor([bucket.touched for bucket in self._buckets], dtype=torch.uint8)
+        touched = torch.tensor([bucket.touched for bucket in self._buckets], dtype=torch.uint8, device="cpu")
         allreduce_(touched, op=ReduceOp.MAX, name=f"{self._prefix}.touched", process_set=self._process_set)
         return [bucket for bucket, is_touched in zip(self._buckets, touched.tolist(), strict=True) if is_touched]
 
@@ -157,8 +157,11 @@ class GradientReducer:
         """
         grad = parameter.grad
         if grad is None or not grad.is_sparse:
-            nothing = torch.empty((1, 0), dtype=torch.int64), parameter.new_empty((0, *parameter.shape[1:]))
-            grad = torch.sparse_coo_tensor(*nothing, parameter.shape, check_invariants=False)
+            values = parameter.new_empty((0, *parameter.shape[1:]))
+            indices = values.new_empty((1, 0), dtype=torch.int64)
+            grad = torch.sparse_coo_tensor(
+                indices, values, parameter.shape, device=parameter.device, check_invariants=False
+            )
         name = f"{self._prefix}.sparse.{self._names[id(parameter)]}"
         factor = self._prescale * self._postscale
         total = sparse_allreduce_async(grad * factor, op=self._op, name=name, process_set=self._process_set)()
@@ -197,6 +200,8 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
         if owner is None:
             return
         bucket.touched = True
+        if bucket.on_gpu:
+            bucket.note_stream()
         if not owner.collects:
             return
         if bucket.finished:

@@ -47,7 +47,7 @@ def sparse_allreduce_async(
 
     def finish() -> torch.Tensor:
         total = torch.sparse_coo_tensor(
-            indices.synchronize().t(), values.synchronize(), tensor.shape, check_invariants=False
+            indices.synchronize().t(), values.synchronize(), tensor.shape, device=tensor.device, check_invariants=False
         ).coalesce()
         return total / process_set.size() if op is Average else total
 

@@ -55,11 +55,14 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     Raises:
         MismatchError: Ranks named different roots. On every rank.
     """
-    state = optimizer.state_dict() if rank() == root_rank else None
+    # In the host's memory: the others learn where their state lies only when it is loaded.
+    state = _map_tensors(optimizer.state_dict(), torch.Tensor.cpu, torch.Tensor) if rank() == root_rank else None
     structure = _map_tensors(state, _TensorLike, torch.Tensor)
     structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state")
     if rank() != root_rank:
-        state = _map_tensors(structure, lambda like: torch.empty(like.shape, dtype=like.dtype), _TensorLike)
+        state = _map_tensors(
+            structure, lambda like: torch.empty(like.shape, dtype=like.dtype, device="cpu"), _TensorLike
+        )
     tensors: list[torch.Tensor] = []
     _map_tensors(state, tensors.append, torch.Tensor)
     handles = [

@@ -41,17 +41,19 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         dims = [d for d in range(input.dim()) if d != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
-        count = input.new_full((1,), input.numel() / max(input.shape[1], 1))
-        sums = self._sum(torch.cat([input.sum(dims), count]), "mean")
+        # Sums over a batch have more digits than a 16-bit float, and leave the range of float16.
+        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        count = values.new_full((1,), input.numel() / max(input.shape[1], 1))
+        sums = self._sum(torch.cat([values.sum(dims), count]), "mean")
         total = sums[-1].detach()
         mean = sums[:-1] / total
-        centred = input - mean.view(shape)
+        centred = values - mean.view(shape)
         variance = self._sum((centred * centred).sum(dims), "variance") / total
         self._track(mean.detach(), variance.detach(), total)
         result = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             result = result * self.weight.view(shape) + self.bias.view(shape)
-        return result
+        return result.to(input.dtype)
 
     def _sum(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         return allreduce(tensor, op=Sum, name=f"{self._name}.{what}", process_set=self._process_set)
@@ -67,5 +69,5 @@ class SyncBatchNorm(_BatchNorm):
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             weight = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-            self.running_mean.lerp_(mean, weight)
-            self.running_var.lerp_(variance * (total / (total - 1)), weight)
+            for running, now in ((self.running_mean, mean), (self.running_var, variance * (total / (total - 1)))):
+                running.lerp_(now.to(running.dtype), weight)

@@ -159,22 +159,42 @@ def towards(host: str) -> Address:
 def address_for_others(host: str) -> str:
     """An address at which other hosts reach this one, which they know as `host`.
 
-    Debian gives a host's own name an address of loopback, in its /etc/hosts.
-
     Raises:
         BootstrapError: The name does not resolve, or this host has no address but loopback's.
     """
     try:
-        found = [str(target[0]) for *_, target in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        found = _resolved(host)
     except OSError as error:
         raise BootstrapError(
             f"the host {host!r} does not resolve ({error}); name an address of this machine"
         ) from error
+    address = _not_loopback(found)
+    if address is None:
+        raise BootstrapError(f"other hosts cannot reach {host!r}: it has no address but {', '.join(found)}")
+    return address
+
+
+def own_address() -> str:
+    """An address at which other hosts reach this one; loopback's where it has no other.
+
+    In containers a host's own name need not resolve.
+    """
+    try:
+        found = _resolved(socket.gethostname())
+    except OSError:
+        found = []
+    return _not_loopback(found) or "127.0.0.1"
+
+
+def _resolved(host: str) -> list[str]:
+    return [str(target[0]) for *_, target in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+
+
+def _not_loopback(found: Sequence[str]) -> str | None:
+    """Of these addresses, or of all of this host: Debian gives its own name one of loopback, in /etc/hosts."""
     own = [address.ip for address in addresses() if not address.is_link_local]
-    for ip in (*found, *own):
-        if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
-            return ip
-    raise BootstrapError(f"other hosts cannot reach {host!r}: it has no address but {', '.join(found)}")
+    reachable = (ip for ip in (*found, *own) if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback)
+    return next(reachable, None)
 
 
 def share_network(first: tuple[str, int], second: tuple[str, int]) -> bool:

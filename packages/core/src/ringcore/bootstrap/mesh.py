@@ -23,7 +23,7 @@ from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate, key_of_job
-from ringcore.bootstrap.interfaces import address_for_others, sockaddr
+from ringcore.bootstrap.interfaces import own_address, sockaddr
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.paths import (
     Endpoint,
@@ -109,7 +109,7 @@ def connect(
         if world is None:
             address, key = stack.enter_context(rendezvous_of(placement, settings))
         else:
-            where = address_for_others(socket.gethostname())
+            where = own_address()
             address, key = f"tcp:[{where}]:0" if ":" in where else f"tcp:{where}:0", None
         segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
         listeners, endpoints = ([], []) if over_mpi else listen(settings, address)

@@ -16,26 +16,17 @@ from ringcore.adapter import Handle
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain
-from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, from_bytes
+from ringcore_torch._bridge import as_buffer, as_contiguous, copy_back, result_of
+from ringcore_torch.distributed.completer import Completer
+from ringcore_torch.distributed.flat import Flat, check_output
 from ringcore_torch.distributed.membership import Membership
-from ringcore_torch.distributed.work import CoalescedWork, Completer, RingWork
+from ringcore_torch.distributed.reduce_ops import BITWISE, OPS, reduce_op, scaled
+from ringcore_torch.distributed.work import CoalescedWork, RingWork
 from ringcore_torch.sparse import sparse_allreduce_async
 
 Tensor = torch.Tensor
-
-_OPS = {
-    dist.ReduceOp.SUM: RingReduceOp.SUM,
-    dist.ReduceOp.AVG: RingReduceOp.AVERAGE,
-    dist.ReduceOp.PRODUCT: RingReduceOp.PRODUCT,
-    dist.ReduceOp.MIN: RingReduceOp.MIN,
-    dist.ReduceOp.MAX: RingReduceOp.MAX,
-    dist.ReduceOp.PREMUL_SUM: RingReduceOp.SUM,
-}
-_BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
-    dist.ReduceOp.BAND: torch.bitwise_and,
-    dist.ReduceOp.BOR: torch.bitwise_or,
-    dist.ReduceOp.BXOR: torch.bitwise_xor,
-}
+# Kinds of devices whose tensors it takes.
+DEVICES = ("cpu", "cuda")
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -94,7 +85,21 @@ class RingProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return list(map(torch.device, DEVICES))
+
+    def _get_backend(self, device: Any) -> RingProcessGroup:
+        """Of `init_process_group(device_id=...)`, among others: the group is its own backend for all its devices."""
+        if torch.device(device).type not in DEVICES:
+            raise RuntimeError(  # which is what PyTorch's own groups raise, and its callers expect
+                f"the backend 'ring' takes tensors of {' and '.join(DEVICES)}, not of {torch.device(device).type}"
+            )
+        return self
+
+    # What PyTorch asks a backend before it uses more of it.
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: Any) -> bool:  # noqa: D102
+        return False
 
     def shutdown(self) -> None:
         """Leave; the engine as well, if it was started for this group."""
@@ -112,14 +117,25 @@ class RingProcessGroup(dist.ProcessGroup):
         return context().next_name(self._prefix + kind, process_set or self._set)
 
     def _work(
-        self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None
-    ) -> RingWork:
-        work = RingWork(handle, list(tensors), self._completer, finish, self._limit_s)
+        self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None, *,
+        like: Tensor | None = None,
+    ) -> RingWork:  # fmt: skip
+        """What a collective returns.
+
+        Args:
+            handle: Of the engine.
+            tensors: The results.
+            finish: See `RingWork`.
+            like: Lies where the tensors of this rank do; for results that may be none.
+        """
+        like = tensors[0] if like is None and tensors else like
+        device = like.device if like is not None and like.is_cuda else None
+        work = RingWork(handle, list(tensors), self._completer, finish, self._limit_s, device)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def _parts(self, source: _Flat, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
+    def _parts(self, source: Flat, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
         """What came from each rank.
 
         Args:
@@ -144,19 +160,19 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         """Reduce in place. An average of integers is rounded towards zero."""
-        op, factor = _reduce_op(opts)
+        op, factor = reduce_op(opts)
         (tensor,) = tensors
         if tensor.is_sparse:
             return self._sparse_allreduce(tensor, op)
-        if op in _BITWISE:
+        if op in BITWISE:
             return self._bitwise(tensors, op, range(self.size()))
-        scaled = _scaled(tensor, factor)
-        handle, result = self._start_allreduce(scaled, op, factor, "allreduce")
+        total = scaled(tensor, factor)
+        handle, result = self._start_allreduce(total, op, factor, "allreduce")
 
         def finish(_: Handle) -> None:
             result()
-            if scaled is not tensor:
-                tensor.detach().copy_(scaled)
+            if total is not tensor:
+                copy_back(total, tensor)
 
         return self._work(handle, tensors, finish)
 
@@ -164,7 +180,7 @@ class RingProcessGroup(dist.ProcessGroup):
         """In place; the function completes the result when the operation has ended."""
         divides = op == dist.ReduceOp.AVG and not tensor.is_floating_point()
         handle = plain.allreduce_async_(
-            tensor, op=RingReduceOp.SUM if divides else _OPS[op], name=self._next_name(kind), process_set=self._set,
+            tensor, op=RingReduceOp.SUM if divides else OPS[op], name=self._next_name(kind), process_set=self._set,
             prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
         )  # fmt: skip
 
@@ -177,30 +193,30 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         """Reduce several tensors in place, in one operation."""
-        op, factor = _reduce_op(opts)
-        if op in _BITWISE or isinstance(factor, Tensor):
+        op, factor = reduce_op(opts)
+        if op in BITWISE or isinstance(factor, Tensor):
             raise InvalidArgument(f"allreduce_coalesced takes no {op}; reduce the tensors one by one")
         if op == dist.ReduceOp.AVG and not all(tensor.is_floating_point() for tensor in tensors):
             raise InvalidArgument("allreduce_coalesced averages floats only; reduce the tensors of integers one by one")
         handle = plain.grouped_allreduce_async_(
-            tensors, op=_OPS[op], name=self._next_name("allreduce_coalesced"), process_set=self._set,
+            tensors, op=OPS[op], name=self._next_name("allreduce_coalesced"), process_set=self._set,
             prescale_factor=factor,
         )  # fmt: skip
         return self._work(handle, tensors, _synchronize)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> RingWork:
         """Reduce into the root's tensor; the others' stay as they are."""
-        op, factor = _reduce_op(opts)
+        op, factor = reduce_op(opts)
         (tensor,) = tensors
-        if op in _BITWISE:
+        if op in BITWISE:
             return self._bitwise(tensors, op, [opts.rootRank])
-        total = _scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
+        total = scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
         handle, result = self._start_allreduce(total, op, factor, "reduce")
 
         def finish(_: Handle) -> None:
             result()
             if self.rank() == opts.rootRank:
-                tensor.detach().copy_(total)
+                copy_back(total, tensor)
 
         return self._work(handle, tensors, finish)
 
@@ -209,14 +225,14 @@ class RingProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         if tensor.is_floating_point():
             raise InvalidArgument(f"{op} takes integers and bools, not {tensor.dtype}")
-        source = _Flat(tensor)
+        source = Flat(tensor)
 
         def finish(handle: Handle) -> None:
             if self.rank() in roots:
                 parts = self._parts(source, handle, [tensor.numel()] * self.size())
                 total = parts[0].clone()
                 for part in parts[1:]:
-                    total = _BITWISE[op](total, part)
+                    total = BITWISE[op](total, part)
                 tensor.detach().copy_(total.view(tensor.shape))
 
         handle = adapter.allgather((source.buffer,), self._next_name("bitwise"), process_set=self._set)
@@ -226,7 +242,7 @@ class RingProcessGroup(dist.ProcessGroup):
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise InvalidArgument(f"sparse tensors are summed or averaged, not reduced by {op}")
         total = sparse_allreduce_async(
-            tensor, op=_OPS[op], name=self._next_name("sparse_allreduce"), process_set=self._set
+            tensor, op=OPS[op], name=self._next_name("sparse_allreduce"), process_set=self._set
         )
 
         def finish(_: Handle) -> None:
@@ -242,8 +258,8 @@ class RingProcessGroup(dist.ProcessGroup):
         self, outputs: list[Tensor], sources: list[Tensor], opts: Any = None
     ) -> RingWork:
         """Several `reduce_scatter_single` in one operation."""
-        op, factor = _reduce_op(opts)
-        if op in _BITWISE or isinstance(factor, Tensor):
+        op, factor = reduce_op(opts)
+        if op in BITWISE or isinstance(factor, Tensor):
             raise InvalidArgument(f"reduce_scatter takes no {op}; use all_reduce")
         for output, source in zip(outputs, sources, strict=True):
             if output.numel() * self.size() != source.numel():
@@ -251,16 +267,16 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"reduce_scatter of {source.numel()} elements over {self.size()} ranks needs outputs of "
                     f"{source.numel() / self.size():g} elements, not {output.numel()}"
                 )
-            _check_dtypes("reduce_scatter", output, source)
+            check_output("reduce_scatter", output, source)
         divides = op == dist.ReduceOp.AVG and not sources[0].is_floating_point()
         handle = adapter.reducescatter(
-            tuple(_Flat(source).buffer for source in sources), self._next_name("reduce_scatter"),
-            op=RingReduceOp.SUM if divides else _OPS[op], prescale_factor=factor, process_set=self._set,
+            tuple(as_buffer(as_contiguous(source).view(-1)) for source in sources), self._next_name("reduce_scatter"),
+            op=RingReduceOp.SUM if divides else OPS[op], prescale_factor=factor, process_set=self._set,
         )  # fmt: skip
 
         def finish(handle: Handle) -> None:
             for index, output in enumerate(outputs):
-                output.detach().copy_(from_bytes(handle.result(index), tuple(output.shape), output.dtype))
+                output.detach().copy_(result_of(handle, tuple(output.shape), output, index))
                 if divides:
                     output.detach().div_(self.size(), rounding_mode="trunc")
 
@@ -268,19 +284,19 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], opts: Any = None) -> RingWork:
         """Reduce the tensors of each rank, which may differ in size; each rank gets its own."""
-        op, factor = _reduce_op(opts)
+        op, factor = reduce_op(opts)
         (output,), (sources,) = outputs, source_lists
         if len(sources) != self.size():
             raise InvalidArgument(f"reduce_scatter takes {self.size()} tensors, one for each rank, not {len(sources)}")
         flat = torch.cat([source.reshape(-1) for source in sources])
-        if len({source.numel() for source in sources}) == 1 and op not in _BITWISE and not isinstance(factor, Tensor):
+        if len({source.numel() for source in sources}) == 1 and op not in BITWISE and not isinstance(factor, Tensor):
             return self.reduce_scatter_single(output, flat, opts)
         begin = sum(source.numel() for source in sources[: self.rank()])
         reduced = self.allreduce([flat], opts)
 
         def finish(_: Handle) -> None:
             reduced.wait()
-            output.detach().copy_(flat[begin : begin + output.numel()].view(output.shape))
+            copy_back(flat[begin : begin + output.numel()].view(output.shape), output)
 
         return self._work(reduced.handle, outputs, finish)
 
@@ -289,7 +305,7 @@ class RingProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: list[Tensor], opts: Any) -> RingWork:
         """Give every rank the root's values."""
         (tensor,) = tensors
-        target = _Flat(tensor)
+        target = Flat(tensor)
         handle = adapter.broadcast(
             target.buffer, target.buffer, self._membership.job_rank(opts.rootRank), self._next_name("broadcast"),
             process_set=self._set,
@@ -313,8 +329,8 @@ class RingProcessGroup(dist.ProcessGroup):
             if len(outputs) != self.size():
                 raise InvalidArgument(f"all_gather needs {self.size()} outputs, one for each rank, not {len(outputs)}")
             for output in outputs:
-                _check_dtypes("all_gather", output, tensor)
-        sources = [_Flat(tensor) for tensor in tensors]
+                check_output("all_gather", output, tensor)
+        sources = [Flat(tensor) for tensor in tensors]
         handle = adapter.allgather(
             tuple(source.buffer for source in sources), self._next_name("all_gather"), process_set=self._set
         )
@@ -344,8 +360,8 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"all_gather of {tensor.numel()} elements from {self.size()} ranks needs an output of "
                     f"{tensor.numel() * self.size()} elements, not {output.numel()}"
                 )
-            _check_dtypes("all_gather", output, tensor)
-        sources = [_Flat(tensor) for tensor in tensors]
+            check_output("all_gather", output, tensor)
+        sources = [Flat(tensor) for tensor in tensors]
         handle = adapter.allgather(
             tuple(source.buffer for source in sources), self._next_name("all_gather_single"), process_set=self._set
         )
@@ -427,8 +443,8 @@ class RingProcessGroup(dist.ProcessGroup):
     ) -> RingWork:
         """`send[r]` of the elements of all sources go to rank r, `receive[r]` of those of all outputs come from it."""
         for output in outputs:
-            _check_dtypes("all_to_all, gather and scatter", output, sources[0])
-        source = _Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
+            check_output("all_to_all, gather and scatter", output, sources[0])
+        source = Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
         handle = adapter.alltoall(
             source.buffer, [count * source.width for count in send], self._next_name("all_to_all"),
             process_set=self._set,
@@ -441,7 +457,7 @@ class RingProcessGroup(dist.ProcessGroup):
                 output.detach().copy_(flat[begin : begin + output.numel()].view(output.shape))
                 begin += output.numel()
 
-        return self._work(handle, list(outputs), finish)
+        return self._work(handle, list(outputs), finish, like=sources[0])
 
     # ---- Between two ranks ----
 
@@ -467,7 +483,7 @@ class RingProcessGroup(dist.ProcessGroup):
         if sender == receiver:
             raise InvalidArgument(f"rank {sender} sends to itself")
         process_set = self._membership.pair(sender, receiver)
-        flat = _Flat(tensor)
+        flat = Flat(tensor)
         name = self._next_name(f"{sender}to{receiver}.tag{tag}", process_set)
         root = self._membership.job_rank(sender)
         handle = adapter.broadcast(flat.buffer, flat.buffer, root, name, process_set=process_set)
@@ -478,7 +494,10 @@ class RingProcessGroup(dist.ProcessGroup):
     # ---- Barriers ----
 
     def barrier(self, opts: Any = None) -> RingWork:
-        """Ends when all ranks have called it."""
+        """Ends when all ranks have called it, and those that name a GPU (`device_ids`) have waited for its stream."""
+        device = getattr(opts, "device", None)
+        if device is not None and device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
         return self._work(adapter.barrier(self._next_name("barrier"), process_set=self._set, blocking=False), [])
 
     def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -509,56 +528,6 @@ class RingProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-
-class _Flat:
-    """The elements of a tensor in a row, as the engine moves them; bytes, where it does not know the dtype.
-
-    Attributes:
-        buffer: The elements.
-        width: Elements of the buffer in one of the tensor.
-    """
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        self._contiguous = as_contiguous(tensor)
-        flat = as_moved(self._contiguous).view(-1)
-        self.width = tensor.dtype.itemsize // flat.dtype.itemsize
-        self.buffer = as_buffer(flat)
-        self._wire_dtype = flat.dtype
-
-    def write_back(self) -> None:
-        """Where the tensor is not contiguous, what came was written to a copy of it."""
-        if self._contiguous.data_ptr() != self._tensor.data_ptr():
-            self._tensor.detach().copy_(self._contiguous)
-
-    def counts(self, handle: Handle, index: int) -> list[int]:
-        """How many of its elements came from each rank in an allgather or alltoall; `index` in a group."""
-        return [rows // self.width for rows in handle.rows(index)]
-
-    def parts(self, handle: Handle, counts: Sequence[int], index: int) -> list[Tensor]:
-        """What came from each rank, of which `counts` are there."""
-        flat = from_bytes(handle.result(index), (sum(counts) * self.width,), self._wire_dtype)
-        return list(torch.split(flat.view(self._tensor.dtype), list(counts)))
-
-
-def _check_dtypes(what: str, output: Tensor, source: Tensor) -> None:
-    if output.dtype != source.dtype:
-        raise InvalidArgument(f"{what} of {source.dtype} needs an output of that dtype, not {output.dtype}")
-
-
-def _reduce_op(options: Any) -> tuple[Any, Any]:
-    """The operation, and what the tensors are multiplied with before it."""
-    if options is None:
-        return dist.ReduceOp.SUM, 1.0
-    op = options.reduceOp
-    if op == dist.ReduceOp.PREMUL_SUM:
-        return dist.ReduceOp.PREMUL_SUM, op.__getstate__()[1]
-    return next((known for known in (*_OPS, *_BITWISE) if op == known), op), 1.0
-
-
-def _scaled(tensor: Tensor, factor: Any) -> Tensor:
-    return tensor * factor if isinstance(factor, Tensor) else tensor
 
 
 def _synchronize(handle: Handle) -> None:

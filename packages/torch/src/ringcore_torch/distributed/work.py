@@ -1,26 +1,27 @@
-"""What a collective of the backend returns, and the futures of it."""
+"""What a collective of the backend returns.
+
+Of tensors on a GPU an operation has ended for the host when it was launched. Whoever waits for it lets his current
+stream wait, and that one alone: the stream in which it was submitted goes on with what it has to compute.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
-from ringcore import RingcoreError, rank
 from ringcore import TimeoutError as RingcoreTimeoutError
+from ringcore import rank
 from ringcore.adapter import Handle
 from torch._C._distributed_c10d import Work
 
+from ringcore_torch.distributed.completer import Completer
+
 # torch.distributed's "as long as the backend waits".
 _NO_TIMEOUT = timedelta(0)
-# So long a future's thread waits for one operation before it looks at the others.
-_LOOK_AROUND_S = 0.002
-
-_Watched = tuple[Handle, "torch.futures.Future[None]"]
 
 
 class RingWork(Work):
@@ -32,23 +33,26 @@ class RingWork(Work):
         completer: Sets futures.
         finish: Writes results to where the caller wants them; called once, by whoever notices first that it has ended.
         limit_s: How long `wait` waits where it is not told.
+        device: The GPU that its tensors lie on; None: they lie in the host's memory, or it has none.
     """
 
     def __init__(
         self, handle: Handle, tensors: list[torch.Tensor], completer: Completer,
-        finish: Callable[[Handle], None] | None = None, limit_s: float = math.inf,
+        finish: Callable[[Handle], None] | None = None, limit_s: float = math.inf, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.handle = handle
         self.tensors = tensors
+        self.device = device
         self._completer = completer
         self._finish = finish
         self._limit_s = limit_s
-        self._lock = threading.Lock()  # Guards: _finish, _future.
+        self._lock = threading.Lock()  # Guards: _finish, _written, _future.
+        self._written: Any = None  # on a GPU: the event behind what `finish` has given to a stream
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait until the results are there.
+        """Wait until the results are there; on a GPU the current stream does, and the host until it is launched.
 
         Raises:
             TimeoutError: `timeout` has passed; the operation goes on.
@@ -66,27 +70,36 @@ class RingWork(Work):
     def _write_results(self) -> None:
         with self._lock:
             if self._finish is not None:
+                if self.device is not None:
+                    self.handle.wait()  # another thread may have waited since, in its own stream: results are in that
                 self._finish(self.handle)
                 self._finish = None
+                if self.device is not None:
+                    self._written = _record(self.device, self.tensors)
+            elif self._written is not None:
+                torch.cuda.current_stream(self.device).wait_event(self._written)
 
     def synchronize(self) -> None:
-        """Wait until the results are there."""
+        """As `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, successfully or not; the results are there then."""
-        if not self.handle.done():
+        """Whether it has ended, successfully or not, on a GPU as well; the results are there then."""
+        if not self.handle.landed():
             return False
-        self.exception()
-        return True
+        return self.exception() is not None or self._written is None or bool(self._written.query())
 
     def is_success(self) -> bool:
         """Whether it has ended without an error; the results are there then."""
-        return self.handle.done() and self.exception() is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         """Why it failed; None also while it is on the way."""
-        if self.handle.done():
+        if self.handle.landed():
             try:
                 self.wait()
             except Exception as error:
@@ -99,10 +112,13 @@ class RingWork(Work):
         return self.tensors
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors that hold the results."""
+        """A future of the tensors that hold the results. On a GPU it is set when they are on the way."""
         with self._lock:
             if self._future is None:
-                ended: torch.futures.Future[None] = torch.futures.Future()
+                # PyTorch runs what hangs on a future of a GPU in a stream of its own, and lets that of whoever waits
+                # for the future wait for it.
+                devices: list[Any] | None = None if self.device is None else [self.device]
+                ended: torch.futures.Future[None] = torch.futures.Future(devices=devices)
                 # `set_exception` would store the exception as a value, which PyTorch's C++ takes for tensors.
                 self._future = ended.then(lambda _: self.result())
                 self._completer.watch(self.handle, ended)
@@ -114,7 +130,8 @@ class CoalescedWork(RingWork):
 
     def __init__(self, works: list[RingWork], completer: Completer, limit_s: float) -> None:
         tensors = [tensor for work in works for tensor in work.tensors]
-        super().__init__(works[-1].handle, tensors, completer, limit_s=limit_s)
+        device = next((work.device for work in works if work.device is not None), None)
+        super().__init__(works[-1].handle, tensors, completer, limit_s=limit_s, device=device)
         self._works = works
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
@@ -130,79 +147,10 @@ class CoalescedWork(RingWork):
         return all(work.is_success() for work in self._works)
 
 
-class Completer:
-    """Sets futures when their operations end.
-
-    One thread at a time leads: it waits for the next operation to end. Before it runs what hangs on the future, which
-    may wait for other futures itself, it lets another one lead.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._watched: queue.SimpleQueue[_Watched | None] = queue.SimpleQueue()
-        self._leading = threading.Lock()  # Guards: _waiting, _closed.
-        self._waiting: list[_Watched] = []
-        self._closed = False
-        self._lock = threading.Lock()  # Guards: _idle.
-        self._idle = 0  # threads that do not run anybody's callbacks
-
-    def watch(self, handle: Handle, future: torch.futures.Future[None]) -> None:
-        """Set a future when an operation has ended, successfully or not."""
-        self._watched.put((handle, future))
-        self._ensure_idle()
-
-    def close(self) -> None:
-        """Let the threads end, as soon as all futures are set."""
-        self._watched.put(None)
-
-    def _ensure_idle(self) -> None:
-        with self._lock:
-            if self._idle > 0:
-                return
-            self._idle += 1
-        threading.Thread(target=self._run, name=self._name, daemon=True).start()
-
-    def _ends(self) -> bool:
-        """Whether a thread that has found nothing to do may end: not if a future has come since, which relies on it."""
-        with self._lock:
-            if not self._watched.empty():
-                return False
-            self._idle -= 1
-            return True
-
-    def _next(self) -> _Watched | None:
-        """Waits for an operation to end. Mostly the first one does; a message may be waited for longer than others.
-
-        Returns:
-            What hangs on it; None: closed, and no operation is waited for.
-        """
-        while True:
-            while not self._watched.empty() or not (self._waiting or self._closed):
-                item = self._watched.get()
-                if item is None:
-                    self._closed = True
-                else:
-                    self._waiting.append(item)
-            if not self._waiting:
-                return None
-            with contextlib.suppress(RingcoreError):  # who wants the result is told
-                self._waiting[0][0].wait(_LOOK_AROUND_S)
-            for index, (handle, _) in enumerate(self._waiting):
-                if handle.done():
-                    return self._waiting.pop(index)
-
-    def _run(self) -> None:
-        while True:
-            with self._leading:
-                item = self._next()
-            if item is None:
-                if self._ends():
-                    return
-                continue
-            with self._lock:
-                self._idle -= 1
-            self._ensure_idle()
-            item[1].set_result(None)
-            del item
-            with self._lock:
-                self._idle += 1
+def _record(device: torch.device, tensors: list[torch.Tensor]) -> Any:
+    """The event behind what the current stream was given to write to tensors, whose memory stays until then."""
+    stream = torch.cuda.current_stream(device)
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+    return stream.record_event()
