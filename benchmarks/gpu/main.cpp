@@ -5,7 +5,8 @@
 // One rank on one GPU. "launch": host time from the call until the collective is in a stream, of ncclAllReduce itself
 // and of an operation that goes through the engine. "pack", "unpack": bytes written a second by a kernel over many
 // tensors, as a fraction of cuMemcpyDtoDAsync over the same bytes. "replay": host time of the launch of a CUDA graph that
-// an operation of the engine was captured into, and the time until it has run, beside the engine's own launch.
+// an operation of the engine was captured into, and the time until it has run, beside the engine's own launch. "register":
+// how long it takes to get memory that NCCL knows, and to give it back, and the launch of an allreduce there.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -84,6 +85,39 @@ void measure_launches(device::Device& gpu) {
     });
     std::printf("{\"case\": \"launch\", \"bytes\": %zu, \"nccl_us\": %.2f, \"ringcore_us\": %.2f, \"over_us\": %.2f}\n",
                 bytes, bare, ours, ours - bare);
+  }
+}
+
+void measure_registrations(device::Device& gpu) {
+  using device::Registering;
+  device::Communicator communicator(gpu, device::Communicator::make_id(), 0, 1);
+  const auto stream = std::make_shared<const device::Stream>(gpu);
+  const auto until_ready = [&] {
+    while (!communicator.ready()) std::this_thread::yield();
+  };
+  until_ready();
+  for (const auto& [how, name] : {std::pair{Registering::kLocal, "local"}, {Registering::kWindow, "window"}}) {
+    if (how > device::Communicator::registering()) return;
+    for (const std::size_t bytes : {2UL << 20, 64UL << 20}) {
+      const auto begin = Clock::now();
+      auto memory = std::make_shared<const device::Memory>(device::Memory::of_nccl(bytes, stream));
+      communicator.register_memory(memory, how);
+      until_ready();
+      const double registered = microseconds(Clock::now() - begin);
+      const double launched = launch_us(stream->get(), bytes, [&] {
+        communicator.all_reduce(memory->data(), memory->data(), bytes / 4, device::nccl::kFloat32, device::nccl::kSum,
+                                stream->get());
+        until_ready();
+      });
+      synchronize(stream->get());
+      const auto end = Clock::now();
+      communicator.deregister_memory(*memory);
+      memory.reset();
+      std::printf(
+          "{\"case\": \"register\", \"bytes\": %zu, \"how\": \"%s\", \"register_us\": %.2f, \"launch_us\": %.2f, "
+          "\"free_us\": %.2f}\n",
+          bytes, name, registered, launched, microseconds(Clock::now() - end));
+    }
   }
 }
 
@@ -199,6 +233,7 @@ int main(int argc, char** argv) {
     device::Device& gpu = device::Device::of(0);
     const device::Device::Current current(gpu);
     measure_launches(gpu);
+    measure_registrations(gpu);
     measure_replays(gpu, Graphs(paths.cuda));
     measure_kernels(gpu);
   } catch (const Error& error) {

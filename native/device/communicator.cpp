@@ -1,5 +1,6 @@
 #include "device/communicator.hpp"
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <utility>
@@ -47,6 +48,16 @@ UniqueId Communicator::make_id() {
   return id;
 }
 
+Registering Communicator::registering() {
+  const Nccl& nccl = nccl_api();
+  if (nccl.ncclMemAlloc == nullptr || nccl.ncclMemFree == nullptr || nccl.ncclCommRegister == nullptr ||
+      nccl.ncclCommDeregister == nullptr) {
+    return Registering::kNone;
+  }
+  const bool windows = nccl.ncclCommWindowRegister != nullptr && nccl.ncclCommWindowDeregister != nullptr;
+  return windows ? Registering::kWindow : Registering::kLocal;
+}
+
 Communicator::Communicator(Device& device, const UniqueId& id, int rank, int ranks) : device_(device) {
   const Device::Current current(device);
   nccl::Config config;
@@ -62,13 +73,16 @@ Communicator::~Communicator() {
   end(in_progress_ ? nccl_api().ncclCommAbort : nccl_api().ncclCommDestroy);
 }
 
+// NCCL forgets what it was told of then, and until then it may use it.
 void Communicator::end(nccl::Result (*call)(nccl::Comm)) {
   nccl::Comm comm = std::exchange(comm_, nullptr);
+  const auto registrations = std::make_shared<const std::list<Registration>>(std::move(registrations_));
+  registrations_.clear();
   if (!captured_) {
     call(comm);
     return;
   }
-  std::thread([call, comm, &device = device_] {
+  std::thread([call, comm, registrations, &device = device_] {
     if (const Device::Current current(device, std::nothrow); current) call(comm);
   }).detach();
 }
@@ -79,7 +93,39 @@ bool Communicator::ready() {
   check(nccl_api().ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
   if (state != nccl::kSuccess && state != nccl::kInProgress) fail(state, "NCCL");
   in_progress_ = state == nccl::kInProgress;
+  if (!in_progress_ && std::exchange(registers_, false)) settle(registrations_.back());
   return !in_progress_;
+}
+
+void Communicator::register_memory(std::shared_ptr<const Memory> memory, Registering how) {
+  Registration& registration = registrations_.emplace_back(Registration{std::move(memory), how});
+  registers_ = true;
+  if (how == Registering::kLocal) return;
+  const Memory& range = *registration.memory;
+  check(nccl_api().ncclCommWindowRegister(comm_, range.data(), range.size(), &registration.window,
+                                          nccl::kWindowSymmetric),
+        "ncclCommWindowRegister");
+}
+
+// NCCL gives no window where these GPUs, or its settings, have none: on all ranks alike.
+void Communicator::settle(Registration& registration) {
+  if (registration.window != nullptr) return;
+  const Device::Current current(device_);
+  const Memory& range = *registration.memory;
+  check(nccl_api().ncclCommRegister(comm_, range.data(), range.size(), &registration.handle), "ncclCommRegister");
+}
+
+void Communicator::deregister_memory(const Memory& memory) {
+  const auto found = std::find_if(registrations_.begin(), registrations_.end(),
+                                  [&](const Registration& item) { return item.memory.get() == &memory; });
+  if (found == registrations_.end()) return;
+  const Registration known = std::move(*found);
+  registrations_.erase(found);
+  if (known.window != nullptr) {
+    check(nccl_api().ncclCommWindowDeregister(comm_, known.window), "ncclCommWindowDeregister");
+  } else if (known.handle != nullptr) {
+    check(nccl_api().ncclCommDeregister(comm_, known.handle), "ncclCommDeregister");
+  }
 }
 
 void Communicator::abort() {

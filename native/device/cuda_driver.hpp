@@ -66,6 +66,7 @@ struct Driver {
   cuda::Result (*cuStreamDestroy_v2)(cuda::Stream stream);
   cuda::Result (*cuStreamWaitEvent)(cuda::Stream stream, cuda::Event event, unsigned flags);
   cuda::Result (*cuStreamSynchronize)(cuda::Stream stream);
+  cuda::Result (*cuStreamQuery)(cuda::Stream stream);
   cuda::Result (*cuStreamIsCapturing)(cuda::Stream stream, int* status);
   cuda::Result (*cuThreadExchangeStreamCaptureMode)(int* mode);
   cuda::Result (*cuEventCreate)(cuda::Event* event, unsigned flags);
@@ -116,6 +117,7 @@ void each_driver_function(Table& table, Visit&& visit) {
   visit("cuStreamDestroy_v2", table.cuStreamDestroy_v2);
   visit("cuStreamWaitEvent", table.cuStreamWaitEvent);
   visit("cuStreamSynchronize", table.cuStreamSynchronize);
+  visit("cuStreamQuery", table.cuStreamQuery);
   visit("cuStreamIsCapturing", table.cuStreamIsCapturing);
   visit("cuThreadExchangeStreamCaptureMode", table.cuThreadExchangeStreamCaptureMode);
   visit("cuEventCreate", table.cuEventCreate);

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -143,6 +144,24 @@ Memory::Memory(std::size_t bytes, std::shared_ptr<const Stream> stream)
   kept_ = std::move(stream);
 }
 
+Memory Memory::of_nccl(std::size_t bytes, std::shared_ptr<const Stream> stream) {
+  Memory memory;
+  memory.device_ = &stream->device();
+  memory.stream_ = stream->get();
+  memory.kept_ = std::move(stream);
+  memory.of_nccl_ = true;
+  const Device::Current current(*memory.device_);
+  void* allocated = nullptr;
+  if (const nccl::Result result = nccl_api().ncclMemAlloc(&allocated, bytes); result != nccl::kSuccess) {
+    throw Error(ErrorKind::kResource,
+                "ncclMemAlloc of " + std::to_string(bytes) + " bytes on GPU " + std::to_string(memory.ordinal()) +
+                    ": " + nccl_api().ncclGetErrorString(result) + " (NCCL error " + std::to_string(result) + ")");
+  }
+  memory.pointer_ = device::pointer(allocated);
+  memory.bytes_ = bytes;
+  return memory;
+}
+
 void Memory::move_to(cuda::Stream stream) {
   stream_ = stream;
   kept_.reset();
@@ -156,13 +175,37 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(stream_, other.stream_);
   std::swap(kept_, other.kept_);
+  std::swap(of_nccl_, other.of_nccl_);
   return *this;
 }
+
+namespace {
+
+// NCCL frees at once, whatever the GPU still does with the memory.
+void free_behind(std::shared_ptr<const Stream> stream, cuda::Pointer pointer) {
+  void* memory = std::bit_cast<void*>(pointer);
+  if (driver().cuStreamQuery(stream->get()) != cuda::kNotReady) {
+    nccl_api().ncclMemFree(memory);
+    return;
+  }
+  std::thread([stream = std::move(stream), memory] {
+    const Device::Current current(stream->device(), std::nothrow);
+    if (!current) return;
+    driver().cuStreamSynchronize(stream->get());
+    nccl_api().ncclMemFree(memory);
+  }).detach();
+}
+
+}  // namespace
 
 Memory::~Memory() {
   if (pointer_ == 0) return;
   const Device::Current current(*device_, std::nothrow);
   if (!current) return;
+  if (of_nccl_) {
+    free_behind(std::move(kept_), pointer_);
+    return;
+  }
   device_->has_memory_pools() ? driver().cuMemFreeAsync(pointer_, stream_) : driver().cuMemFree_v2(pointer_);
 }
 

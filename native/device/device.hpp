@@ -116,6 +116,8 @@ class Memory {
   Memory(Device& device, std::size_t bytes, cuda::Stream stream);
   // In a stream that the memory keeps.
   Memory(std::size_t bytes, std::shared_ptr<const Stream> stream);
+  // That NCCL can register, in such a stream.
+  static Memory of_nccl(std::size_t bytes, std::shared_ptr<const Stream> stream);
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
@@ -131,6 +133,7 @@ class Memory {
   std::size_t bytes_ = 0;
   cuda::Stream stream_ = nullptr;
   std::shared_ptr<const Stream> kept_;
+  bool of_nccl_ = false;
 };
 
 // Memory of the host that a GPU copies from and to without help of the processor.

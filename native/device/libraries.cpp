@@ -81,6 +81,8 @@ const Opened<Driver>& opened_driver() {
 const Opened<Nccl>& opened_nccl() {
   return open<Nccl>("NCCL", &LibraryPaths::nccl, [](Opened<Nccl>& opened, const Library& library) {
     each_nccl_function(opened.table, [&](const char* name, auto*& function) { library.load(name, function); });
+    each_optional_nccl_function(opened.table,
+                                [&](const char* name, auto*& function) { library.load_if_there(name, function); });
     int version = 0;
     opened.table.ncclGetVersion(&version);
     opened.version = dotted(version, 10000, 100) + "." + std::to_string(version % 100);

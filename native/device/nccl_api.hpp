@@ -13,6 +13,7 @@ namespace ringcore::device {
 namespace nccl {
 
 using Comm = ncclComm*;
+using Window = void*;  // NCCL's type has other names in other versions
 using Result = int;
 
 struct UniqueId {
@@ -42,6 +43,7 @@ enum DataType : int {
   kBfloat16 = 9
 };
 enum Op : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
+inline constexpr int kWindowSymmetric = 1;
 
 }  // namespace nccl
 
@@ -70,9 +72,17 @@ struct Nccl {
   nccl::Result (*ncclSend)(const void* from, std::size_t count, int dtype, int peer, nccl::Comm comm,
                            cuda::Stream stream);
   nccl::Result (*ncclRecv)(void* to, std::size_t count, int dtype, int peer, nccl::Comm comm, cuda::Stream stream);
+  // Null in versions that do not have them: since 2.19, the windows since 2.27.
+  nccl::Result (*ncclMemAlloc)(void** memory, std::size_t bytes);
+  nccl::Result (*ncclMemFree)(void* memory);
+  nccl::Result (*ncclCommRegister)(nccl::Comm comm, void* memory, std::size_t bytes, void** handle);
+  nccl::Result (*ncclCommDeregister)(nccl::Comm comm, void* handle);
+  nccl::Result (*ncclCommWindowRegister)(nccl::Comm comm, void* memory, std::size_t bytes, nccl::Window* window,
+                                         int flags);
+  nccl::Result (*ncclCommWindowDeregister)(nccl::Comm comm, nccl::Window window);
 };
 
-// Calls `visit(name, pointer)` for each function of the table.
+// Calls `visit(name, pointer)` for each function of the table that every version has.
 template <class Table, class Visit>
 void each_nccl_function(Table& table, Visit&& visit) {
   visit("ncclGetVersion", table.ncclGetVersion);
@@ -92,6 +102,17 @@ void each_nccl_function(Table& table, Visit&& visit) {
   visit("ncclBroadcast", table.ncclBroadcast);
   visit("ncclSend", table.ncclSend);
   visit("ncclRecv", table.ncclRecv);
+}
+
+// And for the others.
+template <class Table, class Visit>
+void each_optional_nccl_function(Table& table, Visit&& visit) {
+  visit("ncclMemAlloc", table.ncclMemAlloc);
+  visit("ncclMemFree", table.ncclMemFree);
+  visit("ncclCommRegister", table.ncclCommRegister);
+  visit("ncclCommDeregister", table.ncclCommDeregister);
+  visit("ncclCommWindowRegister", table.ncclCommWindowRegister);
+  visit("ncclCommWindowDeregister", table.ncclCommWindowDeregister);
 }
 
 }  // namespace ringcore::device

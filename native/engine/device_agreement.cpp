@@ -87,6 +87,10 @@ void DeviceQueue::agree(std::span<const Hello> hellos) {
         member(without_nccl - hellos.begin()) + " cannot use NCCL" + (problem_.empty() ? "" : ": " + problem_);
   }
   const std::vector<std::vector<int>> gpus = group_by_gpu(hellos);
+  // One member needs no such memory, and NCCL does not say what it makes of windows where several share a GPU.
+  const bool registers = size_ > 1 && gpus.size() == hellos.size();
+  registering_ = registers ? hellos.front().registers : device::Registering::kNone;
+  for (const Hello& hello : hellos) registering_ = std::min(registering_, hello.registers);
   bool shared = false;
   for (const std::vector<int>& group : gpus) {
     const bool by_nccl = std::all_of(group.begin(), group.end(), [&](int m) { return hellos[m].shares_gpus != 0; });

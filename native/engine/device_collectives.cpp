@@ -1,4 +1,6 @@
 // How each collective is given to NCCL, and what runs before and behind it in the stream.
+#include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -17,6 +19,15 @@ constexpr std::size_t kPackAlignment = 16;
 std::size_t padded(std::size_t bytes) { return (bytes + kPackAlignment - 1) / kPackAlignment * kPackAlignment; }
 
 std::size_t bytes_of(const Descriptor& descriptor) { return descriptor.shape.elements() * size_of(descriptor.dtype); }
+
+std::size_t packed_bytes(const DeviceTask& task) {
+  std::size_t bytes = 0;
+  for (const auto& descriptor : task.descriptors) bytes += padded(bytes_of(*descriptor));
+  return bytes;
+}
+
+// NCCL takes no less for memory that it can register.
+constexpr std::size_t kMinRegisteredBytes = std::size_t{2} << 20;
 
 }  // namespace
 
@@ -103,21 +114,35 @@ void DeviceQueue::begin_allreduce(DeviceTask& task) {
                             device::nccl_op(descriptor.dtype, descriptor.op), stream_->get());
 }
 
+// Whether the fusion buffer is large enough, and known to NCCL. Registering takes long: it grows in large steps.
+bool DeviceQueue::has_room(const DeviceTask& task) {
+  const std::size_t bytes = packed_bytes(task);
+  if (fusion_ != nullptr && fusion_->size() >= bytes) return true;
+  if (registering_ == device::Registering::kNone) {
+    fusion_ = std::make_shared<const device::Memory>(bytes, stream_);
+    return true;
+  }
+  const std::size_t before = fusion_ == nullptr ? 0 : fusion_->size();
+  if (fusion_ != nullptr) outgrown_.push_back(std::move(fusion_));
+  fusion_ = std::make_shared<const device::Memory>(
+      device::Memory::of_nccl(std::max({bytes, 2 * before, kMinRegisteredBytes}), stream_));
+  communicator_->register_memory(fusion_, registering_);
+  return communicator_->ready();
+}
+
 // Packs the tensors of a bucket, and reduces them as one.
 void DeviceQueue::begin_fused(DeviceTask& task) {
   const Descriptor& first = task.descriptor();
-  std::size_t bytes = 0;
-  for (const auto& descriptor : task.descriptors) bytes += padded(bytes_of(*descriptor));
-  if (fusion_.size() < bytes) fusion_ = device::Memory(bytes, stream_);
+  const std::size_t bytes = packed_bytes(task);
   if (task.operations.empty()) {
     Descriptor whole = first;
     whole.shape = Shape{.dims = 1, .extent = {bytes / size_of(first.dtype)}};
     task.work = identity(whole);
-    copy(whole, task.work.data(), fusion_.data(), whole.shape.elements(), 1.0);
+    copy(whole, task.work.data(), fusion_->data(), whole.shape.elements(), 1.0);
   } else {
     pack(task, true, first.prescale);
   }
-  communicator_->all_reduce(fusion_.data(), fusion_.data(), bytes / size_of(first.dtype),
+  communicator_->all_reduce(fusion_->data(), fusion_->data(), bytes / size_of(first.dtype),
                             *device::nccl_dtype(first.dtype), device::nccl_op(first.dtype, first.op), stream_->get());
 }
 
@@ -125,7 +150,7 @@ void DeviceQueue::begin_fused(DeviceTask& task) {
 void DeviceQueue::pack(const DeviceTask& task, bool in, double factor) const {
   std::vector<device::Segment> segments;
   segments.reserve(task.operations.size());
-  std::uint64_t at = device::pointer(fusion_.data());
+  std::uint64_t at = device::pointer(fusion_->data());
   for (const auto& operation : task.operations) {
     const OnDevice& tensor = *operation->on_device;
     const std::uint64_t count = operation->count();

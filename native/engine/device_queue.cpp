@@ -50,6 +50,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
     }
     hello_.nccl_version = version;
     hello_.shares_gpus = gpus_may_be_shared(version) ? 1 : 0;
+    hello_.registers = device::Communicator::registering();
   } catch (const Error& error) {
     problem_ = error.what();
   }
@@ -57,6 +58,7 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
 
 DeviceQueue::~DeviceQueue() {
   // Frees memory in an order that the stream of it allows; without a GPU there is nothing to free.
+  let_go_of_all();
   flights_.clear();
   communicator_.reset();
   shared_.reset();
@@ -82,6 +84,7 @@ bool DeviceQueue::progress(std::vector<std::shared_ptr<Operation>>& done) {
     DeviceTask& task = *queue_.front();
     const device::Device::Current current(*device_);
     moved = true;
+    if (by_nccl_ && !task.begun && task.fuses() && !has_room(task)) return true;
     if (!std::exchange(task.begun, true)) begin(task);
     if (!connect()) return true;
     if (shared_ != nullptr && shared_->step(communicator_ ? &*communicator_ : nullptr)) continue;
@@ -116,9 +119,28 @@ void DeviceQueue::launched(std::string name, std::vector<std::shared_ptr<Operati
 
 // Forgets what has ended on the GPU.
 void DeviceQueue::land() {
-  if (flights_.empty()) return;
+  if (flights_.empty() && outgrown_.empty()) return;
   const device::Device::Current current(*device_);
   while (!flights_.empty() && flights_.front().event->reached()) flights_.pop_front();
+  // Not sooner: where NCCL frees with CUDA's plain call, that waits for all that runs on the GPU.
+  if (!outgrown_.empty() && flights_.empty() && queue_.empty() && communicator_->ready()) let_go_of_outgrown();
+}
+
+void DeviceQueue::let_go_of_outgrown() {
+  for (const auto& memory : outgrown_) communicator_->deregister_memory(*memory);
+  outgrown_.clear();
+}
+
+// Before the communicator ends. What the GPU still uses is forgotten with it, and freed behind that.
+void DeviceQueue::let_go_of_all() {
+  try {
+    land();
+    if (fusion_ == nullptr || !flights_.empty() || !queue_.empty() || !communicator_->ready()) return;
+    const device::Device::Current current(*device_);
+    outgrown_.push_back(std::move(fusion_));
+    let_go_of_outgrown();
+  } catch (const Error&) {  // it was aborted, or the GPU has failed
+  }
 }
 
 void DeviceQueue::tend(Nanoseconds now, Nanoseconds limit) {
@@ -133,6 +155,7 @@ void DeviceQueue::tend(Nanoseconds now, Nanoseconds limit) {
 }
 
 void DeviceQueue::abort() {
+  let_go_of_all();
   queue_.clear();
   if (communicator_) communicator_->abort();
   if (shared_ != nullptr) shared_->abort();
@@ -175,7 +198,8 @@ void DeviceQueue::give_back(const std::shared_ptr<Operation>& operation) {
 std::string DeviceQueue::describe() const {
   if (queue_.empty()) return "";
   const Descriptor& descriptor = queue_.front()->descriptor();
-  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "' waits for NCCL to connect";
+  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "' waits for NCCL to " +
+         (fusion_ == nullptr ? "connect" : "connect, or to register the memory that it is packed into");
 }
 
 }  // namespace ringcore::engine

@@ -13,6 +13,9 @@
 // stream itself: nothing of ours may be in the graph that is used again or watched, neither stream nor event nor buffer.
 // Whoever submits it returns when it was recorded (`Runtime::submit`); replays know nothing of the engine.
 //
+// Buckets are packed into memory that NCCL knows where it can. All ranks take part in registering it, so that it grows at
+// the same place of their order, by what they know alike: the sizes of the tensors. A rank that has joined does so too.
+//
 // In four files: device_agreement.cpp says what goes which way, device_queue.cpp carries it out and watches it,
 // device_collectives.cpp launches it, device_streams.cpp is about the framework's streams.
 #pragma once
@@ -44,6 +47,8 @@ struct DeviceTask {
   device::Memory work;  // for data that cannot lie in an operation's own memory
 
   const Descriptor& descriptor() const { return *descriptors.front(); }
+  // Whether its tensors are packed into one buffer.
+  bool fuses() const { return descriptors.size() > 1 && !descriptor().captured; }
   // Whether they are parts of one group.
   bool belongs_with(const Operation& other) const {
     return other.whole != nullptr && operations.front()->whole == other.whole;
@@ -58,7 +63,8 @@ class DeviceQueue {
     std::uint64_t host = 0;  // of the member: GPUs are shared within a host only
     std::int32_t nccl_version = 0;  // 0: it cannot be used
     std::int16_t has_kernels = 0;
-    std::int16_t shares_gpus = 0;  // NCCL may run several ranks on one
+    std::int8_t shares_gpus = 0;  // NCCL may run several ranks on one
+    device::Registering registers{};
     device::UniqueId id{};  // of the first member
   };
 
@@ -118,6 +124,7 @@ class DeviceQueue {
 
   void agree(std::span<const Hello> hellos);
   bool connect();
+  bool has_room(const DeviceTask& task);
   void begin(DeviceTask& task);
   void begin_allreduce(DeviceTask& task);
   void begin_fused(DeviceTask& task);
@@ -135,6 +142,8 @@ class DeviceQueue {
   device::Memory identity(const Descriptor& descriptor) const;
   void launched(std::string name, std::vector<std::shared_ptr<Operation>> operations);
   void land();
+  void let_go_of_outgrown();
+  void let_go_of_all();
 
   int ordinal_;
   int self_;
@@ -145,12 +154,14 @@ class DeviceQueue {
   std::string problem_;  // why this rank cannot use NCCL
   device::Device* device_ = nullptr;  // null: this rank has none
   std::shared_ptr<const device::Stream> stream_;  // results that nobody has taken keep it
-  device::Memory fusion_;
+  std::shared_ptr<const device::Memory> fusion_;
+  std::vector<std::shared_ptr<const device::Memory>> outgrown_;  // such buffers before: the GPU may still use them
   Round round_ = Round::kHello;
   std::size_t packed_bytes_;
   bool by_nccl_ = false;
   std::unique_ptr<SharedGpu> shared_;  // null: this rank meets nobody in memory of its GPU
   bool kernels_ = false;  // every rank has them
+  device::Registering registering_{};  // what every rank can do
   bool used_ = false;  // something was launched before, or will be
   std::string why_not_nccl_;
   std::string why_not_shared_;

@@ -1,29 +1,72 @@
-// What tests of GPUs need besides the engine: the test double, and what a framework has there.
+// What tests of GPUs have in place of a framework: streams, tensors and graphs on the test double.
 #pragma once
 
 #include <bit>
-#include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <dlfcn.h>
 
+#include <doctest/doctest.h>
+
 #include "device/libraries.hpp"
-#include "engine/request.hpp"
+#include "engine/device_queue.hpp"
+#include "engine/runtime.hpp"
 
 namespace ringcore::testing {
 
+// Of another version of NCCL where the environment says so.
+inline const char* double_path() {
+  const char* other = std::getenv("RINGCORE_TEST_GPU_DOUBLE");
+  return other == nullptr ? RINGCORE_GPU_DOUBLE : other;
+}
+
 inline void use_double() {
-  const std::string path = RINGCORE_GPU_DOUBLE;
+  const std::string path = double_path();
   device::set_library_paths({{path}, {path}, {path}});
+}
+
+// A function of the double that the engine does not use.
+template <class... Arguments>
+int call_double(const char* function, Arguments... arguments) {
+  void* library = ::dlopen(double_path(), RTLD_NOW);
+  return reinterpret_cast<int (*)(Arguments...)>(::dlsym(library, function))(arguments...);
 }
 
 // One that no library of NVIDIA has.
 template <class Argument>
 void tell_double(const char* function, Argument argument) {
-  void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
+  void* library = ::dlopen(double_path(), RTLD_NOW);
   reinterpret_cast<void (*)(Argument)>(::dlsym(library, function))(argument);
 }
+
+// Captures what a stream is given, as torch.cuda.graph does: in the mode in which any unsafe call of the process ends it.
+class Capture {
+ public:
+  explicit Capture(device::cuda::Stream stream) : stream_(stream) {
+    REQUIRE(call_double("cuStreamBeginCapture_v2", stream, /*global*/ 0) == 0);
+  }
+  // CUDA's result.
+  int end() {
+    void* graph = nullptr;
+    const int result = call_double("cuStreamEndCapture", stream_, &graph);
+    if (result != 0) return result;
+    REQUIRE(call_double("cuGraphInstantiateWithFlags", &executable_, graph, 0ULL) == 0);
+    return call_double("cuGraphDestroy", graph);
+  }
+  void launch() const { REQUIRE(call_double("cuGraphLaunch", executable_, stream_) == 0); }
+  ~Capture() {
+    if (executable_ != nullptr) call_double("cuGraphExecDestroy", executable_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+ private:
+  device::cuda::Stream stream_;
+  void* executable_ = nullptr;
+};
 
 // What a framework has on the GPU of a rank: a stream, and tensors whose values are made in it.
 class Framework {
@@ -87,6 +130,19 @@ class Framework {
 
 inline engine::Call allreduce(const std::string& name, ReduceOp op = ReduceOp::kSum) {
   return {.collective = Collective::kAllreduce, .name = name, .op = op};
+}
+
+// Submits as frameworks do that wait later, and waits.
+inline void submit_and_wait(engine::Runtime& runtime, const std::shared_ptr<engine::Operation>& operation,
+                            const Framework& framework) {
+  runtime.submit(operation);
+  if (operation->descriptor.captured) {
+    CHECK(operation->done());
+  } else {
+    runtime.wait(*operation, engine::Runtime::kForever, {});
+  }
+  if (operation->error != nullptr) throw *operation->error;
+  engine::hold_back(*operation, framework.handle());
 }
 
 }  // namespace ringcore::testing

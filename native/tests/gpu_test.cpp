@@ -1,5 +1,4 @@
 // Operations on GPUs, through the test double: what the host does not wait for, and who waits for whom on the GPU.
-#include <bit>
 #include <chrono>
 #include <future>
 #include <numeric>
@@ -9,12 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include <dlfcn.h>
-
 #include <doctest/doctest.h>
 
 #include "capi/capi.hpp"
 #include "cluster.hpp"
+#include "device/libraries.hpp"
 #include "engine/device_queue.hpp"
 #include "gpu_framework.hpp"
 
@@ -23,43 +21,13 @@ namespace {
 using namespace ringcore;
 using engine::Operation;
 using testing::allreduce;
+using testing::call_double;
+using testing::Capture;
 using testing::Cluster;
 using testing::Framework;
+using testing::submit_and_wait;
 using testing::tell_double;
 using testing::use_double;
-
-// A function of the double that the engine does not use.
-template <class... Arguments>
-int call_double(const char* function, Arguments... arguments) {
-  void* library = ::dlopen(RINGCORE_GPU_DOUBLE, RTLD_NOW);
-  return reinterpret_cast<int (*)(Arguments...)>(::dlsym(library, function))(arguments...);
-}
-
-// Captures what a stream is given, as torch.cuda.graph does: in the mode in which any unsafe call of the process ends it.
-class Capture {
- public:
-  explicit Capture(device::cuda::Stream stream) : stream_(stream) {
-    REQUIRE(call_double("cuStreamBeginCapture_v2", stream, /*global*/ 0) == 0);
-  }
-  // CUDA's result.
-  int end() {
-    void* graph = nullptr;
-    const int result = call_double("cuStreamEndCapture", stream_, &graph);
-    if (result != 0) return result;
-    REQUIRE(call_double("cuGraphInstantiateWithFlags", &executable_, graph, 0ULL) == 0);
-    return call_double("cuGraphDestroy", graph);
-  }
-  void launch() const { REQUIRE(call_double("cuGraphLaunch", executable_, stream_) == 0); }
-  ~Capture() {
-    if (executable_ != nullptr) call_double("cuGraphExecDestroy", executable_);
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-
- private:
-  device::cuda::Stream stream_;
-  void* executable_ = nullptr;
-};
 
 TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, and the framework's for ours") {
   use_double();
@@ -148,19 +116,6 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
     if (rank == 1) return;
     CHECK(result_of(Collective::kAllgather, pair, {}).size() == 14);
   });
-}
-
-// Submits as frameworks do that wait later, and waits.
-void submit_and_wait(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation,
-                     const Framework& framework) {
-  runtime.submit(operation);
-  if (operation->descriptor.captured) {
-    CHECK(operation->done());
-  } else {
-    runtime.wait(*operation, engine::Runtime::kForever, {});
-  }
-  if (operation->error != nullptr) throw *operation->error;
-  engine::hold_back(*operation, framework.handle());
 }
 
 TEST_CASE("gpu: captured collectives run in each replay, without the host") {

@@ -20,6 +20,8 @@ namespace {
 using ringcore::DType;
 using ringcore::ReduceOp;
 
+std::atomic<int> stays_away = -1;  // the rank that comes to no meeting
+
 std::mutex hubs_mutex;  // Guards: hubs().
 
 // Listening sockets of this process, by name.
@@ -61,12 +63,32 @@ struct Header {
   int op;
   int root;
   std::size_t count;
+  Registered from;
+  Registered to;
+  std::size_t from_offset;  // in windows, which are symmetric
+  std::size_t to_offset;
   bool operator==(const Header&) const = default;
 };
 
+std::size_t offset_in(const Registration* window, const std::byte* at) {
+  return window == nullptr || window->how != Registered::kAsWindow ? 0 : at - window->begin;
+}
+
+Registered how(const Registration* registration) {
+  return registration == nullptr ? Registered::kNot : registration->how;
+}
+
 Header header_of(const Call& call) {
   const bool rooted = call.kind == Kind::kReduce || call.kind == Kind::kBroadcast;
-  return {call.kind, call.dtype, call.op, rooted ? call.peer : 0, call.count};
+  return {call.kind,
+          call.dtype,
+          call.op,
+          rooted ? call.peer : 0,
+          call.count,
+          how(call.from_registered.get()),
+          how(call.to_registered.get()),
+          offset_in(call.from_registered.get(), call.from),
+          offset_in(call.to_registered.get(), call.to)};
 }
 
 struct Message {
@@ -74,7 +96,11 @@ struct Message {
   std::size_t bytes;
 };
 
-std::size_t bytes_of(const Call& call) { return call.count * ringcore::size_of(dtype_of(call.dtype)); }
+// With which a rank comes to the hub.
+struct Greeting {
+  int rank;
+  bool meeting;
+};
 
 // What a rank gives to a collective, and what it gets.
 std::size_t input_bytes(const Call& call, int rank, int size) {
@@ -88,6 +114,10 @@ std::size_t output_bytes(const Call& call, int rank, int size) {
 }
 
 }  // namespace
+
+void stay_away(int rank) { stays_away = rank; }
+
+std::size_t bytes_of(const Call& call) { return call.count * ringcore::size_of(dtype_of(call.dtype)); }
 
 std::string open_hub() {
   const std::string name = "gpu_double-" + std::to_string(::getpid()) + "-" + std::to_string(std::random_device{}());
@@ -104,13 +134,17 @@ Communicator::Communicator(std::string hub, int rank, int size)
 
 Communicator::~Communicator() {
   if (thread_.joinable()) thread_.join();
-  for (const int fd : fds_) {
-    if (fd >= 0) ::close(fd);
+  wait_for_meeting();
+  for (const auto* fds : {&fds_, &meeting_fds_}) {
+    for (const int fd : *fds) {
+      if (fd >= 0) ::close(fd);
+    }
   }
 }
 
 void Communicator::connect() {
   std::vector<int> fds(rank_ == 0 ? size_ : 1, -1);
+  std::vector<int> meeting_fds(fds.size(), -1);
   if (rank_ == 0) {
     int listening = -1;
     {
@@ -124,22 +158,26 @@ void Communicator::connect() {
       const std::lock_guard lock(mutex_);
       fds_ = {listening};
     }
-    for (int i = 1; i < size_; ++i) {
+    for (int i = 0; i < 2 * (size_ - 1); ++i) {
       const int fd = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
-      int peer = 0;
-      if (fd < 0 || !receive(fd, &peer, sizeof(peer))) return fail(kRemoteError);
-      fds[peer] = fd;
+      Greeting greeting{};
+      if (fd < 0 || !receive(fd, &greeting, sizeof(greeting))) return fail(kRemoteError);
+      (greeting.meeting ? meeting_fds : fds)[greeting.rank] = fd;
     }
     ::close(listening);
   } else {
-    fds[0] = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const auto [address, bytes] = address_of(hub_);
-    if (::connect(fds[0], reinterpret_cast<const sockaddr*>(&address), bytes) != 0) return fail(kRemoteError);
-    if (!send(fds[0], &rank_, sizeof(rank_))) return fail(kRemoteError);
+    for (auto* target : {&fds, &meeting_fds}) {
+      const int fd = target->front() = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), bytes) != 0) return fail(kRemoteError);
+      const Greeting greeting{rank_, target == &meeting_fds};
+      if (!send(fd, &greeting, sizeof(greeting))) return fail(kRemoteError);
+    }
   }
   {
     const std::lock_guard lock(mutex_);
     fds_ = std::move(fds);
+    meeting_fds_ = std::move(meeting_fds);
   }
   int connecting = kInProgress;
   state_.compare_exchange_strong(connecting, kSuccess);
@@ -148,18 +186,57 @@ void Communicator::connect() {
 
 void Communicator::abort() {
   aborted_ = true;
-  const std::lock_guard lock(mutex_);
-  for (const int fd : fds_) {
-    if (fd >= 0) ::shutdown(fd, SHUT_RDWR);
-  }
+  shut();
 }
 
 void Communicator::fail(int result) {
   state_ = result;
+  shut();
+}
+
+void Communicator::shut() {
   const std::lock_guard lock(mutex_);
-  for (const int fd : fds_) {
-    if (fd >= 0) ::shutdown(fd, SHUT_RDWR);
+  for (const auto* fds : {&fds_, &meeting_fds_}) {
+    for (const int fd : *fds) {
+      if (fd >= 0) ::shutdown(fd, SHUT_RDWR);
+    }
   }
+}
+
+void Communicator::meet(std::size_t number, std::function<void()> then) {
+  wait_for_meeting();
+  meets_ = true;
+  meeting_ = std::thread([this, number, then = std::move(then)] {
+    if (meet_all(number)) {
+      then();
+    } else if (!aborted_) {
+      fail(kRemoteError);
+    }
+    meets_ = false;
+  });
+}
+
+void Communicator::wait_for_meeting() {
+  if (meeting_.joinable()) meeting_.join();
+}
+
+bool Communicator::meet_all(std::size_t number) {
+  while (rank_ == stays_away && !aborted_) ::usleep(1000);  // as a rank whose process was stopped
+  if (rank_ != 0) {
+    bool same = false;
+    if (!send(meeting_fds_[0], &number, sizeof(number)) || !receive(meeting_fds_[0], &same, sizeof(same))) return false;
+    return same;
+  }
+  bool same = true;
+  for (int r = 1; r < size_; ++r) {
+    std::size_t theirs = 0;
+    if (!receive(meeting_fds_[r], &theirs, sizeof(theirs))) return false;
+    same = same && theirs == number;
+  }
+  for (int r = 1; r < size_; ++r) {
+    if (!send(meeting_fds_[r], &same, sizeof(same))) return false;
+  }
+  return same;
 }
 
 bool Communicator::send(int fd, const void* data, std::size_t bytes) {
@@ -199,6 +276,7 @@ void Communicator::run(std::span<const Call> calls) {
     if (is_between_two(call)) continue;
     fault();
     if (state_ != kSuccess || aborted_) return;
+    count_use(how(call.from_registered.get()));
     rank_ == 0 ? run_hub(call) : run_one(call);
   }
   std::vector<Call> between_two;

@@ -3,11 +3,15 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "registration.hpp"
 
 namespace gpu_double {
 
@@ -22,7 +26,14 @@ struct Call {
   int dtype = 0;
   int op = 0;
   int peer = 0;  // or root
+  std::shared_ptr<const Registration> from_registered;
+  std::shared_ptr<const Registration> to_registered;
 };
+
+std::size_t bytes_of(const Call& call);
+
+// From now on communicators of this rank do not come where all have to meet; -1: all do again.
+void stay_away(int rank);
 
 // NCCL's results.
 inline constexpr int kSuccess = 0;
@@ -41,11 +52,15 @@ class Communicator {
   // Connects in the background.
   Communicator(std::string hub, int rank, int size);
   ~Communicator();
-  int state() const { return state_; }
+  int state() const { return state_ == kSuccess && meets_ ? kInProgress : state_.load(); }
   int size() const { return size_; }
   void abort();
   // Runs the calls of one group: in a stream.
   void run(std::span<const Call> calls);
+  // Waits in the background until all ranks have come here with the same number, then calls `then`.
+  void meet(std::size_t number, std::function<void()> then);
+  // Until that has ended.
+  void wait_for_meeting();
 
  private:
   void connect();
@@ -54,6 +69,8 @@ class Communicator {
   void run_hub(const Call& call);
   void exchange(std::span<const Call> calls);
   void fail(int result);
+  bool meet_all(std::size_t number);
+  void shut();
   bool send(int fd, const void* data, std::size_t bytes);
   bool receive(int fd, void* data, std::size_t bytes);
 
@@ -62,9 +79,12 @@ class Communicator {
   int size_;
   std::atomic<int> state_ = kInProgress;
   std::atomic<bool> aborted_ = false;
-  std::mutex mutex_;  // Guards: fds_ while they are opened and shut.
+  std::atomic<bool> meets_ = false;
+  std::mutex mutex_;  // Guards: fds_ and meeting_fds_ while they are opened and shut.
   std::vector<int> fds_;  // of the hub: by rank; else the hub's first
+  std::vector<int> meeting_fds_;  // the same, beside what streams do
   std::thread thread_;
+  std::thread meeting_;
 };
 
 }  // namespace gpu_double

@@ -10,6 +10,7 @@
 #include "double.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "registration.hpp"
 
 namespace gpu_double {
 namespace {
@@ -150,6 +151,12 @@ EXPORT Result cuStreamSynchronize(void* stream) {
   return kSuccess;
 }
 
+EXPORT Result cuStreamQuery(void* stream) {
+  if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
+  if (const Result result = unsafe_call(); result != kSuccess) return result;
+  return stream_of(stream).idle() ? kSuccess : kNotReady;
+}
+
 EXPORT Result cuEventCreate(void** event, unsigned) {
   if (contexts.empty()) return kInvalidContext;
   *event = new std::shared_ptr<Event>(new Event);
@@ -211,6 +218,7 @@ EXPORT Result cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
 }
 
 EXPORT Result cuMemFree_v2(Pointer memory) {
+  check_free(reinterpret_cast<const void*>(memory));
   if (const Result result = unsafe_call(); result != kSuccess) return result;
   release(memory);
   return kSuccess;
@@ -224,6 +232,7 @@ EXPORT Result cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* stream) 
 }
 
 EXPORT Result cuMemFreeAsync(Pointer memory, void* stream) {
+  check_free(reinterpret_cast<const void*>(memory));
   if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
   stream_of(stream).push([memory] { release(memory); });
   return kSuccess;

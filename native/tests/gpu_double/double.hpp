@@ -4,13 +4,15 @@
 // read or written by the host (its pages are protected: whoever dereferences a device pointer dies of it); freed memory
 // is overwritten; collectives run in their stream, across processes and threads; group calls; communicators connect in
 // the background; errors and aborts are asynchronous; streams are captured into graphs (capture.hpp); memory is opened
-// by other processes (ipc.hpp). Kernels are host functions of the same names.
+// by other processes (ipc.hpp) and registered (registration.hpp). Kernels are host functions of the same names.
 //
 // GPU_DOUBLE_DEVICES (8 unless set): how many GPUs there are. GPU_DOUBLE_DEVICE: on which of them all memory is taken
 // to lie. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything. GPU_DOUBLE_IPC=0: memory of other processes cannot be opened;
 // 2: that of this process can, which CUDA refuses.
 // GPU_DOUBLE_HANG=N: this process's N-th collective, from 1, does not end before its communicator is aborted.
 // GPU_DOUBLE_FAIL=N: it ends with an asynchronous error instead.
+// GPU_DOUBLE_NCCL_VERSION: what NCCL says of itself. GPU_DOUBLE_WINDOWS=0: it gives no windows, as where GPUs cannot
+// reach each other. Older versions are libraries of their own, in which what came later is hidden.
 #pragma once
 
 #include <condition_variable>
@@ -33,6 +35,7 @@ class Stream {
   ~Stream();
   void push(Work work);
   void synchronize();
+  bool idle();
 
  private:
   void loop();
@@ -51,7 +54,7 @@ Stream& stream_of(void* handle);
 // Where the host sees an address of the GPU; other addresses stay what they are.
 std::byte* visible(const void* device_address);
 
-// Whether the calling thread has a current context.
+// Whether a context of CUDA is current for the calling thread.
 bool has_context();
 
 // A number from the environment.

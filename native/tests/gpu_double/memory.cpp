@@ -75,6 +75,12 @@ class Arena {
 
   int file() const { return fd_; }
 
+  std::size_t allocated_bytes(std::uint64_t address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = used_.find(address - reinterpret_cast<std::uint64_t>(device_));
+    return found == used_.end() ? 0 : found->second;
+  }
+
   bool contains(std::uint64_t address) const {
     const auto begin = reinterpret_cast<std::uint64_t>(device_);
     return address >= begin && address < begin + kBytes;
@@ -108,6 +114,7 @@ bool is_device_address(std::uint64_t address) {
 }
 std::optional<Piece> shareable_piece(std::uint64_t address) { return arena().shareable(address); }
 int memory_file() { return arena().file(); }
+std::size_t allocated_bytes(std::uint64_t address) { return arena().allocated_bytes(address); }
 
 std::byte* visible(const void* device_address) {
   const auto address = reinterpret_cast<std::uint64_t>(device_address);

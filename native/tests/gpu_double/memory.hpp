@@ -13,6 +13,7 @@ namespace gpu_double {
 std::uint64_t allocate(std::size_t bytes, bool in_stream = false);
 void release(std::uint64_t address);
 bool is_device_address(std::uint64_t address);
+std::size_t allocated_bytes(std::uint64_t address);  // of the allocation that begins there; 0: there is none
 
 // Where a piece lies in the file; nothing for addresses within one, and for pieces of a pool.
 struct Piece {

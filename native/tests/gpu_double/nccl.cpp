@@ -7,6 +7,8 @@
 #include "capture.hpp"
 #include "communicator.hpp"
 #include "double.hpp"
+#include "memory.hpp"
+#include "registration.hpp"
 
 struct ncclComm {
   std::shared_ptr<gpu_double::Communicator> communicator;
@@ -15,6 +17,8 @@ struct ncclComm {
 
   ~ncclComm() {
     while (graphs.use_count() > 1) ::usleep(1000);
+    communicator->wait_for_meeting();
+    gpu_double::remove_registrations(this);
   }
 };
 
@@ -69,6 +73,13 @@ int call(ncclComm* comm, void* stream, const Call& called) {
   if (comm->communicator->state() != kSuccess) return kInvalidUsage;  // not connected, or failed
   if (called.peer < 0 || called.peer >= comm->communicator->size()) return kInvalidArgument;
   queued.push_back({comm, stream, called});
+  Call& last = queued.back().call;
+  // Of what NCCL's documentation names; the others may be mixed.
+  if (last.kind == Kind::kAllReduce) {
+    const std::size_t bytes = bytes_of(last);
+    last.from_registered = find_registration(comm, last.from, bytes);
+    last.to_registered = find_registration(comm, last.to, bytes);
+  }
   return depth == 0 ? launch() : kSuccess;
 }
 
@@ -120,6 +131,52 @@ EXPORT int ncclCommAbort(ncclComm* comm) {
   return kSuccess;
 }
 
+EXPORT int ncclMemAlloc(void** memory, std::size_t bytes) {
+  if (!has_context() || unsafe_call() != 0) return kUnhandledCudaError;
+  *memory = allocate_for_nccl(bytes);
+  return *memory == nullptr ? kUnhandledCudaError : kSuccess;
+}
+
+EXPORT int ncclMemFree(void* memory) {
+  if (!has_context() || unsafe_call() != 0) return kUnhandledCudaError;
+  free_of_nccl(memory);
+  return kSuccess;
+}
+
+EXPORT int ncclCommRegister(ncclComm* comm, void* memory, std::size_t bytes, void** handle) {
+  if (!has_context()) return kUnhandledCudaError;
+  if (comm->communicator->state() != kSuccess) return kInvalidUsage;
+  *handle = add_registration({comm, visible(memory), bytes, Registered::kLocally});
+  return kSuccess;
+}
+
+EXPORT int ncclCommDeregister(ncclComm* comm, void* handle) {
+  if (!has_context()) return kUnhandledCudaError;
+  if (comm->communicator->state() != kSuccess) return kInvalidUsage;
+  return remove_registration(comm, handle) ? kSuccess : kInvalidUsage;
+}
+
+EXPORT int ncclCommWindowRegister(ncclComm* comm, void* memory, std::size_t bytes, void** window, int flags) {
+  *window = nullptr;
+  if (!has_context()) return kUnhandledCudaError;
+  if (comm->communicator->state() != kSuccess) return kInvalidUsage;
+  if (bytes == 0 || flags != 1 || !is_device_address(reinterpret_cast<std::uint64_t>(memory))) return kInvalidArgument;
+  if (setting("GPU_DOUBLE_WINDOWS", 1) == 0) return kSuccess;
+  void* handle = add_registration({comm, visible(memory), bytes, Registered::kAsWindow});
+  if (handle == nullptr) return kInvalidUsage;
+  comm->communicator->meet(bytes, [window, handle] {
+    unsafe_call();  // NCCL maps memory on a thread of its own
+    *window = handle;
+  });
+  return kInProgress;
+}
+
+EXPORT int ncclCommWindowDeregister(ncclComm* comm, void* window) {
+  if (!has_context()) return kUnhandledCudaError;
+  if (comm->communicator->state() != kSuccess) return kInvalidUsage;
+  return remove_registration(comm, window) ? kSuccess : kInvalidUsage;
+}
+
 EXPORT int ncclGroupStart() {
   ++depth;
   return kSuccess;
@@ -158,3 +215,6 @@ EXPORT int ncclSend(const void* from, std::size_t count, int dtype, int peer, nc
 EXPORT int ncclRecv(void* to, std::size_t count, int dtype, int peer, ncclComm* comm, void* stream) {
   return call(comm, stream, {Kind::kRecv, nullptr, visible(to), count, dtype, 0, peer});
 }
+
+// Of tests alone.
+EXPORT void gpu_double_stay_away(int rank) { stay_away(rank); }

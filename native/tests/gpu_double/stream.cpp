@@ -34,6 +34,11 @@ void Stream::synchronize() {
   changed_.wait(lock, [this] { return queue_.empty() && !running_; });
 }
 
+bool Stream::idle() {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() && !running_;
+}
+
 void Stream::loop() {
   std::unique_lock lock(mutex_);
   while (true) {

@@ -58,6 +58,7 @@ RINGCORE_COMPARE(Driver, cuStreamCreateWithPriority);
 RINGCORE_COMPARE(Driver, cuStreamDestroy_v2);
 RINGCORE_COMPARE(Driver, cuStreamWaitEvent);
 RINGCORE_COMPARE(Driver, cuStreamSynchronize);
+RINGCORE_COMPARE(Driver, cuStreamQuery);
 RINGCORE_COMPARE(Driver, cuStreamIsCapturing);
 RINGCORE_COMPARE(Driver, cuThreadExchangeStreamCaptureMode);
 RINGCORE_COMPARE(Driver, cuEventCreate);
@@ -119,6 +120,17 @@ RINGCORE_COMPARE(Nccl, ncclAllGather);
 RINGCORE_COMPARE(Nccl, ncclBroadcast);
 RINGCORE_COMPARE(Nccl, ncclSend);
 RINGCORE_COMPARE(Nccl, ncclRecv);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+RINGCORE_COMPARE(Nccl, ncclMemAlloc);
+RINGCORE_COMPARE(Nccl, ncclMemFree);
+RINGCORE_COMPARE(Nccl, ncclCommRegister);
+RINGCORE_COMPARE(Nccl, ncclCommDeregister);
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+RINGCORE_COMPARE(Nccl, ncclCommWindowRegister);
+RINGCORE_COMPARE(Nccl, ncclCommWindowDeregister);
+static_assert(nccl::kWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
+#endif
 
 static_assert(std::is_same_v<nccl::Comm, ncclComm_t>);
 static_assert(nccl::Config{}.magic == NCCL_API_MAGIC &&
