@@ -485,7 +485,8 @@ def gpu(session: nox.Session) -> None:
     folder = build_native(session, "gpu", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     libraries = ["nvidia-nccl-cu13>=2.30", "nvidia-cuda-nvrtc>=13"]
     install(session, "cmake>=3.25", "ninja>=1.11", "numpy", *libraries, *TEST_TOOLS, wheels=[built_wheel("core")])
-    session.run("python", "-m", "pytest", "tests/conformance", "-k=gpu", env={"RINGCORE_TEST_GPUS": str(len(found))})
+    tests = ["tests/conformance", "tests/test_gpu_shared.py", "tests/test_gpu_headers.py"]
+    session.run("python", "-m", "pytest", *tests, "-k=gpu", env={"RINGCORE_TEST_GPUS": str(len(found))})
     site = Path(session.virtualenv.location, "lib", f"python{PYTHON}", "site-packages", "nvidia")
     paths = ["libcuda.so.1", str(site / "nccl/lib/libnccl.so.2"), str(site / "cu13/lib/libnvrtc.so.13")]
     report = session.run(str(folder / "ringcore_gpu_benchmark"), *paths, external=True, silent=True) or ""

@@ -26,6 +26,11 @@ struct Uuid {
   char bytes[16];
 };
 
+// Names memory of one process in another one.
+struct IpcMemHandle {
+  char bytes[64];
+};
+
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;
@@ -36,6 +41,9 @@ inline constexpr int kAttributeCapabilityMajor = 75;
 inline constexpr int kAttributeCapabilityMinor = 76;
 inline constexpr int kAttributeMemoryPools = 115;
 inline constexpr int kPointerDeviceOrdinal = 9;
+inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
+inline constexpr unsigned kWaitUntilAtLeast = 0;  // as a signed difference: it may wrap around
+inline constexpr unsigned kWriteBehindAll = 0;    // what the stream has written before is seen first
 inline constexpr int kCaptureNone = 0;
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kCaptureModeRelaxed = 2;
@@ -84,6 +92,13 @@ struct Driver {
   cuda::Result (*cuLaunchKernel)(cuda::Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                                  cuda::Stream stream, void** parameters, void** extra);
+
+  // Null where the driver is too old for them.
+  cuda::Result (*cuIpcGetMemHandle)(cuda::IpcMemHandle* handle, cuda::Pointer memory);
+  cuda::Result (*cuIpcOpenMemHandle_v2)(cuda::Pointer* memory, cuda::IpcMemHandle handle, unsigned flags);
+  cuda::Result (*cuIpcCloseMemHandle)(cuda::Pointer memory);
+  cuda::Result (*cuStreamWaitValue32_v2)(cuda::Stream stream, cuda::Pointer word, unsigned value, unsigned flags);
+  cuda::Result (*cuStreamWriteValue32_v2)(cuda::Stream stream, cuda::Pointer word, unsigned value, unsigned flags);
 };
 
 // Calls `visit(name, pointer)` for each function of the table.
@@ -127,6 +142,16 @@ void each_driver_function(Table& table, Visit&& visit) {
   visit("cuModuleLoadData", table.cuModuleLoadData);
   visit("cuModuleGetFunction", table.cuModuleGetFunction);
   visit("cuLaunchKernel", table.cuLaunchKernel);
+}
+
+// The same for those that may be missing.
+template <class Table, class Visit>
+void each_optional_driver_function(Table& table, Visit&& visit) {
+  visit("cuIpcGetMemHandle", table.cuIpcGetMemHandle);
+  visit("cuIpcOpenMemHandle_v2", table.cuIpcOpenMemHandle_v2);
+  visit("cuIpcCloseMemHandle", table.cuIpcCloseMemHandle);
+  visit("cuStreamWaitValue32_v2", table.cuStreamWaitValue32_v2);
+  visit("cuStreamWriteValue32_v2", table.cuStreamWriteValue32_v2);
 }
 
 }  // namespace ringcore::device

@@ -128,12 +128,13 @@ bool Stream::captures(cuda::Stream stream) {
   return status == cuda::kCaptureActive;
 }
 
-Stream::Stream(Device& device) : device_(device) {
+Stream::Stream(Device& device, Priority priority) : device_(device) {
   const Device::Current current(device);
   int least = 0;
   int greatest = 0;
   check_cuda(driver().cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
-  check_cuda(driver().cuStreamCreateWithPriority(&stream_, cuda::kStreamNonBlocking, greatest),
+  const int number = priority == Priority::kHighest ? greatest : least;
+  check_cuda(driver().cuStreamCreateWithPriority(&stream_, cuda::kStreamNonBlocking, number),
              "cuStreamCreateWithPriority");
 }
 

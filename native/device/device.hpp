@@ -107,13 +107,15 @@ class Event {
   cuda::Event event_ = nullptr;
 };
 
-// A stream of ours, of the highest priority, independent of the default stream.
+// A stream of ours, independent of the default stream.
 class Stream {
  public:
+  enum class Priority : std::uint8_t { kHighest, kLowest };
+
   // Whether what is given to a stream is recorded into a graph instead of run. Needs a current context.
   static bool captures(cuda::Stream stream);
 
-  explicit Stream(Device& device);
+  explicit Stream(Device& device, Priority priority = Priority::kHighest);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

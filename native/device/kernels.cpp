@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/reduce.hpp"
 #include "device/libraries.hpp"
 #include "kernels_source.hpp"
 
@@ -30,13 +31,15 @@ int newest_up_to(int capability) {
 }
 
 // A cubin, or PTX.
-std::vector<char> compile(int capability) {
+std::vector<char> compile(int capability, const char* name, const char* source) {
   const Nvrtc& compiler = nvrtc_api();
   struct Program {
     nvrtc::Program handle = nullptr;
     ~Program() { nvrtc_api().nvrtcDestroyProgram(&handle); }
   } program;
-  check_nvrtc(compiler.nvrtcCreateProgram(&program.handle, kKernelsSource, "ringcore_kernels.cu", 0, nullptr, nullptr),
+  const char* const headers[] = {kKernelsSource};
+  const char* const header_names[] = {"kernels.cu"};
+  check_nvrtc(compiler.nvrtcCreateProgram(&program.handle, source, name, 1, headers, header_names),
               "nvrtcCreateProgram");
   // What is younger than the compiler gets PTX of the last architecture before it, which the driver translates.
   const int known = newest_up_to(capability);
@@ -49,7 +52,8 @@ std::vector<char> compile(int capability) {
     compiler.nvrtcGetProgramLogSize(program.handle, &bytes);
     std::string log(bytes, '\0');
     compiler.nvrtcGetProgramLog(program.handle, log.data());
-    throw Error(ErrorKind::kResource, "NVRTC refuses the kernels for sm_" + std::to_string(capability) + ": " + log);
+    throw Error(ErrorKind::kResource,
+                std::string("NVRTC refuses ") + name + " for sm_" + std::to_string(capability) + ": " + log);
   }
   std::size_t bytes = 0;
   if (!exact) {
@@ -66,19 +70,26 @@ std::vector<char> compile(int capability) {
 
 }  // namespace
 
-Kernels::Kernels(Device& device) : device_(device) {
-  const std::vector<char> cubin = compile(device.capability());
+cuda::Module compile_module(const Device& device, const char* name, const char* source) {
+  const std::vector<char> cubin = compile(device.capability(), name, source);
   const Device::Current current(device);
-  cuda::Module module = nullptr;  // stays loaded
+  cuda::Module module = nullptr;
   check_cuda(driver().cuModuleLoadData(&module, cubin.data()), "cuModuleLoadData");
-  const auto function = [module](const std::string& name) {
-    cuda::Function found = nullptr;
-    check_cuda(driver().cuModuleGetFunction(&found, module, name.c_str()), "cuModuleGetFunction");
-    return found;
-  };
-  copy_ = function("ringcore_copy");
+  return module;
+}
+
+cuda::Function function_of(cuda::Module module, const std::string& name) {
+  cuda::Function found = nullptr;
+  check_cuda(driver().cuModuleGetFunction(&found, module, name.c_str()), "cuModuleGetFunction");
+  return found;
+}
+
+Kernels::Kernels(Device& device) : device_(device) {
+  cuda::Module module = compile_module(device, "ringcore_kernels.cu", kKernelsSource);
+  const Device::Current current(device);
+  copy_ = function_of(module, "ringcore_copy");
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
-    scale_[static_cast<std::size_t>(dtype)] = function("ringcore_scale_" + std::string(name_of(dtype)));
+    scale_[static_cast<std::size_t>(dtype)] = function_of(module, "ringcore_scale_" + std::string(name_of(dtype)));
   }
 }
 
@@ -116,6 +127,17 @@ void copy_segments(Device& device, cuda::Stream stream, DType dtype, std::span<c
     if (segment.elements == 0 || segment.from == segment.to) continue;
     check_cuda(driver().cuMemcpyDtoDAsync_v2(segment.to, segment.from, segment.elements * size_of(dtype), stream),
                "cuMemcpyDtoDAsync");
+  }
+}
+
+// The largest element, or several of a smaller one, as two words that the GPU writes again and again.
+void fill_identity(cuda::Stream stream, DType dtype, ReduceOp op, cuda::Pointer to, std::size_t bytes) {
+  std::array<std::uint32_t, 2> words{};
+  ringcore::fill_identity(dtype, op, reinterpret_cast<std::byte*>(words.data()), sizeof(words) / size_of(dtype));
+  const std::size_t rows = bytes / sizeof(words);
+  for (std::size_t i = 0; i < words.size() && rows > 0; ++i) {
+    check_cuda(driver().cuMemsetD2D32Async(to + i * sizeof(words[i]), sizeof(words), words[i], 1, rows, stream),
+               "cuMemsetD2D32Async");
   }
 }
 

@@ -22,42 +22,53 @@ struct alignas(16) Vector {
   Word words[4];
 };
 
+// Each kind of element: how it is stored, and what it is computed in.
 struct Float16 {
   typedef Half Stored;
-  static __device__ Stored scaled(Stored value, double factor) {
-    float wide;
+  typedef float Wide;
+  static __device__ Wide widened(Stored value) {
+    Wide wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
-    wide *= static_cast<float>(factor);
+    return wide;
+  }
+  static __device__ Stored narrowed(Wide value) {
     Stored narrow;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(wide));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(value));
     return narrow;
   }
 };
 
 struct BFloat16 {
   typedef Half Stored;
-  static __device__ Stored scaled(Stored value, double factor) {
-    const float wide = __uint_as_float(static_cast<Word>(value) << 16) * static_cast<float>(factor);
-    const Word bits = __float_as_uint(wide);
-    if (wide != wide) return static_cast<Stored>(bits >> 16 | 0x40);  // stays a NaN
+  typedef float Wide;
+  static __device__ Wide widened(Stored value) { return __uint_as_float(static_cast<Word>(value) << 16); }
+  static __device__ Stored narrowed(Wide value) {
+    const Word bits = __float_as_uint(value);
+    if (value != value) return static_cast<Stored>(bits >> 16 | 0x40);  // stays a NaN
     return static_cast<Stored>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
   }
 };
 
-struct Float32 {
-  typedef float Stored;
-  static __device__ Stored scaled(Stored value, double factor) { return value * static_cast<float>(factor); }
+template <class Type>
+struct Plain {
+  typedef Type Stored;
+  typedef Type Wide;
+  static __device__ Wide widened(Stored value) { return value; }
+  static __device__ Stored narrowed(Wide value) { return value; }
 };
+typedef Plain<float> Float32;
+typedef Plain<double> Float64;
+typedef Plain<Byte> Bytes;
 
-struct Float64 {
-  typedef double Stored;
-  static __device__ Stored scaled(Stored value, double factor) { return value * factor; }
-};
+template <class Kind>
+__device__ typename Kind::Stored scaled(typename Kind::Stored value, double factor) {
+  return Kind::narrowed(Kind::widened(value) * static_cast<typename Kind::Wide>(factor));
+}
 
-struct Bytes {
-  typedef Byte Stored;
-  static __device__ Stored scaled(Stored value, double) { return value; }
-};
+template <>
+__device__ Byte scaled<Bytes>(Byte value, double) {
+  return value;
+}
 
 template <class Kind>
 __device__ Vector scaled(Vector vector, double factor) {
@@ -65,7 +76,7 @@ __device__ Vector scaled(Vector vector, double factor) {
   Stored* elements = reinterpret_cast<Stored*>(&vector);
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(Vector) / sizeof(Stored)); ++i) {
-    elements[i] = Kind::scaled(elements[i], factor);
+    elements[i] = scaled<Kind>(elements[i], factor);
   }
   return vector;
 }
@@ -97,7 +108,7 @@ __device__ void copy(const Segments& segments) {
     for (; i < vectors; i += threads) target[i] = scaled<Kind>(source[i], segments.factor);
     done = vectors * kEach;
   }
-  for (Address i = done + thread; i < segment.elements; i += threads) to[i] = Kind::scaled(from[i], segments.factor);
+  for (Address i = done + thread; i < segment.elements; i += threads) to[i] = scaled<Kind>(from[i], segments.factor);
 }
 
 // Parameters that are read where they lie; GPUs before sm_70 cannot be told so.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/types.hpp"
 #include "device/device.hpp"
@@ -24,6 +25,12 @@ struct Segments {
   double factor;
 };
 
+// Compiles a source for the GPU, which may include "kernels.cu", and loads it; it stays loaded. Throws
+// Error{kResource}.
+cuda::Module compile_module(const Device& device, const char* name, const char* source);
+// Throws Error{kResource} where there is none of this name.
+cuda::Function function_of(cuda::Module module, const std::string& name);
+
 class Kernels {
  public:
   // Compiles kernels.cu for the GPU. Throws Error{kResource}.
@@ -40,8 +47,11 @@ class Kernels {
   std::array<cuda::Function, kDTypeCount> scale_{};  // floats only
 };
 
-// to[i] = from[i] * factor for each segment, by the kernels or, where there are none and nothing is scaled, by copies of
-// the driver. A current context is needed.
+// to[i] = from[i] * factor for each segment, by the kernels or, where there are none and nothing is scaled, by copies
+// of the driver. A current context is needed.
 void copy_segments(Device& device, cuda::Stream stream, DType dtype, std::span<const Segment> segments, double factor);
+
+// Fills memory with what changes no result of `op`; `bytes` are a multiple of 8. A current context is needed.
+void fill_identity(cuda::Stream stream, DType dtype, ReduceOp op, cuda::Pointer to, std::size_t bytes);
 
 }  // namespace ringcore::device

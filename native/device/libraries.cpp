@@ -64,6 +64,8 @@ const Opened<Driver>& opened_driver() {
   return open<Driver>("CUDA's driver", &LibraryPaths::cuda, [](Opened<Driver>& opened, const Library& library) {
     Driver& table = opened.table;
     each_driver_function(table, [&](const char* name, auto*& function) { library.load(name, function); });
+    each_optional_driver_function(table,
+                                  [&](const char* name, auto*& function) { library.load_if_there(name, function); });
     if (const cuda::Result result = table.cuInit(0); result != cuda::kSuccess) {
       const char* text = nullptr;
       table.cuGetErrorString(result, &text);

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/reduce.hpp"
 #include "device/kernels.hpp"
 #include "device/libraries.hpp"
 #include "engine/device_queue.hpp"
+#include "engine/device_shared.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -88,17 +88,10 @@ void DeviceQueue::copy(const Descriptor& descriptor, const std::byte* from, std:
 
 // What a rank that has joined contributes.
 device::Memory DeviceQueue::identity(const Descriptor& descriptor) const {
-  // The largest element, or several of a smaller one, as two words that the GPU writes again and again.
-  std::array<std::uint32_t, 2> words{};
-  fill_identity(descriptor.dtype, summing(descriptor.op), reinterpret_cast<std::byte*>(words.data()),
-                sizeof(words) / size_of(descriptor.dtype));
-  const std::size_t rows = (bytes_of(descriptor) + sizeof(words) - 1) / sizeof(words);
-  device::Memory memory(rows * sizeof(words), stream_);
-  for (std::size_t i = 0; i < words.size() && rows > 0; ++i) {
-    device::check_cuda(device::driver().cuMemsetD2D32Async(device::pointer(memory.data()) + i * sizeof(words[i]),
-                                                           sizeof(words), words[i], 1, rows, stream_->get()),
-                       "cuMemsetD2D32Async");
-  }
+  const std::size_t bytes = (bytes_of(descriptor) + 7) / 8 * 8;
+  device::Memory memory(bytes, stream_);
+  device::fill_identity(stream_->get(), descriptor.dtype, summing(descriptor.op), device::pointer(memory.data()),
+                        bytes);
   return memory;
 }
 
@@ -259,6 +252,11 @@ void DeviceQueue::begin_alltoall(DeviceTask& task) {
 // What follows the collective in our stream.
 void DeviceQueue::end(DeviceTask& task) {
   const Descriptor& descriptor = task.descriptor();
+  if (shared_ != nullptr) {
+    launched(descriptor.name, task.operations);
+    if (shared_->drain()) launched(descriptor.name, {});
+    return;
+  }
   const double scale = final_scale(descriptor, size_);
   if (descriptor.captured) {  // its graph is watched by nobody
     if (scale != 1.0) scale_captured(task, false, scale);

@@ -7,29 +7,26 @@
 
 #include "base/error.hpp"
 #include "device/libraries.hpp"
+#include "engine/device_shared.hpp"
 
 namespace ringcore::engine {
 namespace {
-
-// NCCL from this version on lets several ranks use one GPU, where NCCL_MULTI_RANK_GPU_ENABLE says so.
-constexpr int kNcclSharesGpus = 23000;
 
 bool gpus_may_be_shared(int nccl_version) {
   const char* allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return nccl_version >= kNcclSharesGpus && allowed != nullptr && std::strcmp(allowed, "1") == 0;
 }
 
-// Whether NCCL takes them for ranks on one GPU: it compares places on the bus, and UUIDs since GPUs can be shared.
-bool same_for_nccl(const DeviceQueue::Hello& a, const DeviceQueue::Hello& b) {
-  if (a.host != b.host) return false;
-  return a.nccl_version < kNcclSharesGpus ? std::memcmp(a.address, b.address, sizeof(a.address)) == 0
-                                          : std::memcmp(a.uuid, b.uuid, sizeof(a.uuid)) == 0;
-}
-
 }  // namespace
 
-DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, const Clock& clock)
-    : ordinal_(device), self_(self), size_(size), deterministic_(deterministic), clock_(clock) {
+DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic,
+                         std::size_t packed_bytes, const Clock& clock)
+    : ordinal_(device),
+      self_(self),
+      size_(size),
+      deterministic_(deterministic),
+      clock_(clock),
+      packed_bytes_(packed_bytes) {
   hello_.host = host;
   // Whatever is missing here, the others must learn of it.
   try {
@@ -63,96 +60,36 @@ DeviceQueue::~DeviceQueue() {
   if (!flights_.empty()) abort();
   flights_.clear();
   communicator_.reset();
+  shared_.reset();
 }
 
-std::string DeviceQueue::agree(std::span<const Hello> hellos) {
-  agreed_ = true;
-  id_ = hellos.front().id;
-  kernels_ = std::all_of(hellos.begin(), hellos.end(), [](const Hello& hello) { return hello.has_kernels != 0; });
-  // One member needs no such memory.
-  registering_ = size_ == 1 ? device::Registering::kNone : hellos.front().registers;
-  for (const Hello& hello : hellos) registering_ = std::min(registering_, hello.registers);
-  std::string why;
-  for (std::size_t m = 0; m < hellos.size() && why.empty(); ++m) {
-    const std::string member = "member " + std::to_string(m);
-    if (hellos[m].nccl_version == 0) why = member + " cannot use NCCL" + (problem_.empty() ? "" : ": " + problem_);
-    for (std::size_t other = 0; other < m && why.empty(); ++other) {
-      const bool same = same_for_nccl(hellos[other], hellos[m]);
-      if (same) registering_ = device::Registering::kNone;  // NCCL does not say what it makes of windows there
-      if (same && !(hellos[m].shares_gpus && hellos[other].shares_gpus)) {
-        why = member + " and member " + std::to_string(other) + " share a GPU";
-      }
-    }
-    if (why.empty() && hellos[m].nccl_version != hellos.front().nccl_version) {
-      why = "member 0 has NCCL " + device::nccl_version_text(hellos.front().nccl_version) + " and " + member +
-            " NCCL " + device::nccl_version_text(hellos[m].nccl_version) + ", which do not understand each other";
+// True when NCCL's communicator is ready, or none is needed.
+bool DeviceQueue::connect() {
+  if (!communicator_) {
+    if (shared_ == nullptr) {
+      communicator_.emplace(*device_, id_, self_, size_);
+    } else if (shared_->links_gpus()) {
+      communicator_.emplace(*device_, id_, shared_->gpu(), shared_->gpu_count());
     }
   }
-  by_nccl_ = why.empty();
-  why_by_host_ = why;
-  if (!by_nccl_) {
-    return why +
-           "; tensors of GPUs are copied to the host and reduced there. Remedy: give each rank a GPU of its own and "
-           "the "
-           "same NCCL; `ringcore doctor` shows the libraries.";
-  }
-  if (kernels_) return "";
-  const auto bare = std::find_if(hellos.begin(), hellos.end(), [](const Hello& hello) { return !hello.has_kernels; });
-  const auto member = static_cast<int>(bare - hellos.begin());
-  const std::string why_not = member == self_ ? " (" + device_->kernels_problem() + ")" : "";
-  return "member " + std::to_string(member) + " has no kernels" + why_not +
-         "; averages and what is scaled are copied to the host and reduced there. Remedy: install the NVRTC of the "
-         "CUDA version that the GPUs' driver has (`ringcore doctor` shows what is found).";
-}
-
-bool DeviceQueue::takes(const Descriptor& descriptor) const {
-  if (!by_nccl_) return false;
-  const bool reduces =
-      descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kReduceScatter;
-  if (!reduces) return true;
-  if (deterministic_ && is_float(descriptor.dtype)) return false;  // NCCL's order of additions is its own
-  const bool scales = descriptor.prescale != 1.0 || final_scale(descriptor, size_) != 1.0;
-  if (scales && (!kernels_ || !is_float(descriptor.dtype))) return false;
-  return device::nccl_dtype(descriptor.dtype).has_value();
-}
-
-std::string DeviceQueue::refuses_capture(const Descriptor& descriptor) const {
-  if (!by_nccl_) {
-    return why_by_host_ +
-           ", and the copies to the host that this needs are no part of a graph. Remedy: give each rank a GPU of its "
-           "own and NCCL (`ringcore doctor` shows it), or capture without this collective.";
-  }
-  if (!takes(descriptor)) {
-    return "'" + descriptor.name + "' (" + descriptor.to_string() +
-           ") is nothing that NCCL does: it would be copied to the host. Remedy: convert it to a float dtype, install "
-           "NVRTC where it is scaled, and leave RINGCORE_DETERMINISTIC unset; or capture without it.";
-  }
-  if (!used_) {
-    return "it is the first of its process set, and the ranks' GPUs are not connected yet. Remedy: run one step "
-           "without "
-           "capturing first.";
-  }
-  return "";
+  return !communicator_ || communicator_->ready();
 }
 
 bool DeviceQueue::progress(std::vector<std::shared_ptr<Operation>>& done) {
   land();
   bool moved = false;
   while (!queue_.empty()) {
-    if (!communicator_) {
-      communicator_.emplace(*device_, id_, self_, size_);
-      moved = true;
-    }
-    if (!communicator_->ready()) return moved;
+    if (!connect()) return moved;
     DeviceTask& task = *queue_.front();
     const device::Device::Current current(*device_);
-    if (!task.begun && task.fuses() && !has_room(task)) return true;
+    moved = true;
+    if (by_nccl_ && !task.begun && task.fuses() && !has_room(task)) return true;
     if (!std::exchange(task.begun, true)) begin(task);
-    if (!communicator_->ready()) return true;
+    if (!connect()) return true;
+    if (shared_ != nullptr && shared_->step(communicator_ ? &*communicator_ : nullptr)) continue;
     end(task);
     done.insert(done.end(), task.operations.begin(), task.operations.end());
     queue_.pop_front();
-    moved = true;
   }
   return moved;
 }
@@ -162,6 +99,7 @@ void DeviceQueue::begin(DeviceTask& task) {
   for (const auto& operation : task.operations) operation->started_at = now;
   if (task.descriptor().captured) return begin_captured(task);
   wait_for_inputs(task);
+  if (shared_ != nullptr) return shared_->begin(task, final_scale(task.descriptor(), size_));
   switch (task.descriptor().collective) {
     case Collective::kAllreduce: return task.descriptors.size() == 1 ? begin_allreduce(task) : begin_fused(task);
     case Collective::kAllgather: return begin_allgather(task);
@@ -219,6 +157,7 @@ void DeviceQueue::abort() {
   let_go_of_all();
   queue_.clear();
   if (communicator_) communicator_->abort();
+  if (shared_ != nullptr) shared_->abort();
 }
 
 bool DeviceQueue::fetch(Operation& operation) {

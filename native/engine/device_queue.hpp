@@ -4,9 +4,10 @@
 // stream when it was submitted; it is done for the host when it has been launched, and whoever uses the result lets its
 // own stream wait for `completion` (`hold_back`). What was launched is watched: NCCL's errors, and its age.
 //
-// Before the first of them the ranks tell each other what they have (`Hello`), through the engine itself. Where one has
-// no NCCL, where two share a GPU, and for what NCCL cannot do, `takes` is false on all ranks: then the tensors are
-// copied to the host and go through our own plans (`fetch`, `give_back`).
+// Before the first of them the ranks tell each other what they have (`Hello`), through the engine itself. Where several
+// share a GPU, and NCCL does not let them, they tell each other more, and meet in its memory (device_shared.hpp). Where
+// that cannot be either, where one has no NCCL, and for what cannot be done on GPUs, `takes` is false on all ranks: then
+// the tensors are copied to the host and go through our own plans (`fetch`, `give_back`).
 //
 // While a graph is captured in the framework's stream, the operation is negotiated like any other and then given to that
 // stream itself: nothing of ours may be in the graph that is used again or watched, neither stream nor event nor buffer.
@@ -15,8 +16,8 @@
 // Buckets are packed into memory that NCCL knows where it can. All ranks take part in registering it, so that it grows at
 // the same place of their order, by what they know alike: the sizes of the tensors. A rank that has joined does so too.
 //
-// In three files: device_queue.cpp says what goes through NCCL and watches it, device_collectives.cpp launches it,
-// device_streams.cpp is about the framework's streams.
+// In four files: device_agreement.cpp says what goes which way, device_queue.cpp carries it out and watches it,
+// device_collectives.cpp launches it, device_streams.cpp is about the framework's streams.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,11 @@
 #include "engine/request.hpp"
 
 namespace ringcore::engine {
+
+class SharedGpu;
+
+// NCCL from this version on lets several ranks use one GPU, where NCCL_MULTI_RANK_GPU_ENABLE says so.
+inline constexpr int kNcclSharesGpus = 23000;
 
 // One collective on the GPU: of one operation, or the allreduces of a bucket.
 struct DeviceTask {
@@ -67,16 +73,22 @@ class DeviceQueue {
   };
 
   // `device`: the number of this rank's GPU; `host`: where this rank is.
-  DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, const Clock& clock);
+  // `packed_bytes`: what tensors are packed into has about that size.
+  DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, std::size_t packed_bytes,
+              const Clock& clock);
   ~DeviceQueue();
 
-  const Hello& hello() const { return hello_; }
-  // From everybody's hello, by member: how it is done from now on. Returns a line for the log where it is not by NCCL.
-  std::string agree(std::span<const Hello> hellos);
-  bool agreed() const { return agreed_; }
-  // Whether such an operation goes through NCCL: the same on every rank. After `agree`.
+  // What this rank tells the others next, until they have agreed on how it is done; empty: it is not known yet.
+  std::span<const std::byte> message();
+  // Everybody's, by member, each as long as the own one.
+  void hear(std::span<const std::byte> messages);
+  bool agreed() const { return round_ == Round::kAgreed; }
+  // What follows is the same on every rank, and valid once they have agreed.
+  // A line for the log where not all goes through NCCL.
+  std::string way() const;
+  // Whether such an operation is done on GPUs.
   bool takes(const Descriptor& descriptor) const;
-  // Why it cannot become part of a graph, and what to do; empty when it can. The same on every rank. After `agree`.
+  // Why it cannot become part of a graph, and what to do; empty when it can.
   std::string refuses_capture(const Descriptor& descriptor) const;
 
   // The next task to launch, in the order of all ranks.
@@ -112,6 +124,11 @@ class DeviceQueue {
     std::vector<std::shared_ptr<Operation>> operations;  // keeps their host memory
   };
 
+  enum class Round : std::uint8_t { kHello, kOffer, kOpened, kAgreed };
+
+  std::string problem_of_nccl(std::span<const Hello> hellos) const;
+  void agree(std::span<const Hello> hellos);
+  bool connect();
   bool has_room(const DeviceTask& task);
   void begin(DeviceTask& task);
   void begin_allreduce(DeviceTask& task);
@@ -144,12 +161,16 @@ class DeviceQueue {
   std::shared_ptr<const device::Stream> stream_;  // results that nobody has taken keep it
   std::shared_ptr<const device::Memory> fusion_;
   std::vector<std::shared_ptr<const device::Memory>> outgrown_;  // such buffers before: the GPU may still use them
-  bool agreed_ = false;
+  Round round_ = Round::kHello;
+  std::size_t packed_bytes_;
   bool by_nccl_ = false;
+  std::unique_ptr<SharedGpu> shared_;  // null: this rank meets nobody in memory of its GPU
   bool kernels_ = false;  // every rank has them
   device::Registering registering_{};  // what every rank can do
   bool used_ = false;  // something was launched before, or will be
-  std::string why_by_host_;
+  std::string why_not_nccl_;
+  std::string kernels_warning_;  // where some rank has none
+  std::string why_not_shared_;
   std::optional<device::Communicator> communicator_;
   device::UniqueId id_{};
   std::deque<std::unique_ptr<DeviceTask>> queue_;

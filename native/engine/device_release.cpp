@@ -4,7 +4,6 @@
 // tensor arrived in the host) must therefore not change the order: until it is known, everything that is released in
 // this process set waits in `deferred_`.
 #include <algorithm>
-#include <cstring>
 
 #include "device/device.hpp"
 #include "engine/device_queue.hpp"
@@ -30,25 +29,29 @@ void Execution::use_device(const Operation& operation) {
 }
 
 void Execution::defer(Release release, std::shared_ptr<Operation> own) {
-  if (release.descriptor->on_device && device_ == nullptr) greet();
+  if (release.descriptor->on_device && device_ == nullptr) use_gpus();
   deferred_.push_back({std::move(release), std::move(own)});
 }
 
-// An allgather of our own, which is the next operation on every member.
-void Execution::greet() {
+void Execution::use_gpus() {
   // A rank that has joined before it used a GPU: its place among the members on its host. `use_device` corrects it.
   const int host = topology_.host_of[self_];
   const auto before = std::count(topology_.host_of.begin(), topology_.host_of.begin() + self_, host);
   const int visible = std::max(1, device::Device::count());  // where each rank sees its own alone, that is number 0
   const int device = used_device_ != kHost ? used_device_ : static_cast<int>(before) % visible;
   device_ = std::make_unique<DeviceQueue>(device, self_, size(), static_cast<std::uint64_t>(host),
-                                          settings_.deterministic, clock_);
+                                          settings_.deterministic, settings_.fusion_threshold_bytes, clock_);
+  greet(device_->message());
+}
+
+// An allgather of our own, which is the next operation on every member: until they have agreed, all others wait.
+void Execution::greet(std::span<const std::byte> message) {
   greeting_ = std::make_shared<Operation>();
   greeting_->descriptor.name = "GPUs of process set " + std::to_string(id_);
   greeting_->descriptor.collective = Collective::kAllgather;
   greeting_->descriptor.dtype = DType::kUInt8;
-  greeting_->descriptor.shape = Shape{.dims = 2, .extent = {1, sizeof(DeviceQueue::Hello)}};
-  greeting_->input = reinterpret_cast<const std::byte*>(&device_->hello());
+  greeting_->descriptor.shape = Shape{.dims = 2, .extent = {1, message.size()}};
+  greeting_->input = message.data();
   Release release;
   release.contributions.resize(size());
   for (Contribution& contribution : release.contributions) {
@@ -56,6 +59,21 @@ void Execution::greet() {
     contribution.rows = 1;
   }
   release_one({greeting_, &greeting_->descriptor}, greeting_, release);
+}
+
+bool Execution::agree_on_gpus() {
+  while (!device_->agreed()) {
+    if (greeting_ == nullptr) {
+      const std::span<const std::byte> message = device_->message();
+      if (message.empty()) return false;
+      greet(message);
+    }
+    if (!greeting_->done()) return false;
+    device_->hear({greeting_->result.data(), greeting_->result.size()});
+    greeting_ = nullptr;
+    if (device_->agreed()) warning_ = device_->way();
+  }
+  return true;
 }
 
 bool Execution::progress_device() {
@@ -68,12 +86,7 @@ bool Execution::progress_device() {
 }
 
 bool Execution::release_deferred() {
-  if (!device_->agreed()) {
-    if (!greeting_->done()) return false;
-    std::vector<DeviceQueue::Hello> hellos(size());
-    std::memcpy(hellos.data(), greeting_->result.data(), greeting_->result.size());
-    warning_ = device_->agree(hellos);
-  }
+  if (!agree_on_gpus()) return false;
   bool moved = false;
   std::deque<Deferred> waiting = std::exchange(deferred_, {});
   while (!waiting.empty()) {

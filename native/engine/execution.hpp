@@ -105,7 +105,9 @@ class Execution {
   void release_row(Release& group, const std::shared_ptr<Operation>& own);
   void release_now(Release release, std::shared_ptr<Operation> own);
   void defer(Release release, std::shared_ptr<Operation> own);
-  void greet();
+  void use_gpus();
+  void greet(std::span<const std::byte> message);
+  bool agree_on_gpus();
   bool progress_device();
   bool release_deferred();
   bool fetched(const Descriptor& descriptor, Operation& own);
@@ -168,7 +170,7 @@ class Execution {
   };
   int used_device_ = kHost;
   std::unique_ptr<DeviceQueue> device_;  // from the first operation on
-  std::shared_ptr<Operation> greeting_;  // gathers what every member has
+  std::shared_ptr<Operation> greeting_;  // gathers what the members tell each other of them
   std::vector<DeviceBucket> device_buckets_;
   std::deque<Deferred> deferred_;
   std::string warning_;

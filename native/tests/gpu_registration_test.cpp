@@ -3,8 +3,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -145,8 +147,9 @@ TEST_CASE("gpu: memory is registered in the way that every rank's NCCL knows") {
   std::vector<std::unique_ptr<engine::DeviceQueue>> queues;
   std::vector<engine::DeviceQueue::Hello> hellos;
   for (const Rank rank : {0, 1}) {
-    queues.push_back(std::make_unique<engine::DeviceQueue>(rank, rank, 2, /*host*/ 0, /*deterministic*/ false, clock));
-    hellos.push_back(queues.back()->hello());
+    queues.push_back(std::make_unique<engine::DeviceQueue>(rank, rank, 2, /*host*/ 0, /*deterministic*/ false,
+                                                           /*packed_bytes*/ 1 << 20, clock));
+    std::memcpy(&hellos.emplace_back(), queues.back()->message().data(), sizeof(engine::DeviceQueue::Hello));
   }
   hellos[1].registers = device::Registering::kLocal;
   const int before = call_double("gpu_double_uses", 1);
@@ -155,7 +158,9 @@ TEST_CASE("gpu: memory is registered in the way that every rank's NCCL knows") {
   descriptor->dtype = DType::kFloat32;
   descriptor->shape = {.dims = 1, .extent = {kSmall}};
   for (const auto& queue : queues) {
-    CHECK(queue->agree(hellos).empty());
+    queue->hear(std::as_bytes(std::span(hellos)));
+    REQUIRE(queue->agreed());
+    CHECK(queue->way().empty());
     auto task = std::make_unique<engine::DeviceTask>();
     task->descriptors = {descriptor, descriptor};
     queue->push(std::move(task));

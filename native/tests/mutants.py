@@ -16,7 +16,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parents[1]
 LIMIT_S = 60
-TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*gpu_test*"
+TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*gpu_test*,*gpu_shared_test*"
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,22 @@ MUTANTS = [
            "if (driver().cuStreamQuery(stream->get()) != cuda::kNotReady) {", "if (true) {"),
     Mutant("the last tensors of a large group are not packed", "device/kernels.cpp",
            "while (!segments.empty()) {", "for (int once = 0; once < 1; ++once) {"),
+    Mutant("who leads on a GPU does not wait for the others' tensors", "engine/device_shared.cpp",
+           "if (place != 0) arenas_.wait(SharedArenas::packed(place), piece_);", ""),
+    Mutant("the others do not wait for the result", "engine/device_shared.cpp",
+           "arenas_.wait(SharedArenas::kResult, piece_);", ""),
+    Mutant("the next piece is packed over a result that not all have taken", "engine/device_shared.cpp",
+           "if (piece_at_ > 0) drain();", ""),
+    Mutant("what is copied from a shared GPU is scaled once more", "engine/device_shared.cpp",
+           "copy_scale_ = gpus_.size() == 1 ? 1.0 : result_scale;", "copy_scale_ = result_scale;"),
+    Mutant("every piece is packed from the beginning of the tensor", "engine/device_shared.cpp",
+           "const std::size_t offset = begin - part.at;", "const std::size_t offset = 0;"),
+    Mutant("an error leaves streams waiting on a shared GPU", "engine/device_arenas.cpp",
+           "fill_words(address_of(place_, 0), value + kFarAhead, aborting_.get());", ""),
+    Mutant("a late rank holds the streams of others back again", "engine/device_arenas.cpp",
+           "write(place, packed(place_), value + kFarAhead);", ""),
+    Mutant("shared memory is used again while streams may use it", "device/ipc.cpp",
+           "return each.ended == nullptr && each.ordinal", "return each.exported && each.ordinal"),
 ]  # fmt: skip
 
 

@@ -30,9 +30,11 @@ JOBS = [
 ] + [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
 # Two ranks on each of two hosts: shared memory inside, the network between.
 JOBS += [("numpy", "hosts", 4)]
-JOBS += [("gpu", "shm", 2), ("gpu", "shm", 3)]
+JOBS += [("gpu", "shm", 2), ("gpu", "shm", 3), ("gpu_shared", "shm", 2), ("gpu_shared", "tcp", 3)]
+if int(os.environ.get("RINGCORE_TEST_GPUS", "8")) > 1:
+    JOBS += [("gpu_pairs", "shm", 4)]
 if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
-    JOBS += [("gpu_shared", "shm", 2), ("gpu_without_kernels", "shm", 2)]
+    JOBS += [("gpu_by_host", "shm", 2), ("gpu_without_kernels", "shm", 2)]
 JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if _is_here(modules)]
 
 

@@ -105,20 +105,6 @@ def test_tensors_in_the_wrong_place_are_refused(tmp_path: Path) -> None:
         assert f"lies on GPU 5, but this rank has used GPU {rank}" in elsewhere["message"]
 
 
-def share() -> float:
-    from support.gpu import GpuArray, to_host
-
-    ringcore.init()
-    return float(to_host(ringcore.allreduce(GpuArray(np.ones(3, np.float32)), op=ringcore.Sum))[0])
-
-
-def test_a_shared_gpu_is_told(tmp_path: Path) -> None:
-    with ranks.started(share, 2, tmp_path, env=double_environ(GPU_DOUBLE_DEVICE="0")) as job:
-        results = job.wait()
-    assert [result.result for result in results] == [2.0, 2.0]
-    assert all("share a GPU" in result.stderr and "copied to the host" in result.stderr for result in results)
-
-
 def test_where_there_is_no_cuda_the_reason_is_told() -> None:
     program = """
 import ringcore

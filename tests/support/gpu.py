@@ -19,15 +19,29 @@ def double_environ(**settings: str) -> dict[str, str]:
 
     Session `gpu` runs the same tests with the real ones (RINGCORE_TEST_GPUS: how many there are): ranks share GPUs then
     where NCCL lets them, which must be of version 2.30.
+
+    Args:
+        **settings: Variables for the ranks. RINGCORE_TEST_GPUS: how many GPUs they use, one after the other;
+            NCCL_MULTI_RANK_GPU_ENABLE="0": they meet in the memory of those that they share, without NCCL.
     """
     if count := os.environ.get("RINGCORE_TEST_GPUS"):
-        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "RINGCORE_TEST_GPUS": count}
+        real = {name: value for name, value in settings.items() if not name.startswith("GPU_DOUBLE")}
+        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "RINGCORE_TEST_GPUS": count} | real
     root = Path(__file__).parents[2]
     given = os.environ.get("RINGCORE_GPU_DOUBLE")
     found = [given] if given else [str(path) for path in root.glob(_DOUBLES) if path.parent.name in ("release", "dev")]
     assert found, f"there is no {root / _DOUBLES}; run nox -s native first"
     library = max(found, key=lambda path: Path(path).stat().st_mtime)
     return {f"RINGCORE_{name}_LIBRARY": library for name in ("CUDA", "NCCL", "NVRTC")} | settings
+
+
+def sharing_environ(gpus: int = 1, **settings: str) -> dict[str, str]:
+    """The same for ranks that share so many GPUs, and may not use NCCL on one; skips the test where there are fewer."""
+    import pytest  # the ranks use this file too, and have no need of it
+
+    if gpus > int(os.environ.get("RINGCORE_TEST_GPUS", "8")):
+        pytest.skip(f"there are no {gpus} GPUs here")
+    return double_environ(RINGCORE_TEST_GPUS=str(gpus), NCCL_MULTI_RANK_GPU_ENABLE="0", **settings)
 
 
 @functools.cache

@@ -30,6 +30,7 @@ constexpr Result kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201;
 constexpr Result kNotFound = 500;
 constexpr Result kNotReady = 600;
+constexpr Result kNotSupported = 801;
 
 // How often it was recorded, and how often the stream has come to that.
 struct Event {
@@ -104,7 +105,12 @@ EXPORT Result cuDriverGetVersion(int* version) {
 }
 
 EXPORT Result cuGetErrorString(Result error, const char** text) {
-  *text = error == kOutOfMemory ? "out of memory" : error == kInvalidContext ? "invalid context" : "an error";
+  switch (error) {
+    case kOutOfMemory: *text = "out of memory"; break;
+    case kInvalidContext: *text = "invalid context"; break;
+    case kNotSupported: *text = "operation not supported"; break;
+    default: *text = "an error";
+  }
   return kSuccess;
 }
 
@@ -276,7 +282,7 @@ EXPORT Result cuMemFree_v2(Pointer memory) {
 EXPORT Result cuMemAllocAsync(Pointer* memory, std::size_t bytes, void* stream) {
   if (contexts.empty()) return kInvalidContext;
   if (is_captured(stream)) return invalidate(stream, kCaptureUnsupported);
-  *memory = allocate(bytes);
+  *memory = allocate(bytes, true);
   return *memory == 0 ? kOutOfMemory : kSuccess;
 }
 
@@ -328,7 +334,8 @@ EXPORT Result cuMemsetD2D32Async(Pointer to, std::size_t pitch, unsigned value, 
   return give(stream, [=] {
     for (std::size_t row = 0; row < height; ++row) {
       auto* words = reinterpret_cast<unsigned*>(visible(to) + row * pitch);
-      std::fill_n(words, width, value);
+      // Streams may wait for such a word.
+      for (std::size_t i = 0; i < width; ++i) std::atomic_ref(words[i]).store(value, std::memory_order_relaxed);
     }
   });
 }

@@ -3,12 +3,13 @@
 // What it keeps of the real ones: streams run asynchronously, each in its order; events; memory of the "GPU" cannot be
 // read or written by the host (its pages are protected: whoever dereferences a device pointer dies of it); freed memory
 // is overwritten; collectives run in their stream, across processes and threads; group calls; communicators connect in
-// the background; errors and aborts are asynchronous; streams are captured into graphs (capture.hpp); memory is
-// registered (registration.hpp). Kernels are host functions of the same names.
+// the background; errors and aborts are asynchronous; streams are captured into graphs (capture.hpp); memory is opened
+// by other processes (ipc.hpp) and registered (registration.hpp). Kernels are host functions of the same names.
 //
 // GPU_DOUBLE_DEVICES (8 unless set): how many GPUs there are. GPU_DOUBLE_DEVICE: on which of them all memory is taken
 // to lie. GPU_DOUBLE_NVRTC=0: NVRTC refuses everything. GPU_DOUBLE_CAPABILITY: of the GPUs (90 unless set); NVRTC
 // knows 75, 80, 90, 100 and 120. GPU_DOUBLE_INSTANCES: so many devices are instances (MIG) of one GPU.
+// GPU_DOUBLE_IPC=0: memory of other processes cannot be opened; 2: that of this process can, which CUDA refuses.
 // GPU_DOUBLE_HANG=N: this process's N-th collective, from 1, does not end before its communicator is aborted.
 // GPU_DOUBLE_FAIL=N: it ends with an asynchronous error instead.
 // GPU_DOUBLE_NCCL_VERSION: what NCCL says of itself. GPU_DOUBLE_WINDOWS=0: it gives no windows, as where GPUs cannot

@@ -1,4 +1,4 @@
-// The kernels of device/kernels.cu, as host functions.
+// The kernels of device/kernels.cu and device/reduce.cu, as host functions.
 #pragma once
 
 #include "double.hpp"

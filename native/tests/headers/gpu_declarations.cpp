@@ -81,6 +81,11 @@ RINGCORE_COMPARE(Driver, cuPointerGetAttribute);
 RINGCORE_COMPARE(Driver, cuModuleLoadData);
 RINGCORE_COMPARE(Driver, cuModuleGetFunction);
 RINGCORE_COMPARE(Driver, cuLaunchKernel);
+RINGCORE_COMPARE(Driver, cuIpcGetMemHandle);
+RINGCORE_COMPARE(Driver, cuIpcOpenMemHandle_v2);
+RINGCORE_COMPARE(Driver, cuIpcCloseMemHandle);
+RINGCORE_COMPARE(Driver, cuStreamWaitValue32_v2);
+RINGCORE_COMPARE(Driver, cuStreamWriteValue32_v2);
 
 static_assert(std::is_same_v<cuda::Stream, CUstream> && std::is_same_v<cuda::Pointer, CUdeviceptr>);
 static_assert(cuda::kSuccess == CUDA_SUCCESS && cuda::kNotReady == CUDA_ERROR_NOT_READY);
@@ -92,6 +97,9 @@ static_assert(cuda::kAttributeCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAP
 static_assert(cuda::kAttributeCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 static_assert(cuda::kAttributeMemoryPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
 static_assert(cuda::kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(cuda::kIpcLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+static_assert(cuda::kWaitUntilAtLeast == CU_STREAM_WAIT_VALUE_GEQ);
+static_assert(cuda::kWriteBehindAll == CU_STREAM_WRITE_VALUE_DEFAULT);
 static_assert(cuda::kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
 static_assert(cuda::kCaptureActive == CU_STREAM_CAPTURE_STATUS_ACTIVE);
 static_assert(cuda::kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);

@@ -92,3 +92,44 @@ def test_libraries_are_opened_in_a_child_and_the_reason_is_told(
     broken = report["libraries"]["NCCL"][0]
     assert broken["found"] is False
     assert "file too short" in broken["reason"] or "invalid ELF" in broken["reason"]
+
+
+@pytest.mark.parametrize(
+    ("found", "allowed", "way"),
+    [
+        ({"CUDA driver": "CUDA 13.0", "NVRTC": "NVRTC 13.0", "NCCL": "NCCL 2.30.1"}, "1", "NCCL, as NCCL_MULTI"),
+        (
+            {"CUDA driver": "CUDA 13.0", "NVRTC": "NVRTC 13.0", "NCCL": "NCCL 2.30.1"},
+            "0",
+            "the GPU's memory (CUDA",
+        ),
+        (
+            {"CUDA driver": "CUDA 11.7", "NVRTC": "NVRTC 11.7", "NCCL": "NCCL 2.29.9"},
+            "1",
+            "the GPU's memory (CUDA",
+        ),
+        ({"CUDA driver": "CUDA 11.6", "NVRTC": "NVRTC 11.6"}, "1", "the host, to which tensors are copied: other"),
+        (
+            {"CUDA driver": "CUDA 13.0", "NCCL": "NCCL 2.28.3"},
+            "1",
+            "the host, to which tensors are copied: the ker",
+        ),
+        ({}, "1", "there is no driver"),
+    ],
+)
+def test_it_tells_which_way_ranks_take_that_share_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], allowed: str, way: str
+) -> None:
+    def try_library(name: str) -> dict[str, Any]:
+        kind = next(kind for kind, names in module._LIBRARIES.items() if name in names)
+        if kind not in found:
+            return {"name": name, "found": False, "reason": "not here"}
+        return {"name": name, "found": True, "version": found[kind], "path": name}
+
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", allowed)
+    monkeypatch.setattr(module, "_try_library", try_library)
+    monkeypatch.setattr(module, "bundled", lambda names: [])
+    monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
+    report, text = _doctor()
+    assert report["shared_gpu"].startswith(way)
+    assert f"ranks that share a GPU would meet by way of\n  {way}" in text

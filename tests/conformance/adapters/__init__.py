@@ -26,14 +26,22 @@ VARIANTS = {
     "mxnet_nd": ("ringcore_mxnet", "mxnet"),
     "keras": ("ringcore_keras", "keras"),
 }
-# Arrays on GPUs, through the test double of CUDA and NCCL: what it is told -> by NCCL, and by way of the host, where
-# ranks share a GPU or a kernel is missing.
-GPUS = {"gpu": {}, "gpu_shared": {"GPU_DOUBLE_DEVICE": "0"}, "gpu_without_kernels": {"GPU_DOUBLE_NVRTC": "0"}}
+# Arrays on GPUs, through the test double of CUDA and NCCL: what it is told -> by NCCL; in the memory of one GPU that
+# ranks share, or of two, each with two of four ranks; by way of the host, where that cannot be or a kernel is missing.
+GPUS = {
+    "gpu": {},
+    "gpu_shared": {"RINGCORE_TEST_GPUS": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "0"},
+    "gpu_pairs": {"RINGCORE_TEST_GPUS": "2", "NCCL_MULTI_RANK_GPU_ENABLE": "0"},
+    "gpu_by_host": {"GPU_DOUBLE_DEVICE": "0", "GPU_DOUBLE_IPC": "0"},
+    "gpu_without_kernels": {"GPU_DOUBLE_NVRTC": "0"},
+}
 # PyTorch's tensors on real GPUs, which ranks share where there are fewer: session `gpu_torch` has them.
 ON_GPUS = {"torch_gpu": ("ringcore_torch", "torch"), "torch_distributed_gpu": ("ringcore_torch", "torch")}
 # Cases that an adapter's framework has nothing for.
 LACKS: dict[str, set[str]] = {
     name: {"join", "join_in_a_process_set"} for name in ("torch_distributed", "torch_distributed_gpu")
+} | {
+    "gpu_pairs": {"sums_of_16_bits_are_rounded_once"}  # but on each GPU, and then by NCCL
 }
 
 

@@ -6,6 +6,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -38,6 +39,8 @@ _LIBRARIES = {
     "NVRTC": NVRTC,
 }
 _MIN_OPEN_FILES = 1024
+_NCCL_SHARES_GPUS = (2, 30)
+_CUDA_WAITS_FOR_WORDS = (11, 7)
 _MIN_SHM_BYTES = 64 << 20
 
 # Run by a child process, because a library that does not fit may end the process that opens it.
@@ -108,8 +111,8 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
         file: Where to print; `None` is standard output.
 
     Returns:
-        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `frameworks`,
-        `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
+        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `shared_gpu`,
+        `frameworks`, `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
     """
     report: dict[str, Any] = {
         "ringcore": __version__,
@@ -124,6 +127,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
     report["libraries"] = {
         kind: [_try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
     }
+    report["shared_gpu"] = _shared_gpu(report["libraries"])
     report["mpi"] = _mpi(report["problems"])
     report["transports"] = {name: _try_transport(name) for name in _TRANSPORTS}
     for name, outcome in report["transports"].items():
@@ -241,6 +245,26 @@ def _mpi(problems: list[str]) -> str:
     return f"none of {', '.join(candidate.library for candidate in candidates)} can be opened"
 
 
+def _shared_gpu(libraries: dict[str, list[dict[str, Any]]]) -> str:
+    """Which way ranks that share a GPU would take here; they agree on it when they first use it."""
+
+    def version(kind: str) -> tuple[int, ...] | None:
+        found = next((outcome for outcome in libraries[kind] if outcome["found"]), None)
+        return None if found is None else tuple(map(int, re.findall(r"\d+", found["version"])))
+
+    cuda, nccl = version("CUDA driver"), version("NCCL")
+    if cuda is None:
+        return "there is no driver of CUDA here"
+    if nccl is not None and nccl >= _NCCL_SHARES_GPUS and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+        return "NCCL, as NCCL_MULTI_RANK_GPU_ENABLE=1 says"
+    by_host = "the host, to which tensors are copied: "
+    if version("NVRTC") is None:
+        return by_host + "the kernels for other ways need NVRTC"
+    if cuda < _CUDA_WAITS_FOR_WORDS:
+        return by_host + "other ways need a driver for CUDA 11.7 or later"
+    return "the GPU's memory (CUDA IPC), or the host where processes may not open each other's"
+
+
 def _try_library(name: str) -> dict[str, Any]:
     """Open a library in a child process."""
     try:
@@ -322,6 +346,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield from _section(f"{kind} libraries, tried to open")
         for outcome in tries:
             yield _row(outcome["name"], _found(outcome))
+    yield from _section("ranks that share a GPU would meet by way of")
+    yield f"  {report['shared_gpu']}"
     yield from _section("frameworks installed")
     yield from _versions_lines(report["frameworks"])
     yield from _section("adapters installed")
