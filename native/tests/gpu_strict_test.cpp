@@ -6,6 +6,7 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -183,16 +184,18 @@ TEST_CASE("gpu: ranks that NCCL would refuse go by way of the host, and are told
   use_double();
   const SteadyClock clock;
   const auto agreed = [&](const engine::DeviceQueue::Hello& a, const engine::DeviceQueue::Hello& b) {
-    engine::DeviceQueue queue(0, 0, 2, 0, false, clock);
+    engine::DeviceQueue queue(0, 0, 2, /*host*/ 0, /*deterministic*/ false, /*packed_bytes*/ 1 << 20, clock);
     const engine::DeviceQueue::Hello hellos[] = {a, b};
-    return queue.agree(hellos);
+    queue.hear(std::as_bytes(std::span(hellos)));
+    REQUIRE(queue.agreed());
+    return queue.way();
   };
   CHECK(agreed(hello_of(22707, "a", "0000:10:00.0"), hello_of(22707, "b", "0000:20:00.0")).empty());
   CHECK(agreed(hello_of(22707, "a", "0000:10:00.0"), hello_of(22907, "b", "0000:20:00.0"))
             .find("member 0 has NCCL 2.27.7 and member 1 NCCL 2.29.7") != std::string::npos);
   // Two instances (MIG) of one GPU: NCCL tells GPUs apart by their place on the bus, since 2.30 by their UUID.
   CHECK(agreed(hello_of(22907, "a", "0000:10:00.0"), hello_of(22907, "b", "0000:10:00.0"))
-            .find("member 1 and member 0 share a GPU") != std::string::npos);
+            .find("member 1 and member 0 use parts of one GPU") != std::string::npos);
   CHECK(agreed(hello_of(23003, "a", "0000:10:00.0"), hello_of(23003, "b", "0000:10:00.0")).empty());
   // Where averages are computed matters as much.
   auto bare = hello_of(22907, "b", "0000:20:00.0");
