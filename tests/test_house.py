@@ -1,6 +1,8 @@
 """What the parts of the repository say of each other agrees."""
 
+import importlib.util
 import re
+import sys
 import tarfile
 import zipfile
 from importlib.metadata import distribution
@@ -52,6 +54,16 @@ def test_the_hooks_have_the_pins_of_the_noxfile() -> None:
     assert len(pins) == 2
     for pin in pins:
         assert f'"{pin}"' in noxfile
+
+
+def test_the_mistakes_to_plant_are_about_code_that_is_there() -> None:
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "native" / "tests" / "mutants.py")
+    assert spec is not None and spec.loader is not None
+    mutants = importlib.util.module_from_spec(spec)
+    sys.modules["mutants"] = mutants  # its classes look for it
+    spec.loader.exec_module(mutants)
+    for mutant in mutants.MUTANTS:
+        assert (mutants.NATIVE / mutant.file).read_text().count(mutant.right) == 1, mutant.name
 
 
 def test_every_decision_fits_a_page_and_has_its_three_parts() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).parents[1]
 LIMIT_S = 60
-TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*gpu_test*,*gpu_shared_test*"
+TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*gpu_*test*"
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,13 @@ MUTANTS = [
            "if (header.sequence != peer.received_records) {", "if (false) {"),
     Mutant("records of another epoch are accepted", "engine/messages.cpp",
            "if (header.epoch != epoch_) {", "if (false) {"),
-    Mutant("tasks run in another order on some ranks", "engine/execution.cpp",
-           "lanes_[task->lane].push_back(std::move(task));",
-           "auto& lane = lanes_[task->lane];\n"
-           "  if (self_ % 2 == 1 && !lane.empty() && lane.back()->run == nullptr) {\n"
-           "    lane.insert(std::prev(lane.end()), std::move(task));\n"
-           "  } else {\n    lane.push_back(std::move(task));\n  }"),
+    Mutant("tasks run in another order on some ranks", "engine/execution_lanes.cpp",
+           "tasks.insert(less_urgent, std::move(task));",
+           "const bool swaps = self_ % 2 == 1 && !tasks.empty() && tasks.back()->run == nullptr;\n"
+           "  tasks.insert(swaps ? std::prev(tasks.end()) : less_urgent, std::move(task));"),
     Mutant("mismatches are not looked for", "engine/negotiation.cpp",
            "if (contribution.signature != first->signature) other = &contribution;", ""),
-    Mutant("a joined rank contributes what is in its buffer", "engine/execution.cpp",
+    Mutant("a joined rank contributes what is in its buffer", "engine/execution_run.cpp",
            "fill_identity(descriptor.dtype, summing(descriptor.op), at, count);", ""),
     Mutant("open buckets are never closed", "engine/engine.cpp",
            "case Decision::Kind::kFlush: set.execution.flush(); return;", "case Decision::Kind::kFlush: return;"),
