@@ -42,7 +42,7 @@ void wait_until(Condition holds, const char* what) {
 
 // Two operations on integers of 16 bits, which NCCL does not know: the engine works on the first one, and the second
 // waits for its framework.
-void exchange(engine::Runtime& runtime, Rank rank, bool held) {
+void exchange(engine::Runtime& runtime, Rank rank) {
   const Framework first(rank);
   const Framework second(rank);
   const device::Memory dealt = first.filled(std::vector<std::int16_t>(3000, static_cast<std::int16_t>(rank)));
@@ -52,17 +52,15 @@ void exchange(engine::Runtime& runtime, Rank rank, bool held) {
   auto deals = engine::make_operation({.collective = Collective::kReduceScatter, .name = names[0]},
                                       first.array(dealt, DType::kInt16), nullptr);
   auto sums = engine::make_operation(allreduce(names[1]), in_place, &in_place);
-  if (held) {
-    tell_double("gpu_double_hold", first.stream());
-    tell_double("gpu_double_hold", second.stream());
-  }
+  tell_double("gpu_double_hold", first.stream());
+  tell_double("gpu_double_hold", second.stream());
   runtime.submit(deals);
   runtime.submit(sums);
   wait_until([&] { return sums->state.load() >= engine::OperationState::kReleased; }, "both are released");
-  if (held) tell_double("gpu_double_let_go", first.stream());
+  tell_double("gpu_double_let_go", first.stream());
   auto done = std::async(std::launch::async, [&] { return runtime.wait(*deals, engine::Runtime::kForever, {}); });
   CHECK(done.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
-  if (held) tell_double("gpu_double_let_go", second.stream());
+  tell_double("gpu_double_let_go", second.stream());
   CHECK(done.get());
   CHECK(runtime.wait(*sums, engine::Runtime::kForever, {}));
   CHECK(deals->error == nullptr);
@@ -88,11 +86,11 @@ TEST_CASE("gpu: the host does not wait for the GPU where tensors go through its 
   std::vector<std::future<void>> ranks;
   for (Rank rank = 0; rank < 2; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&cluster, &both, rank] {
-      exchange(cluster.runtime(rank), rank, false);  // allocates what the next one uses again
+      exchange(cluster.runtime(rank), rank);  // allocates what the next one uses again
       both.arrive_and_wait();
       if (rank == 0) tell_double("gpu_double_wait", 1);
       both.arrive_and_wait();
-      exchange(cluster.runtime(rank), rank, true);
+      exchange(cluster.runtime(rank), rank);
     }));
   }
   for (auto& rank : ranks) rank.get();

@@ -6,6 +6,5 @@ import importlib.util
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent / "benchmarks")]
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 collect_ignore = [] if importlib.util.find_spec("mxnet") else ["test_parameter_server.py"]

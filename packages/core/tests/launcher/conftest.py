@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[4] / "tests"))
-
 from support.processes import WRITE_PID, Pids, Ringrun
 
 

@@ -1,8 +1,0 @@
-"""Fixtures of the tests of the JAX adapter."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
