@@ -137,7 +137,8 @@ void DeviceQueue::let_go_of_all() {
     const device::Device::Current current(*device_);
     outgrown_.push_back(std::move(fusion_));
     let_go_of_outgrown();
-  } catch (const Error&) {  // it was aborted, or the GPU has failed
+  } catch (const Error& error) {
+    problem_ = error.what();  // it was aborted, or the GPU has failed: nothing is left to deregister
   }
 }
 
