@@ -219,10 +219,18 @@ def build_native(session: nox.Session, variant: str, *options: str) -> Path:
 
 
 def run_native_tests(session: nox.Session, variant: str, *options: str, env: dict[str, str] | None = None) -> None:
-    """Compile the engine's tests and run them."""
+    """Compile the engine's tests and run them: the fault schedules, which take one processor, beside all others."""
     folder = build_native(session, variant, "-DRINGCORE_BUILD_TESTS=ON", *options)
     session.log(f"running the engine's tests ({variant})")
-    session.run(str(folder / "ringcore_tests"), *session.posargs, external=True, env=env)
+    if session.posargs:
+        session.run(str(folder / "ringcore_tests"), *session.posargs, external=True, env=env)
+        return
+    schedules = "*simulation_test*"
+    command = [str(folder / "ringcore_tests"), f"--source-file={schedules}"]
+    with subprocess.Popen(command, env=os.environ | (env or {})) as beside:
+        session.run(command[0], f"--source-file-exclude={schedules}", external=True, env=env)
+    if beside.returncode != 0:
+        session.error("the tests of fault schedules failed")
 
 
 # ---- Building ----
@@ -397,6 +405,8 @@ BESIDE_OTHERS = [
     ("torch", "conformance with PyTorch and the engine alone", "tests/conformance"),
     ("jax", "the JAX adapter", "packages/jax/tests"),
     ("torch", "the PyTorch adapter", "packages/torch/tests"),
+    ("torch", "GPUs, by a double of CUDA", "tests/gpu"),
+    ("torch", "images and charts", "tests/deploy"),
     *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
     *((name, f"Keras on {name}", "packages/keras/tests") for name in ("torch", "jax", "tensorflow")),
     ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
@@ -485,7 +495,7 @@ def gpu(session: nox.Session) -> None:
     folder = build_native(session, "gpu", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     libraries = ["nvidia-nccl-cu13>=2.30", "nvidia-cuda-nvrtc>=13"]
     install(session, "cmake>=3.25", "ninja>=1.11", "numpy", *libraries, *TEST_TOOLS, wheels=[built_wheel("core")])
-    tests = ["tests/conformance", "tests/test_gpu_shared.py", "tests/test_gpu_headers.py"]
+    tests = ["tests/conformance", "tests/gpu/test_shared.py", "tests/gpu/test_headers.py"]
     session.run("python", "-m", "pytest", *tests, "-k=gpu", env={"RINGCORE_TEST_GPUS": str(len(found))})
     site = Path(session.virtualenv.location, "lib", f"python{PYTHON}", "site-packages", "nvidia")
     paths = ["libcuda.so.1", str(site / "nccl/lib/libnccl.so.2"), str(site / "cu13/lib/libnvrtc.so.13")]

@@ -1,5 +1,5 @@
 // Ranks that share a GPU, as threads of one process, which CUDA's IPC refuses and the double allows where it is told
-// to: so sanitizers see all ranks. tests/test_gpu_shared.py has real processes.
+// to: so sanitizers see all ranks. tests/gpu/test_shared.py has real processes.
 #include <chrono>
 #include <cstdlib>
 #include <map>

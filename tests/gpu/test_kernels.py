@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-NATIVE = Path(__file__).parents[1] / "native"
+NATIVE = Path(__file__).parents[2] / "native"
 DTYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 # As base/types.hpp numbers them.
 OPS = {"sum": (0, np.add), "min": (2, np.minimum), "max": (3, np.maximum), "product": (4, np.multiply)}

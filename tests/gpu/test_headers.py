@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parents[1] / "native"
+NATIVE = Path(__file__).parents[2] / "native"
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 needs_cuda = pytest.mark.skipif(NVCC is None, reason="CUDA's compiler is not installed")
 
