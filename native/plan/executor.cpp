@@ -15,8 +15,9 @@ constexpr std::size_t kReduceSlice = 512 * 1024;
 // Received bytes that are not aligned to their dtype are reduced through a buffer of this size.
 constexpr std::size_t kAlignBuffer = 4096;
 // What goes as messages goes in pieces of this size, so that one is reduced, out of the cache, while the next one
-// comes. A multiple of every element.
-constexpr std::size_t kMessageBytes = 1024 * 1024;
+// comes. A multiple of every element. Over TCP, Open MPI's request for the next piece waits behind what it has to send
+// itself, as much as has been asked for: with pieces of 1 MiB links of 1 Gbit/s stand still for 40 % of the time.
+constexpr std::size_t kMessageBytes = 256 * 1024;
 
 // Takes the header at the front of the lane, when it has arrived.
 bool read_header(transport::Link& link, int lane, Rank peer) {
