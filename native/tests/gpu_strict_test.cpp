@@ -101,17 +101,18 @@ TEST_CASE("gpu: the host does not wait for the GPU where tensors go through its 
 TEST_CASE("gpu: a GPU that fails ends every operation with an error, on the GPU and in the host") {
   use_double();
   Cluster cluster({.ranks = 2});
+  const std::vector<float> ones(10, 1);  // outlives the streams that copy it
   std::vector<std::unique_ptr<Framework>> frameworks(2);
   std::atomic<int> launched = 0;
   cluster.run([&](Rank rank) {
     frameworks[rank] = std::make_unique<Framework>(rank);
     const Framework& framework = *frameworks[rank];
     engine::Runtime& runtime = cluster.runtime(rank);
-    const device::Memory tensor = framework.filled(std::vector<float>(10, 1));
+    const device::Memory tensor = framework.filled(ones);
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const std::string name = "before";
     tell_double("gpu_double_hold", framework.stream());
-    device::Memory held = framework.tensor(std::vector<float>(10, 1));
+    device::Memory held = framework.tensor(ones);
     runtime.run(engine::make_operation(allreduce(name), array, &array), {});
     if (++launched == 2) tell_double("gpu_double_break", 700);
     std::vector<float> values(10, 1);
