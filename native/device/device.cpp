@@ -167,7 +167,9 @@ Memory Memory::of_nccl(std::size_t bytes, std::shared_ptr<const Stream> stream) 
   if (const nccl::Result result = nccl_api().ncclMemAlloc(&allocated, bytes); result != nccl::kSuccess) {
     throw Error(ErrorKind::kResource,
                 "ncclMemAlloc of " + std::to_string(bytes) + " bytes on GPU " + std::to_string(memory.ordinal()) +
-                    ": " + nccl_api().ncclGetErrorString(result) + " (NCCL error " + std::to_string(result) + ")");
+                    ": " + nccl_api().ncclGetErrorString(result) + " (NCCL error " + std::to_string(result) +
+                    "). Remedy: leave more of the GPU's memory to others than the framework, or lower "
+                    "RINGCORE_FUSION_THRESHOLD_BYTES on all ranks.");
   }
   memory.pointer_ = device::pointer(allocated);
   memory.bytes_ = bytes;

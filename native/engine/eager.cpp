@@ -98,7 +98,7 @@ bool Engine::progress_eager() {
       all = false;
       continue;
     }
-    if (header.descriptor_bytes > 0) {  // the member's first use
+    if (header.descriptor_bytes > 0 && eager_record_bytes_[m] == 0) {  // the member's first use, looked at once
       const auto described = bytes.subspan(sizeof(header) + expected, header.descriptor_bytes);
       if (!std::ranges::equal(described, encode(operation.descriptor))) {
         leave_eager();
