@@ -128,6 +128,7 @@ void Engine::leave_eager() {
   const std::shared_ptr<Operation> operation = std::move(eager_.operation);
   ProcessSet& set = *eager_.set;
   eager_ = {};
+  if (operation->submitted_at == 0) operation->submitted_at = clock_.now();
   set.operations.emplace(operation->name_hash, operation);
   Entry entry{.type = RecordType::kOperation};
   entry.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);

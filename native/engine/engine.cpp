@@ -108,8 +108,8 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                                             "operations, or call join() on ranks that finish early.");
     }
   }
-  operation->submitted_at = clock_.now();
   if (operation->join) {
+    operation->submitted_at = clock_.now();
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
     set.join = operation;
     if (operation->on_done) ++untold_;
@@ -144,6 +144,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   const std::optional<std::uint64_t> registered = registered_at(*operation);
   const bool eager = is_eager(*operation, set.peers.size(), eager_limit, registered.has_value());
   if (eager && start_eager(set, operation)) return;
+  operation->submitted_at = clock_.now();
   set.operations.emplace(operation->name_hash, operation);
 
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
@@ -174,7 +175,9 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
 }
 
 void Engine::wanted(Operation& operation, bool only_thread) {
-  if (operation.done() || operation.join || failure_ != nullptr) return;
+  if (operation.done() || operation.join || failure_ != nullptr || left_) return;
+  // Alone under way by the short cut, in no bucket, at a position of the log that is not to be taken twice.
+  if (eager_.operation.get() == &operation) return;
   ProcessSet& set = *sets_.at(operation.process_set);
   if (!set.unflushed) return;
   set.unflushed = false;

@@ -102,6 +102,7 @@ class Engine {
   void disconnect();
   bool busy() const;     // operations are pending, or bytes wait to be written
   bool running() const;  // a plan is under way: peers wait for its next step
+  bool in_short_cut() const { return eager_.operation != nullptr; }  // and nothing else goes on
   Timeline& timeline() { return timeline_; }
 
   // Operations that are done and have somebody to tell (`on_done`), in the order in which they ended.
@@ -145,6 +146,7 @@ class Engine {
   void collect_done(ProcessSet& set);
   void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
+  void tend_patience(Nanoseconds now);
   void tend_links(Nanoseconds now, bool idle);
   void tend_alignment(ProcessSet& set);
   void tend_stalls(ProcessSet& set, Nanoseconds now);
@@ -175,6 +177,8 @@ class Engine {
   std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why
   bool left_ = false;
   Nanoseconds last_tend_ = 0;
+  std::size_t library_bytes_ = 0;  // under way when it was last looked
+  Nanoseconds patience_ = 0;       // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;
   std::vector<std::shared_ptr<Operation>> completed_;
   int untold_ = 0;

@@ -82,6 +82,8 @@ class Execution {
   void fail(bool leaving);
   // Whether a run that has begun can go on only with this member.
   bool waits_for(int member) const;
+  // Of what libraries (MPI, NCCL) carry out at the moment.
+  std::size_t library_bytes() const;
   // What a running operation waits for, for error messages; empty when none runs.
   std::string describe_running() const;
 

@@ -144,6 +144,16 @@ bool Execution::waits_for(int member) const {
   });
 }
 
+std::size_t Execution::library_bytes() const {
+  std::size_t bytes = 0;
+  for (const Lane& lane : lanes_) {
+    for (const std::unique_ptr<Task>& task : lane.tasks) {
+      if (task->run != nullptr && task->choice.backend != nullptr) bytes += task->bytes;
+    }
+  }
+  return bytes;
+}
+
 std::string Execution::describe_running() const {
   for (const Lane& lane : lanes_) {
     if (lane.begun == 0) continue;

@@ -22,6 +22,10 @@ constexpr Nanoseconds kGather = 100'000;
 constexpr std::uint64_t kBurst = 8;
 constexpr Nanoseconds kGatherBurst = kMillisecond;
 constexpr Nanoseconds kShortestNap = 50'000;
+// A thread that drives for others looks up after so many turns: at the clock, and whether somebody waits for the engine.
+constexpr int kTurns = 64;
+// How often a caller that holds a lock of its own looks whether a small operation has ended: about 20 us.
+constexpr int kLooks = 200;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -38,11 +42,14 @@ std::vector<transport::Link*> present_links(const Engine& engine) {
 class Runtime::EngineLock {
  public:
   explicit EngineLock(Runtime& runtime) : runtime_(runtime) { lock(); }
+  EngineLock(Runtime& runtime, std::try_to_lock_t) : runtime_(runtime), owns_(runtime.mutex_.try_lock()) {}
   ~EngineLock() {
     if (owns_) unlock();
   }
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
+
+  explicit operator bool() const { return owns_; }
 
   void lock() {
     ++runtime_.contenders_;
@@ -103,13 +110,33 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation, const Interrup
   if (operation->descriptor.captured) {
     return drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
   }
-  while (engine_.progress()) {
-  }
+  // What is more goes on beside the caller.
+  int turns = 0;
+  while (turns < kTurns && engine_.progress()) ++turns;
+  const bool more = turns == kTurns;
   // The progress thread has gone to sleep when nothing waited for room.
-  if (armed_ && std::any_of(links_.begin(), links_.end(), [](transport::Link* link) { return link->blocked(); })) {
+  if (armed_ &&
+      (more || std::any_of(links_.begin(), links_.end(), [](transport::Link* link) { return link->blocked(); }))) {
     disarm();
   }
-  if (!armed_ && !gathering_ && engine_.busy()) thread_waiter_.wake();
+  if (!armed_ && (more || !gathering_) && engine_.busy()) thread_waiter_.wake();
+}
+
+Runtime::Tried Runtime::try_run(const std::shared_ptr<Operation>& operation, bool alone) {
+  operation->awaited = true;
+  operation->only_thread = note_thread() && alone;
+  const EngineLock lock(*this, std::try_to_lock);
+  if (!lock) return Tried::kBusy;
+  check_running();
+  if (armed_) disarm();
+  ++drives_;
+  engine_.submit(operation);
+  for (int look = 0; look < kLooks && engine_.in_short_cut(); ++look) {
+    if (!engine_.progress() && !driver_waiter_.look_again()) break;
+  }
+  if (!operation->done()) return Tried::kSubmitted;
+  if (engine_.busy()) thread_waiter_.wake();
+  return Tried::kDone;
 }
 
 void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone) {
@@ -127,7 +154,6 @@ bool Runtime::wait(Operation& operation, Nanoseconds limit, const Interrupted& i
   const bool only_thread = note_thread() && alone && limit == kForever;
   EngineLock lock(*this);
   if (operation.done()) return true;
-  check_running();
   engine_.wanted(operation, only_thread);
   drive([&operation] { return operation.done(); }, limit, interrupted, lock);
   return operation.done();
@@ -213,7 +239,9 @@ Nanoseconds Runtime::longest_nap(bool busy, Nanoseconds limit) {
 void Runtime::progress_loop() {
   std::uint64_t seen_drives = 0;
   std::uint64_t seen_submits = 0;
+  Nanoseconds tended = 0;
   while (!stopped_) {
+    if (contenders_ > 0) std::this_thread::yield();
     std::vector<pollfd> wait_set = thread_waiter_.wait_set({});
     Nanoseconds limit = kQuietTick;
     {
@@ -225,15 +253,20 @@ void Runtime::progress_loop() {
       }
       if (waiters_ == 0 && drives_ == seen_drives) {
         disarm();
-        bool moved = false;
-        while (engine_.progress()) {
-          moved = true;
+        int turns = 0;
+        while (turns < kTurns && engine_.progress()) {
+          ++turns;
           lock.tell();
         }
-        engine_.tend(true);
-        collect_attention();
+        const bool more = turns == kTurns;
+        if (const Nanoseconds now = clock_.now(); !more || now - tended >= kTendInterval) {
+          tended = now;
+          engine_.tend(!more);
+          collect_attention();
+        }
+        if (more) continue;
         const bool burst = submits_ - seen_submits >= kBurst;
-        if ((moved || burst) && engine_.busy() && !engine_.running()) {
+        if ((turns > 0 || burst) && engine_.busy() && !engine_.running()) {
           gathering_ = true;
           limit = burst ? kGatherBurst : kGather;
         } else {

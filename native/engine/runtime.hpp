@@ -45,6 +45,11 @@ class Runtime {
 
   // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
   void run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone = true);
+  // The first moment of `run`, for callers that hold a lock of their own (Python's) and would rather keep it than give it
+  // away for an operation of a microsecond. Never waits for another thread. Go on with `run` when the engine was busy,
+  // with `wait` when the operation was submitted.
+  enum class Tried : std::uint8_t { kBusy, kSubmitted, kDone };
+  Tried try_run(const std::shared_ptr<Operation>& operation, bool alone);
   // Waits until it is done or `limit` has passed; true when it is done.
   static constexpr Nanoseconds kForever = INT64_MAX;
   bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);

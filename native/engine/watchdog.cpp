@@ -5,6 +5,12 @@
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
+namespace {
+
+// Slower than any network that somebody trains over: 5 MB/s.
+constexpr double kNanosecondsPerLibraryByte = 200;
+
+}  // namespace
 
 Nanoseconds Engine::tend_interval() const {
   return std::clamp(settings_.heartbeat / 8, kMillisecond, 250 * kMillisecond);
@@ -21,6 +27,7 @@ void Engine::tend(bool idle) {
       if (peer != nullptr) peer->last_heard = now;
     }
   }
+  tend_patience(now);
   tend_links(now, idle);
   if (failure_ != nullptr) return;
   for (auto& [id, set] : sets_) {
@@ -35,6 +42,20 @@ void Engine::tend(bool idle) {
   }
 }
 
+// Heartbeats go behind the data that a library has on the same wire, which may take longer than a peer may be silent.
+void Engine::tend_patience(Nanoseconds now) {
+  std::size_t bytes = 0;
+  for (const auto& [id, set] : sets_) bytes += set->execution.library_bytes();
+  if (bytes < library_bytes_) {
+    // Their collective has ended, and so they were there; what stood behind it has yet to come.
+    for (const auto& peer : peers_) {
+      if (peer != nullptr) peer->last_heard = now;
+    }
+  }
+  library_bytes_ = bytes;
+  patience_ = settings_.heartbeat + static_cast<Nanoseconds>(static_cast<double>(bytes) * kNanosecondsPerLibraryByte);
+}
+
 void Engine::tend_links(Nanoseconds now, bool idle) {
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
@@ -47,10 +68,10 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);  // its last words
       if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
-    } else if (!peer->left && now - peer->last_heard > settings_.heartbeat) {
+    } else if (!peer->left && now - peer->last_heard > patience_) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);
-      if (!peer->left && now - peer->last_heard > settings_.heartbeat && failure_ == nullptr) {
+      if (!peer->left && now - peer->last_heard > patience_ && failure_ == nullptr) {
         lose(*peer, "has sent nothing for " + std::to_string((now - peer->last_heard) / kMillisecond) +
                         " ms (it was stopped, or the network between the hosts is cut)");
       }
@@ -89,10 +110,10 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
     tend_stall(set, *operation, now);
     if (failure_ != nullptr) return;
   }
-  if (eager_.set == &set && eager_.operation != nullptr &&
-      now - eager_.operation->submitted_at > std::min(settings_.stall_warning, settings_.timeout) / 2) {
-    leave_eager();
-  }
+  if (eager_.set != &set || eager_.operation == nullptr) return;
+  // The short cut is over before a clock is worth asking; what is still under way is as old as the first look at it.
+  if (eager_.operation->submitted_at == 0) eager_.operation->submitted_at = now;
+  if (now - eager_.operation->submitted_at > std::min(settings_.stall_warning, settings_.timeout) / 2) leave_eager();
 }
 
 std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {

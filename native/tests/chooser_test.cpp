@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -23,6 +24,7 @@ struct Meeting {
     std::atomic<int> rounds = 0;
   };
   const int ranks;
+  std::function<void()> before_sum = [] {};  // by the rank that comes last
   std::mutex mutex;  // Guards: lanes' operands and arrived.
   std::array<Lane, transport::kLaneCount> lanes;
   std::atomic<int> runs = 0;
@@ -40,6 +42,7 @@ class MeetingRun final : public plan::Run {
     round_ = lane_.rounds;
     lane_.operands.push_back(std::move(operands_));
     if (++lane_.arrived < meeting_.ranks) return true;
+    meeting_.before_sum();
     std::vector<const std::byte*> sources;
     std::vector<std::byte*> targets;
     for (const plan::Operands& own : lane_.operands) {
@@ -136,6 +139,35 @@ TEST_CASE("chooser: what is not to be tried is not tried") {
                                                chooser.choose(larger, 1).trial};
   CHECK(trials.size() == 3);
   CHECK(trials.count(nullptr) == 0);
+}
+
+TEST_CASE("chooser: a rank is not lost while a library holds it for longer than it may be silent") {
+  const auto meeting = std::make_shared<Meeting>(2);
+  ClusterOptions options{.ranks = 2};
+  options.settings.heartbeat = 500 * kMillisecond;
+  const SteadyClock clock;
+  meeting->before_sum = [&, silence = 3 * options.settings.heartbeat]() mutable {
+    for (const Nanoseconds begin = clock.now(); clock.now() - begin < silence;) std::this_thread::yield();
+    silence = 0;
+  };
+  options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
+    std::vector<std::unique_ptr<plan::Backend>> backends;
+    backends.push_back(std::make_unique<MeetingBackend>(meeting));
+    return backends;
+  };
+  Cluster cluster(std::move(options));
+  cluster.run([&](Rank rank) {
+    std::vector<float> values(4'000'000);
+    const engine::Array array{reinterpret_cast<std::byte*>(values.data()), engine::Shape::of(std::array{values.size()}),
+                              DType::kFloat32};
+    for (int step = 0; step < 6; ++step) {
+      const engine::Call call{.collective = Collective::kAllreduce, .name = "values", .op = ReduceOp::kSum};
+      const auto operation = engine::make_operation(call, array, &array);
+      cluster.runtime(rank).run(operation, {});
+      if (operation->error) throw *operation->error;
+    }
+  });
+  CHECK(meeting->runs > 0);
 }
 
 TEST_CASE("chooser: ranks agree, and every run of a trial has the right result") {

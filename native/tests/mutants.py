@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NATIVE = Path(__file__).parents[1]
+BENCHMARKS = NATIVE.parent / "benchmarks" / "native"  # a part of them is tested with the engine
 LIMIT_S = 60
-TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*gpu_*test*"
+TESTS = "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*runtime_test*,*chooser_test*,*gpu_*test*"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,11 @@ MUTANTS = [
     Mutant("a closed connection is not noticed", "engine/watchdog.cpp",
            "if (!peer->left && failure_ == nullptr) lose(*peer, *failure);", ""),
     Mutant("a silent peer is not noticed", "engine/watchdog.cpp",
-           "} else if (!peer->left && now - peer->last_heard > settings_.heartbeat) {", "} else if (false) {"),
+           "} else if (!peer->left && now - peer->last_heard > patience_) {", "} else if (false) {"),
+    Mutant("what a library's data holds back is not waited for", "engine/watchdog.cpp",
+           "kNanosecondsPerLibraryByte = 200;", "kNanosecondsPerLibraryByte = 0;"),
+    Mutant("a wish for what takes the short cut is announced", "engine/engine.cpp",
+           "if (eager_.operation.get() == &operation) return;", ""),
     Mutant("doubled records are accepted", "engine/messages.cpp",
            "if (header.sequence != peer.received_records) {", "if (false) {"),
     Mutant("records of another epoch are accepted", "engine/messages.cpp",
@@ -146,8 +151,9 @@ def main() -> None:
     """Try all mutants, or those named."""
     folder = Path(sys.argv[1]).resolve()
     wanted = sys.argv[2:]
-    source = folder / "source"
+    source = folder / "native"
     copy_changed(NATIVE, source)
+    copy_changed(BENCHMARKS, folder / "benchmarks" / "native")
     build(source, folder / "build")
     if not passes(folder / "build"):
         raise SystemExit("the tests fail without any mutant")

@@ -45,6 +45,12 @@ bool Waiter::stay_awake(Nanoseconds now) {
   return true;
 }
 
+bool Waiter::look_again() const {
+  if (share_cores_) return false;
+  pause_once();
+  return true;
+}
+
 std::vector<pollfd> Waiter::wait_set(std::span<Link* const> links) const {
   std::vector<pollfd> fds = {{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
   for (const Link* link : links) link->add_wait_fds(fds);

@@ -29,6 +29,8 @@ class Waiter {
   void active() { awake_since_ = 0; }
   // Spends a moment awake; false when it is time to sleep.
   bool stay_awake(Nanoseconds now);
+  // Spends a shorter moment awake, without a look at the clock; false where others may need this core.
+  bool look_again() const;
   Nanoseconds idle_for(Nanoseconds now) const { return awake_since_ == 0 ? 0 : now - awake_since_; }
 
   // What to sleep on: the links' descriptors, which may be asked for only by whoever holds the links, and the bell.

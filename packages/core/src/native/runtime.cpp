@@ -321,6 +321,18 @@ std::shared_ptr<Operation> make_operation(const engine::Call& call, const nb::tu
   return engine::make_group(call.name, std::move(parts));
 }
 
+// Other threads of Python get their turn when it takes longer than they would take to notice.
+void run(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation, bool alone) {
+  const engine::Runtime::Tried tried = runtime.try_run(operation, alone);
+  if (tried == engine::Runtime::Tried::kDone) return;
+  const nb::gil_scoped_release released;
+  if (tried == engine::Runtime::Tried::kBusy) {
+    runtime.run(operation, python_interrupted, alone);
+  } else {
+    runtime.wait(*operation, engine::Runtime::kForever, python_interrupted, alone);
+  }
+}
+
 nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<PythonHandle> self, std::size_t index) {
   const Operation& operation = nb::cast<const PythonHandle&>(self).part(index);
   return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(operation.result.data(), {operation.result.size()}, self);
@@ -449,14 +461,11 @@ void register_runtime(nb::module_& module) {
             auto& python_runtime = nb::cast<PythonRuntime&>(self);
             engine::Runtime& runtime = python_runtime.get();
             python_runtime.free_abandoned();
-            {
-              const bool alone = blocking && python_runtime.is_alone();
+            if (blocking) {
+              run(runtime, operation, python_runtime.is_alone());
+            } else {
               const nb::gil_scoped_release released;
-              if (blocking) {
-                runtime.run(operation, python_interrupted, alone);
-              } else {
-                runtime.submit(operation, python_interrupted);
-              }
+              runtime.submit(operation, python_interrupted);
             }
             PythonHandle handle(std::move(operation), std::move(memory), nb::borrow(self), std::move(result),
                                 std::move(finish));
@@ -469,6 +478,25 @@ void register_runtime(nb::module_& module) {
           "Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits "
           "for "
           "it where `blocking`.")
+      .def(
+          "allreduce_in_place",
+          [](nb::handle_t<PythonRuntime> self, nb::object array, const std::string& name, int op, double prescale,
+             double postscale, engine::ProcessSetId process_set) {
+            const engine::Call call{
+                Collective::kAllreduce, name, static_cast<ReduceOp>(op), 0, prescale, postscale, process_set};
+            call.check();
+            std::shared_ptr<Operation> operation = make_operation(call, array, array);
+            auto& python_runtime = nb::cast<PythonRuntime&>(self);
+            engine::Runtime& runtime = python_runtime.get();
+            python_runtime.free_abandoned();
+            run(runtime, operation, python_runtime.is_alone());
+            const bool plain = operation->done() && operation->error == nullptr && operation->on_device == nullptr;
+            if (plain && PyErr_Occurred() == nullptr) return;
+            PythonHandle(std::move(operation), std::move(array), nb::borrow(self), nb::none(), nb::none())
+                .raise_error();
+          },
+          nb::arg("array"), nb::arg("name"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"),
+          nb::arg("process_set"), "Reduces one array where it lies, and waits for it: without a handle.")
       .def(
           "join",
           [](nb::handle_t<PythonRuntime> self, engine::ProcessSetId process_set) {

@@ -89,17 +89,15 @@ def allreduce_(
     """`allreduce` in place: the tensor holds the result afterwards and is returned. Read-only memory is refused."""
     if name is None:
         name = context().next_name("allreduce", process_set)
-    arrays: tuple[Any] = (tensor,)
     try:
-        adapter.allreduce(
-            arrays, arrays, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True,
+        adapter.allreduce_in_place(
+            tensor, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
         )  # fmt: skip
     except UnsupportedArray:
-        arrays = (as_buffer(tensor, writable=True),)
-        adapter.allreduce(
-            arrays, arrays, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True,
+        adapter.allreduce_in_place(
+            as_buffer(tensor, writable=True), name, op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, process_set=process_set,
         )  # fmt: skip
     return tensor
 

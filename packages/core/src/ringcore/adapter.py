@@ -40,6 +40,7 @@ __all__ = [
     "allgather",
     "allocate",
     "allreduce",
+    "allreduce_in_place",
     "alltoall",
     "as_buffer",
     "as_ringcore_error",
@@ -167,6 +168,30 @@ def allreduce(
         _ALLREDUCE, name, sources, targets, op, 0, prescale_factor, postscale_factor, set_id, priority, (), blocking,
         result, finish,
     )  # fmt: skip
+
+
+def allreduce_in_place(
+    array: Any,
+    name: str,
+    *,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """`allreduce` of one array into itself, `blocking`: the quickest there is for a small one.
+
+    Args and errors are those of `allreduce`.
+    """
+    if op < 0:
+        arrays = (array,)
+        _adasum(
+            arrays, arrays, name, prescale_factor * postscale_factor, process_set, result=None, finish=None,
+            blocking=True,
+        )  # fmt: skip
+        return
+    set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+    context().runtime.allreduce_in_place(array, name, op, prescale_factor, postscale_factor, set_id)
 
 
 def _adasum(

@@ -105,19 +105,18 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """`allreduce` in place."""
-    tensors = (tensor,)
     if name is None:
         name = name_or_next(None, "allreduce", process_set)
     try:
         if tensor.is_neg():
             raise UnsupportedArray("its memory holds the values with the other sign")
-        adapter.allreduce(
-            tensors, tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True,
+        adapter.allreduce_in_place(
+            tensor, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
         )  # fmt: skip
     except _UNSUPPORTED:
         _allreduce_copies(
-            tensors, name, in_place=True, one=True, op=op, prescale_factor=prescale_factor,
+            (tensor,), name, in_place=True, one=True, op=op, prescale_factor=prescale_factor,
             postscale_factor=postscale_factor, process_set=process_set, blocking=True,
         ).synchronize()  # fmt: skip
     return tensor
