@@ -316,6 +316,27 @@ TEST_CASE("mpi: a record in several messages is one record") {
   }
 }
 
+TEST_CASE("mpi: records that came before anybody looked, the second one in two messages") {
+  MpiPair pair;
+  const auto sender = pair.link(0);
+  const auto receiver = pair.link(1);
+  std::vector<std::byte> record(8'000);
+  for (std::size_t i = 0; i < record.size(); ++i) record[i] = stream_byte(0, 0, i);
+  for (int round = 0; round < 3; ++round) {
+    CHECK(sender->write(0, std::span(record).first(80)) == 80);
+    CHECK(sender->write(0, record) == record.size());
+    CHECK(receiver->peek(0).size() == 80);
+    receiver->consume(0, 80);
+    // Each look has one message more, once there is a receive for it.
+    for (int look = 0; look < 3 && receiver->peek(0).size() < record.size(); ++look) {
+    }
+    REQUIRE(receiver->peek(0).size() == record.size());
+    CHECK(std::memcmp(receiver->peek(0).data(), record.data(), record.size()) == 0);
+    receiver->consume(0, record.size());
+    CHECK(receiver->peek(0).empty());
+  }
+}
+
 // In processes of their own: a process that has given MPI up does so for good.
 
 TEST_CASE("mpi: a peer that computes while this rank leaves is waited for") {

@@ -78,14 +78,14 @@ class MpiLink final : public Link {
     Lane& l = lane_of(lane);
     if (l.incoming.empty()) post(l, lane);
     if (l.joined_begin < l.joined.size()) {
-      if (std::exchange(l.shown, true) && has_front(l)) join(l, lane);
+      if (std::exchange(l.shown, true) && has_next(l, lane, 0)) join(l);
       return std::span<const std::byte>(l.joined).subspan(l.joined_begin);
     }
-    if (!has_front(l)) return {};
+    if (!has_next(l, lane, 0)) return {};
     // Whoever looks again without having taken anything needs more than one message.
-    if (std::exchange(l.shown, true) && has_arrived(l, 1)) {
-      join(l, lane);
-      join(l, lane);
+    if (std::exchange(l.shown, true) && has_next(l, lane, 1)) {
+      join(l);
+      join(l);
       return l.joined;
     }
     return rest_of_front(l);
@@ -102,7 +102,7 @@ class MpiLink final : public Link {
       return;
     }
     l.front_begin += bytes;
-    if (bytes > 0 && l.front_begin == l.incoming[l.front].bytes) next_front(l, lane);
+    if (bytes > 0 && l.front_begin == l.incoming[l.front].bytes) next_front(l);
   }
 
   std::size_t read(int lane, std::span<std::byte> out) override {
@@ -148,9 +148,11 @@ class MpiLink final : public Link {
 
   bool arm() override {
     bool news = std::exchange(failed_just_now_, false);
-    for (Lane& l : *lanes_) {
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      Lane& l = lane_of(lane);
+      if (!l.incoming.empty()) catch_up(l, lane);
       // Once: what nobody takes must not keep the caller awake.
-      const bool more = !l.incoming.empty() && has_front(l) && !std::exchange(l.noticed, true);
+      const bool more = !l.incoming.empty() && has_arrived(l, 0) && !std::exchange(l.noticed, true);
       const bool room = l.full && arrived(l.outgoing[l.next_out]);
       if (room) l.full = false;
       news = news || more || room;
@@ -177,6 +179,7 @@ class MpiLink final : public Link {
     bool full = false;  // the last write found no free slot
     std::vector<Slot> incoming;  // empty until somebody looks
     std::size_t front = 0;
+    std::size_t unposted = 0;  // slots before the front that no receive has been posted for again
     std::size_t front_begin = 0;  // bytes of the front message that were consumed
     std::vector<std::byte> joined;  // messages that were put together because one of them was not enough
     std::size_t joined_begin = 0;
@@ -283,29 +286,43 @@ class MpiLink final : public Link {
     }
   }
 
+  // What is put off until nothing arrives, so that it is not in the way of what does.
+  void catch_up(Lane& l, int lane) {
+    for (; l.unposted > 0; --l.unposted) {
+      receive(l.incoming[(l.front + l.incoming.size() - l.unposted) % l.incoming.size()], lane);
+    }
+    for (Slot& slot : l.outgoing) arrived(slot);
+  }
+
   bool has_arrived(Lane& l, std::size_t ahead) {
+    if (ahead + l.unposted >= l.incoming.size()) return false;
     Slot& slot = l.incoming[(l.front + ahead) % l.incoming.size()];
     return arrived(slot) && slot.bytes > 0;
   }
-  bool has_front(Lane& l) { return has_arrived(l, 0); }
+  // For who can go on only with that message: without it there is time for what was put off.
+  bool has_next(Lane& l, int lane, std::size_t ahead) {
+    if (has_arrived(l, ahead)) return true;
+    catch_up(l, lane);
+    return false;
+  }
 
   std::span<const std::byte> rest_of_front(const Lane& l) const {
     const Slot& slot = l.incoming[l.front];
     return std::span(slot.memory).first(slot.bytes).subspan(l.front_begin);
   }
 
-  void next_front(Lane& l, int lane) {
-    receive(l.incoming[l.front], lane);
+  void next_front(Lane& l) {
+    ++l.unposted;
     l.front = (l.front + 1) % l.incoming.size();
     l.front_begin = 0;
     l.noticed = false;
   }
 
-  void join(Lane& l, int lane) {
+  void join(Lane& l) {
     l.joined.erase(l.joined.begin(), l.joined.begin() + static_cast<std::ptrdiff_t>(std::exchange(l.joined_begin, 0)));
     const std::span<const std::byte> rest = rest_of_front(l);
     l.joined.insert(l.joined.end(), rest.begin(), rest.end());
-    next_front(l, lane);
+    next_front(l);
   }
 
   // Whether messages are still on their way.
