@@ -205,6 +205,9 @@ class Runtime:
         Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits for it where `blocking`.
         """
 
+    def allreduce_in_place(self, array: object, name: str, op: int, prescale: float, postscale: float, process_set: int) -> None:
+        """Reduces one array where it lies, and waits for it: without a handle."""
+
     def join(self, process_set: int) -> Handle: ...
 
     def check(self) -> None:
