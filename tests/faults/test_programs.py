@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -61,29 +62,33 @@ def is_interrupted() -> dict:
     tensor = np.ones(3, np.float32)
     ringcore.allreduce(tensor, name="imports what it needs")
     interrupted = False
+    in_place = "IN_PLACE" in os.environ
+    call = ringcore.allreduce_ if in_place else ringcore.allreduce
+    inside = adapter.allreduce_in_place if in_place else adapter.allreduce
 
     def mark_when_inside() -> None:
         main = threading.main_thread().ident
-        while sys._current_frames()[main].f_code is not adapter.allreduce.__code__:
+        while sys._current_frames()[main].f_code is not inside.__code__:
             time.sleep(0.001)
         mark("waiting")
 
     if ringcore.rank() == 1:
         await_mark("interrupted", 0)
         # The interrupted rank has contributed: nobody else is harmed.
-        ringcore.allreduce(tensor, name="waits")
+        call(tensor, name="waits")
     else:
         try:
             threading.Thread(target=mark_when_inside).start()
-            ringcore.allreduce(tensor, name="waits")
+            call(tensor, name="waits")
         except KeyboardInterrupt:
             interrupted = True
             mark("interrupted")
     return {"interrupted": interrupted, "after": float(ringcore.allreduce(tensor, op=ringcore.Sum, name="after")[0])}
 
 
-def test_ctrl_c_ends_a_wait_and_the_job_goes_on(tmp_path: Path) -> None:
-    with ranks.started(is_interrupted, 2, tmp_path) as job:
+@pytest.mark.parametrize("env", [{}, {"IN_PLACE": "1"}], ids=["", "in place"])
+def test_ctrl_c_ends_a_wait_and_the_job_goes_on(tmp_path: Path, env: dict[str, str]) -> None:
+    with ranks.started(is_interrupted, 2, tmp_path, env=env) as job:
         job.await_mark("waiting", 0)
         job.signal(0, signal.SIGINT)
         outcomes = job.wait()
