@@ -37,7 +37,7 @@ def accuracy(example: str, ranks: int) -> float:
         command.append(f"--devices={ranks}")
     variables = {"OMP_NUM_THREADS": "1", "KERAS_BACKEND": BACKEND, "JAX_ENABLE_X64": "1"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **variables}
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **variables}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = re.findall(rf"accuracy (0\.\d+) on {ranks} ranks", done.stdout)

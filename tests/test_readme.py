@@ -33,7 +33,7 @@ for value in (batches[0][0], model.weight):
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_it_fits_and_shows_the_essential_first() -> None:

@@ -70,10 +70,10 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     elif transport == "hosts":
         with namespaces(2, sshd=False) as hosts:
             place = place_ranks(hosts, directory, each=2)
-            results = ranks.run(run_cases, size, directory, adapter, **place, limit_s=60)
+            results = ranks.run(run_cases, size, directory, adapter, **place)
     else:
         env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS.get(adapter, {})) if "gpu" in adapter else {})}
-        results = ranks.run(run_cases, size, directory, adapter, env=env, limit_s=100)
+        results = ranks.run(run_cases, size, directory, adapter, env=env)
     for rank, result in enumerate(results):
         if transport == "hosts":
             expected = ["shm" if peer // 2 == rank // 2 else "tcp" for peer in range(size)]

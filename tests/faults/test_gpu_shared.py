@@ -10,10 +10,7 @@ import ringcore
 from support import ranks
 from support.gpu import sharing_environ
 
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif("RINGCORE_TEST_GPUS" in os.environ, reason="only the double can hold a stream back"),
-]
+pytestmark = pytest.mark.skipif("RINGCORE_TEST_GPUS" in os.environ, reason="only the double can hold a stream back")
 
 
 def let_wait() -> dict:

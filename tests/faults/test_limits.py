@@ -53,7 +53,7 @@ def test_a_dev_shm_of_one_mebibyte_does_not_matter(transport: str) -> None:
     command = [*RINGRUN, "-np", "3", sys.executable, "-c", SUM]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, "sh", *command],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
         env={**clean_environ(), "RINGCORE_TRANSPORT": transport},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

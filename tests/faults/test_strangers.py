@@ -81,7 +81,7 @@ def knocks_with_the_wrong_key(wrong: str) -> dict:
         intruder = subprocess.run(
             [sys.executable, "-c", "import ringcore; ringcore.init()"],
             env={**os.environ, "RINGCORE_KEY_FILE": wrong},
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         found = {"code": intruder.returncode, "said": intruder.stderr}
     ringcore.init()

@@ -16,7 +16,7 @@ needs_cuda = pytest.mark.skipif(NVCC is None, reason="CUDA's compiler is not ins
 
 
 def _run(*command: str | Path) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

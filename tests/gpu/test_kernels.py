@@ -63,7 +63,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     command = [compiler, "-std=c++20", "-O1", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
     done = subprocess.run(
         [*command, "-o", folder / "kernels.so", folder / "kernels.cpp"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(folder / "kernels.so"))

@@ -143,7 +143,7 @@ def test_a_communicator_of_a_job_that_mpi_has_not_launched(tmp_path: Path) -> No
     path = only_packages(["ringcore", "nanobind_backend", "horovod"], tmp_path)
     command = [*RINGRUN, "-np", "2", str(mpi.programs / "python"), str(tmp_path / "script.py")]
     environ = {**clean_environ(), **mpi.environ(), "PYTHONPATH": str(path)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     said = sorted(line.partition("> ")[2] for line in done.stdout.splitlines())
     assert said[:2] == ["DONE None"] * 2, done.stdout + done.stderr
     why = "a job of some of the 2 ranks, or of all in another order, takes MPI and mpi4py (ringrun has started this"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes import clean_environ
+from support.processes import LIMIT_S, clean_environ
 from support.ranks import TESTS, write_program
 
 # Kept between runs, like the other environments of the build.
@@ -59,7 +59,7 @@ class Mpi:
         directory: Path,
         *args: Any,
         env: Mapping[str, str] | None = None,
-        limit_s: float = 60.0,
+        limit_s: float = LIMIT_S,
         with_mpi4py: bool = False,
         packages: Sequence[str] = RINGCORE,
         fails: bool = False,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes import clean_environ, eventually
+from support.processes import LIMIT_S, clean_environ, eventually
 
 _HEAD = """
 import json, os, signal, subprocess, sys, threading, time
@@ -29,6 +29,9 @@ from pathlib import Path
 
 # mpiexec does not set it.
 os.environ.setdefault("RANK", os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", ""))
+
+import faulthandler
+faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 import numpy as np
 import ringcore
@@ -42,6 +45,7 @@ if __name__ == "__main__":
         json.dump(outcome, file)
     os.rename("new." + os.environ["RANK"], "result." + os.environ["RANK"])
 """
+_SHOW_STACKS = signal.SIGUSR2
 TESTS = Path(__file__).parents[1]
 
 
@@ -92,7 +96,7 @@ class Ranks:
             assert ended is None, f"rank {rank} ended with {ended} before {name!r}:\n{self._read('stderr', rank)}"
             return False
 
-        eventually(lambda: all(reached(rank) for rank in ranks), f"ranks {ranks} come to {name!r}", 60.0)
+        eventually(lambda: all(reached(rank) for rank in ranks), f"ranks {ranks} come to {name!r}", LIMIT_S)
 
     def pause(self, rank: int, seconds: float) -> None:
         """Stop a rank for a while, so that it neither computes nor answers."""
@@ -104,18 +108,28 @@ class Ranks:
 
     def await_end(self, *ranks: int) -> None:
         """Wait until these ranks have ended; what they said is in the outcomes of `wait`."""
-        eventually(lambda: all(self._processes[rank].poll() is not None for rank in ranks), f"ranks {ranks} end", 60.0)
+        eventually(
+            lambda: all(self._processes[rank].poll() is not None for rank in ranks), f"ranks {ranks} end", LIMIT_S
+        )
 
-    def wait(self, limit_s: float = 60.0) -> list[Outcome]:
+    def wait(self, limit_s: float = LIMIT_S) -> list[Outcome]:
         """Wait until all ranks have ended; fails, with what they said, if one has not at the limit."""
         deadline = time.monotonic() + limit_s
         for rank, process in enumerate(self._processes):
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
+                self._show_stacks()
                 said = "\n".join(f"rank {r}: {self._read('stderr', r)}" for r in range(len(self._processes)))
                 raise AssertionError(f"rank {rank} still runs after {limit_s:g} s\n{said}") from None
         return [self._outcome(rank) for rank in range(len(self._processes))]
+
+    def _show_stacks(self) -> None:
+        """Let the ranks that still run say where they are, each in its stderr."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(_SHOW_STACKS)
+        time.sleep(1)  # a rank that does not answer is not waited for
 
     def _outcome(self, rank: int) -> Outcome:
         path = self._directory / f"result.{rank}"
@@ -185,7 +199,7 @@ def run(
     *args: Any,
     env: Mapping[str, str] | None = None,
     wrap: Callable[[int, list[str]], list[str]] = lambda _, command: command,
-    limit_s: float = 60.0,
+    limit_s: float = LIMIT_S,
 ) -> list[Any]:
     """Run a function on ranks that must all end well.
 

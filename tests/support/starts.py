@@ -25,7 +25,7 @@ def start(worker: Path, folder: Path, ranks: int, *cases: str, **variables: str)
     """Run cases of a worker, one after the other."""
     command = [sys.executable, "-m", "ringcore", "run", "-np", str(ranks), sys.executable, str(worker), str(folder)]
     return subprocess.run(
-        [*command, *cases], capture_output=True, text=True, timeout=110, check=False,
+        [*command, *cases], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("script.py")
 
 def start(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command], capture_output=True, text=True, timeout=110, check=False,
+        [*command], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )  # fmt: skip
 

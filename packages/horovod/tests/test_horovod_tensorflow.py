@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 def start(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command], capture_output=True, text=True, timeout=110, check=False,
+        [*command], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **variables},
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ JOBS = pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "shm"), (
 
 
 def run(function, size: int, folder: Path, *args, **env: str) -> list:
-    return ranks.run(function, size, folder, *args, env={"JAX_PLATFORMS": "cpu", **env}, limit_s=100)
+    return ranks.run(function, size, folder, *args, env={"JAX_PLATFORMS": "cpu", **env})
 
 
 def every_collective_on_every_dtype() -> list:

@@ -183,7 +183,7 @@ def test_a_killed_rank_is_a_typed_error_out_of_fit(backend: str, tmp_path: Path)
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = [process.communicate(timeout=170)[0] for process in processes]
+    said = [process.communicate(timeout=300)[0] for process in processes]
     assert processes[0].returncode == 0, said[0]
     found = json.loads((tmp_path / "lost.0.json").read_text())
     assert found["type"] == "PeerLostError", found

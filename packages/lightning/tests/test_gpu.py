@@ -18,7 +18,7 @@ ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 def run(command: list[str], **variables: str) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=110, check=False, stdin=subprocess.DEVNULL,
+        command, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
         env={**ENVIRON, **variables},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -159,7 +159,7 @@ def test_a_signal_to_the_launcher_reaches_the_ranks(
     with ringrun.started("-np", "2", name) as process:
         ranks = pids.wait(2)
         process.send_signal(number)
-        stdout, _ = process.communicate(timeout=30)
+        stdout, _ = process.communicate(timeout=300)
     assert process.returncode == code
     assert sorted(stdout.splitlines()) == [f"[{rank}]<stdout> got {int(number)}" for rank in (0, 1)]
     assert not any(map(is_alive, ranks.values()))
