@@ -242,7 +242,7 @@ ringcore_memory* allocate(std::size_t bytes, void** data) {
 }
 
 void copy(void* to, const void* from, std::size_t bytes) {
-  transport::stream_to_peer(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  transport::copy_to_peer(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 }
 
 }  // namespace

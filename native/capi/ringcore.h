@@ -119,7 +119,7 @@ typedef struct {
    * where that brings nothing: for few bytes, with ranks on other hosts, without shared memory. To be freed, also after
    * the engine has ended; to get as many bytes again costs nothing then. */
   ringcore_memory* (*allocate)(size_t bytes, void** data);
-  /* memcpy into such memory, past the caches: nobody reads it before it is reduced. */
+  /* memcpy into such memory, past the caches where that is quicker: nobody reads it before it is reduced. */
   void (*copy)(void* to, const void* from, size_t bytes);
 
   /* On GPUs `done` tells that the operation was launched. What `stream` is given after this call runs behind it.

@@ -70,11 +70,7 @@ std::size_t RingProducer::write(std::span<const std::byte> bytes) {
     const std::size_t piece = std::min({free, rest, kWrittenPieceBytes});
     if (piece == 0) break;
     std::byte* to = data_ + (tail_ & (capacity_ - 1));
-    if (piece >= kStreamingBytes) {
-      stream_to_peer(to, bytes.data() + taken, piece);
-    } else {
-      std::memcpy(to, bytes.data() + taken, piece);
-    }
+    copy_to_peer(to, bytes.data() + taken, piece);
     tail_ += piece;
     taken += piece;
     Index(shared_->tail).store(tail_);

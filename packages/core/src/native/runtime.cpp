@@ -359,9 +359,10 @@ void register_runtime(nb::module_& module) {
           throw UnsupportedArray("not of the target's dtype and number of elements");
         }
         const nb::gil_scoped_release released;
-        transport::stream_to_peer(to.data, from.data, bytes);
+        transport::copy_to_peer(to.data, from.data, bytes);
       },
-      nb::arg("source"), nb::arg("target"), "Copies an array past the caches into memory that is reduced later.");
+      nb::arg("source"), nb::arg("target"),
+      "Copies an array into memory that is reduced later, past the caches where that is quicker.");
   nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
       .def("done", &PythonHandle::done, nb::arg("timeout_s") = 0.0,
            "Whether it has ended, successfully or not, so that `synchronize` will not block; within `timeout_s` from "

@@ -140,7 +140,9 @@ def capi() -> int:
     """
 
 def copy(source: object, target: object) -> None:
-    """Copies an array past the caches into memory that is reduced later."""
+    """
+    Copies an array into memory that is reduced later, past the caches where that is quicker.
+    """
 
 class Handle:
     """A submitted operation, or a group of them."""

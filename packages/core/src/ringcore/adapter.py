@@ -105,7 +105,8 @@ _REDUCESCATTER: int = _native.COLLECTIVES["reducescatter"]
 _ALLTOALL: int = _native.COLLECTIVES["alltoall"]
 _BARRIER: int = _native.COLLECTIVES["barrier"]
 
-# copy(source, target): arrays of one dtype and number of elements, past the caches, into memory that is reduced later.
+# copy(source, target): arrays of one dtype and number of elements, into memory that is reduced later, past the caches
+# where that is quicker.
 # `UnsupportedArray` for arrays that the engine does not take.
 copy = _native.copy
 
