@@ -60,6 +60,7 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
     if (peer != nullptr) send(*peer, header, rest);
   }
   eager_ = {operation, &set};
+  set.unflushed = false;  // the buckets are empty, and its place in the log is not to be taken twice
   eager_sources_.assign(set.peers.size(), nullptr);
   eager_sources_[set.self] = operation->input;
   eager_record_bytes_.assign(set.peers.size(), 0);

@@ -111,6 +111,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (operation->join) {
     operation->submitted_at = clock_.now();
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
+    if (eager_.operation != nullptr) leave_eager();
     set.join = operation;
     if (operation->on_done) ++untold_;
     broadcast(set.id, {.type = RecordType::kJoin, .process_set = set.id}, {});
@@ -176,8 +177,6 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
 
 void Engine::wanted(Operation& operation, bool only_thread) {
   if (operation.done() || operation.join || failure_ != nullptr || left_) return;
-  // Alone under way by the short cut, in no bucket, at a position of the log that is not to be taken twice.
-  if (eager_.operation.get() == &operation) return;
   ProcessSet& set = *sets_.at(operation.process_set);
   if (!set.unflushed) return;
   set.unflushed = false;

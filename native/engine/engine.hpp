@@ -177,8 +177,8 @@ class Engine {
   std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why
   bool left_ = false;
   Nanoseconds last_tend_ = 0;
-  std::size_t library_bytes_ = 0;  // under way when it was last looked
-  Nanoseconds patience_ = 0;       // a peer that has sent nothing for this long is lost
+  std::uint64_t library_ended_ = 0;  // when it was last looked
+  Nanoseconds patience_ = 0;         // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;
   std::vector<std::shared_ptr<Operation>> completed_;
   int untold_ = 0;

@@ -222,6 +222,7 @@ void Execution::fail(bool leaving) {
   for (Lane& lane : lanes_) {
     for (std::unique_ptr<Task>& task : lane.tasks) {
       if (task->run == nullptr || !task->run->in_use()) continue;
+      task->run->abandon();
       for (const auto& operation : task->operations) {
         (operation->whole == nullptr ? *operation : *operation->whole).in_use = true;
       }

@@ -82,8 +82,12 @@ class Execution {
   void fail(bool leaving);
   // Whether a run that has begun can go on only with this member.
   bool waits_for(int member) const;
-  // Of what libraries (MPI, NCCL) carry out at the moment.
-  std::size_t library_bytes() const;
+  // What libraries (MPI) carry out at the moment, and how often they have ended something.
+  struct LibraryWork {
+    std::size_t bytes = 0;
+    std::uint64_t ended = 0;
+  };
+  LibraryWork library_work() const;
   // What a running operation waits for, for error messages; empty when none runs.
   std::string describe_running() const;
 
@@ -162,6 +166,7 @@ class Execution {
   std::array<Lane, transport::kLaneCount> lanes_;
   std::array<Memory, transport::kLaneCount> private_fusion_;
   std::uint64_t next_run_ = 0;
+  std::uint64_t library_ended_ = 0;
   std::vector<std::shared_ptr<Operation>> done_;
 
   // GPUs.

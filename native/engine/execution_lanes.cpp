@@ -144,14 +144,14 @@ bool Execution::waits_for(int member) const {
   });
 }
 
-std::size_t Execution::library_bytes() const {
-  std::size_t bytes = 0;
+Execution::LibraryWork Execution::library_work() const {
+  LibraryWork work{.ended = library_ended_};
   for (const Lane& lane : lanes_) {
     for (const std::unique_ptr<Task>& task : lane.tasks) {
-      if (task->run != nullptr && task->choice.backend != nullptr) bytes += task->bytes;
+      if (task->run != nullptr && task->choice.backend != nullptr) work.bytes += task->run_bytes;
     }
   }
-  return bytes;
+  return work;
 }
 
 std::string Execution::describe_running() const {

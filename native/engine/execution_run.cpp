@@ -238,6 +238,7 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
   // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
   if (!topology_.single_host()) query.registered = query.inputs_ready = false;
   task.choice = chooser_.choose(query, task.lane);
+  task.run_bytes = query.bytes;
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);
   operands.final_scale = final_scale(descriptor, size());
@@ -266,6 +267,7 @@ void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands oper
 }
 
 void Execution::finish(Task& task) {
+  if (task.choice.backend != nullptr) ++library_ended_;
   const Descriptor& descriptor = task.descriptor();
   const Nanoseconds ran_at = clock_.now();
   if (task.packed != nullptr && !task.sliced) {

@@ -26,6 +26,7 @@ struct Execution::Task {
   int lane = 0;
   std::uint32_t id = 0;
   std::size_t bytes = 0;
+  std::size_t run_bytes = 0;  // of what the run is about, all ranks' parts together
   Memory work;  // for data that cannot lie in an operation's own memory
   Memory scratch;
   std::byte* packed = nullptr;  // where the tensors were packed

@@ -24,7 +24,7 @@ constexpr Nanoseconds kGatherBurst = kMillisecond;
 constexpr Nanoseconds kShortestNap = 50'000;
 // A thread that drives for others looks up after so many turns: at the clock, and whether somebody waits for the engine.
 constexpr int kTurns = 64;
-// How often a caller that holds a lock of its own looks whether a small operation has ended: about 20 us.
+// How often a caller that holds a lock of its own looks at its peers, all together, for a small operation: about 20 us.
 constexpr int kLooks = 200;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
@@ -35,6 +35,14 @@ std::vector<transport::Link*> present_links(const Engine& engine) {
     if (link != nullptr) links.push_back(link.get());
   }
   return links;
+}
+
+// Libraries that carry messages may have locks of their own, which others hold while they wait for the caller's: they are
+// not called under it.
+int looks_at(const std::vector<transport::Link*>& links) {
+  if (std::any_of(links.begin(), links.end(), [](const transport::Link* link) { return link->has_messages(); }))
+    return 0;
+  return std::max(1, kLooks / std::max(1, static_cast<int>(links.size())));
 }
 
 }  // namespace
@@ -81,6 +89,7 @@ class Runtime::EngineLock {
 Runtime::Runtime(RuntimeConfig config)
     : engine_(std::move(config.engine), config.settings, clock_),
       links_(present_links(engine_)),
+      looks_(looks_at(links_)),
       driver_waiter_(config.local_ranks > transport::usable_cores() ? config.spin * kYieldFactor : config.spin,
                      config.local_ranks > transport::usable_cores()),
       thread_waiter_(0, false) {
@@ -114,24 +123,30 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation, const Interrup
   int turns = 0;
   while (turns < kTurns && engine_.progress()) ++turns;
   const bool more = turns == kTurns;
-  // The progress thread has gone to sleep when nothing waited for room.
-  if (armed_ &&
-      (more || std::any_of(links_.begin(), links_.end(), [](transport::Link* link) { return link->blocked(); }))) {
+  // Whoever drives has gone to sleep when nothing waited for room.
+  if (more ||
+      (armed_ && std::any_of(links_.begin(), links_.end(), [](transport::Link* link) { return link->blocked(); }))) {
     disarm();
+    (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
+  } else if (!armed_ && !gathering_ && engine_.busy()) {
+    thread_waiter_.wake();
   }
-  if (!armed_ && (more || !gathering_) && engine_.busy()) thread_waiter_.wake();
 }
 
 Runtime::Tried Runtime::try_run(const std::shared_ptr<Operation>& operation, bool alone) {
+  const Descriptor& descriptor = operation->descriptor;
+  if (looks_ == 0 || descriptor.on_device || descriptor.is_group() || operation->bytes() > kMaxPayloadBytes) {
+    return Tried::kNotSubmitted;
+  }
   operation->awaited = true;
   operation->only_thread = note_thread() && alone;
   const EngineLock lock(*this, std::try_to_lock);
-  if (!lock) return Tried::kBusy;
+  if (!lock) return Tried::kNotSubmitted;
   check_running();
+  engine_.submit(operation);
   if (armed_) disarm();
   ++drives_;
-  engine_.submit(operation);
-  for (int look = 0; look < kLooks && engine_.in_short_cut(); ++look) {
+  for (int look = 0; look < looks_ && engine_.in_short_cut() && contenders_ == 0; ++look) {
     if (!engine_.progress() && !driver_waiter_.look_again()) break;
   }
   if (!operation->done()) return Tried::kSubmitted;
@@ -169,6 +184,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
   const Nanoseconds begin = clock_.now();
   Nanoseconds tended = begin;
   Nanoseconds asked = begin;
+  int turns = 0;
   while (!ended()) {
     const bool moved = engine_.progress();
     if (moved) waiter.active();
@@ -182,7 +198,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       continue;
     }
     if (now - begin >= limit || stopped_) break;
-    if (moved) continue;
+    if (moved && (contenders_ == 0 || ++turns % kTurns != 0)) continue;
     if (now - asked >= kInterruptInterval && interrupted) {
       asked = now;
       lock.unlock();
@@ -195,7 +211,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       std::this_thread::yield();
       lock.lock();
     }
-    if (waiter.stay_awake(now)) continue;
+    if (moved || waiter.stay_awake(now)) continue;
     if (arm()) continue;
     const Nanoseconds nap =
         longest_nap(true, std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()}));
@@ -241,7 +257,8 @@ void Runtime::progress_loop() {
   std::uint64_t seen_submits = 0;
   Nanoseconds tended = 0;
   while (!stopped_) {
-    if (contenders_ > 0) std::this_thread::yield();
+    // A mutex goes to whoever asks first, and that would be this thread again.
+    for (int turn = 0; turn < kTurns && contenders_ > 0; ++turn) std::this_thread::yield();
     std::vector<pollfd> wait_set = thread_waiter_.wait_set({});
     Nanoseconds limit = kQuietTick;
     {
@@ -279,6 +296,12 @@ void Runtime::progress_loop() {
       } else if (waiters_ == 0 && engine_.busy()) {
         seen_drives = drives_;
         continue;
+      }
+      // Calls that never have to wait look at no timer.
+      if (const Nanoseconds now = clock_.now(); now - tended >= engine_.tend_interval()) {
+        tended = now;
+        engine_.tend(false);
+        collect_attention();
       }
       seen_drives = drives_;
       seen_submits = submits_;

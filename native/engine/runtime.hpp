@@ -46,9 +46,9 @@ class Runtime {
   // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
   void run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone = true);
   // The first moment of `run`, for callers that hold a lock of their own (Python's) and would rather keep it than give it
-  // away for an operation of a microsecond. Never waits for another thread. Go on with `run` when the engine was busy,
-  // with `wait` when the operation was submitted.
-  enum class Tried : std::uint8_t { kBusy, kSubmitted, kDone };
+  // away for an operation of a microsecond. Never waits for another thread. Go on with `run` when the operation was not
+  // submitted, because it is not so small or the engine was busy, and with `wait` when it was.
+  enum class Tried : std::uint8_t { kNotSubmitted, kSubmitted, kDone };
   Tried try_run(const std::shared_ptr<Operation>& operation, bool alone);
   // Waits until it is done or `limit` has passed; true when it is done.
   static constexpr Nanoseconds kForever = INT64_MAX;
@@ -100,6 +100,7 @@ class Runtime {
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
   Engine engine_;
   std::vector<transport::Link*> links_;
+  const int looks_;  // of `try_run`
   bool armed_ = false;  // peers ring when they write
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`

@@ -45,15 +45,22 @@ void Engine::tend(bool idle) {
 // Heartbeats go behind the data that a library has on the same wire, which may take longer than a peer may be silent.
 void Engine::tend_patience(Nanoseconds now) {
   std::size_t bytes = 0;
-  for (const auto& [id, set] : sets_) bytes += set->execution.library_bytes();
-  if (bytes < library_bytes_) {
-    // Their collective has ended, and so they were there; what stood behind it has yet to come.
+  std::uint64_t ended = 0;
+  for (const auto& [id, set] : sets_) {
+    const Execution::LibraryWork work = set->execution.library_work();
+    bytes += work.bytes;
+    ended += work.ended;
+  }
+  if (ended != library_ended_) {
+    // The others were there, and what stood behind the data has yet to come.
     for (const auto& peer : peers_) {
       if (peer != nullptr) peer->last_heard = now;
     }
   }
-  library_bytes_ = bytes;
-  patience_ = settings_.heartbeat + static_cast<Nanoseconds>(static_cast<double>(bytes) * kNanosecondsPerLibraryByte);
+  library_ended_ = ended;
+  const auto slow = static_cast<Nanoseconds>(static_cast<double>(bytes) * kNanosecondsPerLibraryByte);
+  // A lost rank is the better explanation than an operation that takes too long.
+  patience_ = std::max(settings_.heartbeat, std::min(settings_.heartbeat + slow, settings_.timeout / 2));
 }
 
 void Engine::tend_links(Nanoseconds now, bool idle) {

@@ -54,6 +54,7 @@ class MpiRun final : public Run {
   }
   bool done() const override { return done_; }
   bool in_use() const override { return started_ && !done_; }
+  void abandon() override { MpiWorld::abandon(); }
   // MPI does not tell for whom it waits.
   bool waits_for(Rank rank) const override { return !done_ && rank != world_->rank(); }
   std::string waiting_for() const override { return "MPI to end its " + std::string(name_of(collective_)); }

@@ -47,6 +47,8 @@ class Run {
 
   // Whether somebody else may read and write the operands even after it has been dropped: then they must stay.
   virtual bool in_use() const { return false; }
+  // It is in use, the job has failed, and nobody will ask for it again.
+  virtual void abandon() {}
 
   // From now on notes when each step ends; for the timeline. Without steps of its own there is nothing to note.
   virtual void time_steps(const Clock&) {}

@@ -25,6 +25,7 @@ struct Meeting {
   };
   const int ranks;
   std::function<void()> before_sum = [] {};  // by the rank that comes last
+  std::function<void()> after_sum = [] {};
   std::mutex mutex;  // Guards: lanes' operands and arrived.
   std::array<Lane, transport::kLaneCount> lanes;
   std::atomic<int> runs = 0;
@@ -58,6 +59,7 @@ class MeetingRun final : public plan::Run {
     lane_.operands.clear();
     lane_.arrived = 0;
     ++lane_.rounds;
+    meeting_.after_sum();
     return true;
   }
   bool done() const override { return started_ && lane_.rounds != round_; }
@@ -144,12 +146,16 @@ TEST_CASE("chooser: what is not to be tried is not tried") {
 TEST_CASE("chooser: a rank is not lost while a library holds it for longer than it may be silent") {
   const auto meeting = std::make_shared<Meeting>(2);
   ClusterOptions options{.ranks = 2};
-  options.settings.heartbeat = 500 * kMillisecond;
+  const Nanoseconds heartbeat = options.settings.heartbeat = kSecond;
   const SteadyClock clock;
-  meeting->before_sum = [&, silence = 3 * options.settings.heartbeat]() mutable {
-    for (const Nanoseconds begin = clock.now(); clock.now() - begin < silence;) std::this_thread::yield();
-    silence = 0;
+  const auto once_silent_for = [&clock](Nanoseconds silence) {
+    return [&clock, silence]() mutable {
+      for (const Nanoseconds begin = clock.now(); clock.now() - begin < silence;) std::this_thread::yield();
+      silence = 0;
+    };
   };
+  meeting->before_sum = once_silent_for(2 * heartbeat);
+  meeting->after_sum = once_silent_for(heartbeat / 2);  // the heartbeat does not come at once
   options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
     backends.push_back(std::make_unique<MeetingBackend>(meeting));

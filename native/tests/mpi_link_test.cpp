@@ -337,6 +337,20 @@ TEST_CASE("mpi: records that came before anybody looked, the second one in two m
   }
 }
 
+TEST_CASE("mpi: what comes after all receives were used is noticed before a nap") {
+  MpiPair pair;
+  const auto sender = pair.link(0);
+  const auto receiver = pair.link(1);
+  CHECK(receiver->peek(1).empty());  // posts the receives
+  const std::vector<std::byte> message(64);
+  for (int i = 0; i < 5; ++i) CHECK(sender->write(1, message) == message.size());
+  for (int i = 0; i < 4; ++i) {
+    CHECK(receiver->peek(1).size() == message.size());
+    receiver->consume(1, message.size());
+  }
+  CHECK(receiver->arm());  // posts them again
+}
+
 // In processes of their own: a process that has given MPI up does so for good.
 
 TEST_CASE("mpi: a peer that computes while this rank leaves is waited for") {

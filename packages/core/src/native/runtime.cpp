@@ -260,7 +260,7 @@ bool PythonHandle::wait(double timeout_s) {
 void PythonHandle::raise_error() {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   if (operation_->error != nullptr) {
-    memory_.reset();
+    if (!operation_->in_use) memory_.reset();
     throw *operation_->error;
   }
   if (const engine::OnDevice* tensor = on_device(); tensor != nullptr) return enter_stream(*tensor);
@@ -326,7 +326,7 @@ void run(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation, 
   const engine::Runtime::Tried tried = runtime.try_run(operation, alone);
   if (tried == engine::Runtime::Tried::kDone) return;
   const nb::gil_scoped_release released;
-  if (tried == engine::Runtime::Tried::kBusy) {
+  if (tried == engine::Runtime::Tried::kNotSubmitted) {
     runtime.run(operation, python_interrupted, alone);
   } else {
     runtime.wait(*operation, engine::Runtime::kForever, python_interrupted, alone);
