@@ -264,6 +264,12 @@ void Runtime::progress_loop() {
     {
       EngineLock lock(*this);
       gathering_ = false;
+      // Calls that never have to wait look at no timer.
+      if (const Nanoseconds now = clock_.now(); now - tended >= engine_.tend_interval()) {
+        tended = now;
+        engine_.tend(false);
+        collect_attention();
+      }
       // On behalf of those who are told when their operations end, until another thread waits and drives anyway.
       if (waiters_ == 0 && engine_.has_untold()) {
         drive([this] { return !engine_.has_untold() || waiters_ > 1; }, kForever, {}, lock);
@@ -296,12 +302,6 @@ void Runtime::progress_loop() {
       } else if (waiters_ == 0 && engine_.busy()) {
         seen_drives = drives_;
         continue;
-      }
-      // Calls that never have to wait look at no timer.
-      if (const Nanoseconds now = clock_.now(); now - tended >= engine_.tend_interval()) {
-        tended = now;
-        engine_.tend(false);
-        collect_attention();
       }
       seen_drives = drives_;
       seen_submits = submits_;
