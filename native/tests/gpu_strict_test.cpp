@@ -101,7 +101,7 @@ TEST_CASE("gpu: the host does not wait for the GPU where tensors go through its 
 TEST_CASE("gpu: a GPU that fails ends every operation with an error, on the GPU and in the host") {
   use_double();
   Cluster cluster({.ranks = 2});
-  const std::vector<float> ones(10, 1);  // outlives the streams that copy it
+  static const std::vector<float> ones(10, 1);  // a stream that was let go at the end may copy it later
   std::vector<std::unique_ptr<Framework>> frameworks(2);
   std::atomic<int> launched = 0;
   cluster.run([&](Rank rank) {
