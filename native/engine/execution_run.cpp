@@ -267,7 +267,7 @@ void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands oper
 }
 
 void Execution::finish(Task& task) {
-  if (task.choice.backend != nullptr) ++library_ended_;
+  if (task.choice.plan == nullptr) ++library_ended_;
   const Descriptor& descriptor = task.descriptor();
   const Nanoseconds ran_at = clock_.now();
   if (task.packed != nullptr && !task.sliced) {
