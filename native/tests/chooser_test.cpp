@@ -90,6 +90,16 @@ class MeetingBackend final : public plan::Backend {
   double seconds_;
 };
 
+ClusterOptions with_library(const std::shared_ptr<Meeting>& meeting) {
+  ClusterOptions options{.ranks = meeting->ranks};
+  options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
+    std::vector<std::unique_ptr<plan::Backend>> backends;
+    backends.push_back(std::make_unique<MeetingBackend>(meeting));
+    return backends;
+  };
+  return options;
+}
+
 plan::Chooser chooser_with(double predicted_seconds) {
   std::vector<std::unique_ptr<plan::Backend>> backends;
   backends.push_back(std::make_unique<MeetingBackend>(std::make_shared<Meeting>(2), predicted_seconds));
@@ -145,7 +155,7 @@ TEST_CASE("chooser: what is not to be tried is not tried") {
 
 TEST_CASE("chooser: a rank is not lost while a library holds it for longer than it may be silent") {
   const auto meeting = std::make_shared<Meeting>(2);
-  ClusterOptions options{.ranks = 2};
+  ClusterOptions options = with_library(meeting);
   const Nanoseconds heartbeat = options.settings.heartbeat = kSecond;
   const SteadyClock clock;
   const auto once_silent_for = [&clock](Nanoseconds silence) {
@@ -156,11 +166,6 @@ TEST_CASE("chooser: a rank is not lost while a library holds it for longer than 
   };
   meeting->before_sum = once_silent_for(2 * heartbeat);
   meeting->after_sum = once_silent_for(heartbeat / 2);  // the heartbeat does not come at once
-  options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
-    std::vector<std::unique_ptr<plan::Backend>> backends;
-    backends.push_back(std::make_unique<MeetingBackend>(meeting));
-    return backends;
-  };
   Cluster cluster(std::move(options));
   cluster.run([&](Rank rank) {
     std::vector<float> values(4'000'000);
@@ -179,13 +184,7 @@ TEST_CASE("chooser: a rank is not lost while a library holds it for longer than 
 TEST_CASE("chooser: ranks agree, and every run of a trial has the right result") {
   for (const int ranks : {2, 3}) {
     const auto meeting = std::make_shared<Meeting>(ranks);
-    ClusterOptions options{.ranks = ranks};
-    options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
-      std::vector<std::unique_ptr<plan::Backend>> backends;
-      backends.push_back(std::make_unique<MeetingBackend>(meeting));
-      return backends;
-    };
-    Cluster cluster(std::move(options));
+    Cluster cluster(with_library(meeting));
     cluster.run([&](Rank rank) {
       std::vector<float> input(40'000);
       std::vector<float> values(input.size());
