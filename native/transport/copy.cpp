@@ -79,7 +79,7 @@ void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
     _mm_sfence();  // streaming stores are ordered with nothing else
   }
 #endif
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace ringcore::transport

@@ -22,7 +22,7 @@ inline void copy_to_peer(std::byte* to, const std::byte* from, std::size_t bytes
   // Shorter copies disappear in the store buffer, which hides what they cost.
   constexpr std::size_t kShort = std::size_t{1} << 10;
   if (bytes >= kShort && is_streamed(bytes)) return stream(to, from, bytes);
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace ringcore::transport
