@@ -38,6 +38,7 @@ struct Cell {
   std::uint32_t written_at = 0;
   std::map<int, std::uint32_t> readers;  // thread -> its clock
   int unsent = 0;                        // transfers of it that their receivers have not taken
+  std::map<int, std::uint32_t> taken;    // thread that has received it -> its clock then
 };
 
 struct Message {
@@ -237,6 +238,7 @@ class Execution {
     merge(clock, message.clock);
     if (message.signal) return true;
     --message.source->unsent;
+    message.source->taken[thread] = clock[thread];
     const ChunkRef& target = step.targets.front();
     const std::uint32_t like = step.sources.empty() ? target.chunk : step.sources.front().chunk;
     if (plan_.collective != Collective::kAlltoall && message.value.chunk != static_cast<int>(like)) {
@@ -316,10 +318,20 @@ class Execution {
     for (const auto& [reader, at] : cell.readers) {
       if (clock[reader] < at) flaw(rank, channel, "it writes memory that may still be read");
     }
+    if (ref.rank != rank) check_sent(rank, channel, clock, cell);
+    cell.taken.clear();
     cell.value = std::move(value);
     cell.writer = thread;
     cell.written_at = clock[thread];
     cell.readers.clear();
+  }
+
+  // A posted transfer reads its chunk later, when the link takes it, and nothing tells other ranks of that but its arrival.
+  // The chunk's own rank waits for it by itself.
+  void check_sent(Rank rank, int channel, const Clock& clock, const Cell& cell) const {
+    bool sent = cell.unsent == 0;
+    for (const auto& [receiver, at] : cell.taken) sent = sent && clock[receiver] >= at;
+    if (!sent) flaw(rank, channel, "it writes another rank's memory that may still have to be sent");
   }
 
   void check_ended() const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "plan/builder.hpp"
 #include "plan/cost.hpp"
 #include "plan/generators.hpp"
 #include "plan/layout.hpp"
@@ -203,6 +204,52 @@ TEST_CASE("the verifier refuses plans with one planted mistake") {
   MESSAGE(planted << " mistakes planted");
   CHECK(planted > 2000);
   CHECK(missed == 0);
+}
+
+TEST_CASE("the verifier refuses a one-sided write that overtakes a posted transfer") {
+  // Rank 1 writes its chunk into rank 0's memory, which rank 0 sends to rank 2, and then writes it once more.
+  const Topology topology{.host_of = {0, 0, 0}};
+  const PlanRequest request{.collective = Collective::kBroadcast, .topology = &topology, .root = 1};
+  const auto written_again_after = [&](Rank told_by) {
+    Builder builder("test", request, 1);
+    builder.plan().one_sided = true;
+    const ChunkRef own{1, Buffer::kData, 0};
+    const ChunkRef remote{0, Buffer::kData, 0};
+    builder.signal(0, 1);
+    builder.wait(0, 1);
+    builder.send(0, 2, 0);
+    builder.recv(2, 0, 0);
+    builder.signal(told_by, 1);
+    builder.wait(1, 0);
+    builder.reduce(1, {own}, {remote}, false);
+    builder.signal(1, 0);
+    builder.wait(1, told_by);
+    builder.reduce(1, {own}, {remote}, false);
+    builder.signal(1, 0);
+    builder.wait(0, 1);
+    return verify(builder.plan(), topology);
+  };
+  // Who takes the transfer knows that it was sent.
+  CHECK(written_again_after(2) == std::nullopt);
+  // Who has posted it does not.
+  const auto flaw = written_again_after(0);
+  REQUIRE(flaw);
+  CHECK(flaw->find("rank 1, channel 0, step 4: it writes another rank's memory that may still have to be sent") !=
+        std::string::npos);
+}
+
+TEST_CASE("the verifier waits with a rank's own write until a posted transfer is sent") {
+  // The same by a receive of the chunk's own rank, which the executor holds back.
+  const Topology topology{.host_of = {0, 0, 0}};
+  const PlanRequest request{.collective = Collective::kBroadcast, .topology = &topology, .root = 1};
+  Builder builder("test", request, 1);
+  for (int time = 0; time < 2; ++time) {
+    builder.send(1, 0, 0);
+    builder.recv(0, 1, 0);
+    if (time == 0) builder.send(0, 2, 0);
+  }
+  builder.recv(2, 0, 0);
+  CHECK(verify(builder.plan(), topology) == std::nullopt);
 }
 
 TEST_CASE("a ring sends 2 (R - 1) / R of the data, and takes the time of its closed form") {
