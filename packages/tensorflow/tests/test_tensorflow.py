@@ -38,7 +38,7 @@ def run(folder: Path, cases: list[str], ranks: int, **variables: str) -> dict[st
 
 CASES = [
     "gradients", "control_flow", "many_in_flight", "large", "retracing", "side_effects", "saved_model", "training",
-    "tapes", "aggregation", "slices", "two_threads", "places", "batch_norm", "mistakes",
+    "tapes", "aggregation", "slices", "two_threads", "places", "batch_norm", "sessions", "mistakes",
 ]  # fmt: skip
 
 
@@ -124,6 +124,11 @@ def test_graphs_look_up_ranks_when_they_run(results: dict[str, Any]) -> None:
 def test_batch_normalisation_over_all_ranks(results: dict[str, Any]) -> None:
     for found in results["batch_norm"]:
         assert max(found.values()) < ROUNDING, found
+
+
+def test_a_session_gets_what_the_root_has(results: dict[str, Any]) -> None:
+    for found in results["sessions"]:
+        assert found == dict.fromkeys(found, True)
 
 
 def test_mistakes_are_explained(results: dict[str, Any]) -> None:

@@ -477,6 +477,26 @@ def batch_norm() -> dict[str, Any]:
 
 
 @case
+def sessions() -> dict[str, Any]:
+    """A graph as TensorFlow 1 has it: only what a session is asked for runs."""
+    me, root = ring.rank(), ring.size() - 1
+    found = {}
+    for kind, use_resource in (("resource", True), ("reference", False)):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            variables = [
+                tf.compat.v1.get_variable(f"v{i}", initializer=tf.fill([3], me + 10.0 * i), use_resource=use_resource)
+                for i in range(3)
+            ]
+            session.run(tf.compat.v1.global_variables_initializer())
+            result = ring.broadcast_(variables[0], root)
+            found[f"{kind} result"] = session.run(tf.identity(result)).tolist() == [root] * 3
+            session.run(ring.broadcast_variables(variables[1:], root))
+            expected = [[root + 10.0 * i] * 3 for i in range(3)]
+            found[f"{kind} variables"] = [value.tolist() for value in session.run(variables)] == expected
+    return found
+
+
+@case
 def mistakes() -> dict[str, Any]:
     me = ring.rank()
     found: dict[str, str] = {}

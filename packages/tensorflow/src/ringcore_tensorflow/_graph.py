@@ -22,6 +22,15 @@ def gradient_of(op: str) -> Callable[[_Function], _Function]:
     return cast(Callable[[_Function], _Function], tf.RegisterGradient(op))
 
 
+def runs_in_session() -> bool:
+    """Whether the graph that is being made is one for a session, which runs what it is asked for and nothing else.
+
+    In a `tf.function` what has side effects runs, and in the order in which it was written.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return not tf.executing_eagerly() and graph.experimental_acd_manager is None
+
+
 def run_independently(result: Any) -> None:
     """Let the op that gave a result run though nobody uses it, as the other ranks count on it, but in no fixed order.
 

@@ -16,7 +16,7 @@ from ringcore._context import ProcessSet, global_process_set, process_set_id_of
 from ringcore._operations import Average, Sum
 from ringcore.adapter import DTYPE_CODES, ReduceOp, as_ringcore_error
 
-from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently
+from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently, runs_in_session
 from ringcore_tensorflow._shim import ops
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.naming import Mode, key_of, key_of_gradient
@@ -263,9 +263,14 @@ def _gradient_of_broadcast(node: Any, gradient: tf.Tensor) -> list[Any]:
 def broadcast_(
     variable: tf.Variable, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tf.Variable:
-    """Give a variable the root's value."""
-    variable.assign(broadcast(variable, root_rank, name=name, process_set=process_set))
-    return variable
+    """Give a variable the root's value.
+
+    Returns:
+        The variable. In a graph that a session runs it is a view of the variable whose reads come after the broadcast:
+        there nothing else orders them.
+    """
+    assigned = variable.assign(broadcast(variable, root_rank, name=name, process_set=process_set))
+    return assigned if runs_in_session() else variable
 
 
 @as_written
