@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 HERE = Path(__file__).parent
 
@@ -41,6 +45,19 @@ def test_a_script_with_fit_runs_as_it_is(tmp_path: Path) -> None:
     assert "the warm-up is done" in done.stdout
     files = {"found", "found.best.keras", *(f"found.epoch-{epoch}.keras" for epoch in (1, 2, 3))}
     assert {path.name for path in tmp_path.iterdir()} == files
+
+
+@pytest.fixture(scope="module")
+def differences(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank found, by case: one start of the ranks serves all."""
+    path = tmp_path_factory.mktemp("differences") / "found"
+    done = on_two_ranks("differences_tensorflow.py", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(Path(f"{path}.{rank}").read_text()) for rank in range(2)]
+
+
+def test_what_a_session_broadcasts_is_the_roots(differences: list[dict[str, Any]]) -> None:
+    assert [found["broadcasts_in_a_session"] for found in differences] == [[1.0] * 3] * 2
 
 
 def test_what_has_no_counterpart_says_what_to_write() -> None:

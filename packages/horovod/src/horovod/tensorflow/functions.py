@@ -20,10 +20,10 @@ __all__ = [
 
 def broadcast_variables(
     variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
-) -> None:
+) -> Any:
     """`ringcore_tensorflow.broadcast_variables`."""
     del inplace
-    ring.broadcast_variables(variables, root_rank, process_set=process_set)
+    return ring.broadcast_variables(variables, root_rank, process_set=process_set)
 
 
 def broadcast_object(

@@ -202,11 +202,12 @@ def broadcast(
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Give variables the root's values."""
-    return [
+    """Give variables the root's values, and return these."""
+    given = [
         ring.broadcast_(variable, root_rank, name=None if name is None else f"{name}.{i}", process_set=process_set)
         for i, variable in enumerate(variables)
     ]
+    return [tf.convert_to_tensor(variable) for variable in given]
 
 
 def reducescatter(
