@@ -34,7 +34,16 @@ from ringcore._operations import Adasum, Average, Max, Min, Product, Sum, poll, 
 from ringcore._version import __version__
 from ringcore.adapter import Handle
 
-from ringcore_torch._differentiable import allgather, allreduce, alltoall, broadcast, grouped_allreduce, reducescatter
+from ringcore_torch._differentiable import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
 from ringcore_torch._operations import (
     allgather_async,
     allreduce_,
@@ -45,12 +54,10 @@ from ringcore_torch._operations import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    grouped_reducescatter,
     grouped_reducescatter_async,
     join,
     reducescatter_async,

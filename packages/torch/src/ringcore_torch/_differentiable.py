@@ -1,7 +1,8 @@
 """The blocking collectives with gradients: what autograd records of them, and sends back through the ranks.
 
 The loss of the job is the sum of the losses of its ranks. A tensor that went to several ranks has a part in each of
-them, so that its gradient is the sum of what those ranks send back.
+them, so that its gradient is the sum of what those ranks send back. All ranks ask for the gradients of the same
+collectives, in the same order.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from ringcore import InvalidArgument
 from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum, name_or_next
+from ringcore._operations import Average, name_or_next
 from ringcore.adapter import ReduceOp
 
 from ringcore_torch import _operations as plain
+from ringcore_torch._linear import Allgather, Allreduce, Alltoall, Broadcast, LinearMap, Reducescatter
 from ringcore_torch.compression import Compression, Compressor
 
 
@@ -26,90 +28,34 @@ def _tracked(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-class _Allreduce(torch.autograd.Function):
+class _Recorded(torch.autograd.Function):
+    """A linear map in autograd's graph. Its gradient is recorded as well: it has derivatives, too.
+
+    The anchor, an output without elements, leads from a gradient to what it is the gradient of. Without it a rank whose
+    loss is linear would leave out of its second derivatives what the others wait for.
+    """
+
     @staticmethod
-    def forward(ctx: Any, name: str, options: dict[str, Any], *tensors: torch.Tensor) -> Any:
-        ctx.name, ctx.options = name, options
-        if len(tensors) == 1:
-            return plain.allreduce(tensors[0], name=name, **options)
-        return tuple(plain.grouped_allreduce(tensors, name=name, **options))
+    def forward(ctx: Any, linear_map: LinearMap, _: torch.Tensor | None, *tensors: torch.Tensor) -> Any:
+        anchor = tensors[0].new_empty(0)
+        ctx.linear_map = linear_map
+        ctx.save_for_backward(anchor)
+        return *linear_map.run(tensors), anchor
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        op = ctx.options.get("op", Average)
-        if op not in (Average, Sum):
-            raise InvalidArgument(f"allreduce '{ctx.name}' with op={op.name} has no gradient; use op=Sum or op=Average")
-        name = f"{ctx.name}.gradient"
-        if len(grads) == 1:
-            return None, None, plain.allreduce(grads[0], name=name, **ctx.options)
-        return None, None, *plain.grouped_allreduce(grads, name=name, **ctx.options)
+        anchor = ctx.saved_tensors[0] if torch.is_grad_enabled() else None
+        return None, None, *_run(ctx.linear_map.transposed(), grads[:-1], anchor)
 
 
-class _Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str, process_set: ProcessSet, tensor: torch.Tensor) -> torch.Tensor:
-        handle = plain.allgather_async(tensor, name=name, process_set=process_set)
-        result: torch.Tensor = handle.synchronize()
-        rows = handle.rows()
-        me = process_set.rank()
-        ctx.name, ctx.process_set, ctx.shape = name, process_set, tensor.shape
-        ctx.begin, ctx.rows = sum(rows[:me]), rows[me]
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        total = plain.allreduce(grad, op=Sum, name=f"{ctx.name}.gradient", process_set=ctx.process_set)
-        return None, None, total[ctx.begin : ctx.begin + ctx.rows].reshape(ctx.shape)
-
-
-class _Broadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str, root_rank: int, process_set: ProcessSet, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.name, ctx.process_set = name, process_set
-        ctx.is_root = process_set.ranks[process_set.rank()] == root_rank
-        return plain.broadcast(tensor, root_rank, name=name, process_set=process_set)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        total = plain.allreduce(grad, op=Sum, name=f"{ctx.name}.gradient", process_set=ctx.process_set)
-        return None, None, None, total if ctx.is_root else torch.zeros_like(total)
-
-
-class _Alltoall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str, splits: Any, process_set: ProcessSet, tensor: torch.Tensor) -> Any:
-        handle = plain.alltoall_async(tensor, splits, name=name, process_set=process_set)
-        result = handle.synchronize()
-        ctx.name, ctx.process_set = name, process_set
-        ctx.received = list(handle.rows())
-        if splits is None:
-            return result
-        ctx.mark_non_differentiable(result[1])
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
-        back = plain.alltoall(grad, ctx.received, name=f"{ctx.name}.gradient", process_set=ctx.process_set)
-        return None, None, None, back[0]
-
-
-class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str, options: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-        ctx.name, ctx.options = name, options
-        return plain.reducescatter(tensor, name=name, **options)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        op, process_set = ctx.options.get("op", Average), ctx.options.get("process_set", global_process_set)
-        if op not in (Average, Sum):
-            raise InvalidArgument(
-                f"reducescatter '{ctx.name}' with op={op.name} has no gradient; use op=Sum or op=Average"
-            )
-        factor = ctx.options.get("prescale_factor", 1.0) * ctx.options.get("postscale_factor", 1.0)
-        if op is Average:
-            factor /= process_set.size()
-        return None, None, plain.allgather(grad, name=f"{ctx.name}.gradient", process_set=process_set) * factor
+def _run(
+    linear_map: LinearMap, tensors: Sequence[torch.Tensor], anchor: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    if anchor is None and not _tracked(*tensors):
+        return linear_map.run(tensors)
+    results: list[torch.Tensor]
+    *results, _ = _Recorded.apply(linear_map, anchor, *tensors)  # type: ignore[no-untyped-call]
+    return results
 
 
 def allreduce(
@@ -133,7 +79,7 @@ def allreduce(
     if not _tracked(compressed):
         return compression.decompress(plain.allreduce(compressed, op=op, name=name, **options), context)
     name = name_or_next(name, "allreduce", options.get("process_set"))
-    result = _Allreduce.apply(name, {"op": op, **options}, compressed)  # type: ignore[no-untyped-call]
+    (result,) = _run(Allreduce(name, op, **options), [compressed])
     return compression.decompress(result, context)
 
 
@@ -148,14 +94,9 @@ def grouped_allreduce(
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
+    name = name_or_next(name, "grouped_allreduce", options.get("process_set"))
     pairs = [compression.compress(tensor) for tensor in tensors]
-    compressed = [tensor for tensor, _ in pairs]
-    if not _tracked(*compressed):
-        results = plain.grouped_allreduce(compressed, op=op, name=name, **options)
-    else:
-        base = name_or_next(name, "grouped_allreduce", options.get("process_set"))
-        result = _Allreduce.apply(base, {"op": op, **options}, *compressed)  # type: ignore[no-untyped-call]
-        results = list(result) if len(compressed) > 1 else [result]
+    results = _run(Allreduce(name, op, **options), [tensor for tensor, _ in pairs])
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(results, pairs, strict=True)]
 
 
@@ -167,21 +108,24 @@ def allgather(
     Raises:
         MismatchError: Dtypes or other dimensions differ. On every rank.
     """
-    if not _tracked(tensor):
-        return plain.allgather(tensor, name=name, process_set=process_set)
-    name = name_or_next(name, "allgather", process_set)
-    result: torch.Tensor = _Allgather.apply(name, process_set, tensor)  # type: ignore[no-untyped-call]
+    (result,) = _run(Allgather(name_or_next(name, "allgather", process_set), process_set), [tensor])
     return result
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """`allgather` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    return _run(Allgather(name_or_next(name, "grouped_allgather", process_set), process_set), tensors)
 
 
 def broadcast(
     tensor: torch.Tensor, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """A new tensor with the root's values. See `plain.broadcast`."""
-    if not _tracked(tensor):
-        return plain.broadcast(tensor, root_rank, name=name, process_set=process_set)
-    name = name_or_next(name, "broadcast", process_set)
-    result: torch.Tensor = _Broadcast.apply(name, root_rank, process_set, tensor)  # type: ignore[no-untyped-call]
+    (result,) = _run(Broadcast(name_or_next(name, "broadcast", process_set), root_rank, process_set), [tensor])
     return result
 
 
@@ -193,17 +137,25 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send `splits[r]` rows to each rank r and receive theirs. See `plain.alltoall`."""
-    if not _tracked(tensor):
-        return plain.alltoall(tensor, splits, name=name, process_set=process_set)
-    return _Alltoall.apply(name_or_next(name, "alltoall", process_set), splits, process_set, tensor)  # type: ignore[no-untyped-call]
+    linear_map = Alltoall(name_or_next(name, "alltoall", process_set), splits, process_set)
+    (result,) = _run(linear_map, [tensor])
+    return result if splits is None else (result, torch.tensor(linear_map.received, dtype=torch.int32, device="cpu"))
 
 
 def reducescatter(
     tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
 ) -> torch.Tensor:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
-    if not _tracked(tensor):
-        return plain.reducescatter(tensor, op=op, name=name, **options)
     name = name_or_next(name, "reducescatter", options.get("process_set"))
-    result: torch.Tensor = _Reducescatter.apply(name, {"op": op, **options}, tensor)  # type: ignore[no-untyped-call]
+    (result,) = _run(Reducescatter(name, op, **options), [tensor])
     return result
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor], *, op: ReduceOp = Average, name: str | None = None, **options: Any
+) -> list[torch.Tensor]:
+    """`reducescatter` of several tensors that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    name = name_or_next(name, "grouped_reducescatter", options.get("process_set"))
+    return _run(Reducescatter(name, op, **options), tensors)

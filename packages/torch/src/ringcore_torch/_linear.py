@@ -1,0 +1,191 @@
+"""The collectives as linear maps: each knows its transpose, which is what its gradients go through.
+
+Seen over all ranks a collective takes one long vector, of all their inputs, to another one. A gradient with regard to
+the sum of all ranks' losses goes through the transposed matrix, and that is a collective again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from ringcore import InvalidArgument
+from ringcore._context import ProcessSet, global_process_set
+from ringcore._operations import Average, Sum
+from ringcore.adapter import ReduceOp
+
+from ringcore_torch import _operations as plain
+
+
+class LinearMap(Protocol):
+    """A collective on one tensor, or on several as a group."""
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results, without anything recorded."""
+
+    def transposed(self) -> LinearMap:
+        """What gradients of the results go through; after `run`, whose shapes it may need."""
+
+
+def _check_differentiable(what: str, name: str, op: ReduceOp) -> None:
+    if op not in (Average, Sum):
+        raise InvalidArgument(f"{what} '{name}' with op={op.name} has no gradient; use op=Sum or op=Average")
+
+
+class Allreduce:
+    """A symmetric matrix: its own transpose."""
+
+    def __init__(self, name: str, op: ReduceOp, **options: Any) -> None:
+        self._name, self._op, self._options = name, op, options
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        if len(tensors) == 1:
+            return [plain.allreduce(tensors[0], name=self._name, op=self._op, **self._options)]
+        return plain.grouped_allreduce(tensors, name=self._name, op=self._op, **self._options)
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        _check_differentiable("allreduce", self._name, self._op)
+        return Allreduce(f"{self._name}.gradient", self._op, **self._options)
+
+
+class Allgather:
+    """All ranks' rows, times a factor."""
+
+    def __init__(self, name: str, process_set: ProcessSet, factor: float = 1.0) -> None:
+        self._name, self._process_set, self._factor = name, process_set, factor
+        self._rows: list[Sequence[int]] = []
+        self._shapes: list[torch.Size] = []
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        handle = plain.grouped_allgather_async(tensors, name=self._name, process_set=self._process_set)
+        results = handle.synchronize()
+        self._rows = [handle.rows(i) for i in range(len(tensors))]
+        self._shapes = [tensor.shape for tensor in tensors]
+        return results if self._factor == 1.0 else [result * self._factor for result in results]
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        return _OwnRows(f"{self._name}.gradient", self._process_set, self._factor, self._rows, self._shapes)
+
+
+class _OwnRows:
+    """This rank's rows of the sums over all ranks: the transpose of an allgather."""
+
+    def __init__(
+        self,
+        name: str,
+        process_set: ProcessSet,
+        factor: float,
+        rows: Sequence[Sequence[int]],
+        shapes: Sequence[torch.Size],
+    ) -> None:
+        self._name, self._process_set, self._factor = name, process_set, factor
+        self._rows, self._shapes = rows, shapes
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        totals = plain.grouped_allreduce(
+            tensors, op=Sum, name=self._name, postscale_factor=self._factor, process_set=self._process_set
+        )
+        me = self._process_set.rank()
+        return [
+            total[sum(rows[:me]) : sum(rows[: me + 1])].reshape(shape)
+            for total, rows, shape in zip(totals, self._rows, self._shapes, strict=True)
+        ]
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        return Allgather(f"{self._name}.gradient", self._process_set, self._factor)
+
+
+class Broadcast:
+    """The root's values for everybody."""
+
+    def __init__(self, name: str, root_rank: int, process_set: ProcessSet) -> None:
+        self._name, self._root_rank, self._process_set = name, root_rank, process_set
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        (tensor,) = tensors
+        return [plain.broadcast(tensor, self._root_rank, name=self._name, process_set=self._process_set)]
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        return _SumAtRoot(f"{self._name}.gradient", self._root_rank, self._process_set)
+
+
+class _SumAtRoot:
+    """The sum over all ranks at the root, and zeros elsewhere: the transpose of a broadcast."""
+
+    def __init__(self, name: str, root_rank: int, process_set: ProcessSet) -> None:
+        self._name, self._root_rank, self._process_set = name, root_rank, process_set
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        (tensor,) = tensors
+        total = plain.allreduce(tensor, op=Sum, name=self._name, process_set=self._process_set)
+        is_root = self._process_set.ranks[self._process_set.rank()] == self._root_rank
+        return [total if is_root else total.zero_()]
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        return Broadcast(f"{self._name}.gradient", self._root_rank, self._process_set)
+
+
+class Alltoall:
+    """Rows for each rank.
+
+    Attributes:
+        received: How many came from each rank; after `run`.
+    """
+
+    def __init__(self, name: str, splits: torch.Tensor | Sequence[int] | None, process_set: ProcessSet) -> None:
+        self._name, self._splits, self._process_set = name, splits, process_set
+        self.received: list[int] = []
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        (tensor,) = tensors
+        handle = plain.alltoall_async(tensor, self._splits, name=self._name, process_set=self._process_set)
+        result = handle.synchronize()
+        self.received = list(handle.rows())
+        return [result if self._splits is None else result[0]]
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        return Alltoall(f"{self._name}.gradient", self.received, self._process_set)
+
+
+class Reducescatter:
+    """This rank's share of the rows of a reduction."""
+
+    def __init__(
+        self,
+        name: str,
+        op: ReduceOp,
+        *,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        self._name, self._op, self._process_set = name, op, process_set
+        self._prescale_factor, self._postscale_factor = prescale_factor, postscale_factor
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `LinearMap`."""
+        return plain.grouped_reducescatter(
+            tensors, op=self._op, name=self._name, prescale_factor=self._prescale_factor,
+            postscale_factor=self._postscale_factor, process_set=self._process_set,
+        )  # fmt: skip
+
+    def transposed(self) -> LinearMap:
+        """See `LinearMap`."""
+        _check_differentiable("reducescatter", self._name, self._op)
+        factor = self._prescale_factor * self._postscale_factor
+        if self._op is Average:
+            factor /= self._process_set.size()
+        return Allgather(f"{self._name}.gradient", self._process_set, factor)
