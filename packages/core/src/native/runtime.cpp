@@ -41,6 +41,11 @@ using engine::Operation;
 // (rank, kind, descriptors, the peer's segment or -1)
 using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int>;
 
+// Whether nobody reads or writes the operation's memory any more.
+bool is_let_go(const Operation& operation) {
+  return operation.done() && !operation.in_use && engine::has_landed(operation);
+}
+
 // How often this process has been forked off: what was made before belongs to the parent.
 int forks = 0;
 
@@ -104,9 +109,8 @@ class PythonRuntime {
 
   void free_abandoned() {
     if (abandoned_.empty()) return;
-    const auto running = std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) {
-      return item.first->done() && !item.first->in_use && engine::has_landed(*item.first);
-    });
+    const auto running =
+        std::partition(abandoned_.begin(), abandoned_.end(), [](const auto& item) { return is_let_go(*item.first); });
     // What is freed may drop other handles, which come here again: it is freed last.
     const std::vector<Abandoned> ended(std::move_iterator(abandoned_.begin()), std::move_iterator(running));
     abandoned_.erase(abandoned_.begin(), running);
@@ -196,10 +200,11 @@ class PythonHandle {
     return result;
   }
 
-  const Operation& part(std::size_t index) const {
+  const Operation& part(std::size_t index) const { return *shared_part(index); }
+  const std::shared_ptr<Operation>& shared_part(std::size_t index) const {
     if (!operation_->done()) throw Error(ErrorKind::kInvalidArgument, "the operation has not ended; wait for it first");
-    if (operation_->parts.empty() && index == 0) return *operation_;
-    return *operation_->parts.at(index);
+    if (operation_->parts.empty() && index == 0) return operation_;
+    return operation_->parts.at(index);
   }
   const std::string& name() const { return operation_->descriptor.name; }
   Rank last_joined() const { return operation_->last_joined; }
@@ -211,6 +216,25 @@ class PythonHandle {
       handle.finish_ = nb::none();  // once
     }
     return handle.result_;
+  }
+
+  // For Python's garbage collector: a result may refer to its handle. What the engine still uses is not shown to it:
+  // the engine's hold on that is no reference of Python's, and it may not be cleared.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    const auto& handle = *nb::inst_ptr<PythonHandle>(self);
+    Py_VISIT(handle.result_.ptr());
+    Py_VISIT(handle.finish_.ptr());
+    if (is_let_go(*handle.operation_)) Py_VISIT(handle.memory_.ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    auto& handle = *nb::inst_ptr<PythonHandle>(self);
+    handle.result_ = nb::none();
+    handle.finish_ = nb::none();
+    if (is_let_go(*handle.operation_)) handle.memory_ = nb::none();
+    return 0;
   }
 
  private:
@@ -333,10 +357,19 @@ void run(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation, 
   }
 }
 
-nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(nb::handle_t<PythonHandle> self, std::size_t index) {
-  const Operation& operation = nb::cast<const PythonHandle&>(self).part(index);
-  return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(operation.result.data(), {operation.result.size()}, self);
+// Keeps the operation's memory, not the handle: the handle keeps what is made of the view.
+nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(const PythonHandle& handle, std::size_t index) {
+  using Owner = std::shared_ptr<const Operation>;
+  auto owner = std::make_unique<Owner>(handle.shared_part(index));
+  const engine::Memory& result = (*owner)->result;
+  const nb::capsule keeper(owner.get(), [](void* shared) noexcept { delete static_cast<Owner*>(shared); });
+  owner.release();
+  return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(result.data(), {result.size()}, keeper);
 }
+
+PyType_Slot handle_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonHandle::traverse)},
+                              {Py_tp_clear, reinterpret_cast<void*>(&PythonHandle::clear)},
+                              {0, nullptr}};
 
 }  // namespace
 
@@ -363,7 +396,7 @@ void register_runtime(nb::module_& module) {
       },
       nb::arg("source"), nb::arg("target"),
       "Copies an array into memory that is reduced later, past the caches where that is quicker.");
-  nb::class_<PythonHandle>(module, "Handle", "A submitted operation, or a group of them.")
+  nb::class_<PythonHandle>(module, "Handle", nb::type_slots(handle_slots), "A submitted operation, or a group of them.")
       .def("done", &PythonHandle::done, nb::arg("timeout_s") = 0.0,
            "Whether it has ended, successfully or not, so that `synchronize` will not block; within `timeout_s` from "
            "now.")

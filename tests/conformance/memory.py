@@ -1,0 +1,108 @@
+"""What calls leave behind of memory, descriptors and threads: nothing. Nothing here knows a framework."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.adapters import Adapter
+
+# Bytes of a tensor -> how many calls are counted. A small one goes the short way where it is waited for at once, and
+# into a bucket with others where it is not; a large one is an operation of its own.
+SIZES = {"small": (64, 10_000), "bucketed": (16 << 10, 1_000), "large": (2 << 20, 128)}
+VERBS = (
+    "allreduce", "allreduce_", "grouped_allreduce", "grouped_allreduce_", "allgather", "grouped_allgather",
+    "broadcast", "broadcast_", "reducescatter", "grouped_reducescatter", "alltoall",
+)  # fmt: skip
+# Calls under way at once.
+_TOGETHER = 8
+# The names come again, as those of a training loop do; nobody knows when an operation that was dropped is done.
+_NAMES = 256
+# What comes and goes is less than one in four of the calls would leave: an operation takes some 1,000 bytes, and of
+# large results the rank's share of a reducescatter is the smallest.
+_ALLOWED_BYTES = 200
+_ALLOWED_SHARE = 1 / 12
+
+_LIBC = ctypes.CDLL(None)
+Way = Callable[[Any, str, list[Any], Iterator[str]], object]
+
+
+def grown(adapter: Adapter, verb: str, size: str) -> dict[str, int]:
+    """How much more this process holds after so many calls, beyond what is allowed; nothing is collected meanwhile."""
+    nbytes, count = SIZES[size]
+    tensors = [adapter.tensor(np.ones(nbytes // 4, np.float32)) for _ in range(_TOGETHER)]
+    ways = [
+        way
+        for way in (_at_once, _waited, _polled, _dropped)
+        if way is not _polled or hasattr(adapter.collectives, "poll")
+    ]
+    names = itertools.cycle(f"memory.{verb}.{size}.{index}" for index in range(_NAMES))
+
+    def call(times: int) -> None:
+        for way in ways:
+            for _ in range(max(1, times // len(ways) // _TOGETHER)):
+                way(adapter.collectives, verb, tensors, names)
+        adapter.collectives.barrier()
+
+    call(max(count // 8, 8 * _TOGETHER))
+    before = _held()
+    call(count)
+    grown = {what: held - before[what] for what, held in _held().items()}
+    return {**grown, "bytes": grown["bytes"] - count * (_ALLOWED_BYTES + int(nbytes * _ALLOWED_SHARE))}
+
+
+def has(adapter: Adapter, verb: str) -> bool:
+    """Whether the adapter has the verb, at once and to be waited for."""
+    return hasattr(adapter.collectives, verb) and hasattr(adapter.collectives, _starting(verb))
+
+
+def _starting(verb: str) -> str:
+    return verb[:-1] + "_async_" if verb.endswith("_") else verb + "_async"
+
+
+def _arguments(verb: str, tensor: Any) -> tuple[Any, ...]:
+    if verb.startswith("grouped"):
+        return ([tensor],)
+    return (tensor, 0) if verb.startswith("broadcast") else (tensor,)
+
+
+def _at_once(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> None:
+    for tensor in tensors:
+        getattr(collectives, verb)(*_arguments(verb, tensor), name=next(names))
+
+
+def _started(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> list[Any]:
+    start = getattr(collectives, _starting(verb))
+    return [start(*_arguments(verb, tensor), name=next(names)) for tensor in tensors]
+
+
+def _waited(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> None:
+    for handle in reversed(_started(collectives, verb, tensors, names)):
+        collectives.synchronize(handle)
+
+
+def _polled(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> None:
+    for handle in _started(collectives, verb, tensors, names):
+        while not collectives.poll(handle):
+            pass
+
+
+def _dropped(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> None:
+    # The last one is waited for: more would be under way at once than a loop has.
+    collectives.synchronize(_started(collectives, verb, tensors, names)[-1])
+
+
+def _held() -> dict[str, int]:
+    _LIBC.malloc_trim(0)  # what was freed is not held
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        "bytes": int(status["VmRSS"].split()[0]) << 10,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": int(status["Threads"]),
+    }

@@ -1,0 +1,67 @@
+"""Calls leave nothing behind, in any adapter: written once, in the way of the suite beside this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+
+from conformance.memory import SIZES, VERBS
+from conformance.test_conformance import INSTALLED
+
+
+def call_again_and_again(adapter_name: str) -> dict:
+    import gc
+
+    from conformance.adapters import load
+    from conformance.memory import SIZES, VERBS, grown, has
+
+    ringcore.init()
+    adapter = load(adapter_name)
+    gc.disable()  # what it would have to find is held for too long
+    return {f"{verb}-{size}": grown(adapter, verb, size) for verb in VERBS if has(adapter, verb) for size in SIZES}
+
+
+JOBS = [(name, "shm") for name in INSTALLED if name in ("numpy", "torch")] + [("numpy", "tcp")]
+
+
+# One start of the ranks serves all verbs.
+@pytest.fixture(scope="module", params=JOBS, ids="-".join)
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    adapter, transport = request.param
+    directory = tmp_path_factory.mktemp(f"{adapter}-{transport}")
+    results = ranks.run(call_again_and_again, 2, directory, adapter, env={"RINGCORE_TRANSPORT": transport})
+    assert "allreduce-small" in results[0]
+    return results
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("verb", VERBS)
+def test_calls_leave_nothing_behind(reports: list[dict], verb: str, size: str) -> None:
+    for rank, report in enumerate(reports):
+        for what, excess in report.get(f"{verb}-{size}", {}).items():
+            assert excess <= 0, f"rank {rank}: {excess} {what} too many after {SIZES[size][1]} times {verb}"
+
+
+def results_that_know_their_handles() -> bool:
+    import gc
+    import weakref
+
+    class Array(np.ndarray):
+        pass
+
+    ringcore.init()
+    array = np.ones(3, np.float32).view(Array)
+    array.handle = ringcore.allreduce_async_(array)
+    ringcore.synchronize(array.handle)
+    known = weakref.ref(array)
+    del array
+    gc.collect()
+    return known() is None
+
+
+def test_a_result_that_refers_to_its_handle_is_collected(tmp_path: Path) -> None:
+    assert ranks.run(results_that_know_their_handles, 2, tmp_path) == [True] * 2
