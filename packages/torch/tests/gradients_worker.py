@@ -56,7 +56,7 @@ def _same_rows() -> dict[str, Function]:
     size = ring.size()
     factors = {"prescale_factor": 0.5, "postscale_factor": 3.0}
     return {
-        "allreduce average": lambda x: ring.allreduce(x),
+        "allreduce average": ring.allreduce,
         "allreduce sum": lambda x: ring.allreduce(x, op=ring.Sum, **factors),
         "grouped_allreduce": lambda x: _flat(ring.grouped_allreduce([x, x[:2] * x[1:]], op=ring.Sum, **factors)),
         **{f"broadcast {root}": lambda x, root=root: ring.broadcast(x, root) for root in range(size)},
@@ -71,7 +71,7 @@ def _same_rows() -> dict[str, Function]:
 def _other_rows() -> dict[str, Function]:
     """Functions of another number of rows on every rank, of none on rank 0."""
     return {
-        "allgather": lambda x: ring.allgather(x),
+        "allgather": ring.allgather,
         "grouped_allgather": lambda x: _flat(ring.grouped_allgather([x, 2 * x.sum()])),
     }
 
