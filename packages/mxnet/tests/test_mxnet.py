@@ -37,8 +37,8 @@ def run(folder: Path, cases: list[str], ranks: int, **variables: str) -> dict[st
 
 
 CASES = [
-    "layouts", "views", "programs", "training", "modules", "stores", "rows", "batch_norm", "start", "mistakes",
-    "the_rest",
+    "layouts", "views", "programs", "training", "modules", "stores", "stored_weights", "rows", "batch_norm", "start",
+    "mistakes", "the_rest",
 ]  # fmt: skip
 
 
@@ -82,6 +82,12 @@ def test_what_mxnet_calls_of_a_store(results: dict[str, Any]) -> None:
         assert found["workers"] == len(results["stores"])
 
 
+def test_a_store_with_an_optimizer_holds_the_weights(results: dict[str, Any]) -> None:
+    for found in results["stored_weights"]:
+        assert len(found) == 4
+        assert all(found.values()), found
+
+
 def test_row_sparse_gradients(results: dict[str, Any]) -> None:
     for found in results["rows"]:
         assert found["sum"] == found["empty"] == 0.0
@@ -119,7 +125,10 @@ def test_mistakes_are_explained(results: dict[str, Any]) -> None:
         assert "unwrapped" in found["trainer"]
         assert "net.collect_params()" in found["parameters"]
         assert "{'type': 'fp16'}" in found["compression"]
-        assert "DistributedTrainer" in found["sparse weights"]
+        for name in ("sparse weights", "sparse weights stored"):
+            assert "DistributedTrainer" in found[name]
+        assert "has a value already" in found["stored twice"]
+        assert "call init('a', value)" in found["not stored"]
         assert not any("not typed" in text for text in found.values())
 
 

@@ -309,6 +309,30 @@ def stores() -> dict[str, Any]:
 
 
 @case
+def stored_weights() -> dict[str, Any]:
+    """A store with an optimizer holds the weights: how often and into what one pulls makes no difference."""
+    me, n, rate = ring.rank(), ring.size(), 2
+    found: dict[str, Any] = {}
+    for dtype in ("float32", "float16"):
+        store = mx.kv.create("dist_ring")
+        keys = ["one", "two"]
+        store.init(keys, [mx.nd.full((3,), me + 1.0, dtype=dtype)] * 2)
+        store.set_optimizer(mx.optimizer.create("test", rescale_grad=rate, multi_precision=dtype == "float16"))
+        seen, outs = [], [mx.nd.zeros((3,), dtype=dtype) for _ in keys]
+        for step in range(4):
+            if step:
+                store.push(keys, [mx.nd.full((3,), me + 1.0, dtype=dtype)] * 2)
+            for _ in range(2):
+                store.pull(keys, out=outs)
+                seen += [out.asnumpy().tolist() for out in outs]
+                outs = [mx.nd.full((3,), -1.0, dtype=dtype) for _ in keys]
+        found[dtype] = seen == [[1.0 + rate * step * n * (n + 1) / 2] * 3 for step in range(4) for _ in range(4)]
+        store.pushpull("one", mx.nd.ones((3,), dtype=dtype), out=outs)
+        found[f"{dtype} pushpull"] = all(np.array_equal(out.asnumpy(), np.add(seen[-1], rate * n)) for out in outs)
+    return found
+
+
+@case
 def rows() -> dict[str, Any]:
     """Row-sparse arrays, and gradients of embeddings against dense ones."""
     me, n = ring.rank(), ring.size()
@@ -428,7 +452,12 @@ def mistakes() -> dict[str, Any]:
     attempt("trainer", lambda: ring.DistributedTrainer([], ring.DistributedOptimizer(mx.optimizer.SGD())))
     attempt("parameters", lambda: ring.broadcast_parameters([mx.nd.zeros((2,))]))
     attempt("compression", lambda: mx.kv.create("ring").set_gradient_compression({"type": "2bit", "threshold": 0.5}))
-    attempt("sparse weights", lambda: mx.kv.create("ring").row_sparse_pull("a"))
+    store, rows_of_two = mx.kv.create("ring"), mx.nd.sparse.zeros("row_sparse", (2, 2))
+    attempt("sparse weights", lambda: store.row_sparse_pull("a"))
+    attempt("sparse weights stored", lambda: store.init("a", rows_of_two))
+    attempt("not stored", lambda: store.pull("a", mx.nd.zeros((2,))))
+    store.init("b", mx.nd.zeros((2,)))
+    attempt("stored twice", lambda: store.init("b", mx.nd.zeros((2,))))
     return found
 
 

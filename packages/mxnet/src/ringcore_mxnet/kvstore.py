@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import mxnet as mx
 import ringcore
@@ -19,6 +19,11 @@ from ringcore_mxnet.optimizer import DistributedOptimizer
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
+    """Keys with what belongs to each: one array, or one for each device."""
+    return list(zip(key, value, strict=True)) if isinstance(key, list | tuple) else [(key, value)]
 
 
 @mx.kvstore.KVStoreBase.register
@@ -60,38 +65,49 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         """Whether the store can do something beyond sums: "optimizer"."""
         return capability.lower() == str(mx.kvstore.KVStoreBase.OPTIMIZER)
 
-    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Write rank 0's value into `out` on all ranks."""
-        first, *others = _listed(out)
-        source = _listed(value)[0]
-        if source is not first:
-            source.copyto(first)
-        broadcast_(first, 0, name=f"{self._name}.broadcast.{key}", priority=priority)
-        for other in others:
-            first.copyto(other)
-
-    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Sum over devices and ranks; into `out`, which the optimizer updates instead if there is one, or `value`."""
-        values = _listed(value)
-        if out is None and len(values) == 1 and self._compression is Compression.none:
-            allreduce_(values[0], op=Sum, name=f"{self._name}.{key}", priority=priority)
-            return
-        self._deliver(key, self._total(key, values, priority), values if out is None else _listed(out), out is not None)
-
     def init(self, key: Any, value: Any) -> None:
-        """Store rank 0's value."""
-        for one, held in zip(_listed(key), _listed(value), strict=True):
+        """Store rank 0's value, once for each key.
+
+        Raises:
+            InvalidArgument: A row-sparse value, or a key that has one already.
+        """
+        for one, values in _pairs(key, value):
+            held = _listed(values)[0]
+            if held.stype != "default":
+                self._refuse_rows(one)
+            if one in self._stored:
+                raise InvalidArgument(f"'{one}' has a value already; init takes each key once, and push changes values")
             self._stored[one] = held.copy()
-            if held.stype == "default":
-                broadcast_(self._stored[one], 0, name=f"{self._name}.init.{one}")
+            broadcast_(self._stored[one], 0, name=f"{self._name}.init.{one}")
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Store rank 0's value and write it into `out`."""
+        self.init(key, value)
+        self.pull(key, out, priority)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Store the sum over devices and ranks."""
-        self._stored[key] = self._total(key, _listed(value), priority)
+        """Sum over devices and ranks, and store the sum, or what the optimizer makes with it of what is stored."""
+        for one, values in _pairs(key, value):
+            total = self._total(one, _listed(values), priority)
+            if self._updater is None:
+                self._stored[one] = total
+            else:
+                self._updater(one, total, self._require(one))
 
     def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Write the stored value into `out`; or update `out` with it, where there is an optimizer."""
-        self._deliver(key, self._stored[key], _listed(out), True)
+        """Write what is stored into `out`, for as many devices as it has arrays for."""
+        for one, targets in _pairs(key, out):
+            for target in _listed(targets):
+                self._require(one).copyto(target)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """`push` and `pull` into `out`; without `out` the sums go into `value`, and nothing is stored."""
+        if out is not None:
+            self.push(key, value, priority)
+            self.pull(key, out, priority)
+            return
+        for one, values in _pairs(key, value):
+            self._sum_in_place(one, _listed(values), priority)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         """Not there.
@@ -99,10 +115,7 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         Raises:
             InvalidArgument: Always.
         """
-        raise InvalidArgument(
-            f"'{key}': dist_ring has no row-sparse weights; keep weights dense, also where gradients are row-sparse, "
-            "and use ring.DistributedTrainer"
-        )
+        self._refuse_rows(key)
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
         """Send 16-bit floats: `{"type": "fp16"}`.
@@ -147,14 +160,24 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
             allreduce(sent, op=Sum, name=f"{self._name}.{key}", priority=priority), dtype
         )
 
-    def _deliver(self, key: Any, total: Any, out: list[Any], update: bool) -> None:
-        first, *others = out
-        if update and self._updater is not None:
-            self._updater(key, total, first)
-        else:
-            total.copyto(first)
-        for other in others:
-            first.copyto(other)
+    def _sum_in_place(self, key: Any, values: list[Any], priority: int) -> None:
+        if len(values) == 1 and self._compression is Compression.none:
+            allreduce_(values[0], op=Sum, name=f"{self._name}.{key}", priority=priority)
+            return
+        total = self._total(key, values, priority)
+        for value in values:
+            total.copyto(value)
+
+    def _require(self, key: Any) -> Any:
+        if key not in self._stored:
+            raise InvalidArgument(f"the store has nothing under '{key}'; call init('{key}', value) on every rank first")
+        return self._stored[key]
+
+    def _refuse_rows(self, key: Any) -> NoReturn:
+        raise InvalidArgument(
+            f"'{key}': dist_ring has no row-sparse weights; keep weights dense, also where gradients are row-sparse, "
+            "and use ring.DistributedTrainer"
+        )
 
 
 @mx.kvstore.KVStoreBase.register
