@@ -98,8 +98,9 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                                                  std::to_string(operation->process_set) + " on rank " +
                                                  std::to_string(rank_));
   }
-  if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
   ProcessSet& set = *found->second;
+  if (!operation->join) claim_name(set, *operation);
+  if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) {
       throw Error(ErrorKind::kPeerLost, title(*operation) + ": rank " + std::to_string(peer->rank) + " has left" +
@@ -121,14 +122,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   }
   Descriptor& descriptor = operation->descriptor;
   if (descriptor.on_device) note_capture(*operation);
-  operation->name_hash = descriptor.name_hash();
   operation->signature = descriptor.signature();
-  if (set.operations.count(operation->name_hash) > 0) {
-    throw Error(ErrorKind::kDuplicateName,
-                title(*operation) + ": rank " + std::to_string(rank_) +
-                    " submitted this name again before its first use was done. Remedy: synchronize the first one, or "
-                    "give each tensor a name of its own.");
-  }
   check(descriptor);
   if (descriptor.on_device) {
     set.execution.use_device(*operation);
@@ -167,6 +161,24 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
         title(*operation) + ": rank " + std::to_string(rank_) +
             " has not enough memory to announce it. Remedy: submit less at once, or use fewer ranks a host."));
   }
+}
+
+// Whether an operation of that name is under way, by the short cut or not.
+bool Engine::has_operation(const ProcessSet& set, std::uint64_t name_hash) const {
+  const bool in_short_cut = eager_.set == &set && eager_.operation->name_hash == name_hash;
+  return in_short_cut || set.operations.count(name_hash) > 0;
+}
+
+void Engine::claim_name(const ProcessSet& set, Operation& operation) {
+  operation.name_hash = operation.descriptor.name_hash();
+  if (!has_operation(set, operation.name_hash)) return;
+  progress();  // the others may have answered, and nobody has looked
+  if (!has_operation(set, operation.name_hash)) return;
+  throw Error(ErrorKind::kDuplicateName,
+              title(operation) + ": rank " + std::to_string(rank_) +
+                  " submitted this name again before its first use was done. Remedy: synchronize the first one, or "
+                  "give each tensor a name of its own. A call that was interrupted is done when all ranks have made "
+                  "it.");
 }
 
 // Where the data lies in this rank's arena, of an operation in place on registered memory.

@@ -122,6 +122,8 @@ class Engine {
   struct Peer;
 
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
+  bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
+  void claim_name(const ProcessSet& set, Operation& operation);
   bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void append_noop(ProcessSet& set, RecordHeader header);

@@ -67,6 +67,46 @@ TEST_CASE("a call that was interrupted can be waited for") {
   });
 }
 
+TEST_CASE("a call that was interrupted keeps its name until the others have answered") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    std::vector<float> greeting(4, 1.0F);
+    cluster.runtime(rank).run(allreduce("greeting", greeting), {});
+  });
+  std::vector<float> interrupted(4, 1.0F);
+  const auto first = allreduce("cell", interrupted);
+  cluster.runtime(0).run(first, [] { return true; });
+  REQUIRE_FALSE(first->done());
+  std::vector<float> again(4, 4.0F);
+  const auto is_refused = [&] {
+    try {
+      cluster.runtime(0).run(allreduce("cell", again), {});
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find("'cell'") != std::string::npos);
+      return error.kind() == ErrorKind::kDuplicateName;
+    }
+    return false;
+  };
+  // By the same thread as by another one: the first use of the name goes on.
+  REQUIRE(is_refused());
+  REQUIRE(std::async(std::launch::async, is_refused).get());
+  CHECK(cluster.runtime(0).failure() == nullptr);
+  std::vector<float> answer(4, 2.0F);
+  const auto answered = allreduce("cell", answer);
+  cluster.runtime(1).run(answered, {});
+  REQUIRE(answered->error == nullptr);
+  CHECK(answer == std::vector<float>(4, 3.0F));
+  cluster.run([&](Rank rank) {
+    std::vector<float>& data = rank == 0 ? again : answer;
+    const auto operation = allreduce("cell", data);
+    cluster.runtime(rank).run(operation, {});
+    if (operation->error) throw *operation->error;
+    CHECK(data == std::vector<float>(4, 7.0F));
+  });
+  CHECK(first->done());
+  CHECK(interrupted == std::vector<float>(4, 3.0F));
+}
+
 TEST_CASE("a rank may join while a small call of its own is under way") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   const auto join = [] {
