@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -17,6 +18,7 @@
 
 #include "base/reduce.hpp"
 #include "engine/runtime.hpp"
+#include "transport/arena_view.hpp"
 #include "transport/segment.hpp"
 #include "transport/shm.hpp"
 
@@ -72,6 +74,7 @@ void connect(Rank_& self) {
   // Own segment: mapped from the inherited descriptor like the peers'.
   self.segment = std::make_unique<transport::Segment>(
       transport::Segment::attach(Fd(job.segment_fds[self.rank]), self.rank, job.ranks));
+  self.segment->map_arena();
   self.arena = std::make_unique<transport::Arena>(*self.segment, reserved);
   config.engine.arena = self.arena.get();
   config.engine.fusion_arena = self.segment->arena().data();
@@ -145,8 +148,9 @@ void measure(Rank_& self) {
   std::byte* registered = self.arena->allocate(largest);
   std::vector<std::byte*> everywhere(ranks);
   const auto offset = self.arena->offset_of(registered, largest);
+  std::deque<transport::ArenaView> views;
   for (Rank r = 0; r < ranks; ++r) {
-    everywhere[r] = r == self.rank ? registered : self.peers[r]->arena().data() + *offset;
+    everywhere[r] = r == self.rank ? registered : views.emplace_back(self.peers[r]).at(*offset, largest);
   }
   std::vector<std::byte> private_memory(largest);
   for (const std::size_t bytes : kSizes) {

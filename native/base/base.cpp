@@ -41,8 +41,9 @@ Fd::~Fd() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Mapping::Mapping(const Fd& fd, std::size_t bytes) : size_(bytes) {
-  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) : size_(bytes) {
+  void* address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(offset));
   if (address == MAP_FAILED) {
     throw Error(ErrorKind::kResource, with_errno("cannot map " + std::to_string(bytes) + " bytes", errno));
   }

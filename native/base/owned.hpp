@@ -29,8 +29,8 @@ class Fd {
 class Mapping {
  public:
   Mapping() = default;
-  // Maps `bytes` from the start of `fd`. Throws Error{kResource}.
-  Mapping(const Fd& fd, std::size_t bytes);
+  // Maps [offset, offset + bytes) of `fd`; both are multiples of a page, `bytes` above 0. Throws Error{kResource}.
+  Mapping(int fd, std::size_t offset, std::size_t bytes);
   Mapping(Mapping&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {

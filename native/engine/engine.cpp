@@ -353,7 +353,7 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
     topology.host_of.push_back(host_of_[member]);
     links.push_back(links_[member].get());
     peers.push_back(peers_[member].get());
-    if (peers.back() != nullptr && host_of_[member] == host_of_[rank_] && links.back()->peer_memory().empty()) {
+    if (peers.back() != nullptr && host_of_[member] == host_of_[rank_] && !links.back()->sees_memory()) {
       topology.memory_shared_in_host = false;
     }
   }

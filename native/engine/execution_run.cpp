@@ -16,15 +16,6 @@ constexpr std::size_t kSliceBytes = 4 * 1024 * 1024;
 // Copies before a plan are made in pieces of this size: in between other lanes, control records and heartbeats move.
 constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
 
-// A range of a peer's arena. Throws Error{kProtocol} when it does not lie in it.
-std::byte* visible(const transport::Link& link, std::uint64_t offset, std::size_t bytes) {
-  const std::span<std::byte> memory = link.peer_memory();
-  if (offset > memory.size() || bytes > memory.size() - offset) {
-    throw Error(ErrorKind::kProtocol, "a peer announced memory outside of its arena");
-  }
-  return memory.data() + offset;
-}
-
 }  // namespace
 
 void Execution::start(Task& task) {
@@ -130,8 +121,8 @@ void Execution::place_alone(Task& task, plan::Operands& operands) {
   if (!task.registered || task.bucket) return;
   operands.peer_data.resize(size(), nullptr);
   for (int m = 0; m < size(); ++m) {
-    if (m == self_ || links_[m]->peer_memory().empty()) continue;
-    operands.peer_data[m] = visible(*links_[m], task.contributions[m].location - 1, task.bytes);
+    if (m == self_ || !links_[m]->sees_memory()) continue;
+    operands.peer_data[m] = links_[m]->peer_memory(task.contributions[m].location - 1, task.bytes);
   }
 }
 
@@ -140,8 +131,8 @@ void Execution::use_fusion_arena(Task& task, std::size_t bytes, plan::Operands& 
   operands.data = task.packed = fusion_.arena + fusion_.offset(task.lane);
   operands.peer_data.resize(size(), nullptr);
   for (int m = 0; m < size(); ++m) {
-    if (m == self_ || links_[m]->peer_memory().empty()) continue;
-    operands.peer_data[m] = visible(*links_[m], fusion_.offset(task.lane), bytes);
+    if (m == self_ || !links_[m]->sees_memory()) continue;
+    operands.peer_data[m] = links_[m]->peer_memory(fusion_.offset(task.lane), bytes);
   }
 }
 

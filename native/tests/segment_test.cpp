@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -9,9 +11,11 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
+#include "transport/arena_view.hpp"
 #include "transport/pool.hpp"
 
 namespace ringcore::test {
@@ -39,6 +43,15 @@ std::size_t memory_bytes(const Segment& segment) {
   return static_cast<std::size_t>(status.st_blocks) * 512;
 }
 
+// Lets this process have so many bytes more.
+std::size_t allow_address_bytes(std::size_t more) {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{.rlim_cur = pages * kPageBytes + more, .rlim_max = RLIM_INFINITY};
+  ::setrlimit(RLIMIT_AS, &limit);
+  return more;
+}
+
 Fd copy_of(const Segment& segment) { return Fd(::dup(segment.fd())); }
 
 }  // namespace
@@ -47,13 +60,15 @@ TEST_CASE("segment: a peer maps what the owner made") {
   const Segment own = Segment::create(1, 3, kArenaBytes);
   const Segment peers = Segment::attach(copy_of(own), 1, 3);
   CHECK(own.arena().size() == kArenaBytes);
-  CHECK(peers.arena().size() == kArenaBytes);
-  own.inbox(2)[5] = std::byte{7};
-  CHECK(peers.inbox(2)[5] == std::byte{7});
-  CHECK(peers.inbox(0)[5] == std::byte{0});
-  CHECK(own.inbox(0).data() + own.inbox(0).size() == own.inbox(1).data());
-  CHECK(own.inbox(2).data() + own.inbox(2).size() <= own.arena().data());
-  CHECK(error_of(ErrorKind::kInvalidArgument, [&] { own.inbox(3); }).find("rank 3 has no inbox") == 0);
+  CHECK(peers.arena().empty());
+  CHECK(peers.arena_bytes() == kArenaBytes);
+  own.map_inbox_page(2).data()[5] = std::byte{7};
+  CHECK(peers.map_inbox_page(2).data()[5] == std::byte{7});
+  CHECK(peers.map_inbox_page(0).data()[5] == std::byte{0});
+  const std::size_t bytes = transport::InboxLayout(3).bytes();
+  CHECK(own.inbox_offset(0) + bytes == own.inbox_offset(1));
+  CHECK(own.inbox_offset(2) + bytes <= own.arena_offset());
+  CHECK(error_of(ErrorKind::kInvalidArgument, [&] { own.inbox_offset(3); }).find("rank 3 has no inbox") == 0);
   CHECK(::ftruncate(own.fd(), 4096) != 0);  // sealed: nobody can pull the pages away
 }
 
@@ -73,7 +88,8 @@ TEST_CASE("segment: what is not the peer's segment is refused") {
   CHECK(refusal(std::move(unsealed), 1, 3).find("does not begin like one") != std::string::npos);
 
   const Segment newer = Segment::create(1, 3, kArenaBytes);
-  newer.inbox(0).data()[-static_cast<std::ptrdiff_t>(kPageBytes) + 8] = std::byte{99};
+  const std::uint32_t version = 99;
+  REQUIRE(::pwrite(newer.fd(), &version, sizeof(version), 8) == sizeof(version));
   CHECK(refusal(copy_of(newer), 1, 3).find("layout version 99") != std::string::npos);
 }
 
@@ -85,6 +101,44 @@ TEST_CASE("segment: the arena shrinks to what the process may have") {
     return own.arena().size() >= (256 << 20) && own.arena().size() < (1 << 30);
   });
   CHECK(child.wait() == 0);
+}
+
+TEST_CASE("segment: of the arenas of many ranks, address space holds what is used") {
+  constexpr int kRanks = 8;
+  constexpr std::size_t kLarge = std::size_t{64} << 30;
+  std::vector<Fd> files;
+  for (Rank rank = 0; rank < kRanks; ++rank) files.push_back(copy_of(Segment::create(rank, kRanks, kLarge)));
+  Child child([&] {
+    const std::size_t allowed = allow_address_bytes(std::size_t{1} << 30);
+    const Segment own = Segment::create(0, kRanks);
+    if (own.arena().size() < (64 << 20) || own.arena().size() > allowed / 4) return false;
+    for (Rank peer = 1; peer < kRanks; ++peer) {
+      const auto segment =
+          std::make_shared<Segment>(Segment::attach(std::move(files[static_cast<std::size_t>(peer)]), peer, kRanks));
+      transport::ArenaView view(segment);
+      transport::ArenaView other(segment);
+      // Anywhere in it, across the borders of windows too.
+      for (const std::size_t offset : {std::size_t{0}, (std::size_t{16} << 20) - 100, kLarge - 4096}) {
+        view.at(offset, 4096)[4095] = static_cast<std::byte>(peer);
+        if (other.at(offset + 4095, 1)[0] != static_cast<std::byte>(peer)) return false;
+        if (view.at(offset, 4096) != view.at(offset + 95, 1) - 95) return false;
+      }
+      if (peer > 1) continue;
+      const std::string outside = error_of(ErrorKind::kProtocol, [&] { view.at(kLarge - 4096, 4097); });
+      const std::string large = error_of(ErrorKind::kResource, [&] { view.at(0, std::size_t{2} << 30); });
+      if (outside.find("outside of its arena") == std::string::npos) return false;
+      if (large.find("ulimit -v") == std::string::npos) return false;
+    }
+    return true;
+  });
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("arena: without room for fusion buffers it says what to set") {
+  const Segment own = Segment::create(0, 2, kArenaBytes);
+  const std::string error = error_of(ErrorKind::kResource, [&] { Arena arena(own, kArenaBytes); });
+  CHECK(error.find("Set RINGCORE_ARENA_BYTES to more than 8388608, or RINGCORE_FUSION_THRESHOLD_BYTES lower") !=
+        std::string::npos);
 }
 
 TEST_CASE("segment: many ranks have smaller rings, never too small for a record") {

@@ -163,8 +163,10 @@ TEST_CASE("shm: impossible indices fail the link and never leave the ring") {
   ShmPair pair;
   const auto link = pair.link(0);
   const auto peer = pair.link(1);
-  auto* rings_in = reinterpret_cast<transport::RingIndices*>(pair.segment(0).inbox(1).data());
-  auto* rings_out = reinterpret_cast<transport::RingIndices*>(pair.segment(1).inbox(0).data());
+  const Mapping page_in = pair.segment(0).map_inbox_page(1);
+  const Mapping page_out = pair.segment(1).map_inbox_page(0);
+  auto* rings_in = reinterpret_cast<transport::RingIndices*>(page_in.data());
+  auto* rings_out = reinterpret_cast<transport::RingIndices*>(page_out.data());
   const std::vector<std::byte> bytes(100);
   peer->write(2, bytes);
   REQUIRE(link->peek(2).size() == 100);
@@ -202,7 +204,7 @@ TEST_CASE("shm: registered memory is seen by the peer, where the owner says it i
     while (link->peek(0).empty()) {
       if (link->failure() || !sleep_on(*link)) return false;
     }
-    std::byte* seen = link->peer_memory().data() + *offset;
+    std::byte* seen = link->peer_memory(*offset, 50);
     const bool right = std::to_integer<int>(seen[0]) == 1 && std::to_integer<int>(seen[49]) == 50;
     seen[49] = std::byte{99};
     const std::byte done{1};

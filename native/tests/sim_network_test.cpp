@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "base/error.hpp"
 #include "link_fixtures.hpp"
 #include "transport/sim.hpp"
 
@@ -252,7 +253,7 @@ TEST_CASE("sim: a rank dies between its store and its signal") {
   while (network.step()) {
   }
   receiver->consume(0, receiver->peek(0).size());
-  sender->peer_memory()[offset] = std::byte{77};
+  *sender->peer_memory(offset, 1) = std::byte{77};
   sender->write(0, {&signal, 1});
   CHECK_FALSE(network.runs(0));
   while (network.step()) {
@@ -264,11 +265,12 @@ TEST_CASE("sim: a rank dies between its store and its signal") {
 
 TEST_CASE("sim: memory is shared inside a host only") {
   SimNetwork network(3, 1, {.host_of = {0, 0, 1}});
-  CHECK(network.link(0, 1)->peer_memory().size() == network.arena_memory(1).size());
-  CHECK(network.link(0, 1)->peer_memory().data() == network.arena_memory(1).data());
-  CHECK(network.link(0, 2)->peer_memory().empty());
+  const std::span<std::byte> memory = network.arena_memory(1);
+  CHECK(network.link(0, 1)->peer_memory(0, memory.size()) == memory.data());
+  CHECK_THROWS_AS(network.link(0, 1)->peer_memory(1, memory.size()), ringcore::Error);
+  CHECK_FALSE(network.link(0, 2)->sees_memory());
   SimNetwork apart(2, 1);
-  CHECK(apart.link(0, 1)->peer_memory().empty());
+  CHECK_FALSE(apart.link(0, 1)->sees_memory());
   CHECK(apart.arena(0) == nullptr);
 }
 

@@ -14,8 +14,13 @@ Arena::Arena(const Segment& segment, std::size_t reserved_bytes)
     : fd_(segment.fd()), file_offset_(segment.arena_offset()), memory_(segment.arena()) {
   const std::size_t reserved = (reserved_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (reserved >= memory_.size()) {
-    throw Error(ErrorKind::kResource, "an arena of " + std::to_string(memory_.size()) + " bytes has no room for " +
-                                          std::to_string(reserved_bytes) + " bytes of fusion buffers");
+    throw Error(
+        ErrorKind::kResource,
+        "an arena of " + std::to_string(memory_.size()) + " bytes has no room for " + std::to_string(reserved_bytes) +
+            " bytes of fusion buffers and registered memory. Set " + "RINGCORE_ARENA_BYTES to more than " +
+            std::to_string(reserved) +
+            ", or RINGCORE_FUSION_THRESHOLD_BYTES lower: three buffers of that size lie in the arena. Where it " +
+            "is not set, a limit of address space (ulimit -v) or of file sizes (ulimit -f) makes the arena small");
   }
   give_back(reserved, memory_.size() - reserved);
 }
@@ -24,9 +29,9 @@ std::byte* Arena::allocate(std::size_t bytes) {
   const std::size_t pages = bytes / kPageBytes + (bytes % kPageBytes != 0 || bytes == 0 ? 1 : 0);
   const std::optional<std::size_t> offset = take(pages * kPageBytes);
   if (!offset) {
-    throw Error(ErrorKind::kResource, "no room for " + std::to_string(bytes) +
-                                          " bytes of registered memory: " + std::to_string(allocated_bytes()) + " of " +
-                                          std::to_string(memory_.size()) + " bytes are in use");
+    throw Error(ErrorKind::kResource, "no room for " + std::to_string(bytes) + " bytes of registered memory: " +
+                                          std::to_string(allocated_bytes()) + " of " + std::to_string(memory_.size()) +
+                                          " bytes are in use. Set RINGCORE_ARENA_BYTES higher, or use less of it");
   }
   try {
     reserve_pages(fd_, file_offset_ + *offset, pages * kPageBytes, "registered memory");

@@ -97,8 +97,13 @@ class Link {
   // `busy`: it waits for something.
   virtual Nanoseconds longest_nap([[maybe_unused]] bool busy) { return kSecond; }
 
-  // The peer's registered memory as this rank sees it; empty where memory is not shared.
-  virtual std::span<std::byte> peer_memory() const { return {}; }
+  // Whether this rank sees the peer's registered memory.
+  virtual bool sees_memory() const { return false; }
+  // So many bytes of it, where it does. The address stays valid as long as the link. Throws Error{kProtocol} for what lies
+  // outside of it, Error{kResource} where it cannot be mapped.
+  virtual std::byte* peer_memory([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] std::size_t bytes) {
+    return nullptr;
+  }
 
   // "shm", "tcp", "mpi", "sim".
   virtual std::string_view transport() const = 0;

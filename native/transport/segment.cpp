@@ -23,6 +23,8 @@ constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::uint64_t kSmallestArenaBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLargestArenaBytes = std::uint64_t{1} << 40;  // 100 ranks of a host must fit in 47 bits
+// Of what a limit of address space leaves, the others' arenas and the program itself need most.
+constexpr std::uint64_t kArenasPerAddressSpace = 8;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct Header {
@@ -80,6 +82,16 @@ std::uint64_t available_memory_bytes() {
   return UINT64_MAX;
 }
 
+// What the limit of address space (ulimit -v) leaves.
+std::uint64_t free_address_bytes() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
+  std::uint64_t used_pages = 0;
+  std::ifstream("/proc/self/statm") >> used_pages;
+  const std::uint64_t used = used_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
 [[noreturn]] void refuse(Rank rank, const std::string& seen) {
   throw Error(ErrorKind::kProtocol,
               "the memory that rank " + std::to_string(rank) + " shares is not a segment of this job: " + seen);
@@ -99,7 +111,8 @@ InboxLayout::InboxLayout(int size) {
 std::uint64_t Segment::default_arena_bytes() {
   const auto physical =
       static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return std::clamp(physical, kSmallestArenaBytes, kLargestArenaBytes);
+  return std::clamp(std::min(physical, free_address_bytes() / kArenasPerAddressSpace), kSmallestArenaBytes,
+                    kLargestArenaBytes);
 }
 
 Segment Segment::create(Rank rank, int size, std::uint64_t arena_bytes) {
@@ -115,10 +128,13 @@ Segment Segment::create(Rank rank, int size, std::uint64_t arena_bytes) {
       if (!fd) {
         throw Error(ErrorKind::kResource, with_errno("cannot create a memory file of " + megabytes(file_bytes), errno));
       }
-      Mapping mapping(fd, file_bytes);
-      reserve_pages(fd.get(), 0, kPageBytes, "the segment's header");
-      *reinterpret_cast<Header*>(mapping.data()) = {kMagic, kVersion, rank, size, 0, arena_offset, file_bytes};
-      return Segment(std::move(fd), std::move(mapping), rank, size, arena_offset);
+      const Header header{kMagic, kVersion, rank, size, 0, arena_offset, file_bytes};
+      if (::pwrite(fd.get(), &header, sizeof(header), 0) != static_cast<ssize_t>(sizeof(header))) {
+        throw Error(ErrorKind::kResource, with_errno("no shared memory for the segment's header", errno));
+      }
+      Segment segment(std::move(fd), rank, size, arena_offset, wanted);
+      segment.map_arena();
+      return segment;
     } catch (const Error&) {
       if (wanted <= kSmallestArenaBytes) throw;
     }
@@ -132,8 +148,10 @@ Segment Segment::attach(Fd fd, Rank rank, int size) {
   const auto file_bytes = static_cast<std::size_t>(status.st_size);
   if (file_bytes < arena_offset_for(size)) refuse(rank, "it has only " + std::to_string(file_bytes) + " bytes");
 
-  Mapping mapping(fd, file_bytes);
-  const Header header = *reinterpret_cast<const Header*>(mapping.data());
+  Header header{};
+  if (::pread(fd.get(), &header, sizeof(header), 0) != static_cast<ssize_t>(sizeof(header))) {
+    refuse(rank, with_errno("its header cannot be read", errno));
+  }
   if (header.magic != kMagic) refuse(rank, "it does not begin like one");
   if (header.version != kVersion) {
     refuse(rank, "it has layout version " + std::to_string(header.version) + ", ours is " + std::to_string(kVersion) +
@@ -145,7 +163,7 @@ Segment Segment::attach(Fd fd, Rank rank, int size) {
   if (header.file_bytes != file_bytes || header.arena_offset != arena_offset_for(size)) {
     refuse(rank, "its header says other sizes than it has");
   }
-  return Segment(std::move(fd), std::move(mapping), rank, size, header.arena_offset);
+  return {std::move(fd), rank, size, header.arena_offset, file_bytes - header.arena_offset};
 }
 
 std::size_t Segment::inbox_offset(Rank sender) const {
@@ -156,16 +174,19 @@ std::size_t Segment::inbox_offset(Rank sender) const {
   return kPageBytes + static_cast<std::size_t>(sender) * InboxLayout(size_).bytes();
 }
 
-std::span<std::byte> Segment::inbox(Rank sender) const {
-  return {mapping_.data() + inbox_offset(sender), InboxLayout(size_).bytes()};
-}
+Mapping Segment::map_inbox_page(Rank sender) const { return {fd_.get(), inbox_offset(sender), kPageBytes}; }
 
 void Segment::reserve_inbox(Rank sender) const {
   reserve_pages(fd_.get(), inbox_offset(sender), InboxLayout(size_).bytes(), "a link's lanes");
 }
 
-std::span<std::byte> Segment::arena() const {
-  return {mapping_.data() + arena_offset_, mapping_.size() - arena_offset_};
+void Segment::map_arena() {
+  try {
+    arena_ = Mapping(fd_.get(), arena_offset_, arena_bytes_);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kResource, "no address space for registered memory: " + std::string(error.what()) +
+                                          std::string(kAddressSpaceRemedy));
+  }
 }
 
 void reserve_pages(int fd, std::size_t offset, std::size_t bytes, const char* purpose) {

@@ -4,7 +4,8 @@
 // socket: who holds it shares memory with us, whatever the host names say. Layout: a header, one inbox for each
 // possible sender (the lanes of that link), then the arena: the heap of registered memory.
 // The file is sparse: pages cost memory once they are touched. It is sealed, so that nobody who holds the descriptor
-// can shrink it under us.
+// can shrink it under us. Of it a rank maps its own arena, the rings that it uses, and of the peers' arenas what it uses
+// (arena_view.hpp): address space may be limited, and there are as many arenas as ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/owned.hpp"
@@ -23,6 +25,11 @@
 namespace ringcore::transport {
 
 inline constexpr std::size_t kPageBytes = 4096;
+
+// What to do where a limit of address space is too small.
+inline constexpr std::string_view kAddressSpaceRemedy =
+    ". Raise the limit of address space (ulimit -v; of a service LimitAS), start fewer ranks on a host, or set "
+    "RINGCORE_ARENA_BYTES and RINGCORE_FUSION_THRESHOLD_BYTES lower on all ranks";
 
 // Where the rings of one inbox lie: a page of shared indices, then one ring a lane. All ranks of a job compute the same
 // layout from the job's size: with many ranks the rings are smaller, because each pair of ranks has them.
@@ -45,37 +52,42 @@ class InboxLayout {
 
 class Segment {
  public:
-  // As much virtual memory as the machine has physical memory: the arena can then never be what runs out first.
+  // As much virtual memory as the machine has physical memory: the arena can then never be what runs out first. Where
+  // address space is limited, a part of what is left.
   static std::uint64_t default_arena_bytes();
 
   // Creates the segment of `rank` for a job of `size` ranks. The arena gets smaller than asked for where the process
   // may not have that much address space. Throws Error{kResource}.
   static Segment create(Rank rank, int size, std::uint64_t arena_bytes = default_arena_bytes());
-  // Maps a peer's segment from the descriptor that it sent. Throws Error{kProtocol} when it is not one of `rank`.
+  // Takes a peer's segment from the descriptor that it sent. Throws Error{kProtocol} when it is not one of `rank`.
   static Segment attach(Fd fd, Rank rank, int size);
 
   int fd() const { return fd_.get(); }
   Rank rank() const { return rank_; }
   int size() const { return size_; }
-  // The region that `sender` writes and the owner reads.
-  std::span<std::byte> inbox(Rank sender) const;
-  // Where that region begins in the file.
+  // Where the region begins in the file that `sender` writes and the owner reads.
   std::size_t inbox_offset(Rank sender) const;
+  // Its first page.
+  Mapping map_inbox_page(Rank sender) const;
   // Makes the inbox's pages exist, so that a full machine is an error here and not a SIGBUS later. Sender and owner
   // both call it before they use the inbox; the second call finds the work done. Throws Error{kResource}.
   void reserve_inbox(Rank sender) const;
-  std::span<std::byte> arena() const;
+  // The segments that a rank creates have it mapped. Throws Error{kResource}.
+  void map_arena();
+  std::span<std::byte> arena() const { return {arena_.data(), arena_.size()}; }
   std::size_t arena_offset() const { return arena_offset_; }
+  std::size_t arena_bytes() const { return arena_bytes_; }
 
  private:
-  Segment(Fd fd, Mapping mapping, Rank rank, int size, std::size_t arena_offset)
-      : fd_(std::move(fd)), mapping_(std::move(mapping)), rank_(rank), size_(size), arena_offset_(arena_offset) {}
+  Segment(Fd fd, Rank rank, int size, std::size_t arena_offset, std::size_t arena_bytes)
+      : fd_(std::move(fd)), rank_(rank), size_(size), arena_offset_(arena_offset), arena_bytes_(arena_bytes) {}
 
   Fd fd_;
-  Mapping mapping_;
   Rank rank_;
   int size_;
   std::size_t arena_offset_;
+  std::size_t arena_bytes_;
+  Mapping arena_;
 };
 
 // Makes the pages of a range of a memory file exist. Throws Error{kResource} naming `purpose`.
@@ -96,7 +108,7 @@ class Arena {
   // Gives the pages back to the system. Null is allowed. Throws Error{kInvalidArgument} for what is not a piece.
   void release(std::byte* piece);
 
-  // Where [data, data + bytes) lies in the arena: the same offset leads into `Link::peer_memory()` of the peers.
+  // Where [data, data + bytes) lies in the arena: the same offset leads to it by the peers' `Link::peer_memory`.
   // Nothing when it is not registered memory. Asked for each tensor: two comparisons, no lock.
   std::optional<std::uint64_t> offset_of(const void* data, std::size_t bytes) const {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -117,9 +129,9 @@ class Arena {
   std::size_t file_offset_;
   std::span<std::byte> memory_;
   mutable std::mutex mutex_;  // Guards: free_by_offset_, free_by_size_, pieces_, allocated_bytes_.
-  std::map<std::size_t, std::size_t> free_by_offset_;             // offset -> bytes
-  std::set<std::pair<std::size_t, std::size_t>> free_by_size_;    // (bytes, offset) of the same
-  std::map<std::size_t, std::size_t> pieces_;                     // offset -> bytes, handed out
+  std::map<std::size_t, std::size_t> free_by_offset_;  // offset -> bytes
+  std::set<std::pair<std::size_t, std::size_t>> free_by_size_;  // (bytes, offset) of the same
+  std::map<std::size_t, std::size_t> pieces_;  // offset -> bytes, handed out
   std::size_t allocated_bytes_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "base/error.hpp"
+#include "transport/arena_view.hpp"
 #include "transport/ring.hpp"
 
 namespace ringcore::transport {
@@ -26,18 +27,20 @@ struct InboxPage {
 };
 static_assert(sizeof(InboxPage) <= kPageBytes);
 
-InboxPage& page_of(const Segment& segment, Rank sender) {
+Mapping map_page(const Segment& segment, Rank sender) {
   segment.reserve_inbox(sender);
-  return *reinterpret_cast<InboxPage*>(segment.inbox(sender).data());
+  return segment.map_inbox_page(sender);
 }
 
 class ShmLink final : public Link {
  public:
-  ShmLink(Rank self, Rank peer, const Segment& own, std::shared_ptr<Segment> peers, Fd socket)
-      : peer_segment_(std::move(peers)),
-        socket_(std::move(socket)),
-        in_page_(page_of(own, peer)),
-        out_page_(page_of(*peer_segment_, self)) {
+  ShmLink(Rank self, Rank peer, const Segment& own, const std::shared_ptr<const Segment>& peers, Fd socket)
+      : socket_(std::move(socket)),
+        in_mapping_(map_page(own, peer)),
+        out_mapping_(map_page(*peers, self)),
+        in_page_(*reinterpret_cast<InboxPage*>(in_mapping_.data())),
+        out_page_(*reinterpret_cast<InboxPage*>(out_mapping_.data())),
+        arena_(peers) {
     const InboxLayout layout(own.size());
     for (int lane = 0; lane < kLaneCount; ++lane) {
       Lane& l = lanes_[static_cast<std::size_t>(lane)];
@@ -45,7 +48,7 @@ class ShmLink final : public Link {
       const std::size_t bytes = layout.lane_bytes(lane);
       const auto index = static_cast<std::size_t>(lane);
       l.in_memory = RingMapping(own.fd(), own.inbox_offset(peer) + offset, bytes);
-      l.out_memory = RingMapping(peer_segment_->fd(), peer_segment_->inbox_offset(self) + offset, bytes);
+      l.out_memory = RingMapping(peers->fd(), peers->inbox_offset(self) + offset, bytes);
       l.in = RingConsumer(in_page_.rings[index], l.in_memory.data(), bytes);
       l.out = RingProducer(out_page_.rings[index], l.out_memory.data(), bytes);
     }
@@ -122,7 +125,8 @@ class ShmLink final : public Link {
     if (!failure_) fds.push_back({socket_.get(), POLLIN | POLLRDHUP, 0});
   }
 
-  std::span<std::byte> peer_memory() const override { return peer_segment_->arena(); }
+  bool sees_memory() const override { return true; }
+  std::byte* peer_memory(std::uint64_t offset, std::size_t bytes) override { return arena_.at(offset, bytes); }
   std::string_view transport() const override { return "shm"; }
 
  private:
@@ -158,10 +162,12 @@ class ShmLink final : public Link {
     fail("wrote an impossible index into the shared ring of lane " + std::to_string(lane) + "; its memory is corrupt");
   }
 
-  std::shared_ptr<Segment> peer_segment_;
   Fd socket_;
+  Mapping in_mapping_;
+  Mapping out_mapping_;
   InboxPage& in_page_;   // in this rank's segment: what the peer writes and this rank reads
   InboxPage& out_page_;  // in the peer's segment
+  ArenaView arena_;      // the peer's
   std::array<Lane, kLaneCount> lanes_;
   std::optional<std::string> failure_;
   bool failed_just_now_ = false;
@@ -169,9 +175,9 @@ class ShmLink final : public Link {
 
 }  // namespace
 
-std::unique_ptr<Link> make_shm_link(Rank self, Rank peer, const Segment& own, std::shared_ptr<Segment> peers,
-                                    Fd socket) {
-  return std::make_unique<ShmLink>(self, peer, own, std::move(peers), std::move(socket));
+std::unique_ptr<Link> make_shm_link(Rank self, Rank peer, const Segment& own,
+                                    const std::shared_ptr<const Segment>& peers, Fd socket) {
+  return std::make_unique<ShmLink>(self, peer, own, peers, std::move(socket));
 }
 
 }  // namespace ringcore::transport

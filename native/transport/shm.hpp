@@ -13,9 +13,9 @@
 
 namespace ringcore::transport {
 
-// `own` must outlive the link. `peers` is the peer's segment, mapped here. `socket` is a stream socket connected to the
+// `own` must outlive the link. `peers` is the peer's segment. `socket` is a stream socket connected to the
 // peer, with nothing unread on it. Throws Error{kResource} when there is no memory for the rings.
-std::unique_ptr<Link> make_shm_link(Rank self, Rank peer, const Segment& own, std::shared_ptr<Segment> peers,
-                                    Fd socket);
+std::unique_ptr<Link> make_shm_link(Rank self, Rank peer, const Segment& own,
+                                    const std::shared_ptr<const Segment>& peers, Fd socket);
 
 }  // namespace ringcore::transport

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.hpp"
+
 namespace ringcore::transport {
 namespace {
 
@@ -71,12 +73,16 @@ class SimLink final : public Link {
   void disarm() override {}
   void add_wait_fds(std::vector<pollfd>&) const override {}
 
-  std::span<std::byte> peer_memory() const override {
+  bool sees_memory() const override {
     const std::vector<int>& host_of = network_.options_.host_of;
-    const auto self = static_cast<std::size_t>(self_);
-    const auto peer = static_cast<std::size_t>(peer_);
-    if (host_of.empty() || host_of[self] != host_of[peer]) return {};
-    return network_.segments_[peer]->arena();
+    return !host_of.empty() && host_of[static_cast<std::size_t>(self_)] == host_of[static_cast<std::size_t>(peer_)];
+  }
+  std::byte* peer_memory(std::uint64_t offset, std::size_t bytes) override {
+    const std::span<std::byte> memory = network_.arena_memory(peer_);
+    if (offset > memory.size() || bytes > memory.size() - offset) {
+      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer_) + " announced memory outside of its arena");
+    }
+    return memory.data() + offset;
   }
 
   std::string_view transport() const override { return "sim"; }

@@ -39,6 +39,49 @@ def test_too_few_open_files_are_named_before_anything_fails(tmp_path: Path) -> N
         assert "ulimit -Hn" in result["message"]
 
 
+def sums_registered_memory(address_bytes: int, buffer_bytes: int) -> dict:
+    import resource
+
+    from ringcore import adapter
+
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + address_bytes, resource.RLIM_INFINITY))
+    start = caught(ringcore.init)
+    if start["type"] is not None:
+        return start
+    memory = adapter.allocate(buffer_bytes)
+    registered = np.frombuffer(memory.view(), np.float32)
+    registered[:] = 1
+    small = [np.ones(1000, np.float32) for _ in range(20)]
+    for step in range(3):
+        outcome = caught(ringcore.allreduce_, registered, name="registered", op=ringcore.Max if step else ringcore.Sum)
+        if outcome["type"] is not None:
+            return outcome
+        ringcore.grouped_allreduce(small, name="packed")
+    return {"type": None, "sums": [float(registered.min()), float(registered.max())]}
+
+
+def test_address_space_may_be_limited(tmp_path: Path) -> None:
+    # Eight ranks see 24 MiB of each other and what they need to speak, not eight times the machine's memory.
+    for result in ranks.run(sums_registered_memory, 8, tmp_path, 3 << 30, 24 << 20):
+        assert result == {"type": None, "sums": [8.0, 8.0]}
+
+
+def test_too_little_address_space_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
+    # Of 600 MiB a rank has an arena and its rings, but no place for 128 MiB of seven others.
+    env = {"RINGCORE_ARENA_BYTES": str(200 << 20), "RINGCORE_FUSION_THRESHOLD_BYTES": str(1 << 20)}
+    for result in ranks.run(sums_registered_memory, 8, tmp_path, 600 << 20, 128 << 20, env=env):
+        assert result["type"] == "ResourceError", result
+        assert "ulimit -v" in result["message"]
+
+
+def test_an_arena_smaller_than_its_fusion_buffers_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    env = {"RINGCORE_ARENA_BYTES": str(100 << 20)}
+    for result in ranks.run(sums_registered_memory, 2, tmp_path, 8 << 30, 1 << 20, env=env):
+        assert result["type"] == "ResourceError", result
+        assert f"Set RINGCORE_ARENA_BYTES to more than {3 * (64 << 20)}" in result["message"]
+
+
 SUM = """
 import numpy, ringcore
 ringcore.init()
