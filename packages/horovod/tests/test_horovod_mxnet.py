@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,23 @@ def test_a_script_for_gluon_runs_as_it_is(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     expected = "[1.0, 1.0], [0.5, 0.5], [2.0, 2.0, 2.0], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0], [1.0, 1.0], [2.0], [2.0, 2.0]"
     assert (tmp_path / "found").read_text() == f"[{expected}, [0.0, 1.0], [1, 1]] [0, 1] True True\n"
+
+
+def test_horovods_arithmetic_and_errors(tmp_path: Path) -> None:
+    done = on_two_ranks(HERE / "differences_mxnet.py", str(tmp_path / "found"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        found = json.loads((tmp_path / f"found.{rank}").read_text())
+        halves = [3, -4]  # of 7 and -9; and the sums of 1.5 and 2, of -2 and -2.5, each cut towards zero
+        assert found["reductions"] == {
+            "min": [3, -5], "max": [4, -4], "product": [12, 20],
+            "average": halves, "average in place": halves, "average of a group": halves,
+            "average of rows": [halves[rank]], "prescale": halves, "postscale": halves, "group": halves,
+            "group's floats": [1.5, 2.5], "prescale of rows": [halves[rank]],
+            "prescale of rows of floats": [[1.5, 2.5][rank]],
+        }  # fmt: skip
+        assert len(found["refusals"]) == 7
+        assert all(found["refusals"].values()), found["refusals"]
 
 
 @pytest.mark.parametrize("module", ["horovod.mxnet", "ringcore_mxnet"])

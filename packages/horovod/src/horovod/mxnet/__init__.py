@@ -4,7 +4,7 @@ from ringcore import ProcessSet, add_process_set, global_process_set, remove_pro
 from ringcore_mxnet import SyncBatchNorm, broadcast_parameters
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.util import check_extension
+from horovod.common.util import check_extension, split_list
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import allgather_object, broadcast_object
 from horovod.mxnet.mpi_ops import (
@@ -107,6 +107,7 @@ __all__ = [
     "run",
     "shutdown",
     "size",
+    "split_list",
     "start_timeline",
     "stop_timeline",
 ]
