@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringcore
+from ringcore.bootstrap.acceptor import MAX_PENDING
 from support import ranks
 from support.processes import eventually
 from support.rank import await_mark, mark
@@ -57,7 +58,7 @@ def test_strangers_do_not_disturb_the_start(tmp_path: Path) -> None:
         addresses = listening(job.pid(0))
         assert [a[0] for a in addresses if isinstance(a, tuple)] == ["127.0.0.1"]
         # Some connect and never say a word; more than may wait.
-        silent = [connect(address) for address in addresses for _ in range(70)]
+        silent = [connect(address) for address in addresses for _ in range(MAX_PENDING + 10)]
         for number in range(300):
             _attack(addresses[number % 3], number)
         job.mark("attacked")

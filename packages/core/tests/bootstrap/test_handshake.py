@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from ringcore._errors import BootstrapError
@@ -20,10 +21,12 @@ from ringcore.bootstrap.auth import (
     MESH,
     Acceptance,
     Hello,
+    TurnedAwayError,
     authenticate,
     receive_exactly,
+    until_let_in,
 )
-from ringcore.bootstrap.rendezvous import listen_tcp
+from ringcore.bootstrap.sockets import listen_tcp, listen_unix
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 HELLO = Hello(MESH, epoch=3, from_rank=0, to_rank=1, lane=2)
@@ -109,6 +112,11 @@ def greet(connection: socket.socket) -> tuple[bytes, bytes]:
     return greeting, receive_exactly(connection, 64, soon())
 
 
+def proof_of(greeting: bytes) -> bytes:
+    """Of somebody with another key."""
+    return Acceptance(OTHER_KEY).feed(greeting)[32:]
+
+
 def invented(connection: socket.socket) -> None:
     greet(connection)
     connection.sendall(os.urandom(32))
@@ -120,10 +128,8 @@ def reflected(connection: socket.socket) -> None:
 
 
 def made_with_another_key(connection: socket.socket) -> None:
-    greeting, answer = greet(connection)
-    acceptance = Acceptance(OTHER_KEY)
-    connection.sendall(acceptance.feed(greeting)[32:])
-    del answer
+    greeting, _ = greet(connection)
+    connection.sendall(proof_of(greeting))
 
 
 @pytest.mark.parametrize("prove", [invented, reflected, made_with_another_key])
@@ -186,7 +192,7 @@ def test_garbage_is_refused(door: Door, data: bytes) -> None:
 def test_another_version_of_the_handshake_is_named() -> None:
     greeting = bytearray(HELLO.pack() + os.urandom(32))
     greeting[8] = 77
-    with pytest.raises(BootstrapError, match="speaks version 77 of the handshake, this rank 1"):
+    with pytest.raises(BootstrapError, match="speaks version 77 of the handshake, this rank 2"):
         Acceptance(KEY).feed(bytes(greeting))
 
 
@@ -220,6 +226,77 @@ def test_a_rank_gets_in_among_three_hundred_who_say_nothing(door: Door) -> None:
         assert is_closed(connection)
     for connection in silent:
         connection.close()
+
+
+def test_who_has_spoken_stays_when_the_silent_have_to_go(door: Door) -> None:
+    with door.dial() as connection:
+        greeting, _ = greet(connection)
+        silent = [door.dial() for _ in range(MAX_PENDING + 10)]
+        assert all(is_closed(stranger) for stranger in silent[:10])
+        connection.sendall(proof_of(greeting))
+        assert connection.recv(1) == b"" and door.greeted == []  # A wrong proof: it was still read.
+    for stranger in silent:
+        stranger.close()
+
+
+def test_who_is_turned_away_dials_again() -> None:
+    turned_away = 3
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(turned_away):
+            listener.accept()[0].close()
+        acceptor = Acceptor([listener], KEY, lambda connection, hello: greeted.append((connection, hello)))
+        deadline = soon()
+        while not greeted and time.monotonic() < deadline:
+            acceptor.service(0.02)
+        acceptor.close()
+
+    greeted: list[tuple[socket.socket, Hello]] = []
+    dialled = 0
+    listener = listen_tcp("127.0.0.1")
+    address = listener.getsockname()
+    thread = threading.Thread(target=serve, args=(listener,))
+    thread.start()
+
+    def dial() -> socket.socket:
+        nonlocal dialled
+        dialled += 1
+        connection = socket.create_connection(address, timeout=LIMIT_S)
+        try:
+            authenticate(connection, KEY, HELLO, soon())
+        except TurnedAwayError:
+            connection.close()
+            raise
+        return connection
+
+    with until_let_in(dial, soon()):
+        thread.join()
+    assert dialled == turned_away + 1
+    assert [hello for _, hello in greeted] == [HELLO]
+    greeted[0][0].close()
+
+
+def test_who_is_always_turned_away_hears_why_at_the_deadline() -> None:
+    def dial() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        with ours:
+            authenticate(ours, KEY, HELLO, soon())
+
+    with pytest.raises(TurnedAwayError, match="too many strangers connect to it, or it is no rank of this version"):
+        until_let_in(dial, time.monotonic() + 0.1)
+
+
+def test_another_user_gets_nothing_from_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor_module, "peer_uid", lambda _: os.getuid() + 1)
+    path = str(tmp_path / "socket")
+    acceptor = Acceptor([listen_unix(path)], KEY, lambda *_: pytest.fail("let in"), gift=KEY)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(LIMIT_S)
+        connection.connect(path)
+        acceptor.service(LIMIT_S)
+        assert connection.recv(4096) == b""
+    acceptor.close()
 
 
 @contextmanager

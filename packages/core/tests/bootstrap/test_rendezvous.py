@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 from ringcore._errors import BootstrapError
 from ringcore._settings import Settings
-from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate
+from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate, receive_exactly
 from ringcore.bootstrap.interfaces import towards
 from ringcore.bootstrap.keys import read_key
-from ringcore.bootstrap.rendezvous import RendezvousServer, dial, listen_tcp, meet
+from ringcore.bootstrap.meeting import meet
+from ringcore.bootstrap.rendezvous import RendezvousServer
+from ringcore.bootstrap.sockets import dial, listen_tcp
 
 KEY = bytes(range(32))
 LIMIT_S = 20.0
@@ -133,27 +136,73 @@ def post_raw(server: RendezvousServer, data: bytes) -> socket.socket:
     return connection
 
 
+def changed(**fields: Any) -> bytes:
+    return json.dumps({**contact(1), **fields}).encode()
+
+
 def framed(data: bytes) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
+def test_what_is_no_contact_at_all_is_dropped(server: RendezvousServer) -> None:
+    oversized = post_raw(server, struct.pack("<I", 0xFFFFFFFF) + b"x" * 70_000)
+    with oversized, contextlib.suppress(ConnectionResetError):
+        assert oversized.recv(4096) == b""
+    assert [answer[0] for answer in post(server, contact(0), contact(1))] == [1, 1]
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("data", "said"),
     [
-        struct.pack("<I", 0xFFFFFFFF) + b"x" * 70_000,  # larger than any contact
-        framed(b"no JSON"),
-        framed(b"[1, 2]"),
-        framed(b"\xff\xfe"),
-        framed(json.dumps({"rank": "0", "size": 2}).encode()),
-        framed(json.dumps({"rank": None}).encode()),
-        framed(json.dumps({"rank": 0, "size": 2, "version": "1.0", "start_timeout_s": "soon"}).encode()),
+        (b"no JSON", "it is no JSON"),
+        (b"\xff\xfe", "it is no JSON"),
+        (b"[" * 30_000, "it is no JSON"),
+        (b'{"rank": ' + b"[" * 900 + b"]" * 900 + b"}", "it has no 'size'"),
+        (b"1" * 5_000, "it is no JSON"),
+        (b"[1, 2]", "it is list instead of an object"),
+        (changed(rank="0"), "its 'rank' is none"),
+        (changed(rank=None), "its 'rank' is none"),
+        (changed(rank=True), "its 'rank' is none"),
+        (changed(rank=10**400), "its 'rank' is none"),
+        (changed(start_timeout_s="soon"), "its 'start_timeout_s' is none"),
+        (changed(start_timeout_s=10**400), "its 'start_timeout_s' is none"),
+        (changed(start_timeout_s=float("nan")), "its 'start_timeout_s' is none"),
+        (changed(version=1), "its 'version' is none"),
+        (changed(job={}), "its 'job' is none"),
+        (changed(tcp=[["eth0", "10.0.0.1", 16, 40000]]), "its 'tcp' is none"),
+        (changed(more=[]), "nothing in it is called 'more'"),
     ],
 )
-def test_a_broken_contact_does_not_stop_the_server(server: RendezvousServer, data: bytes) -> None:
-    with post_raw(server, data) as connection:
-        while connection.recv(4096):
-            pass
-    assert [answer[0] for answer in post(server, contact(0), contact(1))] == [1, 1]
+def test_a_contact_that_cannot_be_read_is_that_ranks_trouble_alone(
+    server: RendezvousServer, data: bytes, said: str
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, server, contact(0))
+        eventually(lambda: server.posted() == [0], "rank 0 has posted")
+        with post_raw(server, framed(data)) as connection:
+            (length,) = struct.unpack("<I", receive_exactly(connection, 4, time.monotonic() + LIMIT_S))
+            answer = json.loads(receive_exactly(connection, length, time.monotonic() + LIMIT_S))
+        assert said in answer["error"]
+        assert server.posted() == [0]
+        assert [answer[0] for answer in [*post(server, contact(1)), *first.result()]] == [1, 1]
+
+
+def test_a_contact_that_is_too_large_is_refused_where_it_is_made(server: RendezvousServer) -> None:
+    (said,) = post(server, {**contact(0), "addresses": ["x" * 1000] * 100})
+    assert "rank 0" in said and "65536 are allowed; choose some of its addresses with --network" in said
+
+
+def test_a_rank_that_does_not_read_its_answer_holds_up_nobody() -> None:
+    # The answer is larger than what the kernel keeps for a connection.
+    size = 80
+    with RendezvousServer(size, KEY) as server, contextlib.ExitStack() as stack:
+        contacts = [{**contact(rank, size), "addresses": ["x" * 1000] * 60} for rank in range(size)]
+        for deaf in range(6):
+            connection = post_raw(server, framed(json.dumps(contacts[deaf]).encode()))
+            stack.enter_context(connection)
+        eventually(lambda: server.posted() == list(range(6)), "the deaf have posted")
+        assert [answer[0] for answer in post(server, *contacts[6:])] == [1] * (size - 6)
+        assert not server.wait_served(1, 0.05), "the deaf have not got it"
 
 
 def test_a_rank_that_dies_while_it_waits_may_come_again(server: RendezvousServer) -> None:

@@ -103,6 +103,40 @@ def test_the_key_is_in_no_argv_no_environment_and_no_file(ringrun: Ringrun, scri
         assert not [path for path in temporary.rglob("*") if path.is_file()]
 
 
+# In a child: how many of its descriptors hold the key.
+LOOK = """
+def holds(fd):
+    try:
+        return os.pread(fd, 99, 0) == key
+    except OSError:  # A pipe, or the one that was listed with.
+        return False
+print(sum(holds(int(name)) for name in os.listdir("/proc/self/fd")))
+"""
+
+
+def test_what_a_rank_starts_after_init_has_no_key(ringrun: Ringrun, script: Script) -> None:
+    (ringrun.directory / "look.py").write_text(LOOK)
+    name = script(
+        """
+        import ringcore
+        fd = int(os.environ["RINGCORE_KEY_FD"])
+        key = os.pread(fd, 99, 0)
+        look = f"import os\\nkey = {key!r}\\n" + open("look.py").read()
+        def seen_by_a_child():
+            words = [sys.executable, "-c", look]
+            return subprocess.run(words, close_fds=False, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        before = seen_by_a_child().decode().strip()
+        ringcore.init()
+        print(before, seen_by_a_child().decode().strip())
+        ringcore.shutdown()
+        ringcore.init()
+        print("again", ringcore.size())
+        """
+    )
+    done = ringrun("-np", "2", name)
+    assert sorted(line.partition("> ")[2] for line in done.stdout.splitlines()) == ["1 0"] * 2 + ["again 2"] * 2
+
+
 @pytest.mark.parametrize("text", [os.urandom(32), os.urandom(32).hex().encode() + b"\n"])
 def test_a_key_file_is_passed_on(ringrun: Ringrun, script: Script, text: bytes) -> None:
     path = ringrun.directory / "job.key"

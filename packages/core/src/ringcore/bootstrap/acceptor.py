@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import socket
 import time
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import Acceptance, Hello
+from ringcore.bootstrap.sockets import peer_uid
 
 _log = logging.getLogger("ringcore")
 
-# Connections that have not proved the key yet: the oldest goes when there are more.
-MAX_PENDING = 64
+# Connections that have not proved the key yet. When there are more, the one goes that has said nothing for longest: a
+# rank speaks at once, and dials again if it had to go.
+MAX_PENDING = 256
 HANDSHAKE_LIMIT_S = 5.0
 
 
@@ -30,11 +33,13 @@ class _Pending:
 class Acceptor:
     """Authenticates what connects to some listening sockets. Register it with a selector and call `service`.
 
+    On Unix sockets the kernel says who dials: only processes of this user come as far as to prove anything.
+
     Args:
         listeners: Listening sockets; closed by `close`.
         key: The job's key.
         accepted: Takes each authenticated connection, non-blocking, and what it is for.
-        welcome: Looks at each new connection before anything else; raises BootstrapError to refuse it.
+        gift: Sent to whoever connects, before anything else; for Unix sockets only.
     """
 
     def __init__(
@@ -42,13 +47,15 @@ class Acceptor:
         listeners: Sequence[socket.socket],
         key: bytes,
         accepted: Callable[[socket.socket, Hello], None],
-        welcome: Callable[[socket.socket], None] | None = None,
+        gift: bytes = b"",
     ) -> None:
         self._key = key
         self._accepted = accepted
-        self._welcome = welcome
+        self._gift = gift
         self._listeners = list(listeners)
-        self._pending: OrderedDict[socket.socket, _Pending] = OrderedDict()
+        # In the order in which they came.
+        self._silent: OrderedDict[socket.socket, _Pending] = OrderedDict()
+        self._talking: OrderedDict[socket.socket, _Pending] = OrderedDict()
         self._selector = selectors.DefaultSelector()
         self._logged: set[str] = set()
         for listener in self._listeners:
@@ -65,18 +72,19 @@ class Acceptor:
             ready = key.fileobj
             if ready in self._listeners:
                 self._accept(ready)
-            elif ready in self._pending:
+            elif ready in self._silent or ready in self._talking:
                 self._read(ready)  # type: ignore[arg-type]
         now = time.monotonic()
-        for connection, pending in list(self._pending.items()):
-            if now > pending.deadline:
-                self._refuse(connection, "it did not finish the handshake in time")
+        for waiting in (self._silent, self._talking):
+            while waiting and now > next(iter(waiting.values())).deadline:
+                self._refuse(next(iter(waiting)), "it did not finish the handshake in time")
 
     def close(self) -> None:
         """Close the listeners and everything unauthenticated."""
-        for connection in [*self._pending, *self._listeners]:
+        for connection in [*self._silent, *self._talking, *self._listeners]:
             connection.close()
-        self._pending.clear()
+        self._silent.clear()
+        self._talking.clear()
         self._selector.close()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -85,30 +93,42 @@ class Acceptor:
         except (BlockingIOError, ConnectionAbortedError, InterruptedError):
             return
         except OSError as error:  # out of descriptors: strangers make room
-            if not self._pending:
+            if not self._silent and not self._talking:
                 raise BootstrapError(
                     f"cannot accept a connection: {error}; raise the limit of open files (ulimit -n)"
                 ) from error
-            self._refuse(next(iter(self._pending)), "room is needed")
+            self._make_room()
+            return
+        local = connection.family == socket.AF_UNIX
+        if local and peer_uid(connection) != os.getuid():
+            connection.close()
+            self._log_refusal("a local socket", f"it belongs to user {peer_uid(connection)}")
             return
         connection.setblocking(False)
-        if len(self._pending) >= MAX_PENDING:
-            self._refuse(next(iter(self._pending)), "too many connections wait to be authenticated")
-        text = str(address[0]) if isinstance(address, tuple) else "a local socket"
-        self._pending[connection] = _Pending(Acceptance(self._key), time.monotonic() + HANDSHAKE_LIMIT_S, text)
+        if len(self._silent) + len(self._talking) >= MAX_PENDING:
+            self._make_room()
+        text = "a local socket" if local else str(address[0])
+        self._silent[connection] = _Pending(Acceptance(self._key), time.monotonic() + HANDSHAKE_LIMIT_S, text)
         self._selector.register(connection, selectors.EVENT_READ)
-        if self._welcome is not None:
-            try:
-                self._welcome(connection)
-            except (OSError, BootstrapError) as error:
-                self._refuse(connection, str(error))
+        self._greet(connection)
+
+    def _greet(self, connection: socket.socket) -> None:
+        try:
+            if self._gift:
+                connection.send(self._gift)
+        except OSError as error:
+            self._refuse(connection, str(error))
+            return
+        self._read(connection)  # A rank's hello is often there already.
 
     def _read(self, connection: socket.socket) -> None:
-        pending = self._pending[connection]
+        pending = self._silent.get(connection) or self._talking[connection]
         try:
             data = connection.recv(pending.acceptance.wanted_bytes())
             if not data:
                 raise BootstrapError("it closed the connection")
+            if connection in self._silent:
+                self._talking[connection] = self._silent.pop(connection)
             answer = pending.acceptance.feed(data)
             # A fresh connection has room for these 64 bytes; one that has not is no rank.
             if answer and connection.send(answer) != len(answer):
@@ -119,14 +139,20 @@ class Acceptor:
             self._refuse(connection, str(error))
             return
         if pending.acceptance.hello is not None:
-            del self._pending[connection]
+            del self._talking[connection]
             self._selector.unregister(connection)
             self._accepted(connection, pending.acceptance.hello)
 
+    def _make_room(self) -> None:
+        self._refuse(next(iter(self._silent or self._talking)), "too many connections wait to be authenticated")
+
     def _refuse(self, connection: socket.socket, why: str) -> None:
-        pending = self._pending.pop(connection)
+        pending = self._silent.pop(connection, None) or self._talking.pop(connection)
         self._selector.unregister(connection)
         connection.close()
-        if pending.address not in self._logged:
-            self._logged.add(pending.address)
-            _log.warning("refused a connection from %s: %s (logged once for this address)", pending.address, why)
+        self._log_refusal(pending.address, why)
+
+    def _log_refusal(self, address: str, why: str) -> None:
+        if address not in self._logged:
+            self._logged.add(address)
+            _log.warning("refused a connection from %s: %s (logged once for this address)", address, why)

@@ -1,8 +1,9 @@
 """Both ends of a connection prove that they know the job's key, before anything else is read.
 
 The dialler sends a fixed-size hello with a nonce, the acceptor answers with its own nonce and a proof, the dialler with
-its proof. A proof is HMAC-SHA256 over the role, the hello and both nonces: a recorded or reflected proof fits no other
-connection. Source: the challenge-response of RFC 2104 and ISO/IEC 9798-4, mutual authentication in three passes.
+its proof, and the acceptor with one byte. A dialler that has it is in; one whose connection ends before dials again.
+A proof is HMAC-SHA256 over the role, the hello and both nonces: a recorded or reflected proof fits no other connection.
+Source: the challenge-response of RFC 2104 and ISO/IEC 9798-4, mutual authentication in three passes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import secrets
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ringcore._errors import BootstrapError
+
+T = TypeVar("T")
 
 KEY_BYTES = 32
 _NONCE_BYTES = 32
@@ -22,13 +27,20 @@ _PROOF_BYTES = 32
 # magic, protocol version, purpose, epoch, from rank, to rank, lane
 _HELLO = struct.Struct("<8sHHIIII")
 _MAGIC = b"ringcore"
-_VERSION = 1
+_VERSION = 2
 HELLO_BYTES = _HELLO.size + _NONCE_BYTES
 # Until a stranger has proved the key, no more than this is read from it.
 MAX_UNAUTHENTICATED_BYTES = HELLO_BYTES + _PROOF_BYTES
+_WELCOME = b"+"
+# Whoever is turned away dials again after about so long.
+_AGAIN_S = 0.05
 
 RENDEZVOUS = 1
 MESH = 2
+
+
+class TurnedAwayError(BootstrapError):
+    """The acceptor closed the connection before it let the dialler in: it may have room later."""
 
 
 def key_of_job(secret: bytes, job: str) -> bytes:
@@ -95,7 +107,7 @@ class Acceptance:
             raise BootstrapError("it does not know the job's key")
         _, _, purpose, epoch, from_rank, to_rank, lane = _HELLO.unpack(hello[: _HELLO.size])
         self.hello = Hello(purpose, epoch, from_rank, to_rank, lane)
-        return b""
+        return _WELCOME
 
 
 def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: float) -> None:
@@ -108,18 +120,54 @@ def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: 
         deadline: By `time.monotonic()`.
 
     Raises:
+        TurnedAwayError: The acceptor closed the connection: dial again.
         BootstrapError: The acceptor does not know the key, or did not answer in time.
     """
     greeting = hello.pack() + secrets.token_bytes(_NONCE_BYTES)
-    send_all(connection, greeting, deadline)
-    answer = receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
-    nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _proof(key, b"acceptor", greeting, nonce)):
-        raise BootstrapError(
-            "the other end does not know this job's key; are two jobs using the same address, or do the ranks have "
-            "different RINGCORE_KEY_FILEs?"
-        )
-    send_all(connection, _proof(key, b"dialler", greeting, nonce), deadline)
+    try:
+        send_all(connection, greeting, deadline)
+        answer = receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
+        nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
+        if not hmac.compare_digest(proof, _proof(key, b"acceptor", greeting, nonce)):
+            raise BootstrapError(
+                "the other end does not know this job's key; are two jobs using the same address, or do the ranks "
+                "have different RINGCORE_KEY_FILEs?"
+            )
+        send_all(connection, _proof(key, b"dialler", greeting, nonce), deadline)
+        receive_exactly(connection, len(_WELCOME), deadline)
+    except ConnectionClosedError as error:
+        raise TurnedAwayError(
+            "the other end closes connections before it lets this rank in: too many strangers connect to it, or it "
+            "is no rank of this version of ringcore"
+        ) from error
+
+
+def until_let_in(dial: Callable[[], T], deadline: float) -> T:
+    """Dial until the acceptor has room.
+
+    Args:
+        dial: Connects and authenticates.
+        deadline: By `time.monotonic()`.
+
+    Returns:
+        What `dial` returned.
+
+    Raises:
+        TurnedAwayError: There was no room up to the deadline.
+    """
+    while True:
+        try:
+            return dial()
+        except TurnedAwayError:
+            # Not all of those that were turned away at the same time come back at the same time.
+            pause_s = _AGAIN_S * (0.5 + secrets.randbelow(1000) / 1000)
+            if time.monotonic() + pause_s > deadline:
+                raise
+            time.sleep(pause_s)
+
+
+class ConnectionClosedError(BootstrapError):
+    """The other end has closed the connection, in order or not."""
 
 
 def send_all(connection: socket.socket, data: bytes, deadline: float) -> None:
@@ -128,22 +176,27 @@ def send_all(connection: socket.socket, data: bytes, deadline: float) -> None:
     try:
         connection.sendall(data)
     except OSError as error:
-        raise BootstrapError(f"the connection broke while sending: {error}") from error
+        raise _broken(error, "sending") from error
 
 
 def receive_exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
     """Receive `count` bytes before the deadline."""
-    data = b""
+    data = bytearray()
     while len(data) < count:
         connection.settimeout(_left(deadline))
         try:
             piece = connection.recv(count - len(data))
         except OSError as error:
-            raise BootstrapError(f"the connection broke while receiving: {error}") from error
+            raise _broken(error, "receiving") from error
         if not piece:
-            raise BootstrapError("the other end closed the connection: it may use another key or another version")
+            raise ConnectionClosedError("the other end closed the connection")
         data += piece
-    return data
+    return bytes(data)
+
+
+def _broken(error: OSError, doing: str) -> BootstrapError:
+    kind = ConnectionClosedError if isinstance(error, ConnectionError) else BootstrapError
+    return kind(f"the connection broke while {doing}: {error}")
 
 
 def _left(deadline: float) -> float:

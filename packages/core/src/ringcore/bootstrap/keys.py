@@ -17,7 +17,8 @@ from ringcore._errors import BootstrapError
 from ringcore._placement import LOCAL_SIZE_VARIABLES
 from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
 from ringcore.bootstrap.interfaces import address_for_others
-from ringcore.bootstrap.rendezvous import RanksMissingError, RendezvousServer, await_name
+from ringcore.bootstrap.rendezvous import RendezvousServer
+from ringcore.bootstrap.sockets import RanksMissingError, await_name
 
 if TYPE_CHECKING:
     from ringcore._placement import Placement
@@ -34,17 +35,30 @@ def read_key(settings: Settings) -> bytes | None:
         BootstrapError: The file is not private, or holds no key.
     """
     if settings.key_fd is not None:
-        try:
-            data = os.pread(settings.key_fd, 4096, 0)
-        except OSError as error:
-            raise BootstrapError(
-                f"the job's key cannot be read from descriptor {settings.key_fd} ({error.strerror}); a program between "
-                "ringrun and this one has closed it: set RINGCORE_KEY_FILE instead"
-            ) from error
-        return _decode(data, f"descriptor {settings.key_fd}")
+        return _read_key_fd(settings.key_fd)
     if settings.key_file is None:
         return None
     return _read_key_file(Path(settings.key_file))
+
+
+# Descriptor -> the key that it held, for init() after shutdown().
+_key_of_fd: dict[int, bytes] = {}
+
+
+def _read_key_fd(fd: int) -> bytes:
+    """Reads the key and closes the descriptor: what this process starts must not inherit it."""
+    if fd in _key_of_fd:
+        return _key_of_fd[fd]
+    try:
+        data = os.pread(fd, 4096, 0)
+    except OSError as error:
+        raise BootstrapError(
+            f"the job's key cannot be read from descriptor {fd} ({error.strerror}); a program between "
+            "ringrun and this one has closed it: set RINGCORE_KEY_FILE instead"
+        ) from error
+    _key_of_fd[fd] = _decode(data, f"descriptor {fd}")
+    os.close(fd)
+    return _key_of_fd[fd]
 
 
 def _read_key_file(path: Path) -> bytes:

@@ -7,9 +7,9 @@ and they pass each other the descriptors of their memory files. Names of hosts p
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import resource
 import secrets
 import socket
 import struct
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
-from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, authenticate, key_of_job
+from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, TurnedAwayError, authenticate, key_of_job, until_let_in
 from ringcore.bootstrap.interfaces import own_address, sockaddr
 from ringcore.bootstrap.keys import rendezvous_of
+from ringcore.bootstrap.meeting import meet
 from ringcore.bootstrap.paths import (
     Endpoint,
     Path,
@@ -35,7 +36,7 @@ from ringcore.bootstrap.paths import (
     listen,
     paths_between,
 )
-from ringcore.bootstrap.rendezvous import meet, peer_uid
+from ringcore.bootstrap.sockets import peer_uid, reserve_descriptors
 
 if TYPE_CHECKING:
     from ringcore import _native
@@ -140,7 +141,8 @@ def connect(
         connector = _Connector(
             placement.rank, epoch, key, contacts, segment_fd, settings, deadline, world if over_mpi else None
         )
-        _reserve_descriptors(placement.size, connector.most_connections())
+        descriptors = connector.most_connections() * (placement.size - 1)
+        reserve_descriptors(descriptors, f"a job of {placement.size} ranks")
         try:
             connector.run([*listeners, local])
             host_of = connector.agree_on_hosts(placement.size)
@@ -163,29 +165,6 @@ def _meet_through(
                 "everywhere"
             )
     return contacts[0]["epoch"], bytes.fromhex(contacts[0]["key"]), contacts
-
-
-# Descriptors besides those of the peers: listeners, the rendezvous, selectors, strangers who knock.
-_SPARE_DESCRIPTORS = 32
-
-
-def _reserve_descriptors(size: int, connections: int) -> None:
-    """Raise this process's limit of open files as far as the job needs it.
-
-    Raises:
-        BootstrapError: The system does not allow as many.
-    """
-    open_now = len(os.listdir("/proc/self/fd"))
-    needed = open_now + connections * (size - 1) + _SPARE_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise BootstrapError(
-            f"a job of {size} ranks needs {needed} open files a rank ({open_now} are open already), but only {hard} "
-            f"are allowed; raise the limit: ulimit -Hn {needed}, LimitNOFILE of the service, or nofile in limits.conf"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @dataclass
@@ -301,10 +280,23 @@ class _Connector:
         # The first connection of the first path is for control.
         stripes = [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
         for lane, path in enumerate(stripes):
-            with self._dial_tcp(peer, path) as lane_socket:
-                authenticate(lane_socket, self.key, Hello(MESH, self.epoch, self.rank, peer, lane), self.deadline)
-                fds.append(_release(lane_socket))
+            hello = Hello(MESH, self.epoch, self.rank, peer, lane)
+            fds.append(_release(self._introduce(functools.partial(self._dial_tcp, peer, path), hello)))
         self.peers[peer] = PeerConnection(peer, "tcp", fds)
+
+    def _introduce(self, dial: Callable[[], socket.socket], hello: Hello) -> socket.socket:
+        """An authenticated connection, dialled as often as it takes."""
+
+        def once() -> socket.socket:
+            connection = dial()
+            try:
+                authenticate(connection, self.key, hello, self.deadline)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        return until_let_in(once, self.deadline)
 
     def _dial_tcp(self, peer: int, path: Path) -> socket.socket:
         mine, theirs = path.lower, path.higher
@@ -328,15 +320,12 @@ class _Connector:
 
     def _dial_shared(self, peer: int, name: str) -> PeerConnection | None:
         """A connection through the peer's Unix socket, or None when it is not on this host."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5.0)
-            try:
-                connection.connect(f"\0{name}")
-            except OSError:
-                return None
-            if peer_uid(connection) != os.getuid():
-                return None
-            authenticate(connection, self.key, Hello(MESH, self.epoch, self.rank, peer, _SHARED), self.deadline)
+        hello = Hello(MESH, self.epoch, self.rank, peer, _SHARED)
+        try:
+            connection = self._introduce(functools.partial(_dial_unix, f"\0{name}"), hello)
+        except _NotHere:
+            return None
+        with connection:
             segment_fd = self._exchange_segments(connection)
             return PeerConnection(peer, "shm", [_release(connection)], segment_fd)
 
@@ -413,6 +402,26 @@ class _Connector:
                 names[peer] = struct.unpack("<I", data)[0]
                 connection.setblocking(False)
         return names
+
+
+class _NotHere(Exception):
+    """The other end of a Unix socket is not on this host, or belongs to another user."""
+
+
+def _dial_unix(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(5.0)
+    try:
+        connection.connect(path)
+        if peer_uid(connection) != os.getuid():
+            raise _NotHere
+    except BlockingIOError as error:  # Its queue is full.
+        connection.close()
+        raise TurnedAwayError("more processes dial the rank's Unix socket than it can take") from error
+    except (OSError, _NotHere) as error:
+        connection.close()
+        raise _NotHere from error
+    return connection
 
 
 class _Borrowed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.interfaces import Address, addresses, choose, connections_for, share_network, towards
-from ringcore.bootstrap.rendezvous import listen_at
+from ringcore.bootstrap.sockets import listen_at
 
 if TYPE_CHECKING:
     from ringcore._settings import Settings

@@ -129,7 +129,7 @@ def _plan_one_of_several(options: argparse.Namespace, settings: Settings) -> Pla
     each = each or 1
     host, port = _endpoint(options)
     if os.environ.get("JOB_COMPLETION_INDEX"):
-        from ringcore.bootstrap.rendezvous import await_name
+        from ringcore.bootstrap.sockets import await_name
 
         await_name(host, settings.start_timeout_s)
     slots = _hosts.slots_of([each] * options.nnodes)

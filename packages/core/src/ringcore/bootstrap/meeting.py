@@ -1,0 +1,84 @@
+"""A rank's side of the meeting: it posts its contact at the rendezvous and takes everybody's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+from ringcore._errors import BootstrapError
+from ringcore.bootstrap.auth import (
+    KEY_BYTES,
+    RENDEZVOUS,
+    ConnectionClosedError,
+    Hello,
+    TurnedAwayError,
+    authenticate,
+    receive_exactly,
+    send_all,
+    until_let_in,
+)
+from ringcore.bootstrap.contacts import LENGTH, MAX_CONTACT_BYTES, frame
+from ringcore.bootstrap.sockets import RanksMissingError, dial, peer_uid
+
+
+def meet(
+    address: str, key: bytes | None, contact: dict[str, Any], deadline: float
+) -> tuple[int, bytes, list[dict[str, Any]]]:
+    """Post this rank's contact.
+
+    Args:
+        address: Of the server.
+        key: The job's key; None where the server gives it (a Unix socket of this user).
+        contact: See `contacts`.
+        deadline: By `time.monotonic()`.
+
+    Returns:
+        The epoch, the key, and the contacts of all ranks.
+
+    Raises:
+        RanksMissingError: The server cannot be reached, or not all ranks came to it.
+        BootstrapError: It does not know the key, or says that the job cannot start.
+    """
+    posted = frame(contact)
+    if len(posted) > MAX_CONTACT_BYTES:
+        raise BootstrapError(
+            f"what rank {contact['rank']} has to tell the others has {len(posted)} bytes, but {MAX_CONTACT_BYTES} are "
+            "allowed; choose some of its addresses with --network (RINGCORE_NETWORK)"
+        )
+    connection, key = until_let_in(lambda: _enter(address, key, contact["rank"], deadline), deadline)
+    with connection:
+        send_all(connection, posted, deadline)
+        # The server itself says which ranks are missing, a little after this rank's patience ends.
+        patience = deadline + 2.0
+        (length,) = LENGTH.unpack(receive_exactly(connection, LENGTH.size, patience))
+        answer: dict[str, Any] = json.loads(receive_exactly(connection, length, patience))
+    if "error" in answer:
+        kind = RanksMissingError if "missing" in answer else BootstrapError
+        raise kind(f"the job cannot start: {answer['error']}")
+    return int(answer["epoch"]), key, list(answer["contacts"])
+
+
+def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple[socket.socket, bytes]:
+    """A connection to the server that is authenticated, and the key that this took."""
+    connection = dial(address, deadline)
+    try:
+        if connection.family == socket.AF_UNIX:
+            if peer_uid(connection) != os.getuid():
+                raise BootstrapError(f"the rendezvous socket {address} belongs to another user")
+            key = _take_key(connection, deadline)
+        if key is None:
+            raise BootstrapError(f"no key for the rendezvous at {address}; set RINGCORE_KEY_FILE")
+        authenticate(connection, key, Hello(RENDEZVOUS, 0, rank, 0), deadline)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, key
+
+
+def _take_key(connection: socket.socket, deadline: float) -> bytes:
+    try:
+        return receive_exactly(connection, KEY_BYTES, deadline)
+    except ConnectionClosedError as error:
+        raise TurnedAwayError(f"the rendezvous closes connections at once: {error}") from error
