@@ -123,19 +123,6 @@ def test_elastic_names_exist_and_refuse(name: str) -> None:
     assert "train with a fixed number of ranks" in done.stderr
 
 
-def test_integers_are_averaged_and_rounded_down(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import torch, horovod.torch as hvd\n"
-        "hvd.init()\n"
-        "x = torch.tensor([3, -3]) * hvd.rank()\n"
-        "print(hvd.allreduce(x).tolist(), hvd.allreduce_(x).tolist(), x.tolist(),"
-        " [t.tolist() for t in hvd.grouped_allreduce([x, x / 2])])\n"
-    )
-    done = on_two_ranks("ringrun", script)
-    assert done.stdout.count("[1, -2] [1, -2] [1, -2] [[1, -2], [0.5, -1.0]]") == 2, done.stdout + done.stderr
-
-
 def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -95,13 +95,13 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """False: what scripts ask MPI for, ringcore does over any transport."""
-    return False
+    """Whether an MPI's launcher has started this job; ringcore does over any transport what scripts ask MPI for."""
+    return launched_by_mpi(find_placement(os.environ))
 
 
 def mpi_built(verbose: bool = False) -> bool:  # noqa: ARG001
-    """False: what scripts ask MPI for, ringcore does over any transport."""
-    return False
+    """As `mpi_enabled`."""
+    return mpi_enabled()
 
 
 def gloo_enabled() -> bool:

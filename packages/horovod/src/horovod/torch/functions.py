@@ -21,9 +21,14 @@ def broadcast_optimizer_state(
     Args:
         optimizer: Over the same parameters on every rank.
         root_rank: Rank whose state wins.
-        model: Unused: no step is taken to find out what the state looks like.
+        model: Unused: no step is taken to find out what the state looks like. But as after Horovod's, which takes one
+            with gradients of zero, parameters have a gradient where the optimizer had no state yet.
     """
     del model
+    if not optimizer.state:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
     ring.broadcast_optimizer_state(optimizer, root_rank)
 
 

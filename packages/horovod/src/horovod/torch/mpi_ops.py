@@ -1,9 +1,12 @@
-"""Horovod's operations on tensors, with its signatures."""
+"""Horovod's operations on tensors: a table of them, by the arguments that they take and what carries them out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
 import ringcore_torch as ring
 import torch
@@ -22,7 +25,7 @@ from ringcore import (
     start_timeline,
     stop_timeline,
 )
-from ringcore.adapter import Handle, ReduceOp
+from ringcore.adapter import ReduceOp
 from ringcore_torch import Adasum, Average, Max, Min, Product, Sum, join
 
 from horovod.common.basics import (
@@ -37,6 +40,21 @@ from horovod.common.basics import (
     mpi_threads_supported,
     nccl_built,
     rocm_built,
+)
+from horovod.common.operations import chosen_op
+from horovod.torch import _differentiable as differentiable
+from horovod.torch._operations import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLREDUCE_,
+    ALLTOALL,
+    BROADCAST,
+    BROADCAST_,
+    REDUCESCATTER,
+    Handle,
+    Options,
+    Verb,
+    start,
 )
 from horovod.torch.compression import Compression
 
@@ -99,136 +117,65 @@ __all__ = [
     "synchronize",
 ]
 
-Tensors = Sequence[torch.Tensor]
+_P = ParamSpec("_P")
+_Run = Callable[[list[Any], Options], Any]
 
 
-def _op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """The operation by either of the arguments that name it."""
-    if average is not None and op is not None:
-        raise ValueError("average= and op= say the same; pass op=")
-    if op is not None:
-        return op
-    return Sum if average is False else Average
-
-
-def _divided(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
-    """Horovod's average: of integers rounded down."""
-    return tensor.div_(process_set.size(), rounding_mode=None if tensor.is_floating_point() else "floor")
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and tensor.dtype is not torch.bool
-
-
-def poll(handle: Any) -> bool:
-    """Whether an operation has ended, so that `synchronize` will not block."""
-    return bool(handle.done())
-
-
-def synchronize(handle: Any) -> Any:
-    """Wait for an operation and return its result."""
-    return handle.synchronize()
-
-
-class _DividingHandle:
-    """A sum of integers that becomes Horovod's average when it is synchronised."""
-
-    def __init__(self, handle: Handle, process_set: ProcessSet) -> None:
-        self._handle = handle
-        self._process_set = process_set
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._handle.done()
-
-    def synchronize(self) -> Any:
-        """Wait for the result."""
-        result = self._handle.synchronize()
-        if isinstance(result, torch.Tensor):
-            return _divided(result, self._process_set)
-        return [_divided(tensor, self._process_set) for tensor in result]
-
-
-def _start(
-    call: Callable[..., Handle],
-    tensors: Any,
-    average: bool | None,
-    name: str | None,
-    op: ReduceOp | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-) -> Any:
-    """Start an allreduce of one tensor or of several."""
-    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    chosen = _op(average, op)
-    options: dict[str, Any] = {
-        "name": name, "prescale_factor": prescale_factor, "postscale_factor": postscale_factor,
-        "process_set": process_set,
-    }  # fmt: skip
-    if chosen is Average and any(map(_is_integer, given)):
-        return _DividingHandle(call(tensors, op=Sum, **options), process_set)
-    return call(tensors, op=chosen, **options)
-
-
-def allreduce_async(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Start an allreduce into a new tensor."""
-    return _start(ring.allreduce_async, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-
-
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Start an allreduce in place."""
-    return _start(ring.allreduce_async_, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-
-
-def grouped_allreduce_async(
-    tensors: Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Start an allreduce of several tensors, all or none, into new ones."""
-    return _start(
-        ring.grouped_allreduce_async, tensors, average, name, op, prescale_factor, postscale_factor, process_set
+def _named(function: Callable[..., Any], options: Callable[..., Options], first: str) -> Callable[..., Any]:
+    """Show the arguments of `options` behind the tensors."""
+    behind = inspect.signature(options)
+    tensors = inspect.Parameter(first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    function.__signature__ = behind.replace(  # type: ignore[attr-defined]
+        parameters=[tensors, *behind.parameters.values()], return_annotation=inspect.Signature.empty
     )
+    function.__doc__ = options.__doc__
+    return function
 
 
-def grouped_allreduce_async_(
-    tensors: Tensors,
+def _of_one(options: Callable[_P, Options], run: _Run) -> Callable[Concatenate[Any, _P], Any]:
+    """A function that takes a tensor, and behind it what `options` takes."""
+
+    def call(tensor: Any, *args: _P.args, **named: _P.kwargs) -> Any:
+        found = run([tensor], options(*args, **named))
+        if isinstance(found, list):
+            return found[0]
+        found.is_group = False
+        return found
+
+    return _named(call, options, "tensor")
+
+
+def _of_group(options: Callable[_P, Options], run: _Run) -> Callable[Concatenate[Any, _P], Any]:
+    """A function that takes several tensors, of which all are reduced or none, and behind them what `options` takes."""
+
+    def call(tensors: Any, *args: _P.args, **named: _P.kwargs) -> Any:
+        return run(list(tensors), options(*args, **named))
+
+    return _named(call, options, "tensors")
+
+
+def _started(verb: Verb) -> _Run:
+    return functools.partial(start, verb)
+
+
+def _done(verb: Verb) -> _Run:
+    return lambda tensors, options: start(verb, tensors, options).results()
+
+
+def _reduction(
     average: bool | None = None,
     name: str | None = None,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Start an allreduce of several tensors in place, all or none."""
-    return _start(
-        ring.grouped_allreduce_async_, tensors, average, name, op, prescale_factor, postscale_factor, process_set
-    )
+) -> Options:
+    """Reduce by `op`, or `average`, its old name; factors are multiplied into the tensors and into the results."""
+    own = {"op": chosen_op(op, average), "prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    return Options(name, process_set, own)
 
 
-def allreduce(
-    tensor: torch.Tensor,
+def _compressed_reduction(
     average: bool | None = None,
     name: str | None = None,
     compression: Any = Compression.none,
@@ -236,213 +183,96 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """The reduced tensor, differentiable."""
-    if not tensor.is_floating_point():
-        result: torch.Tensor = synchronize(
-            allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-        )
-        return result
-    return ring.allreduce(
-        tensor, op=_op(average, op), name=name, compression=compression, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set,
-    )  # fmt: skip
+) -> Options:
+    """Reduce by `op`, or `average`, its old name; sent as `compression` says; differentiable."""
+    options = _reduction(average, name, op, prescale_factor, postscale_factor, process_set)
+    return dataclasses.replace(options, compression=compression)
 
 
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
+def _scatter(
     name: str | None = None,
-    op: ReduceOp | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """The tensor, reduced in place."""
-    synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
-    return tensor
+) -> Options:
+    """Reduce, and give each rank its share of the rows."""
+    return _reduction(None, name, op, prescale_factor, postscale_factor, process_set)
 
 
-def grouped_allreduce(
-    tensors: Tensors,
-    average: bool | None = None,
+def _compressed_scatter(
     name: str | None = None,
     compression: Any = Compression.none,
-    op: ReduceOp | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """The reduced tensors, differentiable; all or none."""
-    if not all(tensor.is_floating_point() for tensor in tensors):
-        results: list[torch.Tensor] = synchronize(
-            grouped_allreduce_async(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-        )
-        return results
-    return ring.grouped_allreduce(
-        tensors, op=_op(average, op), name=name, compression=compression, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set,
-    )  # fmt: skip
+) -> Options:
+    """Reduce, and give each rank its share of the rows; sent as `compression` says; differentiable."""
+    return _compressed_reduction(None, name, compression, op, prescale_factor, postscale_factor, process_set)
 
 
-def grouped_allreduce_(
-    tensors: Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """The tensors, reduced in place, all or none."""
-    synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set))
-    return list(tensors)
+def _gather(name: str | None = None, process_set: ProcessSet = global_process_set) -> Options:
+    """All ranks' rows."""
+    return Options(name, process_set)
+
+
+def _of_root(root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Options:
+    """The root's values."""
+    return Options(name, process_set, {"root_rank": root_rank})
+
+
+def _split(splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Options:
+    """Send rows to every rank: `splits` of them, with which a pair is returned, or an equal share."""
+    return Options(name, process_set, {"splits": splits})
+
+
+def _exchange(tensors: list[Any], options: Options) -> list[Any]:
+    pairs = differentiable.alltoall(tensors, options)
+    return pairs if options.own["splits"] is not None else [rows for rows, _ in pairs]
+
+
+allreduce = _of_one(_compressed_reduction, differentiable.allreduce)
+allreduce_ = _of_one(_reduction, _done(ALLREDUCE_))
+allreduce_async = _of_one(_reduction, _started(ALLREDUCE))
+allreduce_async_ = _of_one(_reduction, _started(ALLREDUCE_))
+grouped_allreduce = _of_group(_compressed_reduction, differentiable.allreduce)
+grouped_allreduce_ = _of_group(_reduction, _done(ALLREDUCE_))
+grouped_allreduce_async = _of_group(_reduction, _started(ALLREDUCE))
+grouped_allreduce_async_ = _of_group(_reduction, _started(ALLREDUCE_))
+allgather = _of_one(_gather, differentiable.allgather)
+allgather_async = _of_one(_gather, _started(ALLGATHER))
+grouped_allgather = _of_group(_gather, differentiable.allgather)
+grouped_allgather_async = _of_group(_gather, _started(ALLGATHER))
+broadcast = _of_one(_of_root, differentiable.broadcast)
+broadcast_ = _of_one(_of_root, _done(BROADCAST_))
+broadcast_async = _of_one(_of_root, _started(BROADCAST))
+broadcast_async_ = _of_one(_of_root, _started(BROADCAST_))
+alltoall = _of_one(_split, _exchange)
+alltoall_async = _of_one(_split, _started(ALLTOALL))
+reducescatter = _of_one(_compressed_scatter, differentiable.reducescatter)
+reducescatter_async = _of_one(_scatter, _started(REDUCESCATTER))
+grouped_reducescatter = _of_group(_compressed_scatter, differentiable.reducescatter)
+grouped_reducescatter_async = _of_group(_scatter, _started(REDUCESCATTER))
 
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: ReduceOp | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
     """Start the reduction of a sparse tensor; returns a function that waits for it."""
-    return ring.sparse_allreduce_async(tensor, op=_op(None, op), name=name, process_set=process_set)
-
-
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """All ranks' rows, differentiable."""
-    return ring.allgather(tensor, name=name, process_set=process_set)
-
-
-def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """Start an allgather."""
-    return ring.allgather_async(tensor, name=name, process_set=process_set)
-
-
-def grouped_allgather(
-    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[torch.Tensor]:
-    """All ranks' rows of several tensors, all or none."""
-    return ring.grouped_allgather(tensors, name=name, process_set=process_set)
-
-
-def grouped_allgather_async(
-    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """Start a grouped allgather."""
-    return ring.grouped_allgather_async(tensors, name=name, process_set=process_set)
-
-
-def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """A new tensor with the root's values, differentiable."""
-    return ring.broadcast(tensor, root_rank, name=name, process_set=process_set)
-
-
-def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """The tensor, with the root's values."""
-    return ring.broadcast_(tensor, root_rank, name=name, process_set=process_set)
-
-
-def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """Start a broadcast into a new tensor."""
-    return ring.broadcast_async(tensor, root_rank, name=name, process_set=process_set)
-
-
-def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """Start a broadcast in place."""
-    return ring.broadcast_async_(tensor, root_rank, name=name, process_set=process_set)
-
-
-def alltoall(
-    tensor: torch.Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """The rows for this rank; with `splits` a pair, with how many came from each rank."""
-    return ring.alltoall(tensor, splits, name=name, process_set=process_set)
-
-
-def alltoall_async(
-    tensor: torch.Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """Start an alltoall."""
-    return ring.alltoall_async(tensor, splits, name=name, process_set=process_set)
-
-
-def reducescatter(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> torch.Tensor:
-    """This rank's share of the reduced rows, differentiable."""
-    compressed, context = compression.compress(tensor)
-    share = ring.reducescatter(
-        compressed, op=op, name=name, process_set=process_set, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )  # fmt: skip
-    result: torch.Tensor = compression.decompress(share, context)
-    return result
-
-
-def reducescatter_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """Start a reducescatter."""
-    return ring.reducescatter_async(
-        tensor, op=op, name=name, process_set=process_set, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )  # fmt: skip
-
-
-def grouped_reducescatter(
-    tensors: Tensors,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[torch.Tensor]:
-    """This rank's shares of several tensors, all or none."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    shares = ring.grouped_reducescatter(
-        [tensor for tensor, _ in pairs], op=op, name=name, process_set=process_set, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )  # fmt: skip
-    return [compression.decompress(share, context) for share, (_, context) in zip(shares, pairs, strict=True)]
-
-
-def grouped_reducescatter_async(
-    tensors: Tensors,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """Start a grouped reducescatter."""
-    return ring.grouped_reducescatter_async(
-        tensors, op=op, name=name, process_set=process_set, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )  # fmt: skip
+    return ring.sparse_allreduce_async(tensor, op=chosen_op(op, None), name=name, process_set=process_set)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
     ring.barrier(process_set=process_set)
+
+
+def poll(handle: Handle) -> bool:
+    """Whether an operation has ended, so that `synchronize` will not block."""
+    return handle.done()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Wait for an operation and return its result."""
+    return handle.synchronize()

@@ -1,18 +1,57 @@
-"""The optimizer, with Horovod's signature."""
+"""The optimizer, with Horovod's signature, attributes and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ringcore_torch as ring
 import torch
 from ringcore import ProcessSet, global_process_set
 from ringcore.adapter import ReduceOp
+from ringcore_torch.wrapping import with_methods
 
 from horovod.torch.compression import Compression
 
 __all__ = ["DistributedOptimizer"]
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What Horovod's optimizer has besides that of ringcore."""
+
+    _ring: Any
+    _synchronized: bool
+    _parameter_names: dict[torch.Tensor, str]
+    _sparse: set[torch.Tensor]  # whose gradients are sent as dense ones; optimizers like SparseAdam take no others
+
+    def synchronize(self) -> None:
+        """Wait until `grad` of every parameter holds the average."""
+        super().synchronize()  # type: ignore[misc]
+        self._restore_sparse()
+        self._synchronized = True
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Wait for the averaged gradients, then step."""
+        averaged, self._synchronized = self._synchronized, False
+        if not self._ring.should_synchronize:
+            return super().step(closure)
+        if averaged:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the "
+                "gradients are averages already; write `with optimizer.skip_synchronize(): optimizer.step()`",
+                stacklevel=2,
+            )
+        if not self._sparse or closure is not None:
+            return super().step(closure)
+        self.synchronize()
+        with self.skip_synchronize():  # type: ignore[attr-defined]
+            return self.step()
+
+    def _restore_sparse(self) -> None:
+        for parameter in self._sparse:
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_sparse(1)
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
@@ -36,8 +75,33 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         groups = num_groups
     if gradient_predivide_factor != 1.0 and op is not ring.Average:
         raise ValueError("gradient_predivide_factor works with op=Average only")
-    return ring.DistributedOptimizer(
-        optimizer, named_parameters, compression=compression, backward_passes_per_step=backward_passes_per_step, op=op,
+    named = list(named_parameters) if named_parameters is not None else [
+        (f"allreduce.noname.{i}.{j}", parameter)
+        for i, group in enumerate(optimizer.param_groups)
+        for j, parameter in enumerate(group["params"])
+    ]  # fmt: skip
+    sparse: set[torch.Tensor] = set()
+    if sparse_as_dense:
+        _note_sparse(optimizer, sparse)  # first: the gradients are dense when ringcore has seen them
+    wrapped = ring.DistributedOptimizer(
+        optimizer, named, compression=compression, backward_passes_per_step=backward_passes_per_step, op=op,
         gradient_predivide_factor=gradient_predivide_factor, groups=groups or None, sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )  # fmt: skip
+    if op is not ring.Adasum:
+        wrapped = with_methods(wrapped, _DistributedOptimizer)
+        wrapped._synchronized = False
+        wrapped._sparse = sparse
+    wrapped._parameter_names = {parameter: name for name, parameter in named}
+    return wrapped
+
+
+def _note_sparse(optimizer: torch.optim.Optimizer, found: set[torch.Tensor]) -> None:
+    def note(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            found.add(parameter)
+
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(note)
