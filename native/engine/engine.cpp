@@ -190,10 +190,15 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
 void Engine::wanted(Operation& operation, bool only_thread) {
   if (operation.done() || operation.join || failure_ != nullptr || left_) return;
   ProcessSet& set = *sets_.at(operation.process_set);
-  if (!set.unflushed) return;
-  set.unflushed = false;
   RecordHeader header{.type = RecordType::kNoop, .flags = kFlush, .name_hash = operation.name_hash};
   if (only_thread) header.flags |= kBlocked;
+  close_buckets(set, header);
+}
+
+// Tells all members, unless nothing was announced since.
+void Engine::close_buckets(ProcessSet& set, const RecordHeader& header) {
+  if (!set.unflushed) return;
+  set.unflushed = false;
   append_noop(set, header);
   set.flushed_until = set.negotiation.length(set.self);
 }
@@ -228,6 +233,8 @@ bool Engine::move() {
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     moved = set->execution.progress() || moved;
     collect_done(*set);
+    // Whoever leaves now takes nothing with it that others still need.
+    if (set->all_joined && set->execution.idle()) end_join(*set, nullptr);
     if (std::string warning = set->execution.take_warning(); !warning.empty()) warnings_.push_back(std::move(warning));
   }
   return moved || make_way();
@@ -278,8 +285,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
     case Decision::Kind::kJoined:
       if (set.join == nullptr) return;
       set.join->last_joined = set.negotiation.members()[decision.last_joined];
-      complete(set.join, nullptr);
-      set.join = nullptr;
+      set.all_joined = true;
       return;
   }
 }
@@ -290,6 +296,11 @@ void Engine::collect_done(ProcessSet& set) {
     complete(operation, std::exchange(operation->error, nullptr));
   }
   set.execution.done().clear();
+}
+
+void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error) {
+  set.all_joined = false;
+  complete(std::exchange(set.join, nullptr), error);
 }
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {

@@ -87,8 +87,9 @@ class Engine {
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 
-  // Whether GPUs have ended what was launched on them; true after a failure, which aborts it.
-  bool landed() const;
+  // Before this rank leaves in order: brings what all ranks have announced to its end, as `progress` and `tend` go on.
+  // True when nothing is left of it, also on GPUs, or after a failure, which aborts it.
+  bool wind_down();
   // Tells the others that this rank leaves; operations that need it fail there with this reason. Call progress() until
   // `farewell_seen`: then no peer needs this rank's links any more.
   void leave(const std::string& reason);
@@ -126,6 +127,7 @@ class Engine {
   void claim_name(const ProcessSet& set, Operation& operation);
   bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
+  void close_buckets(ProcessSet& set, const RecordHeader& header);
   void append_noop(ProcessSet& set, RecordHeader header);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
   void send(Peer& peer, std::span<const std::byte> record);
@@ -146,6 +148,7 @@ class Engine {
   void decide(ProcessSet& set);
   void apply(ProcessSet& set, Decision& decision);
   void collect_done(ProcessSet& set);
+  void end_join(ProcessSet& set, const std::shared_ptr<const Error>& error);
   void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
   void tend_patience(Nanoseconds now);

@@ -47,10 +47,7 @@ void Engine::fail_operations_needing(const Peer& peer) {
       if (needs) complete(it->second, error_for(*it->second));
       it = needs ? set->operations.erase(it) : std::next(it);
     }
-    if (set->join != nullptr && !set->negotiation.announced_join(member)) {
-      complete(set->join, error_for(*set->join));
-      set->join = nullptr;
-    }
+    if (set->joining() && !set->negotiation.announced_join(member)) end_join(*set, error_for(*set->join));
     // What it has announced may still be decided, and run as far as its data was sent.
     set->negotiation.leave(member);
     set->undecided = true;
@@ -71,14 +68,26 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
     set->execution.fail(error->kind() == ErrorKind::kShutdown);
     for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
     set->operations.clear();
-    if (set->join != nullptr) complete(set->join, error);
-    set->join = nullptr;
+    if (set->join != nullptr) end_join(*set, error);
   }
 }
 
-bool Engine::landed() const {
-  return failure_ != nullptr ||
-         std::all_of(sets_.begin(), sets_.end(), [](const auto& set) { return set.second->execution.landed(); });
+bool Engine::wind_down() {
+  if (failure_ != nullptr) return true;
+  if (eager_.operation != nullptr) leave_eager();
+  const auto ends = [](const ProcessSet& set, const Operation& operation) {
+    return operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted ||
+           set.negotiation.announced_by_all(operation.name_hash);
+  };
+  bool ended = true;
+  for (auto& [id, set] : sets_) {
+    const auto& operations = set->operations;
+    const bool wanted =
+        std::any_of(operations.begin(), operations.end(), [&](const auto& item) { return ends(*set, *item.second); });
+    if (wanted && !set->joining()) close_buckets(*set, {.type = RecordType::kNoop, .flags = kFlush});
+    ended = ended && !wanted && set->execution.idle() && set->execution.landed();
+  }
+  return ended;
 }
 
 void Engine::leave(const std::string& reason) {

@@ -84,7 +84,7 @@ void Engine::append_noop(ProcessSet& set, RecordHeader header) {
 
 // Appends no-ops to this rank's log up to position `until`.
 void Engine::fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in) {
-  if (set.negotiation.joined(set.self) || set.join != nullptr) return;
+  if (set.negotiation.joined(set.self) || set.joining()) return;
   RecordHeader header{.type = RecordType::kNoop};
   if (blocked_in != nullptr) {
     header.flags |= kBlocked;

@@ -310,12 +310,12 @@ void Runtime::progress_loop() {
   }
 }
 
-void Runtime::land(EngineLock& lock, const Interrupted& interrupted) {
+void Runtime::wind_down(EngineLock& lock, const Interrupted& interrupted) {
   Nanoseconds asked = clock_.now();
-  while (!engine_.landed()) {
+  while (!engine_.wind_down()) {
     disarm();
     if (engine_.progress()) continue;
-    engine_.tend(false);
+    engine_.tend(true);
     auto wait_set = driver_waiter_.wait_set(links_);
     lock.unlock();
     driver_waiter_.sleep(std::move(wait_set), kTendInterval);
@@ -333,7 +333,7 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
   {
     EngineLock lock(*this);
     if (stopped_) return;
-    if (reason.empty()) land(lock, interrupted);
+    if (reason.empty()) wind_down(lock, interrupted);
     disarm();
     engine_.leave(reason);
     const Nanoseconds begin = clock_.now();

@@ -55,8 +55,8 @@ class Runtime {
   bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);
 
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent. Without a
-  // reason, first waits until GPUs have ended what was launched, at most as long as any operation may take, or until it is
-  // interrupted.
+  // reason, first brings what all ranks have submitted to its end, and waits until GPUs have ended what was launched: at
+  // most as long as any operation may take, or until it is interrupted.
   void leave(const std::string& reason, const Interrupted& interrupted = {});
 
   // This rank's index among the members of a process set, and how many they are; -1: this rank knows no such set.
@@ -87,7 +87,7 @@ class Runtime {
   bool note_thread();
   template <class Ended>
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
-  void land(EngineLock& lock, const Interrupted& interrupted);
+  void wind_down(EngineLock& lock, const Interrupted& interrupted);
   bool arm();
   void disarm();
   Nanoseconds longest_nap(bool busy, Nanoseconds limit);

@@ -53,10 +53,13 @@ struct Engine::ProcessSet {
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
   std::unordered_set<std::uint64_t> announced;  // signatures whose descriptors all members have from us
   std::shared_ptr<Operation> join;
+  bool all_joined = false;  // `join` ends with what was released before
   bool undecided = false;  // entries were appended since the last decision
   bool unflushed = false;  // something was announced that may sit in an open bucket
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets
   std::uint64_t filled_for = 0;  // length of the longest log for which a fill was last asked
+
+  bool joining() const { return join != nullptr && !all_joined; }
 
   int member(Rank rank) const {
     const auto& members = negotiation.members();

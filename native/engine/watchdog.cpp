@@ -94,7 +94,7 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
 // Logs of different length keep operations from being decided that all ranks have announced.
 void Engine::tend_alignment(ProcessSet& set) {
   const std::uint64_t longest = set.negotiation.longest();
-  if (set.operations.empty() || set.join != nullptr || set.filled_for == longest + 1) return;
+  if (set.operations.empty() || set.joining() || set.filled_for == longest + 1) return;
   const bool flush_undecided = set.negotiation.round() < set.flushed_until;
   for (const auto& [name_hash, operation] : set.operations) {
     const bool released = operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted;
@@ -153,7 +153,7 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
       send(*peers_[rank], request, {});
     }
   }
-  if (waited > settings_.timeout && !operation.cancel_sent && set.join == nullptr) {
+  if (waited > settings_.timeout && !operation.cancel_sent && !set.joining()) {
     operation.cancel_sent = true;
     const std::string text = title(operation) + ": " + who_submitted(set, operation) + ", for " +
                              std::to_string(settings_.timeout / kMillisecond) +

@@ -612,6 +612,40 @@ TEST_CASE("what a leaving rank has announced ends") {
   for (const auto& operation : operations) CHECK(cluster.runtime(0).wait(*operation, 10 * kSecond, {}));
 }
 
+TEST_CASE("join and leaving let operations end that are under way on all ranks") {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 2}}) {
+    for (const std::size_t count : {std::size_t{10}, std::size_t{4'000'000}}) {
+      for (const bool joins : {true, false}) {
+        CAPTURE(hosts.back());
+        CAPTURE(count);
+        CAPTURE(joins);
+        Cluster cluster({.ranks = 3, .host_of = hosts});
+        cluster.run([&](Rank rank) {
+          engine::Runtime& runtime = cluster.runtime(rank);
+          const engine::ProcessSetId other = runtime.add_process_set({0, 1, 2});
+          std::vector<float> data(count, mark(rank));
+          const auto handle = allreduce("x", data);
+          runtime.submit(handle);
+          if (joins) {
+            const auto join = std::make_shared<Operation>();
+            join->join = true;
+            run(runtime, join);
+          } else {
+            // In another process set: nobody asks for open buckets to be closed.
+            const auto barrier = make(Collective::kBarrier, "submitted", {0}, DType::kUInt8, nullptr, nullptr);
+            barrier->process_set = other;
+            run(runtime, barrier);
+          }
+          runtime.leave("");
+          REQUIRE(handle->done());
+          if (handle->error) throw *handle->error;
+          REQUIRE(std::count(data.begin(), data.end(), 7.0F) == static_cast<std::ptrdiff_t>(count));
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("what somebody has waited for does not stay in a bucket when it is complete at last") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   std::vector<float> data[6] = {{1}, {1}, {1}, {1}, {1}, {1}};
