@@ -45,7 +45,7 @@ def run_cases(adapter_name: str) -> dict:
 
     ringcore.init()
     adapter = load(adapter_name)
-    reports = {"transports": ringcore._context.context().runtime.transports()}
+    reports = {"transports": ringcore.job.state.context().runtime.transports()}
     for name, case in CASES.items():
         if name in LACKS.get(adapter_name, ()):
             continue

@@ -26,7 +26,7 @@ import numpy as np
 import ringcore
 ringcore.init()
 total = ringcore.allreduce(np.full(1000, ringcore.rank() + 1.0), op=ringcore.Sum, name="total")[0]
-links = set(ringcore._context.context().runtime.transports()) - {"self"}
+links = set(ringcore.job.state.context().runtime.transports()) - {"self"}
 words = ["PLACE", ringcore.rank(), ringcore.size(), ringcore.local_rank(), socket.gethostname(), total, *sorted(links)]
 os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 ringcore.shutdown()

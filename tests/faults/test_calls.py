@@ -21,9 +21,9 @@ def calls_around_init() -> dict:
     found = {"before": [caught(ringcore.rank), caught(ringcore.allreduce, ones), caught(ringcore.barrier)]}
     ringcore.shutdown()  # nothing to do, and no error
     ringcore.init()
-    first = ringcore._context.context()
+    first = ringcore.job.state.context()
     ringcore.init()
-    found["twice"] = ringcore._context.context() is first
+    found["twice"] = ringcore.job.state.context() is first
     found["sums"] = [float(ringcore.allreduce(ones, op=ringcore.Sum)[0])]
     ringcore.shutdown()
     ringcore.shutdown()

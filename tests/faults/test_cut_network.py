@@ -24,7 +24,7 @@ def reduces_over_the_network() -> dict:
             ringcore.allreduce_(tensor, op=ringcore.Max, name="over.the.network")
 
     error = caught(forever)
-    error["transports"] = ringcore._context.context().runtime.transports()
+    error["transports"] = ringcore.job.state.context().runtime.transports()
     return error
 
 

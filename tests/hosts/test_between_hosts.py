@@ -32,7 +32,7 @@ def reduces() -> dict:
     gathered = ringcore.allgather(np.full(rank + 1, rank, np.int32), name="gathered")
     right.append(gathered.tolist() == [r for r in range(size) for _ in range(r + 1)])
     right.append(ringcore.broadcast(np.full(3, rank), 1, name="broadcast").tolist() == [1, 1, 1])
-    context = ringcore._context.context()
+    context = ringcore.job.state.context()
     return {
         "type": None, "right": right, "transports": context.runtime.transports(), "host_of": context.host_of,
         "sockets": len(context.peer_fds), "local": [ringcore.local_rank(), ringcore.local_size()],

@@ -32,7 +32,7 @@ def train_beside_mpi4py() -> dict:
     from mpi4py import MPI
 
     def transports() -> list[str]:
-        return sorted(set(ringcore._context.context().runtime.transports()))
+        return sorted(set(ringcore.job.state.context().runtime.transports()))
 
     def sums(steps: int, name: str) -> bool:
         """Small ones, which go with their announcement, and larger ones, in which plans and MPI's own take turns."""
@@ -203,7 +203,7 @@ def test_a_lost_rank_is_an_error_and_no_hang(tmp_path: Path, name: str) -> None:
 def place_and_sum() -> list:
     ringcore.init()
     sums = [float(ringcore.allreduce(np.ones(n), op=ringcore.Sum, name="sum")[-1]) for n in [3] + 12 * [100_000]]
-    links = ringcore._context.context().runtime.transports()
+    links = ringcore.job.state.context().runtime.transports()
     return [ringcore.local_rank(), ringcore.local_size(), ringcore.cross_size(), links, sorted(set(sums))]
 
 

@@ -22,7 +22,7 @@ import ringcore
 ringcore.init()
 total = ringcore.allreduce(np.full(100_000, ringcore.rank() + 1.0), op=ringcore.Sum, name="total")
 assert (total == total[0]).all()
-transports = ringcore._context.context().runtime.transports()
+transports = ringcore.job.state.context().runtime.transports()
 words = [ringcore.rank(), ringcore.size(), ringcore.local_rank(), socket.gethostname(), total[0], *transports]
 os.write(1, (" ".join(["PLACE", *map(str, words)]) + "\\n").encode())
 ringcore.shutdown()

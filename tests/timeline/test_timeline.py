@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ringcore
-from ringcore._timeline import merge
+from ringcore.job.timeline import merge
 from support import ranks
 from support.rank import caught
 

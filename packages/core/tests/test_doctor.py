@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ringcore.doctor as module
+import ringcore.commands.doctor as module
 from ringcore import __version__
 
 

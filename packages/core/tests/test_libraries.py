@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from ringcore._libraries import tell_engine
-from ringcore._settings import Settings
+from ringcore.environment.libraries import tell_engine
+from ringcore.environment.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringcore._placement import Placement, PlacementError, explain, find_placement
+from ringcore.environment.placement import Placement, PlacementError, explain, find_placement
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",

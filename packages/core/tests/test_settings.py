@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ringcore import _settings
-from ringcore._settings import SettingError, Settings
+from ringcore.environment import settings as _settings
+from ringcore.environment.settings import SettingError, Settings
 
 
 def test_without_variables_every_setting_has_its_default() -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ringcore.migrate import migrate
+from ringcore.commands.migrate import migrate
 
 SCRIPT = Path(__file__).with_name("script.py")
 
@@ -127,7 +127,7 @@ def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import horovod.torch as hvd\n"
-        "from ringcore._context import context\n"
+        "from ringcore.job.state import context\n"
         "hvd.init(process_sets='dynamic')\n"
         "settings = context().settings\n"
         "print(settings.fusion_threshold_bytes, settings.stall_warning_s, settings.timeout_s, settings.log_level)\n"

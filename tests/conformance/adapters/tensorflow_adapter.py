@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import ringcore_tensorflow as ring
 import tensorflow as tf
-from ringcore._context import context
+from ringcore.job.state import context
 
 dtypes = (
     "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool",

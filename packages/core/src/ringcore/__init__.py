@@ -25,24 +25,10 @@ from ringcore._errors import (
 from ringcore._version import __version__
 
 if TYPE_CHECKING:
-    from ringcore._context import (
-        ProcessSet,
-        add_process_set,
-        cross_rank,
-        cross_size,
-        global_process_set,
-        init,
-        is_homogeneous,
-        is_initialized,
-        local_rank,
-        local_size,
-        rank,
-        remove_process_set,
-        shutdown,
-        size,
-    )
-    from ringcore._objects import allgather_object, broadcast_object
-    from ringcore._operations import (
+    from ringcore._native import Handle
+    from ringcore.adapter.collectives import ReduceOp
+    from ringcore.adapter.objects import allgather_object, broadcast_object
+    from ringcore.arrays import (
         Adasum,
         Average,
         Max,
@@ -72,28 +58,41 @@ if TYPE_CHECKING:
         reducescatter_async,
         synchronize,
     )
-    from ringcore._timeline import start_timeline, stop_timeline
-    from ringcore.adapter import Handle, ReduceOp
-    from ringcore.doctor import doctor
+    from ringcore.commands.doctor import doctor
+    from ringcore.job.lifecycle import init, shutdown
+    from ringcore.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+    from ringcore.job.state import (
+        cross_rank,
+        cross_size,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        size,
+    )
+    from ringcore.job.timeline import start_timeline, stop_timeline
     from ringcore.launcher.api import run
 
 # Loaded at first use, so that `import ringcore` costs nothing.
 _HOMES = {
-    "ringcore._context": (
-        "ProcessSet", "add_process_set", "cross_rank", "cross_size", "global_process_set", "init", "is_homogeneous",
-        "is_initialized", "local_rank", "local_size", "rank", "remove_process_set", "shutdown", "size",
+    "ringcore.job.state": (
+        "cross_rank", "cross_size", "is_homogeneous", "is_initialized", "local_rank", "local_size", "rank", "size",
     ),
-    "ringcore._objects": ("allgather_object", "broadcast_object"),
-    "ringcore._operations": (
+    "ringcore.job.process_sets": ("ProcessSet", "add_process_set", "global_process_set", "remove_process_set"),
+    "ringcore.job.lifecycle": ("init", "shutdown"),
+    "ringcore.adapter.objects": ("allgather_object", "broadcast_object"),
+    "ringcore.arrays": (
         "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce",
         "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast",
         "broadcast_", "broadcast_async", "broadcast_async_", "grouped_allreduce", "grouped_allreduce_",
         "grouped_allreduce_async", "grouped_allreduce_async_", "join", "poll", "reducescatter", "reducescatter_async",
         "synchronize",
     ),
-    "ringcore._timeline": ("start_timeline", "stop_timeline"),
-    "ringcore.adapter": ("Handle", "ReduceOp"),
-    "ringcore.doctor": ("doctor",),
+    "ringcore.job.timeline": ("start_timeline", "stop_timeline"),
+    "ringcore._native": ("Handle",),
+    "ringcore.adapter.collectives": ("ReduceOp",),
+    "ringcore.commands.doctor": ("doctor",),
     "ringcore.launcher.api": ("run",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

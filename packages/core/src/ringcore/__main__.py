@@ -2,6 +2,6 @@
 
 import sys
 
-from ringcore.cli import main
+from ringcore.commands.cli import main
 
 sys.exit(main())

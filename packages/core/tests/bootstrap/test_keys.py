@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 from ringcore import BootstrapError
-from ringcore._placement import find_placement
-from ringcore._settings import Settings
 from ringcore.bootstrap import connect, interfaces, keys
+from ringcore.environment.placement import find_placement
+from ringcore.environment.settings import Settings
 
 US, GROUP = os.getuid(), os.getgid()
 STRANGERS = 4_000_000

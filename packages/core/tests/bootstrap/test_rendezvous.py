@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 from ringcore._errors import BootstrapError
-from ringcore._settings import Settings
 from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate, receive_exactly
 from ringcore.bootstrap.interfaces import towards
 from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.meeting import meet
 from ringcore.bootstrap.rendezvous import RendezvousServer
 from ringcore.bootstrap.sockets import dial, listen_tcp
+from ringcore.environment.settings import Settings
 
 KEY = bytes(range(32))
 LIMIT_S = 20.0

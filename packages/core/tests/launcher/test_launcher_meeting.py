@@ -13,8 +13,8 @@ from support.processes import Ringrun
 Script = Callable[..., str]
 
 MEET = """
-from ringcore._placement import find_placement
-from ringcore._settings import Settings
+from ringcore.environment.placement import find_placement
+from ringcore.environment.settings import Settings
 from ringcore.bootstrap import connect
 def segment():
     fd = os.memfd_create("segment")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ringcore import _settings
+from ringcore.environment import settings as _settings
 from ringcore.launcher import _config, _hosts, _options, _plan
 from ringcore.launcher._hosts import Host, HostError
 from ringcore.launcher._options import UsageError

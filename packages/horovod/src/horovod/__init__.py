@@ -1,6 +1,6 @@
 """Horovod's modules and names on ringcore, so that scripts written for Horovod run as they are."""
 
-from ringcore._version import __version__
+from ringcore import __version__
 
 from horovod.runner import run
 

@@ -13,11 +13,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ringcore import InvalidArgument, adapter
-from ringcore._buffer import DTYPE_NAMES, empty, from_bytes
-from ringcore._context import ProcessSet, context, global_process_set, process_set_id_of
-from ringcore._operations import Average, name_or_next
-from ringcore.adapter import Buffer, Handle, ReduceOp, as_buffer
+from ringcore import Average, InvalidArgument, adapter
+from ringcore.adapter import (
+    DTYPE_NAMES,
+    Buffer,
+    Handle,
+    ProcessSet,
+    ReduceOp,
+    as_buffer,
+    context,
+    empty,
+    from_bytes,
+    global_process_set,
+    name_or_next,
+    process_set_id_of,
+)
 
 from ringcore_jax._calls import Call, check_dtype, finish_programs, run
 from ringcore_jax.compression import Compression, Compressor

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, global_process_set
-from ringcore.adapter import ReduceOp
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_jax._operations import allreduce
 from ringcore_jax.compression import Compression, Compressor

@@ -13,7 +13,14 @@ from typing import Any
 
 import keras
 from ringcore import (
+    Adasum,
+    Average,
+    Max,
+    Min,
     ProcessSet,
+    Product,
+    Sum,
+    __version__,
     add_process_set,
     allgather,
     allgather_async,
@@ -55,8 +62,6 @@ from ringcore import (
 )
 from ringcore import adapter as _adapter
 from ringcore import init as _init
-from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
-from ringcore._version import __version__
 
 from ringcore_keras import callbacks, hooks
 from ringcore_keras.data import shard

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import ringcore
 from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_keras.optimizer import innermost, shared_variables
 from ringcore_keras.variables import broadcast_variables, synchronize_state

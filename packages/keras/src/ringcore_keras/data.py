@@ -8,7 +8,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, global_process_set
 
 _log = logging.getLogger("ringcore")
 

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-from ringcore import InvalidArgument, RingcoreError
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument, RingcoreError
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_keras.backends import backend
 from ringcore_keras.options import Compression, Options

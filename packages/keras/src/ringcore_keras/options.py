@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average
-from ringcore.adapter import ReduceOp, check_gradient_options
+from ringcore import Average, InvalidArgument
+from ringcore.adapter import ProcessSet, ReduceOp, check_gradient_options, global_process_set
 
 
 class Compression:

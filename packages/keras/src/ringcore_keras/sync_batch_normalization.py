@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 from keras import ops
-from ringcore._context import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_keras.backends import backend
 

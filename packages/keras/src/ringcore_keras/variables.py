@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import ringcore
-from ringcore._context import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, global_process_set
 
 
 def broadcast_variables(

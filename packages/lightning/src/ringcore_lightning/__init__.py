@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ringcore import __version__
 from ringcore import adapter as _adapter
-from ringcore._version import __version__
 
 from ringcore_lightning.environment import RingEnvironment
 from ringcore_lightning.registration import register, strategies_of

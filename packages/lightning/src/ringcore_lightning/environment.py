@@ -7,8 +7,7 @@ import socket
 from typing import Any
 
 import ringcore
-from ringcore._objects import gather_bytes
-from ringcore._placement import Placement, PlacementError, find_placement
+from ringcore.adapter import Placement, PlacementError, find_placement, gather_bytes
 
 # Lightning knows ringrun and torchrun (they set the same variables) and srun itself; of mpirun only with mpi4py.
 _OURS = ("Open MPI", "MPICH", "Horovod", "Kubernetes")

@@ -10,7 +10,14 @@ trainer = ring.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate":
 from __future__ import annotations
 
 from ringcore import (
+    Adasum,
+    Average,
+    Max,
+    Min,
     ProcessSet,
+    Product,
+    Sum,
+    __version__,
     add_process_set,
     allgather_object,
     broadcast_object,
@@ -30,8 +37,6 @@ from ringcore import (
     stop_timeline,
 )
 from ringcore import adapter as _adapter
-from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
-from ringcore._version import __version__
 from ringcore.adapter import as_ringcore_error
 
 from ringcore_mxnet._compatibility import prepare_import as _prepare_import

@@ -14,10 +14,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import ringcore
-from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, global_process_set, process_set_id_of
-from ringcore._operations import Average, Sum, name_or_next
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument, Sum, adapter
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next, process_set_id_of
 
 from ringcore_mxnet._shim import push
 

@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 
 import mxnet as mx
 import ringcore
-from ringcore import InvalidArgument
-from ringcore._context import context
-from ringcore._operations import Sum
+from ringcore import InvalidArgument, Sum
+from ringcore.adapter import context
 
 from ringcore_mxnet._operations import allreduce, allreduce_, barrier, broadcast_
 from ringcore_mxnet.compression import Compression, Compressor

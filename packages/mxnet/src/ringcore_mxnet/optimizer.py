@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
-from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average
+from ringcore import Average, InvalidArgument, adapter
+from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_mxnet._operations import allreduce_
 from ringcore_mxnet.compression import Compression, Compressor

@@ -7,10 +7,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import ringcore
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum, name_or_next
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument, Sum
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next
 
 
 def allreduce(

@@ -6,9 +6,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from ringcore import ProcessSet, global_process_set
-from ringcore._context import context
-from ringcore._operations import Sum
+from ringcore import ProcessSet, Sum, global_process_set
+from ringcore.adapter import context
 
 from ringcore_mxnet._operations import allreduce_
 

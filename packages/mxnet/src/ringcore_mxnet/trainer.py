@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
-from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, context, global_process_set
-from ringcore._operations import Average
+from ringcore import Average, InvalidArgument, adapter
+from ringcore.adapter import ProcessSet, context, global_process_set
 
 from ringcore_mxnet._operations import allreduce_, grouped_allreduce_
 from ringcore_mxnet.compression import Compression, Compressor

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, global_process_set, process_set_id_of
-from ringcore._operations import Average, Sum
-from ringcore.adapter import DTYPE_CODES, ReduceOp, as_ringcore_error
+from ringcore import Average, InvalidArgument, Sum, adapter
+from ringcore.adapter import DTYPE_CODES, ProcessSet, ReduceOp, as_ringcore_error, global_process_set, process_set_id_of
 
 from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently, runs_in_session
 from ringcore_tensorflow._shim import ops
@@ -146,8 +144,8 @@ def _adasum(
 ) -> list[tf.Tensor]:
     if not tf.executing_eagerly():
         raise InvalidArgument(f"{kind} with op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
-    from ringcore._operations import grouped_allreduce as of_arrays
-    from ringcore._operations import name_or_next
+    from ringcore import grouped_allreduce as of_arrays
+    from ringcore.adapter import name_or_next
 
     name = name_or_next(name, f"tensorflow.{kind}", process_set)
     arrays = of_arrays(

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.gradients import Reduction, divided

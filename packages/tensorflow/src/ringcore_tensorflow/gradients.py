@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore import adapter
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average
-from ringcore.adapter import ReduceOp
+from ringcore import Average, adapter
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow import sparse

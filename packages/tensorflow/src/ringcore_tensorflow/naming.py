@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from ringcore._context import ProcessSet, context
+from ringcore.adapter import ProcessSet, context
 
 # Of each graph that is being traced: how often a name was given out.
 _given: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import tensorflow as tf
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument, Sum
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow._graph import as_written

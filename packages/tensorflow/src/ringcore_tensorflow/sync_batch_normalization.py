@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Sum
+from ringcore import Sum
+from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_tensorflow._operations import allreduce
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from ringcore._context import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_tensorflow._graph import runs_in_session
 from ringcore_tensorflow._operations import broadcast_

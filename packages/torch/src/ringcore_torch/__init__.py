@@ -10,7 +10,14 @@ ring.broadcast_parameters(model.state_dict(), root_rank=0)
 from __future__ import annotations
 
 from ringcore import (
+    Adasum,
+    Average,
+    Max,
+    Min,
     ProcessSet,
+    Product,
+    Sum,
+    __version__,
     add_process_set,
     allgather_object,
     broadcast_object,
@@ -22,16 +29,16 @@ from ringcore import (
     is_initialized,
     local_rank,
     local_size,
+    poll,
     rank,
     remove_process_set,
     shutdown,
     size,
     start_timeline,
     stop_timeline,
+    synchronize,
 )
 from ringcore import adapter as _adapter
-from ringcore._operations import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
-from ringcore._version import __version__
 from ringcore.adapter import Handle
 
 from ringcore_torch._differentiable import (

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, name_or_next
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next
 
 from ringcore_torch import _operations as plain
 from ringcore_torch._linear import Allgather, Allreduce, Alltoall, Broadcast, LinearMap, Reducescatter

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument, Sum
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_torch import _operations as plain
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ringcore import adapter
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, name_or_next
-from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
+from ringcore import Average, adapter
+from ringcore.adapter import Buffer, Handle, ProcessSet, ReduceOp, UnsupportedArray, global_process_set, name_or_next
 
 from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, copy_back, result_of
 

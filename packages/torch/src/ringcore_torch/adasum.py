@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, context
-from ringcore._operations import Adasum
+from ringcore import Adasum, InvalidArgument
+from ringcore.adapter import ProcessSet, context
 
 from ringcore_torch._operations import grouped_allreduce_async
 from ringcore_torch.compression import Compressor

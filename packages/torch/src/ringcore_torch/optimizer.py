@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, global_process_set
-from ringcore.adapter import ReduceOp
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_torch import adasum
 from ringcore_torch.buckets import Groups

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from ringcore import InvalidArgument, RingcoreError, adapter
-from ringcore._context import ProcessSet, context
-from ringcore.adapter import ReduceOp
+from ringcore.adapter import ProcessSet, ReduceOp, context
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ringcore_torch._operations import allreduce_

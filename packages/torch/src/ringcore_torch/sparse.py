@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from ringcore import InvalidArgument
-from ringcore._context import ProcessSet, global_process_set
-from ringcore._operations import Average, Sum, name_or_next
-from ringcore.adapter import ReduceOp
+from ringcore import Average, InvalidArgument, Sum
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next
 
 from ringcore_torch._operations import allgather_async
 

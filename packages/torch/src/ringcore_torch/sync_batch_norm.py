@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from ringcore._context import ProcessSet, context, global_process_set
-from ringcore._operations import Sum
+from ringcore import Sum
+from ringcore.adapter import ProcessSet, context, global_process_set
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ringcore_torch._differentiable import allreduce

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError
-from ringcore._placement import LOCAL_SIZE_VARIABLES
 from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
 from ringcore.bootstrap.interfaces import address_for_others
 from ringcore.bootstrap.rendezvous import RendezvousServer
 from ringcore.bootstrap.sockets import RanksMissingError, await_name
+from ringcore.environment.placement import LOCAL_SIZE_VARIABLES
 
 if TYPE_CHECKING:
-    from ringcore._placement import Placement
-    from ringcore._settings import Settings
+    from ringcore.environment.placement import Placement
+    from ringcore.environment.settings import Settings
 
 
 _KEY_POLL_S = 0.1

@@ -40,8 +40,8 @@ from ringcore.bootstrap.sockets import peer_uid, reserve_descriptors
 
 if TYPE_CHECKING:
     from ringcore import _native
-    from ringcore._placement import Placement
-    from ringcore._settings import Settings
+    from ringcore.environment.placement import Placement
+    from ringcore.environment.settings import Settings
 
 # In the hello of a connection through a Unix socket, in place of a lane.
 _SHARED = 0xFFFF

@@ -12,7 +12,7 @@ from ringcore.bootstrap.interfaces import Address, addresses, choose, connection
 from ringcore.bootstrap.sockets import listen_at
 
 if TYPE_CHECKING:
-    from ringcore._settings import Settings
+    from ringcore.environment.settings import Settings
 
 # In an error, hosts beyond these are only counted.
 _SHOWN_HOSTS = 8

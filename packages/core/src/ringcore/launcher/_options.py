@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ringcore import _settings
+from ringcore.environment import settings as _settings
 from ringcore.launcher import _config
 
 DESCRIPTION = "Starts the ranks of a job, here or on several hosts, and looks after them until all have ended."

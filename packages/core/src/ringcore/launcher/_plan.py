@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from ringcore._settings import Settings
+from ringcore.environment.settings import Settings
 from ringcore.launcher import _hosts
 from ringcore.launcher._hosts import Host, HostError, Slot
 

@@ -7,7 +7,8 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringcore import _placement, _settings
+from ringcore.environment import placement as _placement
+from ringcore.environment import settings as _settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ringcore import _settings
 from ringcore._errors import BootstrapError
+from ringcore.environment import settings as _settings
 from ringcore.launcher import _hosts, _options, _plan
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard

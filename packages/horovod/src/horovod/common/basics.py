@@ -9,8 +9,7 @@ from typing import Any
 
 import ringcore
 from ringcore import InvalidArgument, ProcessSet, add_process_set
-from ringcore._mpi import launched_by_mpi
-from ringcore._placement import find_placement
+from ringcore.adapter import find_placement, launched_by_mpi
 
 # Horovod's variables and ringcore's for the same, where the values mean the same.
 _SETTINGS = {

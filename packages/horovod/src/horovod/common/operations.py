@@ -7,8 +7,7 @@ import os
 import time
 
 from ringcore import DuplicateNameError, ProcessSet
-from ringcore._operations import name_or_next
-from ringcore.adapter import ReduceOp
+from ringcore.adapter import ReduceOp, name_or_next
 
 
 def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:

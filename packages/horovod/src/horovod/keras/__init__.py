@@ -8,7 +8,13 @@ import numpy as np
 import ringcore
 import ringcore_keras
 from ringcore import (
+    Adasum,
+    Average,
+    Max,
+    Min,
     ProcessSet,
+    Product,
+    Sum,
     add_process_set,
     cross_rank,
     cross_size,
@@ -24,7 +30,6 @@ from ringcore import (
     start_timeline,
     stop_timeline,
 )
-from ringcore._operations import Adasum, Average, Max, Min, Product, Sum
 from ringcore.adapter import ReduceOp
 from ringcore_keras import Compression
 

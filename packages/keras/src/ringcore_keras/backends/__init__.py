@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import keras
 from ringcore import InvalidArgument
-from ringcore._context import ProcessSet
+from ringcore.adapter import ProcessSet
 
 from ringcore_keras.options import Options
 

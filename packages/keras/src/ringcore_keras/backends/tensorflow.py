@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore._context import ProcessSet
-from ringcore._operations import Min, Sum
+from ringcore import Min, Sum
+from ringcore.adapter import ProcessSet
 from ringcore_tensorflow import Compression, allreduce
 from ringcore_tensorflow.gradients import Reduction, divided
 from ringcore_tensorflow.naming import once_in_graph

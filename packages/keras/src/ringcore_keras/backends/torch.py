@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ringcore._context import ProcessSet
-from ringcore._operations import Min, Sum
+from ringcore import Min, Sum
+from ringcore.adapter import ProcessSet
 from ringcore_torch import Compression, allreduce, grouped_allreduce_
 
 from ringcore_keras.options import Options

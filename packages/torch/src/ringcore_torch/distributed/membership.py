@@ -19,9 +19,15 @@ from typing import Any
 import ringcore
 import torch.distributed as dist
 from ringcore import InvalidArgument, adapter
-from ringcore._context import ProcessSet, context, global_process_set
-from ringcore._placement import Placement, PlacementError, find_placement
-from ringcore._settings import Settings
+from ringcore.adapter import (
+    Placement,
+    PlacementError,
+    ProcessSet,
+    Settings,
+    context,
+    find_placement,
+    global_process_set,
+)
 from torch._C._distributed_c10d import PrefixStore
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

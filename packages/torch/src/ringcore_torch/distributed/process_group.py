@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from ringcore import InvalidArgument, MismatchError, adapter
 from ringcore import TimeoutError as RingcoreTimeoutError
-from ringcore._context import ProcessSet, context
-from ringcore.adapter import Handle
+from ringcore.adapter import Handle, ProcessSet, context
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from ringcore._buffer import as_buffer
-from ringcore._context import ProcessSet, context, global_process_set
-from ringcore._errors import InvalidArgument, MismatchError
+from ringcore._errors import InvalidArgument
+from ringcore.adapter import collectives
+from ringcore.adapter.buffer import as_buffer
+from ringcore.job import agreement
+from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
+from ringcore.job.state import context
 
 _LENGTH_BYTES = 8
 
@@ -38,17 +41,20 @@ def broadcast_object(
         InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off.
         MismatchError: Ranks named different roots. On every rank.
     """
-    from ringcore._operations import broadcast_
-
     current = context()
     name = name if name is not None else current.next_name("broadcast_object", process_set)
     data = bytearray(_dumps(value)) if current.rank == root_rank else bytearray()
     length = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little"))
-    broadcast_(length, root_rank, name=f"{name}.length", process_set=process_set)
+    _broadcast(length, root_rank, f"{name}.length", process_set)
     if current.rank != root_rank:
         data = bytearray(int.from_bytes(length, "little"))
-    broadcast_(data, root_rank, name=f"{name}.data", process_set=process_set)
+    _broadcast(data, root_rank, f"{name}.data", process_set)
     return value if current.rank == root_rank else pickle.loads(bytes(data))
+
+
+def _broadcast(data: bytearray, root_rank: int, name: str, process_set: ProcessSet) -> None:
+    buffer = as_buffer(data, writable=True)
+    collectives.broadcast(buffer, buffer, root_rank, name, process_set=process_set, blocking=True)
 
 
 def allgather_object(value: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -64,27 +70,4 @@ def allgather_object(value: Any, *, name: str | None = None, process_set: Proces
 
 def gather_bytes(data: bytes, name: str, process_set: ProcessSet = global_process_set) -> list[bytes]:
     """Every rank's bytes, in the order of the ranks. Nothing is pickled."""
-    from ringcore import adapter
-
-    source = as_buffer(bytearray(data))
-    handle = adapter.allgather((source,), name, process_set=process_set)
-    handle.wait()
-    view = memoryview(handle.result())
-    parts, begin = [], 0
-    for rows in handle.rows():
-        parts.append(bytes(view[begin : begin + rows]))
-        begin += rows
-    return parts
-
-
-def agree(what: str, value: object) -> None:
-    """Check that all ranks of the job passed the same value.
-
-    Raises:
-        MismatchError: They did not. On every rank.
-    """
-    current = context()
-    values = [part.decode() for part in gather_bytes(repr(value).encode(), current.next_name(f"agree.{what}"))]
-    if len(set(values)) > 1:
-        listed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(values))
-        raise MismatchError(f"{what} was called differently: {listed}. Remedy: pass the same arguments on all ranks.")
+    return agreement.gather_bytes(data, name, process_set_id_of(process_set))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 # Name -> (module, one line of help). The module has a function `main(argv) -> exit code`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
-    "doctor": ("ringcore.doctor", "try what is installed here, and tell what to do about what does not work"),
-    "migrate": ("ringcore.migrate", "show what changes in a script that was written for Horovod"),
+    "doctor": ("ringcore.commands.doctor", "try what is installed here, and tell what to do about what does not work"),
+    "migrate": ("ringcore.commands.migrate", "show what changes in a script that was written for Horovod"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ringcore._settings import Settings
+    from ringcore.environment.settings import Settings
 
 CUDA = ("libcuda.so.1",)
 NCCL = ("libnccl.so.2", "libnccl.so")

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ringcore._context import context
 from ringcore._errors import InvalidArgument
+from ringcore.job.agreement import gather_bytes, meet
+from ringcore.job.state import context
 
 _path: Path | None = None
 # Barriers that the clocks of several hosts are compared at.
@@ -43,8 +44,6 @@ def stop_timeline() -> None:
     if _path is None:
         raise InvalidArgument("no timeline is being recorded; call start_timeline(path) first")
     path, _path = _path, None
-    from ringcore._objects import gather_bytes
-
     report = {
         "spans": current.runtime.stop_timeline(),
         "met_ns": [_meet() for _ in range(_MEETINGS)],
@@ -57,9 +56,7 @@ def stop_timeline() -> None:
 
 def _meet() -> int:
     """This rank's clock at a moment that is about the same on all ranks: the end of a barrier."""
-    from ringcore._operations import barrier
-
-    barrier()
+    meet(context().next_name("barrier"))
     return time.monotonic_ns()
 
 

@@ -1,4 +1,4 @@
-"""For authors of adapters: collectives on raw memory.
+"""The collectives on raw memory.
 
 An adapter hands arrays to the functions here, or a `Buffer` of each where its framework speaks neither the buffer
 protocol nor DLPack, and waits for the operation in the way of its framework. It has no collective logic of its own.
@@ -15,49 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore import _native
-from ringcore._buffer import as_buffer
-from ringcore._context import (
-    ProcessSet,
-    add_process_set_of_members,
-    before_shutdown,
-    context,
-    global_process_set,
-    process_set_id_of,
-)
-from ringcore._device import DeviceArray
-from ringcore._errors import InvalidArgument, as_ringcore_error
+from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
-
-__all__ = [
-    "DTYPE_CODES",
-    "Buffer",
-    "DeviceArray",
-    "Handle",
-    "ReduceOp",
-    "UnsupportedArray",
-    "add_process_set_of_members",
-    "allgather",
-    "allocate",
-    "allreduce",
-    "allreduce_in_place",
-    "alltoall",
-    "as_buffer",
-    "as_ringcore_error",
-    "barrier",
-    "before_shutdown",
-    "broadcast",
-    "buckets",
-    "capi",
-    "check",
-    "check_gradient_options",
-    "copy",
-    "has_room_to_overlap",
-    "join",
-    "keep_freed_memory",
-    "reducescatter",
-    "require_same_version",
-]
+from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
+from ringcore.job.state import context
 
 
 def require_same_version(distribution: str) -> None:
@@ -113,8 +75,11 @@ copy = _native.copy
 # capi(): the address of the functions of native/capi/ringcore.h, for the compiled half of an adapter.
 capi = _native.capi
 
-# before_shutdown: functions that `shutdown` calls while the engine still runs, at the end of the process too. For
-# frameworks that work in the background: what they have begun needs this rank.
+
+def name_or_next(name: str | None, kind: str, process_set: ProcessSet | None) -> str:
+    """The caller's name for an operation, or the next one of its kind in the process set; None: the world."""
+    return name if name is not None else context().next_name(kind, process_set)
+
 
 # Makes the result of a handle that has ended.
 Finish = Callable[[Handle], Any]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringcore import adapter
-from ringcore._buffer import as_buffer, empty_like, result_of
-from ringcore._context import ProcessSet, context, global_process_set
-from ringcore.adapter import Buffer, Handle, ReduceOp, UnsupportedArray
+from ringcore._native import Buffer, Handle, UnsupportedArray
+from ringcore.adapter import collectives as adapter
+from ringcore.adapter.buffer import as_buffer, empty_like, result_of
+from ringcore.adapter.collectives import ReduceOp, name_or_next
+from ringcore.job.process_sets import ProcessSet, global_process_set
+from ringcore.job.state import context
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
@@ -21,11 +23,6 @@ Adasum = ReduceOp.ADASUM
 # Called once a tensor: the native methods themselves, without a Python function around them.
 poll = Handle.done
 synchronize = Handle.synchronize
-
-
-def name_or_next(name: str | None, kind: str, process_set: ProcessSet | None) -> str:
-    """The caller's name for an operation, or the next one of its kind in the process set; None: the world."""
-    return name if name is not None else context().next_name(kind, process_set)
 
 
 def _as_buffers(tensors: Sequence[Any], *, writable: bool = False) -> tuple[Buffer, ...]:

@@ -13,8 +13,8 @@ from ringcore._errors import BootstrapError, InvalidArgument
 
 if TYPE_CHECKING:
     from ringcore import _native
-    from ringcore._placement import Placement
-    from ringcore._settings import Settings
+    from ringcore.environment.placement import Placement
+    from ringcore.environment.settings import Settings
 
 # Open MPI; MPICH, Intel MPI and whoever else keeps MPICH's ABI; the standard's ABI.
 _OPEN_MPI: tuple[str, ...] = ("libmpi.so.40",)
@@ -37,7 +37,7 @@ class Candidate:
 
 def shims() -> Path:
     """The folder of the libraries that each speak to one kind of MPI."""
-    return Path(__file__).parent
+    return Path(__file__).parents[1]
 
 
 def has_shims() -> bool:

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 
-from ringcore._context import Context
+from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
 _NAME = "ringcore-attention"

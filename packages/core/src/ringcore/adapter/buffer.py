@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from ringcore import _native
-from ringcore._device import DeviceArray, device_buffer, empty_on_device
 from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle
+from ringcore.adapter.device import DeviceArray, device_buffer, empty_on_device
 
 DTYPE_NAMES: dict[int, str] = {code: name for name, code in _native.DTYPES.items()}
 _BFLOAT16: int = _native.DTYPES["bfloat16"]

@@ -8,11 +8,11 @@ import os
 from typing import Any
 
 from ringcore import _native
-from ringcore._context import Context
 from ringcore._errors import InvalidArgument
-from ringcore._libraries import tell_engine
-from ringcore._placement import Placement, PlacementError, find_placement
-from ringcore._settings import Settings
+from ringcore.environment.libraries import tell_engine
+from ringcore.environment.placement import Placement, PlacementError, find_placement
+from ringcore.environment.settings import Settings
+from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
 
@@ -26,7 +26,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     tell_engine(settings)
     world: _native.MpiWorld | None = None
     if comm is not None:
-        from ringcore._mpi import open_world
+        from ringcore.environment.mpi import open_world
 
         world = open_world(None, settings, comm)
         _check_launched_by_mpi(world)
@@ -34,7 +34,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     else:
         placement = placement or find_placement(os.environ)
         if _meets_through_mpi(placement, settings):
-            from ringcore._mpi import NoMpiLibrary, open_world
+            from ringcore.environment.mpi import NoMpiLibrary, open_world
 
             try:
                 world = open_world(placement, settings, None)
@@ -81,7 +81,7 @@ def _meets_through_mpi(placement: Placement, settings: Settings) -> bool:
     """Whether the ranks are to meet through MPI, though nobody has passed a communicator of it."""
     if settings.transport == "mpi":
         return placement.size > 1
-    from ringcore._mpi import has_shims, launched_by_mpi
+    from ringcore.environment.mpi import has_shims, launched_by_mpi
 
     # On one host everything is there without it; between hosts it is the only one that knows the way.
     several_hosts = placement.local_size is not None and placement.local_size < placement.size

@@ -14,8 +14,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from ringcore._libraries import CUDA, NCCL, NVRTC, bundled
 from ringcore._version import __version__
+from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled
 
 _TRANSPORTS = ("shm", "tcp")
 _SELF_TEST_LIMIT_S = 30.0
@@ -91,7 +91,7 @@ _SELF_TEST = """
 import array, os, sys
 import ringcore
 ringcore.init()
-from ringcore._context import context
+from ringcore.job.state import context
 for count in (3, 1 << 18):
     values = array.array("d", [2.0 ** ringcore.rank()]) * count
     ringcore.allreduce_(values, op=ringcore.Sum)
@@ -230,8 +230,8 @@ def _adapters(frameworks: dict[str, str], problems: list[str]) -> dict[str, str]
 
 def _mpi(problems: list[str]) -> str:
     """Which MPI a job started here would use, and why."""
-    from ringcore import _mpi
-    from ringcore._settings import Settings, variable
+    from ringcore.environment import mpi as _mpi
+    from ringcore.environment.settings import Settings, variable
 
     if not _mpi.has_shims():
         return "this build of ringcore cannot use any: it was compiled without the headers of MPI; the wheel can"

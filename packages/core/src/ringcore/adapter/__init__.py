@@ -1,0 +1,94 @@
+"""For authors of adapters: everything of the core that an adapter uses, beside the public API of `ringcore`.
+
+The collectives on raw memory, arrays as the engine sees them, this process's place in its job, and what all adapters
+share. An adapter imports nothing else of the core.
+"""
+
+from ringcore._errors import as_ringcore_error
+from ringcore._native import Buffer, Handle, UnsupportedArray
+from ringcore._version import __version__
+from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
+from ringcore.adapter.collectives import (
+    DTYPE_CODES,
+    ReduceOp,
+    allgather,
+    allocate,
+    allreduce,
+    allreduce_in_place,
+    alltoall,
+    barrier,
+    broadcast,
+    buckets,
+    capi,
+    check,
+    check_gradient_options,
+    copy,
+    has_room_to_overlap,
+    join,
+    keep_freed_memory,
+    name_or_next,
+    reducescatter,
+    require_same_version,
+)
+from ringcore.adapter.device import DeviceArray
+from ringcore.adapter.objects import gather_bytes
+from ringcore.environment.mpi import launched_by_mpi
+from ringcore.environment.placement import Placement, PlacementError, find_placement
+from ringcore.environment.settings import Settings
+
+# Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
+# in the background: what they have begun needs this rank.
+from ringcore.job.lifecycle import before_shutdown
+from ringcore.job.process_sets import (
+    ProcessSet,
+    add_process_set_of_members,
+    global_process_set,
+    process_set_id_of,
+)
+from ringcore.job.state import Context, context
+
+__all__ = [
+    "DTYPE_CODES",
+    "DTYPE_NAMES",
+    "Buffer",
+    "Context",
+    "DeviceArray",
+    "Handle",
+    "Placement",
+    "PlacementError",
+    "ProcessSet",
+    "ReduceOp",
+    "Settings",
+    "UnsupportedArray",
+    "__version__",
+    "add_process_set_of_members",
+    "allgather",
+    "allocate",
+    "allreduce",
+    "allreduce_in_place",
+    "alltoall",
+    "as_buffer",
+    "as_ringcore_error",
+    "barrier",
+    "before_shutdown",
+    "broadcast",
+    "buckets",
+    "capi",
+    "check",
+    "check_gradient_options",
+    "context",
+    "copy",
+    "empty",
+    "find_placement",
+    "from_bytes",
+    "gather_bytes",
+    "global_process_set",
+    "has_room_to_overlap",
+    "join",
+    "keep_freed_memory",
+    "launched_by_mpi",
+    "name_or_next",
+    "process_set_id_of",
+    "reducescatter",
+    "require_same_version",
+]

@@ -1,0 +1,97 @@
+"""`init` and `shutdown`: how this process comes into its job, and leaves it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ringcore._errors import RingcoreError
+from ringcore.job import timeline
+from ringcore.job.attention import start_attention_thread
+from ringcore.job.connect import connect_context
+from ringcore.job.state import context, is_initialized, set_context
+
+if TYPE_CHECKING:
+    from ringcore.environment.placement import Placement
+    from ringcore.environment.settings import Settings
+
+_lock = threading.Lock()
+_farewell = ""
+# Of adapters: called by `shutdown` while the engine still runs.
+before_shutdown: list[Callable[[], None]] = []
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()  # the parent may have held it
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def init(comm: Any = None, *, settings: Settings | None = None, placement: Placement | None = None) -> None:
+    """Find this process's place in the job, connect to the other ranks and start the engine.
+
+    The place comes from the environment: ringrun, torchrun, mpirun, srun; without a launcher the job is this process
+    alone. Calling it again while initialised does nothing. After `shutdown()` it connects anew.
+
+    Args:
+        comm: A communicator of mpi4py, such as `MPI.COMM_WORLD`: its processes are the ranks, and all of them call
+            this. They meet through MPI, which also carries what goes between hosts. It may go on being used.
+        settings: Overrides what the `RINGCORE_*` variables say.
+        placement: This process's place, where an adapter knows it from its framework instead.
+
+    Raises:
+        BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
+        InvalidArgument: The environment contradicts itself, `comm` is no communicator of mpi4py or of a job that MPI
+            has not launched, or MPI was initialised for fewer threads than `MPI_THREAD_SERIALIZED`.
+    """
+    with _lock:
+        if is_initialized():
+            return
+        current = connect_context(settings, placement, comm)
+        set_context(current)
+        atexit.unregister(shutdown)
+        atexit.register(shutdown)
+        _install_excepthook()
+        current.attention_thread = start_attention_thread(current)
+    if current.settings.timeline:
+        timeline.start_timeline(current.settings.timeline)
+
+
+def shutdown() -> None:
+    """Leave the job: tell the other ranks, stop the engine. Does nothing when not initialised."""
+    if is_initialized():
+        for finish in before_shutdown:
+            finish()
+    with _lock:
+        if not is_initialized():
+            return
+        current = context()
+        timeline.write_pending()
+        current.peer_fds.clear()
+        current.runtime.leave(_farewell)
+        if current.attention_thread is not None:
+            current.attention_thread.join()
+        set_context(None)
+
+
+def _install_excepthook() -> None:
+    """Let the other ranks know which exception ended this one."""
+    previous = sys.excepthook
+    if getattr(previous, "_is_ringcore", False):
+        return
+
+    def hook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> Any:
+        global _farewell
+        if not isinstance(value, RingcoreError):
+            _farewell = f"it raised {kind.__name__}: {value}"[:2000]
+        return previous(kind, value, traceback)
+
+    hook._is_ringcore = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

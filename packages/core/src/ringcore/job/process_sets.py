@@ -1,0 +1,134 @@
+"""Process sets: ranks that run collectives of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ringcore._errors import InvalidArgument
+from ringcore.job.agreement import agree
+from ringcore.job.state import context, rank, size
+
+
+class ProcessSet:
+    """A subset of the ranks that runs collectives of its own.
+
+    Args:
+        ranks: Ranks of the job, in any order, each once.
+    """
+
+    process_set_id: int | None = None
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        if len(set(ranks)) != len(ranks):
+            raise InvalidArgument(f"a process set names each rank once, not {list(ranks)}")
+        self._ranks = sorted(ranks)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The member ranks, ascending."""
+        return list(self._ranks)
+
+    def included(self) -> bool:
+        """Whether this process is a member."""
+        return rank() in self.ranks
+
+    def rank(self) -> int:
+        """This process's index among the members.
+
+        Raises:
+            InvalidArgument: It is not a member.
+        """
+        if not self.included():
+            raise InvalidArgument(f"rank {rank()} is not a member of the process set {self.ranks}")
+        return self.ranks.index(rank())
+
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.ranks)
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(ranks={self.ranks}, process_set_id={self.process_set_id})"
+
+
+class _World(ProcessSet):
+    """All ranks."""
+
+    process_set_id = 0
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def __reduce__(self) -> str:
+        return "global_process_set"  # there is one in each process
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(size()))
+
+
+global_process_set: ProcessSet = _World()
+
+
+def add_process_set(ranks: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a process set. Collective: every rank of the job calls it with the same ranks, members or not.
+
+    Raises:
+        MismatchError: Ranks named different members.
+        InvalidArgument: A rank does not exist.
+    """
+    process_set = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
+    current = context()
+    if process_set.process_set_id is not None:
+        raise InvalidArgument(f"{process_set} is registered already")
+    wrong = [r for r in process_set.ranks if not 0 <= r < current.size]
+    if wrong or not process_set.ranks:
+        raise InvalidArgument(f"a process set has members among ranks 0 to {current.size - 1}, not {process_set.ranks}")
+    agree("add_process_set", process_set.ranks)
+    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks)
+    return process_set
+
+
+def add_process_set_of_members(ranks: Sequence[int], number: int) -> ProcessSet:
+    """Register a process set that the other ranks need not know of. Its members call this, each when it likes.
+
+    Args:
+        ranks: The members.
+        number: Counted from 1, never used before in this job; the members have agreed on it.
+
+    Raises:
+        InvalidArgument: The number was used before, or this rank is not a member.
+        ResourceError: A job cannot have so many of these sets.
+    """
+    current = context()
+    process_set = ProcessSet(ranks)
+    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, number)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> None:
+    """Forget a process set. Collective: every rank of the job calls it.
+
+    Raises:
+        InvalidArgument: It is not registered, is the world, or has operations that are not done.
+    """
+    current = context()
+    if process_set.process_set_id is None or process_set is global_process_set:
+        raise InvalidArgument(f"{process_set} cannot be removed")
+    agree("remove_process_set", process_set.process_set_id)
+    current.runtime.remove_process_set(process_set.process_set_id)
+    process_set.process_set_id = None
+
+
+def process_set_id_of(process_set: ProcessSet) -> int:
+    """The engine's number of a registered process set that this rank is a member of.
+
+    Raises:
+        InvalidArgument: It is not registered, or this rank is not a member.
+    """
+    if process_set is global_process_set:
+        return 0
+    if process_set.process_set_id is None:
+        raise InvalidArgument(f"{process_set} is not registered; call add_process_set on every rank first")
+    if not process_set.included():
+        raise InvalidArgument(f"rank {rank()} is not a member of the process set {process_set.ranks}")
+    return process_set.process_set_id

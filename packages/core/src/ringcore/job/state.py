@@ -1,0 +1,137 @@
+"""The state of this process: whether it is initialised, its place in the job, its engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ringcore._errors import NotInitializedError
+
+if TYPE_CHECKING:
+    from ringcore import _native
+    from ringcore.environment.settings import Settings
+    from ringcore.job.process_sets import ProcessSet
+
+
+# So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers each
+# one for ever, and its first use costs more.
+_UNNAMED = 16384
+
+
+@dataclass
+class Context:
+    """An initialised job as this rank sees it."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host_of: list[int]
+    settings: Settings
+    runtime: _native.Runtime
+    memory: _native.HostMemory | None
+    # The engine's connections. A forked child closes its copies: with them it would hide this process's death.
+    peer_fds: list[int] = field(default_factory=list)
+    counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    attention_thread: threading.Thread | None = None
+
+    def next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
+        """The name of an operation that the caller did not name: equal on all ranks that call in the same order.
+
+        Args:
+            kind: The operation's.
+            process_set: Each counts for itself: its members may make other calls than the rest. None: the world.
+        """
+        key = kind, 0 if process_set is None else process_set.process_set_id
+        number = self.counters.get(key, 0)
+        self.counters[key] = (number + 1) % _UNNAMED
+        return f"{kind}.noname.{number}"
+
+    def forget_names(self, prefix: str) -> None:
+        """Count operations whose kind begins like this anew; every rank that runs them does so."""
+        for key in [key for key in self.counters if key[0].startswith(prefix)]:
+            del self.counters[key]
+
+
+_context: Context | None = None
+_inherited: Context | None = None  # of the parent of this forked process; its engine did not come along
+
+
+def _forget_parent() -> None:
+    global _context, _inherited
+    if _context is None:
+        return
+    for fd in _context.peer_fds:
+        os.close(fd)
+    _context.peer_fds.clear()
+    _context, _inherited = None, _context
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+def context() -> Context:
+    """The current context.
+
+    Raises:
+        NotInitializedError: Before `init()`, after `shutdown()`, and in a forked child.
+    """
+    if _context is not None:
+        return _context
+    if _inherited is not None:
+        raise NotInitializedError(
+            "ringcore was initialized in the parent of this forked process, and its engine did not come along; "
+            "start workers with the 'spawn' method, or call ringcore.init() after the fork"
+        )
+    raise NotInitializedError("ringcore has not been initialized; call ringcore.init() first")
+
+
+def set_context(new: Context | None) -> None:
+    """For `init` and `shutdown`: what `context` returns from now on."""
+    global _context
+    _context = new
+
+
+def is_initialized() -> bool:
+    """Whether `init()` was called and `shutdown()` was not."""
+    return _context is not None
+
+
+def rank() -> int:
+    """This process's number in the job, from 0."""
+    return context().rank
+
+
+def size() -> int:
+    """The number of processes of the job."""
+    return context().size
+
+
+def local_rank() -> int:
+    """This process's number among those of its host, from 0: the index of its device."""
+    return context().local_rank
+
+
+def local_size() -> int:
+    """The number of the job's processes on this host."""
+    return context().local_size
+
+
+def cross_rank() -> int:
+    """The number of this process's host among those that have a process of this local rank."""
+    return context().cross_rank
+
+
+def cross_size() -> int:
+    """The number of hosts that have a process of this local rank."""
+    return context().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of processes."""
+    hosts = context().host_of
+    return len({hosts.count(host) for host in hosts}) == 1
