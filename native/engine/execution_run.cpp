@@ -228,7 +228,7 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
   query.deterministic = settings_.deterministic;
   // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
   if (!topology_.single_host()) query.registered = query.inputs_ready = false;
-  task.choice = chooser_.choose(query, task.lane);
+  task.choice = chooser_.choose(query, task.lane, task.priority == 0);
   task.run_bytes = query.bytes;
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);

@@ -12,34 +12,21 @@ constexpr std::size_t kWarmups = 1;
 constexpr std::size_t kRuns = 3;
 // Of large data one, which says enough; and of plans only the model's best one: how much they move decides.
 constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
+// Of plans the best so many by the model: nobody waits long for the trials to end.
+constexpr std::size_t kMostPlans = 3;
 // What the model takes for so many times slower than the best is not tried.
 constexpr double kHopeless = 8;
 constexpr double kHopelessPlan = 3;
 
 }  // namespace
 
-Chooser::Choice Chooser::choose(const Query& query, int lane) {
+Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   const auto offers = [&query](const auto& backend) { return backend->offers(query); };
-  if (query.deterministic || std::none_of(backends_.begin(), backends_.end(), offers)) {
-    return {.plan = &planner_.choose(query)};
-  }
+  const bool tries = planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offers);
+  if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
   std::unique_ptr<Trial>& slot = trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op,
                                           query.root, query.registered, query.inputs_ready, lane}];
-  if (slot == nullptr) {
-    slot = std::make_unique<Trial>();
-    const bool large = query.bytes >= kLargeBytes;
-    slot->runs = large ? 1 : kRuns;
-    for (const Plan* plan : planner_.candidates(query, large ? 0 : kHopelessPlan)) {
-      slot->candidates.push_back({.plan = plan});
-    }
-    const double plan_seconds = planner_.predict(*slot->candidates.front().plan, query.bytes);
-    for (const auto& backend : backends_) {
-      if (!offers(backend) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
-      slot->candidates.push_back({.backend = backend.get()});
-    }
-    slot->times.assign(slot->candidates.size(), std::numeric_limits<double>::max());
-    if (slot->candidates.back().backend == nullptr) slot->winner = slot->candidates.data();
-  }
+  if (slot == nullptr) slot = make_trial(query);
   Trial& trial = *slot;
   if (trial.winner != nullptr) return *trial.winner;
   const std::size_t candidate = trial.started++ % trial.candidates.size();
@@ -47,6 +34,25 @@ Chooser::Choice Chooser::choose(const Query& query, int lane) {
   choice.trial = &trial;
   choice.candidate = candidate;
   return choice;
+}
+
+std::unique_ptr<Chooser::Trial> Chooser::make_trial(const Query& query) {
+  auto trial = std::make_unique<Trial>();
+  const bool large = query.bytes >= kLargeBytes;
+  trial->runs = large ? 1 : kRuns;
+  for (const Plan* plan : planner_.candidates(query, large ? 0 : kHopelessPlan, kMostPlans)) {
+    trial->candidates.push_back({.plan = plan});
+  }
+  const double plan_seconds = planner_.predict(*trial->candidates.front().plan, query.bytes);
+  for (const auto& backend : backends_) {
+    if (!backend->offers(query) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
+    trial->candidates.push_back({.backend = backend.get()});
+  }
+  // Inside a host plans are not tried among themselves.
+  if (!planner_.between_hosts() && trial->candidates.back().backend == nullptr) trial->candidates.resize(1);
+  trial->times.assign(trial->candidates.size(), std::numeric_limits<double>::max());
+  if (trial->candidates.size() == 1) trial->winner = trial->candidates.data();
+  return trial;
 }
 
 std::span<double> Chooser::measured(const Choice& choice, Nanoseconds time) {

@@ -1,8 +1,9 @@
-// Chooses who carries out an operation: the planner's best plan, or a backend.
+// Chooses who carries out an operation: a plan, or a backend.
 //
-// The model leaves out what is hopeless. The others, plans and backends, take turns at the first operations of a kind
-// and size, and are timed; the ranks agree on the times, and the quickest has it from then on. Where there are backends
-// every rank starts the operations of a lane in the same order, so that all of them try the same at the same time.
+// Inside a host the model knows the best plan. Between hosts, and beside a backend, it leaves out what is hopeless. The
+// others take turns at the first operations of a kind and size, and are timed; the ranks agree on the times, and the
+// quickest has it from then on. Every rank starts the operations of a lane that have no priority in the same order, so that
+// all of them try the same at the same time; where there are backends, all operations.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +38,10 @@ class Chooser {
     std::size_t candidate = 0;
     std::string_view name() const { return plan != nullptr ? plan->generator : backend->name(); }
   };
-  // The same on all ranks whose lanes have seen the same. Pointers stay valid. Throws what Planner::choose throws.
-  Choice choose(const Query& query, int lane);
-  // Without the backends.
+  // The same on all ranks whose lanes have seen the same. `in_order`: every rank starts it after the same operations of
+  // the lane that are in order. Pointers stay valid. Throws what Planner::choose throws.
+  Choice choose(const Query& query, int lane, bool in_order);
+  // Without backends and trials.
   const Plan& choose_plan(const Query& query) { return planner_.choose(query); }
 
   // A run of `choice` has taken so long on this rank. After the last run of a trial: this rank's times, each to be
@@ -49,6 +51,8 @@ class Chooser {
 
  private:
   using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, int>;
+
+  std::unique_ptr<Trial> make_trial(const Query& query);
 
   Planner planner_;
   std::vector<std::unique_ptr<Backend>> backends_;

@@ -22,17 +22,21 @@ struct Simulation {
 
   std::size_t pair(Rank from, Rank to) const { return static_cast<std::size_t>(from) * plan.ranks + to; }
 
+  const LinkCost& link(Rank from, Rank to) const {
+    return topology.host_of[from] == topology.host_of[to] ? model.in_host : model.between_hosts;
+  }
+
   double deliver(Rank from, Rank to, double now, double bytes) {
     const int source = topology.host_of[from];
     const int target = topology.host_of[to];
-    double& link = pair_free[pair(from, to)];
+    double& free_at = pair_free[pair(from, to)];
     if (source == target) {
-      link = std::max(now, link) + bytes * model.in_host.seconds_per_byte;
-      return link + model.in_host.latency_s;
+      free_at = std::max(now, free_at) + bytes * model.in_host.seconds_per_byte;
+      return free_at + model.in_host.latency_s;
     }
-    const double start = std::max({now, link, port_out[source], port_in[target]});
-    link = port_out[source] = port_in[target] = start + bytes * model.between_hosts.seconds_per_byte;
-    return link + model.between_hosts.latency_s;
+    const double start = std::max({now, free_at, port_out[source], port_in[target]});
+    free_at = port_out[source] = port_in[target] = start + bytes * model.between_hosts.seconds_per_byte;
+    return free_at + model.between_hosts.latency_s;
   }
 
   bool step(Rank rank, std::size_t channel) {
@@ -48,6 +52,7 @@ struct Simulation {
     switch (step.kind) {
       case StepKind::kSend:
       case StepKind::kSignal:
+        now += link(rank, step.peer).message_s;
         arrivals[pair(rank, step.peer)].push_back(
             deliver(rank, step.peer, now, step.kind == StepKind::kSend ? chunk_bytes : 0));
         break;
@@ -56,7 +61,7 @@ struct Simulation {
       case StepKind::kWait: {
         auto& queue = arrivals[pair(step.peer, rank)];
         if (queue.empty()) return false;
-        now = std::max(now, queue.front());
+        now = std::max(now, queue.front()) + link(step.peer, rank).message_s;
         queue.pop_front();
         if (step.kind == StepKind::kRecvReduce) now += chunk_bytes * model.touch_seconds_per_byte;
         break;

@@ -39,10 +39,11 @@ const Plan& Planner::choose(const Query& query) {
   return *chosen_.emplace(key, &keep(std::move(offers(query).front()))).first->second;
 }
 
-std::vector<const Plan*> Planner::candidates(const Query& query, double factor) {
+std::vector<const Plan*> Planner::candidates(const Query& query, double factor, std::size_t most) {
   std::vector<const Plan*> plans = {&choose(query)};
   std::vector<Offer> offered = offers(query);
-  for (std::size_t i = 1; i < offered.size() && offered[i].seconds <= factor * offered[0].seconds; ++i) {
+  const std::size_t count = std::min(offered.size(), most);
+  for (std::size_t i = 1; i < count && offered[i].seconds <= factor * offered[0].seconds; ++i) {
     plans.push_back(&keep(std::move(offered[i])));
   }
   return plans;

@@ -21,8 +21,9 @@ class Planner {
   // The same plan on all ranks that ask the same. The reference stays valid. Throws Error{kInvalidArgument} when no
   // generator offers one, or a generator's plan is wrong.
   const Plan& choose(const Query& query);
-  // That one, and every other generator's best that the model takes for at most `factor` times slower.
-  std::vector<const Plan*> candidates(const Query& query, double factor);
+  // That one, and every other generator's best that the model takes for at most `factor` times slower; `most` in all.
+  std::vector<const Plan*> candidates(const Query& query, double factor, std::size_t most);
+  bool between_hosts() const { return !topology_.single_host(); }
   // By the cost model.
   double predict(const Plan& plan, std::size_t bytes) const { return predict_seconds(plan, topology_, bytes, model_); }
 

@@ -1,11 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <functional>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "base/reduce.hpp"
@@ -112,7 +114,7 @@ constexpr plan::Query kQuery{.collective = Collective::kAllreduce, .bytes = 1 <<
 std::string winner(Nanoseconds first, Nanoseconds later, double peer) {
   plan::Chooser chooser = chooser_with(0);
   for (int run = 0; run < 100; ++run) {
-    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1);
+    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1, true);
     if (choice.trial == nullptr) return std::string(choice.name());
     const bool set_up = choice.trial->ended < choice.trial->candidates.size();
     const Nanoseconds own = set_up ? first : later;
@@ -135,22 +137,97 @@ TEST_CASE("chooser: the quickest by measurement has the operations of a kind") {
 
 TEST_CASE("chooser: what is not to be tried is not tried") {
   plan::Chooser hopeless = chooser_with(10);
-  CHECK(hopeless.choose(kQuery, 1).plan != nullptr);
-  CHECK(hopeless.choose(kQuery, 1).trial == nullptr);
+  CHECK(hopeless.choose(kQuery, 1, true).plan != nullptr);
+  CHECK(hopeless.choose(kQuery, 1, true).trial == nullptr);
   plan::Chooser chooser = chooser_with(0);
   plan::Query deterministic = kQuery;
   deterministic.deterministic = true;
-  CHECK(chooser.choose(deterministic, 1).trial == nullptr);
+  CHECK(chooser.choose(deterministic, 1, true).trial == nullptr);
   plan::Query other = kQuery;
   other.collective = Collective::kBroadcast;
-  CHECK(chooser.choose(other, 1).trial == nullptr);
+  CHECK(chooser.choose(other, 1, true).trial == nullptr);
   // Each kind, size and lane has a trial of its own.
   plan::Query larger = kQuery;
   larger.bytes *= 4;
-  const std::set<plan::Chooser::Trial*> trials{chooser.choose(kQuery, 1).trial, chooser.choose(kQuery, 2).trial,
-                                               chooser.choose(larger, 1).trial};
+  const std::set<plan::Chooser::Trial*> trials{chooser.choose(kQuery, 1, true).trial,
+                                               chooser.choose(kQuery, 2, true).trial,
+                                               chooser.choose(larger, 1, true).trial};
   CHECK(trials.size() == 3);
   CHECK(trials.count(nullptr) == 0);
+}
+
+TEST_CASE("chooser: between hosts a few plans are tried, in order, and the quickest has the operations") {
+  const plan::Query query{.collective = Collective::kAllreduce, .bytes = 64 << 10, .dtype = DType::kFloat32};
+  plan::Chooser chooser(plan::Planner({.host_of = {0, 1, 2, 3, 4, 5, 6, 7}}, {}), {});
+  std::set<std::string> tried;
+  std::string quick;
+  int runs = 0;
+  for (;; ++runs) {
+    REQUIRE(runs < 100);
+    CHECK(chooser.choose(query, 1, false).trial == nullptr);  // what has a priority may come at any time
+    const plan::Chooser::Choice choice = chooser.choose(query, 1, true);
+    if (choice.trial == nullptr) {
+      CHECK(choice.name() == quick);
+      break;
+    }
+    tried.insert(std::string(choice.name()));
+    if (choice.candidate == 1) quick = choice.name();
+    if (!chooser.measured(choice, choice.candidate == 1 ? 50 : 100).empty()) plan::Chooser::decide(*choice.trial);
+  }
+  CHECK(tried.size() == 3);
+  CHECK(runs == 12);
+  plan::Query deterministic = query;
+  deterministic.deterministic = true;
+  CHECK(chooser.choose(deterministic, 2, true).trial == nullptr);
+  plan::Query large = query;
+  large.bytes = 64 << 20;
+  CHECK(chooser.choose(large, 1, true).trial == nullptr);
+  plan::Chooser one_host(plan::Planner({.host_of = {0, 0, 0, 0}}, {}), {});
+  CHECK(one_host.choose(query, 1, true).trial == nullptr);
+}
+
+TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one") {
+  constexpr int kRanks = 4;
+  ClusterOptions options{.ranks = kRanks, .host_of = {0, 1, 2, 3}};
+  options.settings.execution.fusion_threshold_bytes = 0;
+  Cluster cluster(std::move(options));
+  std::array<std::vector<std::string>, kRanks> plans;
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    runtime.start_timeline();
+    // Of the calls side by side some have a priority: they take no part, and disturb nothing.
+    std::array<std::vector<float>, 3> values;
+    for (int step = 0; step < 30; ++step) {
+      std::vector<std::shared_ptr<engine::Operation>> operations;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i].assign(20'000, static_cast<float>(rank + step));
+        const engine::Array array{reinterpret_cast<std::byte*>(values[i].data()),
+                                  engine::Shape::of(std::array{values[i].size()}), DType::kFloat32};
+        const engine::Call call{
+            .collective = Collective::kAllreduce, .name = "v" + std::to_string(i), .op = ReduceOp::kAverage};
+        operations.push_back(engine::make_operation(call, array, &array));
+        operations.back()->priority = i == 2 ? -1 - step % 3 : 0;
+        runtime.submit(operations.back());
+      }
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        runtime.wait(*operations[i], engine::Runtime::kForever, {});
+        REQUIRE(operations[i]->error == nullptr);
+        const float expected = static_cast<float>(step) + 1.5F;
+        CHECK(std::all_of(values[i].begin(), values[i].end(), [&](float value) { return value == expected; }));
+      }
+    }
+    for (const engine::Span& span : runtime.stop_timeline()) {
+      const bool of_a_plan = span.channel == -1 && span.name != "v2" && span.activity != "negotiate" &&
+                             span.activity != "queue" && span.activity != "copy";
+      if (of_a_plan) plans[static_cast<std::size_t>(rank)].push_back(std::to_string(span.lane) + span.activity);
+    }
+  });
+  // The lanes run side by side.
+  const auto by_lane = [](const std::string& a, const std::string& b) { return a.front() < b.front(); };
+  for (std::vector<std::string>& own : plans) std::stable_sort(own.begin(), own.end(), by_lane);
+  CHECK(plans[0].size() == 60);
+  CHECK(std::set(plans[0].begin(), plans[0].end()).size() > 2);  // more than one in each of two lanes
+  for (const auto& own : plans) CHECK(own == plans[0]);
 }
 
 TEST_CASE("chooser: a rank is not lost while a library holds it for longer than it may be silent") {

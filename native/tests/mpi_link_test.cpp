@@ -269,7 +269,7 @@ TEST_CASE("mpi: plans send from memory to memory, and those of other process set
     MpiPair pair;
     const std::unique_ptr<Link> links[2] = {pair.link(0), pair.link(1)};
     plan::Planner planner({.host_of = {0, 1}}, {});
-    for (const plan::Plan* plan : planner.candidates(kSum, 100)) {
+    for (const plan::Plan* plan : planner.candidates(kSum, 100, SIZE_MAX)) {
       std::vector<std::unique_ptr<Sum>> sums[2];
       for (Rank r = 0; r < 2; ++r) {
         std::vector<Link*> peers(2);

@@ -272,6 +272,17 @@ TEST_CASE("a ring sends 2 (R - 1) / R of the data, and takes the time of its clo
   }
 }
 
+TEST_CASE("among many hosts messages cost time: small data does not go from everybody to everybody") {
+  for (const auto& [hosts, bytes] : {std::pair{16, 4 << 10}, {32, 4 << 10}, {32, 16 << 10}, {64, 32 << 10}}) {
+    Topology topology;
+    for (Rank rank = 0; rank < hosts; ++rank) topology.host_of.push_back(rank);
+    Planner planner(topology, {});
+    const Query query{
+        .collective = Collective::kAllreduce, .bytes = static_cast<std::size_t>(bytes), .dtype = DType::kFloat32};
+    CHECK(planner.choose(query).generator == "recursive_doubling");
+  }
+}
+
 TEST_CASE("a hierarchical plan hides most of what the ranks of a host exchange behind the network") {
   const CostModel model{.in_host = {.latency_s = 0, .seconds_per_byte = 1e-9},
                         .between_hosts = {.latency_s = 0, .seconds_per_byte = 4e-9},
