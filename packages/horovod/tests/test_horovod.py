@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -116,11 +117,16 @@ def test_a_function_is_run_on_several_ranks(tmp_path: Path) -> None:
     assert "ValueError: run(min_np=...): elastic jobs are not supported" in refused.stderr
 
 
-@pytest.mark.parametrize("name", ["TorchState()", "ElasticSampler([1])", "run(print)(1)"])
-def test_elastic_names_exist_and_refuse(name: str) -> None:
-    done = python(f"import horovod.torch as hvd; hvd.elastic.{name}")
-    assert "NotImplementedError: horovod.torch.elastic." in done.stderr
-    assert "train with a fixed number of ranks" in done.stderr
+def test_elastic_states_work_with_a_fixed_number_of_ranks(tmp_path: Path) -> None:
+    done = on_two_ranks("horovodrun", SCRIPT.with_name("script_elastic.py"), str(tmp_path))
+    assert "no rank was lost" not in done.stdout
+    assert json.loads((tmp_path / "0").read_text()) == {
+        "synced": [[1.0, 1.0], 20, {"a": 0}, 0.1],
+        "restored": [[1.0, 1.0], 20],
+        "twice": True,
+        "left": [4, True],
+        "lost": ["PeerLostError", True],
+    }, done.stdout + done.stderr
 
 
 def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:

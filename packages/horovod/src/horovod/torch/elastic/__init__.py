@@ -1,32 +1,21 @@
-"""Elastic training: the names exist, so that scripts can be imported; using them says what to do instead."""
+"""Elastic training of PyTorch with a fixed number of ranks, see `horovod.common.elastic`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from horovod.common.elastic import refuse, unavailable
+from horovod.common.elastic import run_fn
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.state import TorchState
 
 __all__ = ["ElasticSampler", "TorchState", "run"]
 
 
-_MODULE = "horovod.torch.elastic"
-
-
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Horovod's decorator of an elastic training function; calling the function raises NotImplementedError."""
-    return refuse(_MODULE, func)
+    """Decorate a training function: it begins with the state of rank 0.
 
-
-class TorchState:
-    """Horovod's state of an elastic job; making one raises NotImplementedError."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        unavailable(_MODULE, "TorchState")
-
-
-class ElasticSampler:
-    """Horovod's sampler of an elastic job; making one raises NotImplementedError."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        unavailable(_MODULE, "ElasticSampler")
+    Args:
+        func: Takes a state, and whatever else.
+    """
+    return run_fn(func)
