@@ -60,6 +60,53 @@ def test_what_a_session_broadcasts_is_the_roots(differences: list[dict[str, Any]
     assert [found["broadcasts_in_a_session"] for found in differences] == [[1.0] * 3] * 2
 
 
+def test_integers_are_cut_towards_zero(differences: list[dict[str, Any]]) -> None:
+    shares = [[-5], [4]]
+    for found, share in zip(differences, shares, strict=True):
+        expected = [[-5, 4], [-3, 1], [-3, 2], share, [-2, 1], [0.5]]
+        assert found["integers_are_cut_towards_zero"] == expected
+
+
+def test_gradients_are_averages(differences: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(differences):
+        assert found["gradients_are_averages"] == {
+            "allgather": [[1.5, 1.5]] * 2,
+            "broadcast": [[1.5 * rank] * 2] * 2,
+            "sum": [[2.0, 4.0]] * 2,
+            "average": [[2.0, 4.0]] * 2,
+        }
+
+
+def test_rows_alone_and_among_tensors(differences: list[dict[str, Any]]) -> None:
+    for found in differences:
+        average = [[0.5], [2.5], [0.0], [0.0]]
+        assert found["rows"]["values"] == [average, [[1], [2]], average]
+        assert [kinds[0] for kinds in found["rows"]["refused"]] == ["NotImplementedError"] * 2
+
+
+def test_errors_are_tensorflows_and_ringcores(differences: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(differences):
+        expected = dict.fromkeys(["rows", "splits", "scalar", "set"], "InvalidArgumentError")
+        expected["shapes"] = "FailedPreconditionError"
+        if rank == 1:
+            expected["splits"] = "FailedPreconditionError"  # they are rank 0's mistake
+        for name, kind in expected.items():
+            assert {kind, "RingcoreError"} <= set(found["errors"][name])
+            assert kind in found["errors"][f"{name} in a function"]
+
+
+def test_process_sets_are_registered_once(differences: list[dict[str, Any]]) -> None:
+    for rank, result in enumerate(differences):
+        found = result["process_sets"]
+        assert all("ValueError" in found[name] for name in ("duplicates", "twice", "fake"))
+        assert found["numbers"] == [1, 0, 2]
+        world, first = "ProcessSet(process_set_id=0, ranks=[0, 1]", "ProcessSet(process_set_id=1, ranks=[0]"
+        assert found["texts"] == [f"{world}, mpi_comm=None)", f"{first}, mpi_comm=None)"]
+        assert found["sizes"] == [1, 1 - rank]
+        assert found["removed"] == [True, True, False, False]
+        assert "ranks=[0]" in found["again"]
+
+
 def test_what_has_no_counterpart_says_what_to_write() -> None:
     attempts = {
         "DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())": [

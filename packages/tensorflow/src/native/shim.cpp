@@ -81,14 +81,14 @@ int dtype_of(int type) {
 
 int code_of(int kind) {
   switch (kind) {
-    case RINGCORE_INVALID_ARGUMENT:
-    case RINGCORE_MISMATCH: return kInvalidArgument;
+    case RINGCORE_INVALID_ARGUMENT: return kInvalidArgument;
     case RINGCORE_DUPLICATE_NAME: return kAlreadyExists;
     // Not "unavailable": TensorFlow takes that for an error of its own network, and makes another one of it.
     case RINGCORE_PEER_LOST:
     case RINGCORE_DEADLOCK: return kAborted;
     case RINGCORE_TIMEOUT: return kDeadlineExceeded;
     case RINGCORE_RESOURCE: return kResourceExhausted;
+    case RINGCORE_MISMATCH:  // this rank's arguments may be right
     case RINGCORE_NOT_INITIALIZED:
     case RINGCORE_SHUTDOWN: return kFailedPrecondition;
     default: return kInternal;
@@ -290,6 +290,17 @@ class Execution {
                                       std::to_string(*negative));
   }
 
+  // It is this rank whose splits do not fit its rows; where there are none, these are divided evenly.
+  bool has_wrong_splits() const {
+    if (kernel_.collective != RINGCORE_ALLTOALL) return false;
+    const std::uint64_t rows = shapes_[0].empty() ? 1 : shapes_[0][0];
+    const auto ranks = static_cast<std::size_t>(std::max(engine->size(static_cast<int>(kernel_.process_set)), 1));
+    if (splits_.empty()) return rows % ranks != 0;
+    std::uint64_t sent = 0;
+    for (const std::uint64_t count : splits_) sent += count;
+    return splits_.size() != ranks || sent != rows;
+  }
+
   void set_place() {
     const auto set = static_cast<std::int32_t>(kernel_.process_set);
     if (engine->rank(0) < 0) {
@@ -311,7 +322,7 @@ class Execution {
   void finish(ringcore_operation* ended) {
     const char* message = nullptr;
     if (const int kind = engine->error(ended, &message); kind != RINGCORE_OK) {
-      status_.set(code_of(kind), message);
+      status_.set(kind == RINGCORE_MISMATCH && has_wrong_splits() ? kInvalidArgument : code_of(kind), message);
     } else if (kernel_.collective == RINGCORE_JOIN) {
       const std::int32_t last = engine->last_joined(ended);
       allocate(0, kInt32, {}, &last, sizeof(last));

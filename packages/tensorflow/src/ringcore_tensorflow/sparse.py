@@ -49,13 +49,15 @@ def allreduce(
         Slices in which each index stands once.
 
     Raises:
-        InvalidArgument: Another `op`.
+        InvalidArgument: Another `op`, or an average or a factor of integers.
     """
     if op not in (Average, Sum):
         raise InvalidArgument(f"allreduce of tf.IndexedSlices takes op=Average or op=Sum, not {op.name}")
     base = text_of(name, "sparse_allreduce", process_set)
     values, indices = _combined(slices.values, slices.indices)
-    scale = tf.constant(factor, values.dtype)
+    if values.dtype.is_integer and (op is Average or factor != 1.0):
+        raise InvalidArgument(f"allreduce of tf.IndexedSlices of {values.dtype.name} takes op=Sum and no factors")
+    scale = tf.cast(factor, values.dtype)
     if op is Average:
         scale = scale / tf.cast(dense.size_op(process_set), values.dtype)
 

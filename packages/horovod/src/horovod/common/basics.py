@@ -8,8 +8,16 @@ from operator import index
 from typing import Any
 
 import ringcore
-from ringcore import InvalidArgument, ProcessSet, add_process_set
+from ringcore import InvalidArgument
 from ringcore.adapter import find_placement, launched_by_mpi
+
+from horovod.common.process_sets import (
+    ProcessSet,
+    forget_process_sets,
+    global_process_set,
+    ids_and_ranks,
+    register_process_sets,
+)
 
 # Horovod's variables and ringcore's for the same, where the values mean the same.
 _SETTINGS = {
@@ -50,13 +58,21 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
     Raises:
         InvalidArgument: `comm` is a list of some ranks and MPI has not launched them, or not of ranks; or this rank is
-            none of them.
+            none of them; or two of the process sets have the same ranks.
     """
     translate_environment()
-    ringcore.init(_communicator(list(comm)) if isinstance(comm, Sequence) else comm)
-    if process_sets is not None and not isinstance(process_sets, str):
-        for process_set in process_sets:
-            add_process_set(process_set)
+    communicator = _communicator(list(comm)) if isinstance(comm, Sequence) else comm
+    if not ringcore.is_initialized():
+        ringcore.init(communicator)
+        forget_process_sets()
+        global_process_set.mpi_comm = communicator
+    if process_sets and not isinstance(process_sets, str):
+        register_process_sets(process_sets, communicator)
+
+
+def _get_process_set_ids_and_ranks() -> dict[int | None, list[int]]:
+    """The ranks of each process set, by its number: scripts ask Horovod's `_basics` for them."""
+    return ids_and_ranks()
 
 
 def _communicator(ranks: list[Any]) -> Any:

@@ -12,19 +12,15 @@ from ringcore import (
     Average,
     Max,
     Min,
-    ProcessSet,
     Product,
     Sum,
-    add_process_set,
     cross_rank,
     cross_size,
-    global_process_set,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
     rank,
-    remove_process_set,
     shutdown,
     size,
     start_timeline,
@@ -46,6 +42,7 @@ from horovod.common.basics import (
     rocm_built,
 )
 from horovod.common.basics import init as _init
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.keras import callbacks, elastic
 from horovod.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 

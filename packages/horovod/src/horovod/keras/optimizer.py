@@ -6,9 +6,11 @@ from typing import Any
 
 import keras
 import ringcore_keras
-from ringcore import InvalidArgument, ProcessSet, global_process_set
+from ringcore import InvalidArgument
 from ringcore.adapter import ReduceOp
 from ringcore_keras import Average, Compression
+
+from horovod.common.process_sets import ProcessSet, global_process_set
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]
 

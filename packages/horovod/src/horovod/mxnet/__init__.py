@@ -1,9 +1,9 @@
 """`import horovod.mxnet as hvd`: Horovod's interface for MXNet."""
 
-from ringcore import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ringcore_mxnet import SyncBatchNorm, broadcast_parameters
 
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension, split_list
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import allgather_object, broadcast_object

@@ -1,14 +1,13 @@
 """`import horovod.tensorflow as hvd`: Horovod's interface for TensorFlow 2."""
 
-from ringcore import ProcessSet, add_process_set, global_process_set, remove_process_set
-from ringcore_tensorflow import SyncBatchNormalization
-
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.util import check_extension
+from horovod.common.util import check_extension, gpu_available, split_list
+from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
 from horovod.runner import run
 from horovod.tensorflow import elastic
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_global_variables,
     broadcast_object,
@@ -25,8 +24,10 @@ from horovod.tensorflow.mpi_ops import (
     Average,
     Max,
     Min,
+    ProcessSet,
     Product,
     Sum,
+    add_process_set,
     allgather,
     allreduce,
     alltoall,
@@ -38,6 +39,7 @@ from horovod.tensorflow.mpi_ops import (
     cross_size,
     cuda_built,
     ddl_built,
+    global_process_set,
     gloo_built,
     gloo_enabled,
     grouped_allgather,
@@ -59,6 +61,7 @@ from horovod.tensorflow.mpi_ops import (
     rank,
     rank_op,
     reducescatter,
+    remove_process_set,
     rocm_built,
     shutdown,
     size,
@@ -66,10 +69,13 @@ from horovod.tensorflow.mpi_ops import (
     start_timeline,
     stop_timeline,
 )
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+from horovod.tensorflow.util import _cache, _executing_eagerly, _make_subgraph, refs_to_vars, vars_to_refs
 
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -81,6 +87,9 @@ __all__ = [
     "Product",
     "Sum",
     "SyncBatchNormalization",
+    "_cache",
+    "_executing_eagerly",
+    "_make_subgraph",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -95,6 +104,7 @@ __all__ = [
     "broadcast_variables",
     "ccl_built",
     "check_extension",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -103,6 +113,7 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
@@ -122,12 +133,15 @@ __all__ = [
     "rank",
     "rank_op",
     "reducescatter",
+    "refs_to_vars",
     "remove_process_set",
     "rocm_built",
     "run",
     "shutdown",
     "size",
     "size_op",
+    "split_list",
     "start_timeline",
     "stop_timeline",
+    "vars_to_refs",
 ]

@@ -6,9 +6,9 @@ from typing import Any
 
 import ringcore_keras
 import ringcore_tensorflow as ring
-from ringcore import ProcessSet, global_process_set
 from ringcore.adapter import ReduceOp
 
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.keras.optimizer import number_of, options_of
 from horovod.tensorflow.compression import Compression
 

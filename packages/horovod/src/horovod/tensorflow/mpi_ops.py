@@ -8,10 +8,9 @@ from typing import Any
 import ringcore_tensorflow as ring
 import tensorflow as tf
 from ringcore import (
-    ProcessSet,
+    InvalidArgument,
     cross_rank,
     cross_size,
-    global_process_set,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -30,15 +29,9 @@ from ringcore_tensorflow import (
     Min,
     Product,
     Sum,
-    barrier,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
 )
 
+from horovod.common import basics as _basics
 from horovod.common.basics import (
     ccl_built,
     cuda_built,
@@ -52,15 +45,24 @@ from horovod.common.basics import (
     nccl_built,
     rocm_built,
 )
+from horovod.common.operations import chosen_op
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, known, remove_process_set
+from horovod.tensorflow.arithmetic import reduced, reduced_rows, with_gradient_times
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.errors import verb
+from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = [
     "Adasum",
     "Average",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "_basics",
+    "_executing_eagerly",
+    "add_process_set",
     "allgather",
     "allreduce",
     "alltoall",
@@ -72,6 +74,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
@@ -93,6 +96,7 @@ __all__ = [
     "rank",
     "rank_op",
     "reducescatter",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
@@ -100,19 +104,6 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
-
-
-def chosen_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The operation that Horovod's two arguments for it name.
-
-    Raises:
-        ValueError: Both are given.
-    """
-    if average is not None and op is not None:
-        raise ValueError("pass either op or average, which is an old name for op=Average and op=Sum")
-    if average is not None:
-        return Average if average else Sum
-    return Average if op is None else op
 
 
 def allreduce(
@@ -128,24 +119,20 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """`ringcore_tensorflow.allreduce`; averages of integers are rounded down, as Horovod has it."""
-    del device_sparse
-    if isinstance(tensor, tf.IndexedSlices):
-        factor = prescale_factor * postscale_factor
-        return ring.allreduce(
-            tensor, op=chosen_op(op, average), name=name, prescale_factor=factor, process_set=process_set
-        )
+    """`ringcore_tensorflow.allreduce`, with Horovod's arithmetic of integers."""
     (result,) = grouped_allreduce(
-        [tensor], average, device_dense, compression, op, prescale_factor, postscale_factor, process_set,
-        ignore_name_scope, name=name,
+        [tensor], average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor,
+        process_set, ignore_name_scope, name,
     )  # fmt: skip
     return result
 
 
+@verb
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
     device_dense: str = "",
+    device_sparse: str = "",
     compression: Any = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
@@ -154,57 +141,62 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """`ringcore_tensorflow.grouped_allreduce`; averages of integers are rounded down, as Horovod has it."""
-    del device_dense, ignore_name_scope
-    kept = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    chosen = chosen_op(op, average)
-    whole = chosen is Average and any(tensor.dtype.is_integer for tensor in kept)
-    results = ring.grouped_allreduce(
-        kept, op=Sum if whole else chosen, name=name, compression=compression, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set,
+    """`ringcore_tensorflow.grouped_allreduce`, with Horovod's arithmetic of integers; rows are reduced one by one."""
+    del device_dense, device_sparse, ignore_name_scope
+    chosen, members = chosen_op(op, average), known(process_set)
+    results: list[Any] = [None] * len(tensors)
+    dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
+    for i in set(range(len(tensors))).difference(dense):
+        rows_name = name if name is None or len(tensors) == 1 else f"{name}.{i}"
+        results[i] = reduced_rows(tensors[i], chosen, (prescale_factor, postscale_factor), rows_name, members)
+    whole = reduced(
+        ring.grouped_allreduce, [tf.convert_to_tensor(tensors[i]) for i in dense], chosen, prescale_factor,
+        postscale_factor, members, name=name, compression=compression,
     )  # fmt: skip
-    if not whole:
-        return results
-    return [
-        total // tf.cast(size_op(process_set), total.dtype)
-        if total.dtype.is_integer
-        else total / tf.cast(size_op(process_set), total.dtype)
-        for total in results
-    ]
+    for i, result in zip(dense, whole, strict=True):
+        results[i] = result
+    return results
 
 
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """`ringcore_tensorflow.allgather`."""
-    del ignore_name_scope
-    return ring.allgather(tensor, name=name, process_set=process_set)
+    """`ringcore_tensorflow.allgather`; its gradient is an average."""
+    (result,) = grouped_allgather([tensor], name, ignore_name_scope, process_set)
+    return result
 
 
+@verb
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:  # fmt: skip
-    """`ringcore_tensorflow.grouped_allgather`."""
+    """`ringcore_tensorflow.grouped_allgather`; its gradient is an average."""
     del ignore_name_scope
-    return ring.grouped_allgather(tensors, name=name, process_set=process_set)
+    factor = 1.0 / known(process_set).size()
+    sent = [with_gradient_times(factor, tf.convert_to_tensor(tensor)) for tensor in tensors]
+    return ring.grouped_allgather(sent, name=name, process_set=process_set)
 
 
+@verb
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
-    """`ringcore_tensorflow.broadcast`."""
+    """`ringcore_tensorflow.broadcast`; its gradient is an average."""
     del ignore_name_scope
-    return ring.broadcast(tensor, root_rank, name=name, process_set=process_set)
+    sent = with_gradient_times(1.0 / known(process_set).size(), tf.convert_to_tensor(tensor))
+    return ring.broadcast(sent, root_rank, name=name, process_set=process_set)
 
 
+@verb
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Give variables the root's values, and return these."""
+    members = known(process_set)
     given = [
-        ring.broadcast_(variable, root_rank, name=None if name is None else f"{name}.{i}", process_set=process_set)
+        ring.broadcast_(variable, root_rank, name=None if name is None else f"{name}.{i}", process_set=members)
         for i, variable in enumerate(variables)
     ]
     return [tf.convert_to_tensor(variable) for variable in given]
@@ -217,16 +209,19 @@ def reducescatter(
     op: ReduceOp = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """`ringcore_tensorflow.reducescatter`."""
+    """`ringcore_tensorflow.reducescatter`, with Horovod's arithmetic of integers and in gradients."""
+    del ignore_name_scope
     (result,) = grouped_reducescatter(
-        [tensor], device_dense, compression, op, process_set, prescale_factor, postscale_factor, name=name
+        [tensor], device_dense, compression, op, process_set, prescale_factor, postscale_factor, name
     )
     return result
 
 
+@verb
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -237,20 +232,71 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> list[Any]:
-    """`ringcore_tensorflow.grouped_reducescatter`."""
+    """`ringcore_tensorflow.grouped_reducescatter`, with Horovod's arithmetic of integers and in gradients.
+
+    Raises:
+        InvalidArgument: A tensor has no rows.
+    """
     del device_dense
-    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    results = ring.grouped_reducescatter(
-        [tensor for tensor, _ in pairs], op=op, name=name, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set,
+    kept = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if any(tensor.shape.rank == 0 for tensor in kept):
+        raise InvalidArgument("reducescatter: a scalar has no rows that ranks could share; reshape it to [1]")
+    ranks = known(process_set).size()
+    pairs = [compression.compress(with_gradient_times(ranks, tensor)) for tensor in kept]
+    results = reduced(
+        ring.grouped_reducescatter, [tensor for tensor, _ in pairs], op, prescale_factor, postscale_factor,
+        process_set, name=name,
     )  # fmt: skip
     return [compression.decompress(result, dtype) for result, (_, dtype) in zip(results, pairs, strict=True)]
 
 
+@verb
 def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # fmt: skip
     """`ringcore_tensorflow.alltoall`."""
     del ignore_name_scope
-    return ring.alltoall(tensor, splits, name=name, process_set=process_set)
+    return ring.alltoall(tensor, splits, name=name, process_set=known(process_set))
+
+
+@verb
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have called it; in a graph, an op that ends then."""
+    ring.barrier(process_set=known(process_set))
+
+
+@verb
+def join() -> int:
+    """Take part in the others' allreduces with zeros until all ranks have called it; returns the last to do so."""
+    return ring.join()
+
+
+# ---- Where this process stands, looked up when the graph runs ----
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's number in the job."""
+    return tf.identity(ring.rank_op(), name)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks of a process set, whether or not this process is one of them."""
+    if process_set_id == 0:
+        return tf.identity(ring.size_op(), name)
+    return tf.constant(len(_basics._get_process_set_ids_and_ranks()[process_set_id]), name=name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's number among those of its host."""
+    return tf.identity(ring.local_rank_op(), name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of the job's processes on this host."""
+    return tf.identity(ring.local_size_op(), name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 where this process is a member of a process set, else 0."""
+    return tf.identity(ring.process_set_included_op(process_set_id), name)

@@ -1,8 +1,7 @@
 """`import horovod.torch as hvd`: Horovod's interface for PyTorch."""
 
-from ringcore import ProcessSet, add_process_set, global_process_set, remove_process_set
-
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension
 from horovod.runner import run
 from horovod.torch import elastic
