@@ -15,7 +15,10 @@ from conformance.adapters import Adapter
 
 # Bytes of a tensor -> how many calls are counted. A small one goes the short way where it is waited for at once, and
 # into a bucket with others where it is not; a large one is an operation of its own.
-SIZES = {"small": (64, 10_000), "bucketed": (16 << 10, 1_000), "large": (2 << 20, 128)}
+SIZES = {"small": (64, 10_000), "bucketed": (16 << 10, 1_000), "large": (2 << 20, 320)}
+# Of these no small ones: an eager call of TensorFlow takes 1 ms, and the operations of torch.distributed have names of
+# their own, of which the engine keeps some thousands.
+WITHOUT_SMALL = ("tensorflow", "torch_distributed")
 VERBS = (
     "allreduce", "allreduce_", "grouped_allreduce", "grouped_allreduce_", "allgather", "grouped_allgather",
     "broadcast", "broadcast_", "reducescatter", "grouped_reducescatter", "alltoall",
@@ -24,24 +27,21 @@ VERBS = (
 _TOGETHER = 8
 # The names come again, as those of a training loop do; nobody knows when an operation that was dropped is done.
 _NAMES = 256
-# What comes and goes is less than one in four of the calls would leave: an operation takes some 1,000 bytes, and of
-# large results the rank's share of a reducescatter is the smallest.
-_ALLOWED_BYTES = 200
-_ALLOWED_SHARE = 1 / 12
-
+# What comes and goes is less than one in four of the calls would leave, of which each takes some 1,000 bytes at least:
+# what is made at the first use, and tensors and results of those that were dropped last, and may still be under way.
+_ALLOWED_BYTES = 2 << 20
+_ALLOWED_TENSORS = 3 * _TOGETHER
 _LIBC = ctypes.CDLL(None)
-Way = Callable[[Any, str, list[Any], Iterator[str]], object]
+Way = Callable[[Any, str, list[Any], Iterator[str]], None]
 
 
 def grown(adapter: Adapter, verb: str, size: str) -> dict[str, int]:
     """How much more this process holds after so many calls, beyond what is allowed; nothing is collected meanwhile."""
     nbytes, count = SIZES[size]
     tensors = [adapter.tensor(np.ones(nbytes // 4, np.float32)) for _ in range(_TOGETHER)]
-    ways = [
-        way
-        for way in (_at_once, _waited, _polled, _dropped)
-        if way is not _polled or hasattr(adapter.collectives, "poll")
-    ]
+    ways: list[Way] = [_at_once, _waited, _dropped]
+    if hasattr(adapter.collectives, "poll"):
+        ways.append(_polled)
     names = itertools.cycle(f"memory.{verb}.{size}.{index}" for index in range(_NAMES))
 
     def call(times: int) -> None:
@@ -50,11 +50,12 @@ def grown(adapter: Adapter, verb: str, size: str) -> dict[str, int]:
                 way(adapter.collectives, verb, tensors, names)
         adapter.collectives.barrier()
 
-    call(max(count // 8, 8 * _TOGETHER))
-    before = _held()
+    call(min(count, 2 * _NAMES))
+    before = held()
     call(count)
-    grown = {what: held - before[what] for what, held in _held().items()}
-    return {**grown, "bytes": grown["bytes"] - count * (_ALLOWED_BYTES + int(nbytes * _ALLOWED_SHARE))}
+    grown = {what: now - before[what] for what, now in held().items()}
+    allowed = {"bytes": _ALLOWED_BYTES + nbytes * _ALLOWED_TENSORS, "descriptors": 0, "threads": _TOGETHER}
+    return {what: more - allowed[what] for what, more in grown.items()}
 
 
 def has(adapter: Adapter, verb: str) -> bool:
@@ -98,7 +99,8 @@ def _dropped(collectives: Any, verb: str, tensors: list[Any], names: Iterator[st
     collectives.synchronize(_started(collectives, verb, tensors, names)[-1])
 
 
-def _held() -> dict[str, int]:
+def held() -> dict[str, int]:
+    """What this process holds."""
     _LIBC.malloc_trim(0)  # what was freed is not held
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
