@@ -416,9 +416,15 @@ void Runtime::start_timeline() {
   engine_.timeline().start();
 }
 
+std::vector<Span> Runtime::take_timeline() {
+  const EngineLock lock(*this);
+  return engine_.timeline().take();
+}
+
 std::vector<Span> Runtime::stop_timeline() {
   const EngineLock lock(*this);
-  return engine_.timeline().stop();
+  engine_.timeline().stop();
+  return engine_.timeline().take();
 }
 
 std::vector<std::string> Runtime::transports() {

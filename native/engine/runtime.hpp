@@ -65,6 +65,8 @@ class Runtime {
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
   void start_timeline();
+  // What was recorded since the last call; recording goes on.
+  std::vector<Span> take_timeline();
   std::vector<Span> stop_timeline();
   std::shared_ptr<const Error> failure();
   // By rank: "self", "shm", "tcp".

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -24,11 +25,9 @@ class Timeline {
  public:
   bool enabled() const { return enabled_; }
   void start() { enabled_ = true; }
-  // Stops and hands over everything recorded since `start`.
-  std::vector<Span> stop() {
-    enabled_ = false;
-    return std::move(spans_);
-  }
+  void stop() { enabled_ = false; }
+  // Everything recorded since the last call.
+  std::vector<Span> take() { return std::exchange(spans_, {}); }
   void record(Span span) {
     if (enabled_) spans_.push_back(std::move(span));
   }

@@ -2,7 +2,9 @@
 
 import json
 import os
+import pathlib
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +26,13 @@ def check(function: Callable[[], Any]) -> Callable[[], Any]:
 def own(*rows: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """A tensor that requires a gradient."""
     return torch.tensor(rows, dtype=dtype, requires_grad=True)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
 
 
 def gradient(result: torch.Tensor, tensor: torch.Tensor, weights: list[float]) -> list[float]:
@@ -129,8 +138,7 @@ def a_cycle_is_not_over_at_once() -> Any:
     again = hvd.allreduce(torch.ones(1), name="twice")
     os.environ["HOROVOD_CYCLE_TIME"] = "0"
     handle = hvd.allreduce_async(torch.ones(2), name="poll")
-    hvd.barrier()
-    return polled, refused[:19], gathered.tolist(), again.tolist(), hvd.poll(handle)
+    return polled, refused[:19], gathered.tolist(), again.tolist(), eventually(lambda: hvd.poll(handle))
 
 
 @check
@@ -171,6 +179,21 @@ def the_optimizer() -> Any:
         model(torch.ones(1, 1)).sum().backward()
         optimizer.step()
     return names, before, [str(warning.message)[:63] for warning in caught]
+
+
+@check
+def timeline() -> Any:
+    path = sys.argv[1] + ".timeline"
+    hvd.start_timeline(path, mark_cycles=True)
+    hvd.allreduce(torch.ones(3), name="seen")
+    assert rank == 1 or eventually(lambda: "CYCLE_START" in pathlib.Path(path).read_text())
+    hvd.barrier()
+    hvd.stop_timeline()
+    if rank == 0:
+        events = json.loads(pathlib.Path(path).read_text())
+        (row,) = [event["pid"] for event in events if event.get("args", {}).get("name") == "allreduce.seen"]
+        labels = {event["name"] for event in events if event["ph"] == "X" and event["pid"] == row}
+        return sorted(labels & {"NEGOTIATE_ALLREDUCE", "ALLREDUCE"}), events[0]["name"]
 
 
 found = {function.__name__: function() for function in CHECKS}

@@ -145,6 +145,15 @@ def test_variables_of_horovod_are_heeded(tmp_path: Path) -> None:
     assert done.stdout.count("1048576 7.0 300.0 info") == 2, done.stdout + done.stderr
 
 
+def test_a_timeline_that_the_environment_asks_for_is_horovods(tmp_path: Path) -> None:
+    path = tmp_path / "timeline"
+    script = tmp_path / "script.py"
+    script.write_text("import torch, horovod.torch as hvd\nhvd.init()\nhvd.broadcast(torch.ones(1), 0, 'b')\n")
+    done = on_two_ranks("horovodrun", script, HOROVOD_TIMELINE=str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"NEGOTIATE_BROADCAST", "BROADCAST"} <= {event["name"] for event in json.loads(path.read_text())}
+
+
 def test_modules_that_scripts_import_from() -> None:
     done = python(
         "from horovod.common.process_sets import ProcessSet, global_process_set\n"

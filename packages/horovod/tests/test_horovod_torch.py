@@ -34,6 +34,7 @@ EXPECTED: dict[str, Any] = {
         ["allreduce.noname.0.0", "allreduce.noname.1.0"], [[0.0]],
         ["optimizer.step() called without optimizer.skip_synchronize() af"],
     ],
+    "timeline": [["ALLREDUCE", "NEGOTIATE_ALLREDUCE"], "start_time_since_epoch_in_micros"],
 }  # fmt: skip
 
 

@@ -371,6 +371,19 @@ PyType_Slot handle_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonHa
                               {Py_tp_clear, reinterpret_cast<void*>(&PythonHandle::clear)},
                               {0, nullptr}};
 
+nb::list take_spans(engine::Runtime& runtime, std::vector<engine::Span> (engine::Runtime::*take)()) {
+  std::vector<engine::Span> spans;
+  {
+    const nb::gil_scoped_release released;
+    spans = (runtime.*take)();
+  }
+  nb::list list;
+  for (const engine::Span& span : spans) {
+    list.append(nb::make_tuple(span.name, span.activity, span.lane, span.channel, span.begin, span.end, span.bytes));
+  }
+  return list;
+}
+
 }  // namespace
 
 void register_runtime(nb::module_& module) {
@@ -576,21 +589,12 @@ void register_runtime(nb::module_& module) {
           "start_timeline", [](PythonRuntime& self) { self.get().start_timeline(); },
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "stop_timeline",
-          [](PythonRuntime& self) {
-            std::vector<engine::Span> spans;
-            {
-              const nb::gil_scoped_release released;
-              spans = self.get().stop_timeline();
-            }
-            nb::list list;
-            for (const engine::Span& span : spans) {
-              list.append(
-                  nb::make_tuple(span.name, span.activity, span.lane, span.channel, span.begin, span.end, span.bytes));
-            }
-            return list;
-          },
-          "Spans since start_timeline: (name, activity, lane, channel or -1, begin ns, end ns, bytes).")
+          "take_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &engine::Runtime::take_timeline); },
+          "Spans since start_timeline, or the last call: (name, activity, lane, channel or -1, begin ns, end ns, "
+          "bytes).")
+      .def(
+          "stop_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &engine::Runtime::stop_timeline); },
+          "The spans that are left, as those of take_timeline.")
       .def(
           "wait_for_attention",
           [](PythonRuntime& self, double limit_s) {

@@ -223,10 +223,13 @@ class Runtime:
 
     def start_timeline(self) -> None: ...
 
+    def take_timeline(self) -> list:
+        """
+        Spans since start_timeline, or the last call: (name, activity, lane, channel or -1, begin ns, end ns, bytes).
+        """
+
     def stop_timeline(self) -> list:
-        """
-        Spans since start_timeline: (name, activity, lane, channel or -1, begin ns, end ns, bytes).
-        """
+        """The spans that are left, as those of take_timeline."""
 
     def wait_for_attention(self, limit_s: float) -> bool: ...
 

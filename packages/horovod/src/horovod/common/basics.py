@@ -18,11 +18,11 @@ from horovod.common.process_sets import (
     ids_and_ranks,
     register_process_sets,
 )
+from horovod.common.timeline import start_from_environment
 
 # Horovod's variables and ringcore's for the same, where the values mean the same.
 _SETTINGS = {
     "HOROVOD_FUSION_THRESHOLD": "RINGCORE_FUSION_THRESHOLD_BYTES",
-    "HOROVOD_TIMELINE": "RINGCORE_TIMELINE",
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "RINGCORE_STALL_WARNING_S",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "RINGCORE_TIMEOUT_S",
     "HOROVOD_START_TIMEOUT": "RINGCORE_START_TIMEOUT_S",
@@ -32,7 +32,6 @@ _SETTINGS = {
 }
 # What they say with these values has no counterpart, or is the default.
 _MEANINGLESS = {
-    "HOROVOD_TIMELINE": {"DYNAMIC"},
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": {"0"},
     "HOROVOD_LOG_LEVEL": {"trace", "fatal"},
 }
@@ -66,6 +65,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         ringcore.init(communicator)
         forget_process_sets()
         global_process_set.mpi_comm = communicator
+    start_from_environment()
     if process_sets and not isinstance(process_sets, str):
         register_process_sets(process_sets, communicator)
 

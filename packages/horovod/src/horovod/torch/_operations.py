@@ -9,9 +9,10 @@ from typing import Any
 
 import ringcore_torch as ring
 import torch
-from ringcore import InvalidArgument, ProcessSet, global_process_set
+from ringcore import InvalidArgument
 
 from horovod.common.operations import Cycle, cycle_s
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 
 _cycle = Cycle()

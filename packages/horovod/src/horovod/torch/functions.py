@@ -7,8 +7,9 @@ from typing import Any
 import ringcore
 import ringcore_torch as ring
 import torch
-from ringcore import ProcessSet, global_process_set
 from ringcore_torch import broadcast_parameters
+
+from horovod.common.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 

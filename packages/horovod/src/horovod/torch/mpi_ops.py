@@ -11,10 +11,8 @@ from typing import Any, Concatenate, ParamSpec
 import ringcore_torch as ring
 import torch
 from ringcore import (
-    ProcessSet,
     cross_rank,
     cross_size,
-    global_process_set,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -22,8 +20,6 @@ from ringcore import (
     rank,
     shutdown,
     size,
-    start_timeline,
-    stop_timeline,
 )
 from ringcore.adapter import ReduceOp
 from ringcore_torch import Adasum, Average, Max, Min, Product, Sum, join
@@ -42,6 +38,8 @@ from horovod.common.basics import (
     rocm_built,
 )
 from horovod.common.operations import chosen_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.timeline import start_timeline, stop_timeline
 from horovod.torch import _differentiable as differentiable
 from horovod.torch._operations import (
     ALLGATHER,

@@ -8,10 +8,10 @@ from typing import Any
 
 import ringcore_torch as ring
 import torch
-from ringcore import ProcessSet, global_process_set
 from ringcore.adapter import ReduceOp
 from ringcore_torch.wrapping import with_methods
 
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 
 __all__ = ["DistributedOptimizer"]
