@@ -23,6 +23,9 @@ from ringcore._errors import (
     TimeoutError,
 )
 from ringcore._version import __version__
+from ringcore.environment.interpreter import require_main_interpreter
+
+require_main_interpreter()
 
 if TYPE_CHECKING:
     from ringcore._native import Handle
