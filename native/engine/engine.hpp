@@ -155,6 +155,7 @@ class Engine {
   void tend_links(Nanoseconds now, bool idle);
   void tend_alignment(ProcessSet& set);
   void tend_stalls(ProcessSet& set, Nanoseconds now);
+  void tend_runs(ProcessSet& set, Nanoseconds elapsed);
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
   bool runs_wait_for(const Peer& peer) const;
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);

@@ -34,6 +34,9 @@ namespace ringcore::engine {
 class DeviceQueue;
 struct DeviceTask;
 
+// Slower than any network that somebody trains over: 5 MB/s.
+constexpr Nanoseconds kNanosecondsPerLibraryByte = 200;
+
 struct ExecutionSettings {
   std::size_t fusion_threshold_bytes = 64 << 20;
   bool deterministic = false;
@@ -74,6 +77,14 @@ class Execution {
   void use_device(const Operation& operation);
   // Watches what runs there. Throws Error{kTimeout, kPeerLost, kResource}.
   void tend(Nanoseconds now, Nanoseconds limit);
+  // What has not moved for longer than `limit` although this rank has looked after it; `elapsed`: since the last call.
+  struct Still {
+    std::string operation;
+    std::size_t bytes = 0;
+    std::vector<int> members;  // that it waits for
+    std::string waits_for;
+  };
+  std::optional<Still> find_still(Nanoseconds elapsed, Nanoseconds limit);
   // For the log; empty when there is nothing.
   std::string take_warning() { return std::exchange(warning_, {}); }
 

@@ -98,12 +98,12 @@ bool Execution::progress_lane(Lane& lane) {
 bool Execution::advance(Task& task, bool& moved) {
   do {
     if (task.copy) {
-      moved = true;
+      moved = task.moved = true;
       if (!copy_piece(task)) return false;
     }
-    moved = task.run->progress() || moved;
+    if (task.run->progress()) moved = task.moved = true;
     if (!task.run->done()) return false;
-    moved = true;
+    moved = task.moved = true;
   } while ((task.choice.trial != nullptr && agree_on_times(task)) || (task.sliced && next_slice(task)));
   return true;
 }
@@ -154,14 +154,33 @@ Execution::LibraryWork Execution::library_work() const {
   return work;
 }
 
+std::optional<Execution::Still> Execution::find_still(Nanoseconds elapsed, Nanoseconds limit) {
+  for (const Lane& lane : lanes_) {
+    bool moved = false;  // this one, or one that goes before it
+    for (const std::unique_ptr<Task>& each : lane.tasks) {
+      Task& task = *each;
+      if (task.run == nullptr) continue;
+      moved = std::exchange(task.moved, false) || moved;
+      task.still_for = moved ? 0 : task.still_for + elapsed;
+      const std::size_t of_library = task.choice.backend == nullptr ? 0 : task.run_bytes;
+      if (task.still_for <= limit + static_cast<Nanoseconds>(of_library) * kNanosecondsPerLibraryByte) continue;
+      Still still{.operation = task.title(), .bytes = task.bytes, .members = {}, .waits_for = task.run->waiting_for()};
+      for (int m = 0; m < size(); ++m) {
+        if (m != self_ && task.run->waits_for(m)) still.members.push_back(m);
+      }
+      return still;
+    }
+  }
+  return std::nullopt;
+}
+
 std::string Execution::describe_running() const {
   for (const Lane& lane : lanes_) {
     if (lane.begun == 0) continue;
     // The first may have come just now.
     const Task& task = **std::find_if(lane.tasks.begin(), lane.tasks.end(),
                                       [](const std::unique_ptr<Task>& each) { return each->run != nullptr; });
-    return std::string(name_of(task.descriptor().collective)) + " '" + task.descriptor().name + "' waits for " +
-           task.run->waiting_for();
+    return task.title() + " waits for " + task.run->waiting_for();
   }
   return device_ == nullptr ? "" : device_->describe();
 }

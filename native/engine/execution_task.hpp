@@ -44,9 +44,17 @@ struct Execution::Task {
   std::unique_ptr<plan::Run> run;
   Nanoseconds started_at = 0;
   Nanoseconds ready_at = 0;
+  bool moved = false;         // since it was last looked after
+  Nanoseconds still_for = 0;  // it has not moved for so long
 
   const Descriptor& descriptor() const { return *descriptors.front(); }
   Operation& operation() const { return *operations.front(); }
+
+  std::string title() const {
+    const std::size_t others = descriptors.size() - 1;
+    return std::string(name_of(descriptor().collective)) + " '" + descriptor().name + "'" +
+           (others > 0 ? " and " + std::to_string(others) + " more" : "");
+  }
 
   void add(std::shared_ptr<const Descriptor> described, std::shared_ptr<Operation> own, std::size_t size) {
     descriptors.push_back(std::move(described));

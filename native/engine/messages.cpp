@@ -77,8 +77,9 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
 
 void Engine::append_noop(ProcessSet& set, RecordHeader header) {
   broadcast(set.id, header, {});
-  set.negotiation.append(set.self,
-                         Entry{.type = RecordType::kNoop, .flags = header.flags, .name_hash = header.name_hash});
+  Entry entry{.type = RecordType::kNoop, .flags = header.flags, .name_hash = header.name_hash};
+  entry.position = set.negotiation.length(set.self);
+  set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
 }
 
@@ -240,7 +241,10 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     early_bytes_ += header.bytes;
     if (early_bytes_ > kMaxEarlyBytes) {
       throw Error(ErrorKind::kProtocol,
-                  "uses process set " + std::to_string(header.process_set) + ", which this rank has not added");
+                  "uses process set " + std::to_string(header.process_set) + ", which this rank has not added, and " +
+                      std::to_string(early_bytes_) + " bytes that came for such sets are more than the " +
+                      std::to_string(kMaxEarlyBytes) +
+                      " that are kept. Remedy: add process sets on all their members before they are used.");
     }
     early_records_.push_back({peer.rank, header.process_set, {record.whole.begin(), record.whole.end()}});
     return;

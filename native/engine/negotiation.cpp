@@ -8,6 +8,9 @@
 namespace ringcore::engine {
 namespace {
 
+// More data than this that has come along with announcements, and waits for others to announce the same, is an error.
+constexpr std::size_t kMaxHeldBytes = std::size_t{64} << 20;
+
 std::shared_ptr<const Error> make_error(ErrorKind kind, const std::string& message) {
   return std::make_shared<const Error>(kind, message);
 }
@@ -119,8 +122,26 @@ Negotiation::Negotiation(std::vector<Rank> members, int self)
 
 void Negotiation::append(int member, Entry entry) {
   Log& log = logs_[member];
+  if (entry.type == RecordType::kOperation && !entry.payload.empty()) hold(entry);
   if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, entry.position + 1);
   log.entries.push_back(std::move(entry));
+}
+
+// Who waits for a small operation submits nothing else: only many threads at once have much under way.
+void Negotiation::hold(const Entry& entry) {
+  held_bytes_ += entry.payload.size();
+  if (held_bytes_ <= kMaxHeldBytes) return;
+  throw Error(ErrorKind::kProtocol, "sent data for " + title(*entry.descriptor) + ", and what came along with " +
+                                        "announcements that wait for other ranks is now " +
+                                        std::to_string(held_bytes_) + " bytes, more than " +
+                                        std::to_string(kMaxHeldBytes) + " on rank " + std::to_string(members_[self_]) +
+                                        ". Remedy: wait for blocking calls in fewer threads at once.");
+}
+
+// Of an operation that is decided: its data is somebody else's now.
+void Negotiation::let_go(const std::vector<Contribution>& contributions) {
+  if (held_bytes_ == 0) return;
+  for (const Contribution& contribution : contributions) held_bytes_ -= contribution.payload.size();
 }
 
 void Negotiation::learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature) {
@@ -152,6 +173,15 @@ std::uint64_t Negotiation::longest() const {
   std::uint64_t longest = 0;
   for (const Log& log : logs_) longest = std::max(longest, log.end());
   return longest;
+}
+
+std::vector<Rank> Negotiation::behind() const {
+  std::vector<Rank> ranks;
+  if (fill_until_ <= round_) return ranks;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (!joined_[m] && !left_[m] && logs_[m].entries.empty()) ranks.push_back(members_[m]);
+  }
+  return ranks;
 }
 
 bool Negotiation::announced_join(int member) const {
@@ -256,6 +286,7 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
     flush = flush || (entry.flags & kFlush) != 0;
     blocked_on_[m] = 0;
   }
+  let_go(release.contributions);
   decisions.push_back(std::move(decision));
   if (flush) {
     Decision close;
@@ -362,6 +393,7 @@ void Negotiation::settle(std::uint64_t name_hash, std::vector<Decision>& decisio
       if (!pending.contributions[m].present && !joined_[m]) return;
     }
     Pending complete = std::move(pending);
+    let_go(complete.contributions);
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
     finish(name_hash, std::move(complete), decisions);
@@ -385,6 +417,8 @@ void Negotiation::finish(std::uint64_t name_hash, Pending pending, std::vector<D
 void Negotiation::fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
                        std::vector<Decision>& decisions) {
   pending.error = error;
+  let_go(pending.contributions);
+  for (Contribution& contribution : pending.contributions) contribution.payload = {};
   if (!pending.contributions[self_].present || pending.told_self) return;
   pending.told_self = true;
   Decision decision;

@@ -33,7 +33,7 @@ struct Entry {
   std::uint64_t name_hash = 0;
   std::uint64_t rows = 0;
   std::uint64_t location = 0;
-  std::uint64_t position = 0;  // as the sender counts: another rank's entry with kFill
+  std::uint64_t position = 0;  // as the sender counts: with kFill
   std::int32_t priority = 0;
   std::shared_ptr<const Descriptor> descriptor;  // kOperation, kCancel
   std::vector<std::uint64_t> splits;
@@ -103,6 +103,8 @@ class Negotiation {
   std::uint64_t round() const { return round_; }
   // Positions up to here have been asked to be filled.
   std::uint64_t fill_until() const { return fill_until_; }
+  // Who keeps the next round from being decided although all were asked to fill their logs.
+  std::vector<Rank> behind() const;
   bool joined(int member) const { return joined_[member]; }
   // Whether the member's log says that it joins, decided or not.
   bool announced_join(int member) const;
@@ -129,6 +131,8 @@ class Negotiation {
     bool told_self = false;  // this rank's operation has failed already
   };
 
+  void hold(const Entry& entry);
+  void let_go(const std::vector<Contribution>& contributions);
   bool round_complete() const;
   bool decide_uniform_round(std::vector<Decision>& decisions);
   void decide_round(std::vector<Decision>& decisions);
@@ -153,6 +157,7 @@ class Negotiation {
   std::uint64_t round_ = 0;
   std::uint64_t next_order_ = 0;
   std::uint64_t fill_until_ = 0;
+  std::size_t held_bytes_ = 0;  // of data that came along with announcements
   std::vector<bool> left_;
   std::vector<bool> joined_;
   int joined_count_ = 0;

@@ -61,6 +61,9 @@ struct Engine::ProcessSet {
 
   bool joining() const { return join != nullptr && !all_joined; }
 
+  Nanoseconds unanswered_for = 0;  // somebody has not filled its log for so long although it was asked
+  std::uint64_t watched_round = 0;
+
   int member(Rank rank) const {
     const auto& members = negotiation.members();
     return static_cast<int>(std::lower_bound(members.begin(), members.end(), rank) - members.begin());

@@ -5,13 +5,6 @@
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
-namespace {
-
-// Slower than any network that somebody trains over: 5 MB/s.
-constexpr double kNanosecondsPerLibraryByte = 200;
-
-}  // namespace
-
 Nanoseconds Engine::tend_interval() const {
   return std::clamp(settings_.heartbeat / 8, kMillisecond, 250 * kMillisecond);
 }
@@ -21,8 +14,9 @@ void Engine::tend(bool idle) {
   const Nanoseconds since_last = now - last_tend_;
   last_tend_ = now;
   if (failure_ != nullptr) return;
-  if (since_last > settings_.heartbeat / 2) {
-    // This rank itself stood still (it was stopped, or the machine was): it cannot judge others by its clock.
+  const bool stood_still = since_last > settings_.heartbeat / 2;
+  if (stood_still) {
+    // This rank itself (it was stopped, or the machine was): it cannot judge others by its clock.
     for (const auto& peer : peers_) {
       if (peer != nullptr) peer->last_heard = now;
     }
@@ -39,6 +33,8 @@ void Engine::tend(bool idle) {
     } catch (const Error& error) {
       return fail(std::make_shared<const Error>(error));
     }
+    tend_runs(*set, stood_still ? 0 : since_last);
+    if (failure_ != nullptr) return;
   }
 }
 
@@ -58,7 +54,7 @@ void Engine::tend_patience(Nanoseconds now) {
     }
   }
   library_ended_ = ended;
-  const auto slow = static_cast<Nanoseconds>(static_cast<double>(bytes) * kNanosecondsPerLibraryByte);
+  const Nanoseconds slow = static_cast<Nanoseconds>(bytes) * kNanosecondsPerLibraryByte;
   // A lost rank is the better explanation than an operation that takes too long.
   patience_ = std::max(settings_.heartbeat, std::min(settings_.heartbeat + slow, settings_.timeout / 2));
 }
@@ -123,6 +119,35 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
   if (now - eager_.operation->submitted_at > std::min(settings_.stall_warning, settings_.timeout) / 2) leave_eager();
 }
 
+// Whoever beats its heart also sends its data, and lets its log go on as soon as somebody asks for it.
+void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
+  const auto withheld = [&](const std::string& what, const std::string& ranks) {
+    fail(std::make_shared<const Error>(ErrorKind::kTimeout,
+                                       what + " for " + std::to_string(settings_.timeout / kMillisecond) +
+                                           " ms, although it is connected and alive. Remedy: look at what " + ranks +
+                                           " does (is it stopped in a debugger, or does its host swap?), or raise "
+                                           "RINGCORE_TIMEOUT_S if the network may be that slow."));
+  };
+  if (const auto still = set.execution.find_still(elapsed, settings_.timeout)) {
+    std::vector<Rank> ranks;
+    for (const int m : still->members) ranks.push_back(set.negotiation.members()[m]);
+    const std::string who = list_ranks(ranks);
+    // A plan counts the members of the process set.
+    const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
+    return withheld(still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
+                        std::to_string(rank_) + " nothing has moved" + where + ": " + who + " withholds its data",
+                    who);
+  }
+  const std::uint64_t round = set.negotiation.round();
+  const std::vector<Rank> behind = set.negotiation.behind();
+  set.unanswered_for = behind.empty() || set.watched_round != round ? 0 : set.unanswered_for + elapsed;
+  set.watched_round = round;
+  if (set.unanswered_for <= settings_.timeout) return;
+  const std::string what =
+      set.operations.empty() ? "process set " + std::to_string(set.id) : title(*set.operations.begin()->second);
+  withheld(what + ": " + list_ranks(behind) + " has not said whether it submits it", list_ranks(behind));
+}
+
 std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {
   const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
   const std::vector<Rank> present = set.negotiation.present(operation.name_hash);
@@ -133,7 +158,8 @@ std::string Engine::who_submitted(const ProcessSet& set, const Operation& operat
 void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {
   const Nanoseconds waited = now - operation.submitted_at;
   if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
-    if (now - operation.released_at > settings_.timeout) {
+    // What runs on hosts may take as long as it likes while it moves, see `tend_runs`.
+    if (operation.descriptor.on_device && now - operation.released_at > settings_.timeout) {
       fail(std::make_shared<const Error>(ErrorKind::kTimeout,
                                          title(operation) + " was started on all ranks and has not ended within " +
                                              std::to_string(settings_.timeout / kSecond) +
@@ -164,6 +190,7 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
     const auto payload = std::as_bytes(std::span(text));
     broadcast(set.id, header, payload);
     Entry entry{.type = RecordType::kCancel, .flags = header.flags, .name_hash = header.name_hash};
+    entry.position = set.negotiation.length(set.self);
     entry.payload.assign(payload.begin(), payload.end());
     set.negotiation.append(set.self, std::move(entry));
     set.undecided = true;

@@ -19,6 +19,9 @@ constexpr std::size_t kAlignBuffer = 4096;
 // itself, as much as has been asked for: with pieces of 1 MiB links of 1 Gbit/s stand still for 40 % of the time.
 constexpr std::size_t kMessageBytes = 256 * 1024;
 
+// So much is set aside for one peer: more than any transfer that a run here is about to take.
+constexpr std::uint64_t kMaxAsideBytes = std::uint64_t{4} << 30;
+
 // Takes the header at the front of the lane, when it has arrived.
 bool read_header(transport::Link& link, int lane, Rank peer) {
   const std::span<const std::byte> arrived = link.peek(lane);
@@ -38,6 +41,18 @@ bool read_header(transport::Link& link, int lane, Rank peer) {
   return true;
 }
 
+// Whether the transfer that arrives may be set aside with what lies there.
+void check_room_aside(const transport::Link::LaneUse& use, Rank peer) {
+  std::uint64_t bytes = use.receiving_bytes;
+  for (const transport::Link::SetAside& transfer : use.set_aside) bytes += transfer.payload.size();
+  if (bytes <= kMaxAsideBytes && use.receiving_bytes <= kMaxAsideBytes) return;
+  throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set has sent " +
+                                        std::to_string(bytes) + " bytes for operations that this rank has not begun, " +
+                                        "and " + std::to_string(kMaxAsideBytes) +
+                                        " are kept. Remedy: reduce such large tensors without a priority and in one " +
+                                        "process set at a time, or in several parts.");
+}
+
 bool aligned(const std::byte* address, std::size_t to) { return reinterpret_cast<std::uintptr_t>(address) % to == 0; }
 
 }  // namespace
@@ -48,6 +63,7 @@ bool set_aside(transport::Link& link, int lane, Rank peer) {
   if (!known && !read_header(link, lane, peer)) return false;
   if (use.accepted) return false;
   if (use.set_aside.empty() || !use.set_aside.back().arriving) {
+    check_room_aside(use, peer);
     use.set_aside.push_back({.run = use.receiving_run, .payload = {}});
   }
   transport::Link::SetAside& transfer = use.set_aside.back();

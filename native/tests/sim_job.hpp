@@ -1,0 +1,124 @@
+// A job in one thread: engines on the simulated network, driven by the test until something is the case.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "plan/executor.hpp"
+#include "transport/sim.hpp"
+
+namespace ringcore::testing {
+
+// A link that takes no data while `withholds`, only control records.
+class WithholdingLink final : public transport::Link {
+ public:
+  WithholdingLink(std::unique_ptr<Link> link, const bool& withholds) : link_(std::move(link)), withholds_(withholds) {}
+
+  using Link::write;
+  std::size_t write(int lane, std::span<const std::byte> bytes) override {
+    return withholds_ && lane != transport::kControlLane ? 0 : link_->write(lane, bytes);
+  }
+  std::span<const std::byte> peek(int lane) override { return link_->peek(lane); }
+  void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
+  std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
+  std::optional<std::string> failure() const override { return link_->failure(); }
+  void check() override { link_->check(); }
+  bool blocked() override { return link_->blocked(); }
+  bool arm() override { return link_->arm(); }
+  void disarm() override { link_->disarm(); }
+  void add_wait_fds(std::vector<pollfd>& fds) const override { link_->add_wait_fds(fds); }
+  std::string_view transport() const override { return link_->transport(); }
+
+ private:
+  std::unique_ptr<Link> link_;
+  const bool& withholds_;
+};
+
+class SimJob {
+ public:
+  static constexpr Nanoseconds kTimeout = 2 * kSecond;
+
+  explicit SimJob(int ranks, transport::SimOptions options = {}) : network_(ranks, 1, options) {
+    engine::EngineSettings settings;
+    settings.execution.fusion_threshold_bytes = 4096;
+    settings.timeout = kTimeout;
+    settings.stall_warning = 0;
+    settings.heartbeat = 200 * kMillisecond;
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      engine::EngineConfig config;
+      config.rank = rank;
+      config.links.resize(static_cast<std::size_t>(ranks));
+      for (Rank peer = 0; peer < ranks; ++peer) {
+        if (peer != rank) {
+          config.links[peer] = std::make_unique<WithholdingLink>(network_.link(rank, peer), withholds_[rank]);
+        }
+        config.host_of.push_back(peer);
+      }
+      engines_.push_back(std::make_unique<engine::Engine>(std::move(config), settings, network_.clock()));
+    }
+  }
+
+  engine::Engine& engine(Rank rank) { return *engines_[rank]; }
+  transport::SimNetwork& network() { return network_; }
+  Nanoseconds now() const { return network_.clock().now(); }
+
+  static std::shared_ptr<engine::Operation> allreduce(const std::string& name, std::vector<float>& data) {
+    const engine::Call call{.collective = Collective::kAllreduce, .name = name, .op = ReduceOp::kSum};
+    const engine::Array array{reinterpret_cast<std::byte*>(data.data()),
+                              engine::Shape::of(std::array<std::uint64_t, 1>{data.size()}), DType::kFloat32};
+    return engine::make_operation(call, array, &array);
+  }
+
+  void submit(Rank rank, const std::shared_ptr<engine::Operation>& operation) { engines_[rank]->submit(operation); }
+
+  // From now on the rank sends no data, only control records.
+  void withhold(Rank rank) { withholds_[rank] = true; }
+  // From now on the rank's heart beats, and it does nothing else; it has said nothing but its greeting.
+  void only_beat(Rank rank) { engines_[rank] = nullptr; }
+
+  // Whether `end` came to be the case within a minute.
+  bool run_until(const std::function<bool()>& end) {
+    for (const Nanoseconds begin = now(); !end();) {
+      if (now() - begin > 60 * kSecond) return false;
+      for (const auto& engine : engines_) {
+        while (engine != nullptr && engine->progress() && !end()) {
+        }
+      }
+      const auto event = network_.next_event();
+      if (event && *event < tended_ + kTick) {
+        network_.step();
+        continue;
+      }
+      tended_ += kTick;
+      network_.run_until(tended_);
+      for (std::size_t r = 0; r < engines_.size(); ++r) {
+        engines_[r] != nullptr ? engines_[r]->tend(true) : beat(static_cast<Rank>(r));
+      }
+    }
+    return true;
+  }
+
+ private:
+  void beat(Rank rank) {
+    const engine::RecordHeader heartbeat{
+        .bytes = sizeof(engine::RecordHeader), .type = engine::RecordType::kHeartbeat, .sequence = ++beats_};
+    for (std::size_t peer = 0; peer < engines_.size(); ++peer) {
+      if (engines_[peer] == nullptr) continue;
+      network_.inject(rank, static_cast<Rank>(peer), transport::kControlLane, std::as_bytes(std::span(&heartbeat, 1)));
+    }
+  }
+
+  static constexpr Nanoseconds kTick = 5 * kMillisecond;
+
+  transport::SimNetwork network_;
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
+  std::array<bool, 8> withholds_{};
+  std::uint32_t beats_ = 0;
+  Nanoseconds tended_ = network_.clock().now();
+};
+
+}  // namespace ringcore::testing
