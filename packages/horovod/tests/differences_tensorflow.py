@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import horovod.keras
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
@@ -126,6 +127,94 @@ def process_sets() -> Any:
     found["fake"] = attempt(lambda: tf.function(hvd.allreduce)(tf.zeros(1), process_set=fake))
     hvd.remove_process_set(mine[0])
     return found
+
+
+@case
+def tapes() -> Any:
+    """Ranks outside of the process set keep their gradients, and all ranks those of local sources."""
+    first = hvd.add_process_set([0])
+    shared, own = tf.Variable(1.0 + hvd.rank()), tf.Variable(1.0 + hvd.rank())
+
+    def gradients(process_set: Any) -> Any:
+        with tf.GradientTape(persistent=True) as plain:
+            loss = 2.0 * shared * shared + own * own
+        tape = hvd.DistributedGradientTape(plain, process_set=process_set)
+        tape.register_local_source(own)
+        local, together = tape.get_local_and_global_gradients(loss, [shared, own])
+        assert [local[0][0] is own, together[0][0] is shared] == [True, True]
+        return [float(value) for value in (local[0][1], together[0][1])]
+
+    found = [gradients(hvd.global_process_set), gradients(first)]
+    hvd.remove_process_set(first)
+    return found
+
+
+@case
+def optimizers_of_sessions() -> Any:
+    with tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("variable", initializer=1.0 + hvd.rank())
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.5))
+        step = optimizer.minimize(variable * (1.0 + hvd.rank()))
+        hook = hvd.BroadcastGlobalVariablesHook(1)
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+            return [float(session.run(variable)), session.run(step), float(session.run(variable))][::2]
+
+
+@case
+def gradients_of_passes() -> Any:
+    found = []
+    for average in (True, False):
+        optimizer = hvd.DistributedOptimizer(
+            tf.keras.optimizers.SGD(0.5), backward_passes_per_step=2, average_aggregated_gradients=average
+        )
+        variable = tf.keras.Variable(0.0)
+        for gradient in (1.0 + hvd.rank(), 3.0):
+            optimizer.apply_gradients([(tf.constant(gradient), variable)])
+        found.append(float(variable.numpy()))
+    return found
+
+
+@case
+def elastic_states() -> Any:
+    variable = tf.Variable(1.0 + hvd.rank())
+    ones = tf.keras.initializers.Ones()
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer=ones)])
+    model.build((None, 1))
+    model.compile(tf.keras.optimizers.Adam(), loss="mse")
+    states = [
+        hvd.elastic.TensorFlowState([variable], batch=20 + hvd.rank()),
+        horovod.keras.elastic.KerasState(model, batch=20 + hvd.rank()),
+    ]
+
+    def values(state: Any) -> Any:
+        return [float(variable.numpy()), float(model.weights[0].numpy()[0, 0]), state.batch]
+
+    @hvd.elastic.run
+    def train(state: Any) -> Any:
+        found = [values(state)]
+        variable.assign(7.0)
+        model.weights[0].assign([[7.0]])
+        state.batch = 30
+        state.restore()
+        found.append(values(state))
+        state.batch = 31
+        state.commit()
+        state.restore()
+        return [*found, values(state)]
+
+    callbacks = [
+        horovod.keras.elastic.UpdateBatchStateCallback(states[1]),
+        horovod.keras.elastic.CommitStateCallback(states[1], batches_per_commit=2),
+    ]
+    found = []
+    for state in states:
+        variable.assign(1.0 + hvd.rank())
+        model.weights[0].assign([[hvd.rank()]])
+        found.append(train(state))
+    model.fit(tf.zeros([4, 1]), tf.zeros([4, 1]), batch_size=1, callbacks=callbacks, verbose=0)
+    states[1].batch = 99
+    states[1].restore()
+    return [*found, states[1].batch]
 
 
 if __name__ == "__main__":

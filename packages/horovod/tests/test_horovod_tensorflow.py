@@ -107,27 +107,43 @@ def test_process_sets_are_registered_once(differences: list[dict[str, Any]]) -> 
         assert "ranks=[0]" in found["again"]
 
 
+def test_gradients_that_stay_a_ranks_own(differences: list[dict[str, Any]]) -> None:
+    assert [found["tapes"] for found in differences] == [[[1.0, 6.0], [2.0, 4.0]], [[2.0, 6.0], [4.0, 8.0]]]
+
+
+def test_optimizers_and_hooks_of_tensorflow_1(differences: list[dict[str, Any]]) -> None:
+    assert [found["optimizers_of_sessions"] for found in differences] == [[2.0, 1.25]] * 2
+
+
+def test_gradients_of_passes_are_averaged_or_added_up(differences: list[dict[str, Any]]) -> None:
+    assert [found["gradients_of_passes"] for found in differences] == [[-1.125, -2.25]] * 2
+
+
+def test_elastic_states_begin_with_rank_0s(differences: list[dict[str, Any]]) -> None:
+    for rank, result in enumerate(differences):
+        variables, model, batch = result["elastic_states"]
+        assert variables == [[1.0, float(rank), 20], [1.0, 7.0, 20], [1.0, 7.0, 31]]
+        own = 1.0 + rank
+        assert model == [[own, 0.0, 20], [7.0, 0.0, 20], [7.0, 0.0, 31]]
+        assert batch == 0
+
+
 def test_what_has_no_counterpart_says_what_to_write() -> None:
     attempts = {
-        "DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())": [
-            "is an optimizer of TensorFlow 1, and", "hvd.DistributedOptimizer(keras.optimizers.Adam(...))",
-        ],
         "DistributedOptimizer(object())": ["object is no optimizer of Keras"],
-        "DistributedOptimizer('adam', backward_passes_per_step=2)": [
-            "average_aggregated_gradients=True) and multiply the learning rate by 2",
-        ],
         "broadcast_global_variables(0)": ["BroadcastGlobalVariablesCallback(0)"],
-        "elastic.run(print)(1)": ["elastic.run(print): jobs of a changing number of ranks", "a fixed number of ranks"],
     }  # fmt: skip
-    states = {
-        "horovod.tensorflow": ["TensorFlowKerasState", "TensorFlowState"],
-        "horovod.keras": ["KerasState", "CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"],
-    }
+    old = "tf.compat.v1.train.AdamOptimizer()"
+    of_keras = ["is an optimizer of TensorFlow 1, and", "hvd.DistributedOptimizer(keras.optimizers.Adam(...))"]
     calls = [
         (f"{module}.{call}", words)
         for module in ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
         for call, words in attempts.items()
-    ] + [(f"{module}.elastic.{name}()", [f"{name}: jobs of"]) for module in states for name in states[module]]
+    ]
+    calls.append((f"horovod.keras.DistributedOptimizer({old})", of_keras))
+    calls.append(
+        (f"horovod.tensorflow.DistributedOptimizer({old}, backward_passes_per_step=2)", ["SGD(...), backward"])
+    )
     code = (
         "import tensorflow as tf, horovod.tensorflow, horovod.tensorflow.keras, horovod.keras\n"
         f"for call, words in {calls!r}:\n"

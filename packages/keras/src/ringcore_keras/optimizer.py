@@ -73,7 +73,10 @@ class _Distributed:
             # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
             for i in set(range(len(results))) - set(shared):
                 results[i] = backend.divided(results[i], self.ring_options.process_set.size())
-        return results
+        passes = self.gradient_accumulation_steps or 1
+        if self.ring_options.average_aggregated_gradients or passes == 1:
+            return results
+        return [backend.divided(result, 1.0 / passes) for result in results]
 
 
 def _name_of(variable: Any, index: int) -> str:
@@ -115,6 +118,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     gradient_predivide_factor: float = 1.0,
     groups: int | None = None,
     sparse_as_dense: bool = False,
+    average_aggregated_gradients: bool = True,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
@@ -133,6 +137,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         groups: How many operations the gradients are dealt out to; None: by size. On TensorFlow.
         sparse_as_dense: Reduce the gradients of embeddings as dense ones: quicker where most rows have one. On
             TensorFlow; elsewhere they are dense.
+        average_aggregated_gradients: Of several passes; False: add their gradients up.
         process_set: The ranks that train together.
 
     Raises:
@@ -143,7 +148,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         Options(
             name=name, op=op, compression=compression,
             gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
-            process_set=process_set,
+            average_aggregated_gradients=average_aggregated_gradients, process_set=process_set,
         ),
     )  # fmt: skip
 

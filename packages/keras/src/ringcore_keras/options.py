@@ -29,6 +29,7 @@ class Options:
     gradient_predivide_factor: float = 1.0
     groups: int | None = None
     sparse_as_dense: bool = False
+    average_aggregated_gradients: bool = True
     process_set: ProcessSet = global_process_set
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,16 +13,24 @@ from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.gradients import Reduction, divided
 
 
-class _Tape:
-    """A `tf.GradientTape` of which `gradient` is another one; the rest is the tape's own."""
+class Tape:
+    """A `tf.GradientTape` of which `gradient` is another one; the rest is the tape's own.
+
+    Raises:
+        InvalidArgument: No tape, or one that is wrapped already.
+    """
 
     def __init__(self, tape: tf.GradientTape, reduction: Reduction, scale_local_gradients: bool) -> None:
+        if isinstance(tape, Tape):
+            raise InvalidArgument("the tape is a DistributedGradientTape already; wrap it once")
+        if not isinstance(tape, tf.GradientTape):
+            raise InvalidArgument(f"a tf.GradientTape is needed, not {type(tape).__name__}")
         self._wrapped = tape
         self._reduction = reduction
         self._scale_local_gradients = scale_local_gradients
         self._local: set[int] = set()
 
-    def __enter__(self) -> _Tape:
+    def __enter__(self) -> Tape:
         self._wrapped.__enter__()
         return self
 
@@ -35,6 +43,14 @@ class _Tape:
     def register_local_source(self, source: Any) -> None:
         """Leave the gradient of a variable to this rank."""
         self._local.add(id(source))
+
+    def register_local_layers(self, layers: Any) -> None:
+        """Leave the gradients of a Keras layer, or of several, to this rank."""
+        for layer in layers_of(layers):
+            for variable in layer.trainable_variables:
+                # Keras' variables hold the tensorflow variable that the tape knows.
+                self.register_local_source(variable)
+                self.register_local_source(getattr(variable, "value", variable))
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **options: Any) -> Any:
         """`tf.GradientTape.gradient`, reduced over all ranks.
@@ -51,15 +67,32 @@ class _Tape:
         gradients = self._wrapped.gradient(target, sources, output_gradients, **options)
         flat_sources = tf.nest.flatten(sources)
         flat = tf.nest.flatten(gradients, expand_composites=False)
-        shared = [i for i, source in enumerate(flat_sources) if id(source) not in self._local]
-        reduced = self._reduction.apply([flat[i] for i in shared], [name_of(flat_sources[i], i) for i in shared])
-        for i in range(len(flat)):
-            # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
-            if i not in shared and self._scale_local_gradients and self._reduction.op is Average:
-                flat[i] = divided(flat[i], self._reduction.process_set.size())
-        for i, gradient in zip(shared, reduced, strict=True):
-            flat[i] = gradient
+        flat = reduce_gradients(flat, flat_sources, self._reduction, self._local, self._scale_local_gradients)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
+
+
+def reduce_gradients(
+    gradients: list[Any], sources: Sequence[Any], reduction: Reduction, local: set[int], scale_local: bool
+) -> list[Any]:
+    """The gradients of all ranks, but for those that stay a rank's own.
+
+    Args:
+        gradients: This rank's.
+        sources: Variables or tensors whose gradients they are.
+        reduction: How they become those of all ranks.
+        local: The `id` of each source whose gradient stays this rank's.
+        scale_local: Whether these are divided by the number of ranks, where the others are averaged.
+    """
+    shared = [i for i, source in enumerate(sources) if id(source) not in local]
+    reduced = reduction.apply([gradients[i] for i in shared], [name_of(sources[i], i) for i in shared])
+    results = list(gradients)
+    if scale_local and reduction.op is Average:
+        # What the ranks share is averaged: so that both kinds learn at one rate, local ones are divided as well.
+        for i in set(range(len(results))).difference(shared):
+            results[i] = divided(results[i], reduction.process_set.size())
+    for i, gradient in zip(shared, reduced, strict=True):
+        results[i] = gradient
+    return results
 
 
 def name_of(source: Any, index: int) -> str:
@@ -98,15 +131,11 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
     Raises:
         InvalidArgument: No tape, or another `op`.
     """
-    if isinstance(gradtape, _Tape):
-        raise InvalidArgument("the tape is a DistributedGradientTape already; wrap it once")
-    if not isinstance(gradtape, tf.GradientTape):
-        raise InvalidArgument(f"a tf.GradientTape is needed, not {type(gradtape).__name__}")
     reduction = Reduction(
         name=name, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
         sparse_as_dense=sparse_as_dense, process_set=process_set,
     )  # fmt: skip
-    return _Tape(gradtape, reduction, scale_local_gradients)
+    return Tape(gradtape, reduction, scale_local_gradients)
 
 
 def PartialDistributedGradientTape(  # noqa: N802 - the field's name for it
@@ -120,11 +149,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - the field's name for it
         options: Of `DistributedGradientTape`.
     """
     tape = DistributedGradientTape(gradtape, **options)
-    for layer in layers_of(local_layers):
-        for variable in layer.trainable_variables:
-            # Keras' variables hold the tensorflow variable that the tape knows.
-            tape.register_local_source(variable)
-            tape.register_local_source(getattr(variable, "value", variable))
+    tape.register_local_layers(local_layers)
     return tape
 
 

@@ -82,8 +82,8 @@ class Reduction:
         return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes)]
 
 
-def divided(gradient: Any, ranks: int) -> Any:
+def divided(gradient: Any, divisor: float) -> Any:
     """A gradient that stays a rank's own, as a part of an average."""
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / ranks, gradient.indices, gradient.dense_shape)
-    return None if gradient is None else gradient / ranks
+        return tf.IndexedSlices(gradient.values / divisor, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / divisor

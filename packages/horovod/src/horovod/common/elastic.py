@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+import numpy as np
 from ringcore import PeerLostError
 
 _REMEDY = (
@@ -88,6 +89,44 @@ class ObjectState(State):
             ObjectState.restore(self)
 
 
+class VariablesState(ObjectState):
+    """A state of a framework's variables, which have `assign`, and of objects.
+
+    Args:
+        variables: Gives them; more may be there later.
+        broadcast: Gives all ranks the values of rank 0 in these variables.
+        bcast_object: Gives all ranks the object of rank 0.
+        get_rank: This process's rank.
+        attributes: By name, what the objects are at first.
+    """
+
+    def __init__(
+        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[[Sequence[Any]], Any],
+        bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **attributes: Any,
+    ) -> None:  # fmt: skip
+        self._variables = variables
+        self._broadcast = broadcast
+        self._keep()
+        super().__init__(bcast_object, get_rank, **attributes)
+
+    def _keep(self) -> None:
+        self._values = [np.array(variable) for variable in self._variables()]
+
+    def save(self) -> None:  # noqa: D102
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:  # noqa: D102
+        for variable, value in zip(self._variables(), self._values, strict=False):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:  # noqa: D102
+        self._broadcast(self._variables())
+        self._keep()
+        super().sync()
+
+
 def run_fn(func: Callable[..., Any], *_: Any) -> Callable[..., Any]:
     """The training function, as `run` of a framework's `elastic` decorates it.
 
@@ -103,23 +142,5 @@ def run_fn(func: Callable[..., Any], *_: Any) -> Callable[..., Any]:
             return func(state, *args, **options)
         except PeerLostError as error:
             raise PeerLostError(f"{error} The others cannot go on without it: {_REMEDY}") from error
-
-    return call
-
-
-def unavailable(module: str, name: str) -> NoReturn:
-    """Say it.
-
-    Raises:
-        NotImplementedError: Always.
-    """
-    raise NotImplementedError(f"{module}.{name}: {_REMEDY}")
-
-
-def refuse(module: str, function: Callable[..., Any]) -> Callable[..., NoReturn]:
-    """A function that says so when it is called."""
-
-    def call(*_: Any, **__: Any) -> NoReturn:
-        unavailable(module, f"run({getattr(function, '__name__', 'function')})")
 
     return call

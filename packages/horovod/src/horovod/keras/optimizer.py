@@ -80,19 +80,14 @@ def options_of(
     """Horovod's options as ringcore's.
 
     Raises:
-        InvalidArgument: An optimizer of TensorFlow 1 or of Keras 2, or gradients that are to be added up.
+        InvalidArgument: An optimizer of TensorFlow 1 or of Keras 2.
     """
     require_keras_3(optimizer)
-    if backward_passes_per_step > 1 and not average_aggregated_gradients:
-        raise InvalidArgument(
-            f"backward_passes_per_step={backward_passes_per_step} adds gradients up in Horovod, and averages them in "
-            f"Keras 3. Write: hvd.DistributedOptimizer(..., backward_passes_per_step={backward_passes_per_step}, "
-            f"average_aggregated_gradients=True) and multiply the learning rate by {backward_passes_per_step}"
-        )
     return {
         "op": op, "compression": name_of(compression), "backward_passes_per_step": backward_passes_per_step,
         "gradient_predivide_factor": gradient_predivide_factor, "groups": number_of(groups, num_groups),
-        "sparse_as_dense": sparse_as_dense, "process_set": process_set,
+        "sparse_as_dense": sparse_as_dense, "average_aggregated_gradients": average_aggregated_gradients,
+        "process_set": process_set,
     }  # fmt: skip
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import ringcore_keras
 import ringcore_tensorflow as ring
+import tensorflow as tf
+from ringcore import InvalidArgument
 from ringcore.adapter import ReduceOp
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.keras.optimizer import number_of, options_of
+from horovod.keras import optimizer as of_keras
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.reduction import DistributedTape, MembersReduction, SessionOptimizer
 
 __all__ = ["DistributedGradientTape", "DistributedOptimizer", "PartialDistributedGradientTape"]
 
@@ -28,13 +30,13 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name for it
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`ringcore_tensorflow.DistributedGradientTape`."""
+    """`ringcore_tensorflow.DistributedGradientTape`; ranks outside of the process set keep their own gradients."""
     del device_dense, device_sparse
-    return ring.DistributedGradientTape(
-        gradtape, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
-        groups=number_of(groups, num_groups), sparse_as_dense=sparse_as_dense,
-        scale_local_gradients=scale_local_gradients, process_set=process_set,
+    reduction = MembersReduction(
+        op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
+        groups=of_keras.number_of(groups, num_groups), sparse_as_dense=sparse_as_dense, process_set=process_set,
     )  # fmt: skip
+    return DistributedTape(gradtape, reduction, scale_local_gradients)
 
 
 def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name for it
@@ -51,13 +53,13 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name for it
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`ringcore_tensorflow.PartialDistributedGradientTape`."""
-    del device_dense, device_sparse
-    return ring.PartialDistributedGradientTape(
-        gradtape, local_layers, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
-        groups=number_of(groups, num_groups), sparse_as_dense=sparse_as_dense,
-        scale_local_gradients=scale_local_gradients, process_set=process_set,
+    """`ringcore_tensorflow.PartialDistributedGradientTape`; see `DistributedGradientTape`."""
+    tape = DistributedGradientTape(
+        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
+        groups, process_set, scale_local_gradients,
     )  # fmt: skip
+    tape.register_local_layers(local_layers)
+    return tape
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
@@ -77,14 +79,25 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`ringcore_keras.DistributedOptimizer`, of an optimizer of Keras 3.
+    """`horovod.keras.DistributedOptimizer`; optimizers of TensorFlow 1 work as well.
 
     Raises:
-        InvalidArgument: The optimizer is of TensorFlow 1 or of Keras 2; the message gives the line to write.
+        InvalidArgument: The optimizer is of Keras 2, or one of TensorFlow 1 that is to add gradients up; the message
+            gives the line to write.
     """
-    del name, use_locking, device_dense, device_sparse, scale_local_gradients
-    options = options_of(
-        optimizer, compression, sparse_as_dense, gradient_predivide_factor, op, backward_passes_per_step,
-        average_aggregated_gradients, num_groups, groups, process_set,
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return of_keras.DistributedOptimizer(
+            optimizer, name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op,
+            backward_passes_per_step, average_aggregated_gradients, num_groups, groups, process_set,
+            scale_local_gradients,
+        )  # fmt: skip
+    if backward_passes_per_step > 1:
+        raise InvalidArgument(
+            f"backward_passes_per_step={backward_passes_per_step}: optimizers of TensorFlow 1 step in each pass here. "
+            "Write: hvd.DistributedOptimizer(keras.optimizers.SGD(...), backward_passes_per_step=...)"
+        )
+    reduction = MembersReduction(
+        op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
+        groups=of_keras.number_of(groups, num_groups), sparse_as_dense=sparse_as_dense, process_set=process_set,
     )  # fmt: skip
-    return ringcore_keras.DistributedOptimizer(optimizer, **options)
+    return SessionOptimizer(optimizer, name, use_locking, reduction, scale_local_gradients)

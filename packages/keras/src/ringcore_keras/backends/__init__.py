@@ -22,7 +22,7 @@ class Backend(Protocol):
     def reduce_gradients(self, gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
         """The gradients of all ranks; none of them is None."""
 
-    def divided(self, gradient: Any, ranks: int) -> Any:
+    def divided(self, gradient: Any, divisor: float) -> Any:
         """A gradient that stays a rank's own, as a part of an average."""
 
     def allreduce_sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:

@@ -24,9 +24,9 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
     return reduced
 
 
-def divided(gradient: Any, ranks: int) -> Any:
+def divided(gradient: Any, divisor: float) -> Any:
     """A gradient that stays a rank's own, as a part of an average."""
-    return gradient / ranks
+    return gradient / divisor
 
 
 def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:

@@ -1,36 +1,9 @@
-"""Elastic training: the names exist, so that scripts can be imported; using them says what to do instead."""
+"""Elastic training of Keras models with a fixed number of ranks, see `horovod.common.elastic`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from horovod.common.elastic import refuse, unavailable
+from horovod.common.elastic import run_fn as run
+from horovod.keras.elastic.callbacks import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
+from horovod.keras.elastic.state import KerasState
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
-
-_MODULE = "horovod.keras.elastic"
-
-
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Horovod's decorator of an elastic training function; calling the function raises NotImplementedError."""
-    return refuse(_MODULE, func)
-
-
-class KerasState:
-    """Horovod's state of an elastic job; making one raises NotImplementedError."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        unavailable(_MODULE, type(self).__name__)
-
-
-class CommitStateCallback(KerasState):
-    """Horovod's callback of an elastic job; making one raises NotImplementedError."""
-
-
-class UpdateBatchStateCallback(KerasState):
-    """Horovod's callback of an elastic job; making one raises NotImplementedError."""
-
-
-class UpdateEpochStateCallback(KerasState):
-    """Horovod's callback of an elastic job; making one raises NotImplementedError."""

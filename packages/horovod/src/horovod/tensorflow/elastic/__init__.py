@@ -1,31 +1,36 @@
-"""Elastic training: the names exist, so that scripts can be imported; using them says what to do instead."""
+"""Elastic training of TensorFlow with a fixed number of ranks, see `horovod.common.elastic`."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from horovod.common.elastic import refuse, unavailable
+import tensorflow as tf
+from ringcore import RingcoreError
+from ringcore.adapter import as_ringcore_error
+
+from horovod.common.elastic import run_fn
+from horovod.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
-_MODULE = "horovod.tensorflow.elastic"
-
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Horovod's decorator of an elastic training function; calling the function raises NotImplementedError."""
-    return refuse(_MODULE, func)
+    """Decorate a training function: it begins with the state of rank 0.
 
+    Args:
+        func: Takes a state, and whatever else. What its functions raise is raised as what ringcore raises.
+    """
 
-class TensorFlowState:
-    """Horovod's state of an elastic job; making one raises NotImplementedError."""
+    @functools.wraps(func)
+    def call(state: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return func(state, *args, **options)
+        except tf.errors.OpError as error:
+            typed = as_ringcore_error(error)
+            if typed is None or isinstance(error, RingcoreError):
+                raise
+            raise typed from error
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        unavailable(_MODULE, "TensorFlowState")
-
-
-class TensorFlowKerasState:
-    """Horovod's state of an elastic job; making one raises NotImplementedError."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        unavailable(_MODULE, "TensorFlowKerasState")
+    return run_fn(call)
