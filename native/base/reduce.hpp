@@ -21,8 +21,8 @@ void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src,
 void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,
                  std::size_t count, double scale = 1.0);
 
-// data[i] = data[i] * factor, computed in float64 for float64 and integers (rounded to nearest, ties to even),
-// in float32 for the other floats.
+// data[i] = data[i] * factor, computed in float64 for float64 and in float32 for the other floats. Integers wrap, and
+// their factor is whole; a bool has none. The same holds for `scale` above.
 void scale_in_place(DType dtype, std::byte* data, std::size_t count, double factor);
 
 // Sets elements to the identity of `op`: 0, 1, or the dtype's largest / smallest value (infinities for floats).

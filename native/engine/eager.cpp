@@ -16,7 +16,8 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
   const Descriptor& descriptor = operation.descriptor;
   // A root that is no member is found by the general way.
   if (static_cast<std::uint64_t>(static_cast<std::int64_t>(descriptor.root)) >= members) return false;
-  if (!operation.awaited || descriptor.on_device || descriptor.is_group() || descriptor.prescale != 1.0) return false;
+  if (!operation.awaited || descriptor.on_device || descriptor.is_group()) return false;
+  if (descriptor.prescale != 1.0 && host_scales(descriptor, 1).input != 1.0) return false;
   if (registered && operation.bytes() > kMaxEagerRegistered) return false;
   if (descriptor.collective == Collective::kBarrier) return true;
   return (descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kBroadcast) &&

@@ -1,6 +1,7 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "engine/device_queue.hpp"
@@ -13,6 +14,17 @@ namespace {
 // `add_process_set`.
 constexpr ProcessSetId kLastCounted = (1U << kProcessSetBits) / 2 - 1;
 constexpr ProcessSetId kMaxAgreed = (1U << kProcessSetBits) - 1 - kLastCounted;
+
+// Floats may be multiplied by anything, integers by what is whole: the product wraps like their sum.
+void check_factor(const Descriptor& descriptor, const std::string& which, double factor) {
+  constexpr double kLargestExact = 0x1p53;
+  const bool whole = std::abs(factor) <= kLargestExact && factor == std::trunc(factor);
+  if (factor == 1.0 || is_float(descriptor.dtype) || (whole && descriptor.dtype != DType::kBool)) return;
+  throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': " + std::string(name_of(descriptor.dtype)) +
+                                               " is not multiplied by a " + which + " of " + std::to_string(factor) +
+                                               ": integers take whole factors only, and bool none. Remedy: convert "
+                                               "the tensor to a float dtype, or scale the result yourself.");
+}
 
 // What a rank can tell without the others.
 void check(const Descriptor& descriptor) {
@@ -27,6 +39,10 @@ void check(const Descriptor& descriptor) {
                                                  std::string(name_of(descriptor.dtype)) +
                                                  " is not defined without rounding. Remedy: use op=Sum and divide, or "
                                                  "convert the tensor to a float dtype.");
+  }
+  if (reduces) {
+    check_factor(descriptor, "prescale_factor", descriptor.prescale);
+    check_factor(descriptor, "postscale_factor", descriptor.postscale);
   }
   const bool deals_rows =
       descriptor.collective == Collective::kReduceScatter || descriptor.collective == Collective::kAlltoall;

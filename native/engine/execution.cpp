@@ -20,7 +20,7 @@ constexpr std::size_t kMinDirectBytes = 32 * 1024;
 constexpr std::size_t kCachedBytes = 1024 * 1024;
 
 bool same_bucket(const Descriptor& a, const Descriptor& b) {
-  return a.dtype == b.dtype && a.op == b.op && a.postscale == b.postscale;
+  return a.dtype == b.dtype && a.op == b.op && host_scales(a, 1).result == host_scales(b, 1).result;
 }
 
 }  // namespace
@@ -63,7 +63,8 @@ void Execution::release_now(Release release, std::shared_ptr<Operation> own) {
 
 // Whether it is reduced where it lies.
 bool Execution::in_place_for_all(const Release& release) const {
-  return release.all_registered() && release.all_have(kInPlace) && release.descriptor->prescale == 1.0;
+  return release.all_registered() && release.all_have(kInPlace) &&
+         host_scales(*release.descriptor, size()).input == 1.0;
 }
 
 // A group whose parts lie in a row runs as one tensor.
@@ -188,7 +189,8 @@ void Execution::finish_alone(Operation& own) const {
   }
   std::byte* to = own.output != nullptr ? own.output : own.result.data();
   copy_scaled(descriptor, to, own.input, own.count());
-  if (descriptor.postscale != 1.0) scale_in_place(descriptor.dtype, to, own.count(), descriptor.postscale);
+  const double scale = host_scales(descriptor, 1).result;
+  if (scale != 1.0) scale_in_place(descriptor.dtype, to, own.count(), scale);
 }
 
 void Execution::flush() {
@@ -210,7 +212,8 @@ void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::
     return;
   }
   std::byte* const targets[] = {own.output};
-  reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own.count(), final_scale(descriptor, size()));
+  reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own.count(),
+              host_scales(descriptor, size()).result);
 }
 
 bool Execution::landed() const { return device_ == nullptr || device_->landed(); }

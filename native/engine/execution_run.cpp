@@ -33,7 +33,7 @@ void Execution::start(Task& task) {
 
 // Data that must lie elsewhere, or be scaled, before the plan runs.
 void Execution::copy_first(Task& task, std::byte* to, const std::byte* from, std::size_t bytes) {
-  const double scale = task.descriptor().prescale;
+  const double scale = host_scales(task.descriptor(), size()).input;
   if (bytes > 0 && (to != from || scale != 1.0)) task.copy = Task::Copy{to, from, bytes, scale};
 }
 
@@ -232,7 +232,7 @@ void Execution::run(Task& task, plan::Query query, plan::Operands operands, cons
   task.run_bytes = query.bytes;
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);
-  operands.final_scale = final_scale(descriptor, size());
+  operands.final_scale = host_scales(descriptor, size()).result;
   const plan::Plan* plan = task.choice.plan;
   const std::uint32_t chunks = plan == nullptr ? 1 : plan->chunks;
   const int parts = plan == nullptr ? 1 : static_cast<int>(plan->chunks) / size();

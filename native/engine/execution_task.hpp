@@ -65,7 +65,8 @@ struct Execution::Task {
 
 inline void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
   if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
-  if (descriptor.prescale != 1.0) scale_in_place(descriptor.dtype, to, count, descriptor.prescale);
+  const double scale = host_scales(descriptor, 1).input;
+  if (scale != 1.0) scale_in_place(descriptor.dtype, to, count, scale);
 }
 
 }  // namespace ringcore::engine

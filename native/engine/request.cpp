@@ -15,6 +15,8 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
+bool sums(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAverage; }
+
 }  // namespace
 
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed) {
@@ -34,6 +36,14 @@ ReduceOp summing(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum
 
 double final_scale(const Descriptor& descriptor, int ranks) {
   return descriptor.op == ReduceOp::kAverage ? descriptor.postscale / ranks : descriptor.postscale;
+}
+
+Scales host_scales(const Descriptor& descriptor, int ranks) {
+  const double result = final_scale(descriptor, ranks);
+  // Only then what is reduced is the same before and after.
+  const bool keeps_order = descriptor.op != ReduceOp::kProduct && (descriptor.prescale > 0 || sums(descriptor.op));
+  const bool once = is_half(descriptor.dtype) && keeps_order;
+  return once ? Scales{1.0, descriptor.prescale * result} : Scales{descriptor.prescale, result};
 }
 
 std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks) {

@@ -66,8 +66,14 @@ struct Descriptor {
 
 // What runs for an operation: averages are sums that are scaled at the end.
 ReduceOp summing(ReduceOp op);
-// Applied to each complete sum.
+// Applied to each complete sum, where `prescale` was applied to what it is made of.
 double final_scale(const Descriptor& descriptor, int ranks);
+// The same in host memory, where 16-bit floats are rounded once: both factors are applied to the sum, in float32.
+struct Scales {
+  double input = 1.0;
+  double result = 1.0;
+};
+Scales host_scales(const Descriptor& descriptor, int ranks);
 // Elements of each member's block when `rows` rows are dealt out: the first ones get one more.
 std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks);
 

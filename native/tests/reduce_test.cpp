@@ -267,9 +267,12 @@ TEST_CASE("scales and identities") {
   reduce_into(DType::kFloat32, ReduceOp::kSum, reinterpret_cast<std::byte*>(floats.data()),
               reinterpret_cast<const std::byte*>(others.data()), floats.size(), 0.25);
   for (std::size_t i = 0; i < floats.size(); ++i) CHECK(floats[i] == static_cast<float>(i + 1) / 2);
-  std::vector<std::int32_t> integers = {1, 2, 3, 5, -3, 2000000000};
-  scale_in_place(DType::kInt32, reinterpret_cast<std::byte*>(integers.data()), integers.size(), 0.5);
-  CHECK(integers == std::vector<std::int32_t>{0, 1, 2, 2, -2, 1000000000});  // to even
+  std::vector<std::int32_t> integers = {1, -3, 2000000000};
+  scale_in_place(DType::kInt32, reinterpret_cast<std::byte*>(integers.data()), integers.size(), -3);
+  CHECK(integers == std::vector<std::int32_t>{-3, 9, -1705032704});  // wraps like numpy
+  std::vector<std::int64_t> wide = {(std::int64_t{1} << 60) + 1};  // more than a float64 holds
+  scale_in_place(DType::kInt64, reinterpret_cast<std::byte*>(wide.data()), wide.size(), 2);
+  CHECK(wide[0] == (std::int64_t{1} << 61) + 2);
   std::mt19937 random(9);
   for (const DType dtype : kDTypes) {
     for (const ReduceOp op : kOps) {
