@@ -16,14 +16,32 @@ _LENGTH_BYTES = 8
 
 
 def _dumps(value: object) -> bytes:
+    """A pickle, or nothing where this rank may not pickle: it still takes part, so that nobody waits for it."""
     if not context().settings.allow_pickle:
-        raise InvalidArgument("objects cannot be sent: RINGCORE_ALLOW_PICKLE is off")
+        return b""
     try:
         import cloudpickle
     except ImportError:
         return pickle.dumps(value)
     data: bytes = cloudpickle.dumps(value)
     return data
+
+
+def _loads(data: bytes, rank: int) -> Any:
+    """The one place where what another rank has sent is unpickled, which may run any code.
+
+    Raises:
+        InvalidArgument: This rank or the other one has `RINGCORE_ALLOW_PICKLE` off.
+    """
+    own = context()
+    if not own.settings.allow_pickle:
+        rank = own.rank
+    elif data:
+        return pickle.loads(data)
+    raise InvalidArgument(
+        f"objects cannot be exchanged by pickle: RINGCORE_ALLOW_PICKLE is off on rank {rank}. Remedy: exchange "
+        "tensors, or set it to 1 on all ranks if you trust them"
+    )
 
 
 def broadcast_object(
@@ -38,7 +56,7 @@ def broadcast_object(
         process_set: The ranks that take part.
 
     Raises:
-        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off.
+        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off on this rank or the root.
         MismatchError: Ranks named different roots. On every rank.
     """
     current = context()
@@ -49,7 +67,7 @@ def broadcast_object(
     if current.rank != root_rank:
         data = bytearray(int.from_bytes(length, "little"))
     _broadcast(data, root_rank, f"{name}.data", process_set)
-    return value if current.rank == root_rank else pickle.loads(bytes(data))
+    return value if current.rank == root_rank and data else _loads(bytes(data), root_rank)
 
 
 def _broadcast(data: bytearray, root_rank: int, name: str, process_set: ProcessSet) -> None:
@@ -61,11 +79,12 @@ def allgather_object(value: Any, *, name: str | None = None, process_set: Proces
     """Every rank's object, in the order of the ranks.
 
     Raises:
-        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off.
+        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off on a rank. On every rank.
     """
     current = context()
     name = name if name is not None else current.next_name("allgather_object", process_set)
-    return [pickle.loads(part) for part in gather_bytes(_dumps(value), name, process_set)]
+    parts = gather_bytes(_dumps(value), name, process_set)
+    return [_loads(part, rank) for rank, part in zip(process_set.ranks, parts, strict=True)]
 
 
 def gather_bytes(data: bytes, name: str, process_set: ProcessSet = global_process_set) -> list[bytes]:
