@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,47 @@ def test_clocks_of_other_hosts_are_shifted_onto_the_first_ones() -> None:
         (1, 500.0, 500.0),
         (2, 250.0, 750.0),
     ]
+
+
+def cannot_write(path: str) -> list:
+    ringcore.init()
+    return [caught(ringcore.start_timeline, path), float(ringcore.allreduce(np.ones(3), op=ringcore.Sum)[0])]
+
+
+def cannot_write_what_the_environment_names() -> list:
+    found = caught(ringcore.init)
+    del os.environ["RINGCORE_TIMELINE"]
+    started = ringcore.is_initialized()
+    ringcore.init()
+    return [found, started, float(ringcore.allreduce(np.ones(3), op=ringcore.Sum)[0])]
+
+
+def test_a_timeline_that_cannot_be_written_is_refused_at_its_start_on_every_rank(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "timeline.json"
+    for error, after in ranks.run(cannot_write, 2, tmp_path, str(path)):
+        assert error["type"] == "InvalidArgument", error
+        assert str(path) in error["message"] and "No such file or directory" in error["message"]
+        assert after == 2.0
+    env = {"RINGCORE_TIMELINE": str(path)}
+    for error, started, after in ranks.run(cannot_write_what_the_environment_names, 2, tmp_path, env=env):
+        assert error["type"] == "InvalidArgument" and str(path) in error["message"], error
+        assert (started, after) == (False, 2.0)
+
+
+def loses_its_folder(path: str) -> None:
+    ringcore.init()
+    ringcore.start_timeline(path)
+    ringcore.allreduce(np.ones(3))
+    if ringcore.rank() == 0:
+        os.rename(Path(path).parent, Path(path).parent.with_name("elsewhere"))
+    ringcore.shutdown()
+
+
+def test_a_timeline_that_is_lost_at_the_end_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "here" / "timeline.json"
+    path.parent.mkdir()
+    with ranks.started(loses_its_folder, 2, tmp_path, str(path)) as job:
+        first, second = job.wait()
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert f"the timeline {path} was not written" in first.stderr and "No such file" in first.stderr
+    assert second.stderr == ""

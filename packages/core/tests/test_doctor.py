@@ -127,7 +127,7 @@ def test_it_tells_which_way_ranks_take_that_share_a_gpu(
         return {"name": name, "found": True, "version": found[kind], "path": name}
 
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", allowed)
-    monkeypatch.setattr(module, "_try_library", try_library)
+    monkeypatch.setattr(module, "try_library", try_library)
     monkeypatch.setattr(module, "bundled", lambda names: [])
     monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
     report, text = _doctor()

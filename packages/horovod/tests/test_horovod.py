@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ringcore.commands.migrate import migrate
+from support.gpu import double_environ
 
 SCRIPT = Path(__file__).with_name("script.py")
 
@@ -177,3 +178,12 @@ def test_modules_that_scripts_import_from() -> None:
 def test_check_build_is_the_doctor() -> None:
     done = start(str(Path(sys.executable).with_name("horovodrun")), "--check-build")
     assert "transports, tried between two processes" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_is_built_is_what_can_be_opened() -> None:
+    ask = "import horovod.torch as hvd\nprint(hvd.cuda_built(), hvd.nccl_built())"
+    nothing = {f"RINGCORE_{name}_LIBRARY": "/nowhere/lib.so" for name in ("CUDA", "NCCL")}
+    assert python(ask, **nothing).stdout == "False 0\n"
+    # The double of NVIDIA's libraries has the versions that it is told.
+    built = python(ask, **double_environ()).stdout.split()
+    assert built[0] == "True" and int(built[1]) >= 22_000, built

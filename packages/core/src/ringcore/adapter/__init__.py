@@ -32,6 +32,7 @@ from ringcore.adapter.collectives import (
 )
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.objects import gather_bytes
+from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, PlacementError, find_placement
 from ringcore.environment.settings import Settings
@@ -91,4 +92,5 @@ __all__ = [
     "process_set_id_of",
     "reducescatter",
     "require_same_version",
+    "version_here",
 ]

@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ringcore._version import __version__
-from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled
+from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled, try_library
 
 _TRANSPORTS = ("shm", "tcp")
 _SELF_TEST_LIMIT_S = 30.0
-_LIBRARY_LIMIT_S = 20.0
 _ADAPTER_PREFIX = "ringcore-"
 # Distribution of a framework, and of the adapter for it.
 _FRAMEWORKS = {
@@ -42,49 +41,6 @@ _MIN_OPEN_FILES = 1024
 _NCCL_SHARES_GPUS = (2, 30)
 _CUDA_WAITS_FOR_WORDS = (11, 7)
 _MIN_SHM_BYTES = 64 << 20
-
-# Run by a child process, because a library that does not fit may end the process that opens it.
-_OPEN_LIBRARY = """
-import ctypes, sys
-name = sys.argv[1]
-try:
-    library = ctypes.CDLL(name)
-except OSError as error:
-    print("no", error, sep="\\t")
-    sys.exit()
-version = ""
-if hasattr(library, "ncclGetVersion"):
-    number = ctypes.c_int()
-    library.ncclGetVersion(ctypes.byref(number))
-    code = number.value
-    # 2.9 and later: major * 10000 + minor * 100 + patch.
-    version = f"NCCL {code // 10000}.{code // 100 % 100}.{code % 100}"
-elif hasattr(library, "cuInit"):
-    text, number = ctypes.c_char_p(), ctypes.c_int()
-    result = library.cuInit(0)
-    if result != 0:
-        library.cuGetErrorString(result, ctypes.byref(text))
-        print("no", f"the driver does not start: {(text.value or b'').decode()} (CUDA error {result})", sep="\\t")
-        sys.exit()
-    library.cuDriverGetVersion(ctypes.byref(number))
-    version = f"CUDA {number.value // 1000}.{number.value % 1000 // 10}"
-elif hasattr(library, "nvrtcVersion"):
-    numbers = ctypes.c_int(), ctypes.c_int()
-    library.nvrtcVersion(*map(ctypes.byref, numbers))
-    version = f"NVRTC {numbers[0].value}.{numbers[1].value}"
-elif hasattr(library, "MPI_Get_library_version"):
-    text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
-    library.MPI_Get_library_version(text, ctypes.byref(length))
-    version = text.value.decode(errors="replace").split("\\n")[0].split(",")[0].strip()
-stem = name.rsplit("/", 1)[-1].split(".so")[0]
-path = name
-with open("/proc/self/maps") as maps:
-    for line in maps:
-        mapped = line.split(maxsplit=5)[-1].strip()
-        if mapped.startswith("/") and mapped.rsplit("/", 1)[-1].startswith(stem):
-            path = mapped
-print("yes", version, path, sep="\\t")
-"""
 
 # Each rank of the self-test: one small and one large allreduce, and which transport they took.
 _SELF_TEST = """
@@ -125,7 +81,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
     report["frameworks"] = _frameworks()
     report["adapters"] = _adapters(report["frameworks"], report["problems"])
     report["libraries"] = {
-        kind: [_try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
+        kind: [try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
     }
     report["shared_gpu"] = _shared_gpu(report["libraries"])
     report["mpi"] = _mpi(report["problems"])
@@ -237,7 +193,7 @@ def _mpi(problems: list[str]) -> str:
         return "this build of ringcore cannot use any: it was compiled without the headers of MPI; the wheel can"
     candidates = _mpi.candidates(os.environ, Settings.from_environ(os.environ).mpi_library)
     for candidate in candidates:
-        outcome = _try_library(candidate.library)
+        outcome = try_library(candidate.library)
         if outcome["found"]:
             return f"{outcome['version'] or outcome['name']} ({outcome['path']}): {candidate.reason}"
     if os.environ.get(variable("mpi_library")):
@@ -263,28 +219,6 @@ def _shared_gpu(libraries: dict[str, list[dict[str, Any]]]) -> str:
     if cuda < _CUDA_WAITS_FOR_WORDS:
         return by_host + "other ways need a driver for CUDA 11.7 or later"
     return "the GPU's memory (CUDA IPC), or the host where processes may not open each other's"
-
-
-def _try_library(name: str) -> dict[str, Any]:
-    """Open a library in a child process."""
-    try:
-        child = subprocess.run(
-            [sys.executable, "-c", _OPEN_LIBRARY, name],
-            capture_output=True,
-            text=True,
-            timeout=_LIBRARY_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"name": name, "found": False, "reason": f"opening it takes more than {_LIBRARY_LIMIT_S:g} s"}
-    words = child.stdout.strip().split("\t")
-    if child.returncode != 0 or words[0] not in ("yes", "no"):
-        said = child.stderr.strip().splitlines()
-        reason = f"opening it ended the process with exit code {child.returncode}" + (f": {said[-1]}" if said else "")
-        return {"name": name, "found": False, "reason": reason}
-    if words[0] == "no":
-        return {"name": name, "found": False, "reason": words[1]}
-    return {"name": name, "found": True, "version": words[1], "path": words[2]}
 
 
 def _try_transport(name: str) -> dict[str, Any]:

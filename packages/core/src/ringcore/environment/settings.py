@@ -206,7 +206,12 @@ class Settings:
     timeline: str | None = _setting(
         None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)
     )
-    log_level: str = _setting("warning", _choice(*_LOG_LEVELS), ", ".join(_LOG_LEVELS), "what the engine logs")
+    log_level: str | None = _setting(
+        None,
+        _choice(*_LOG_LEVELS),
+        ", ".join(_LOG_LEVELS),
+        'level of Python\'s logger "ringcore"; unset: as the program has set it, which logs warnings',
+    )
     kernels: str | None = _setting(
         None, _name, "a name that `ringcore doctor` lists", "reduction kernels to use; unset: best"
     )

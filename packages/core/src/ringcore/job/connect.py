@@ -12,6 +12,7 @@ from ringcore._errors import InvalidArgument
 from ringcore.environment.libraries import tell_engine
 from ringcore.environment.placement import Placement, PlacementError, find_placement
 from ringcore.environment.settings import Settings
+from ringcore.job.logs import log_start, set_level
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
@@ -23,6 +24,7 @@ _DATA_LANES = 3
 def connect_context(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
     settings = settings or Settings.from_environ(os.environ)
+    set_level(settings.log_level)
     tell_engine(settings)
     world: _native.MpiWorld | None = None
     if comm is not None:
@@ -52,14 +54,18 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
         return memory.fd
 
     if placement.size == 1:
-        return _context_of(settings, None, 0, 1, 0, [], [0], (0, 1, 0, 1))
+        alone = _context_of(settings, None, 0, 1, 0, [], [0], (0, 1, 0, 1))
+        log_start(alone, placement.source, _native.kernel_instruction_set())
+        return alone
     from ringcore.bootstrap import connect
 
     shares = settings.transport not in ("tcp", "mpi")
     mesh = connect(placement, settings, create_segment=create_segment if shares else None, world=world)
     peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
-    return _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+    connected = _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+    log_start(connected, placement.source, _native.kernel_instruction_set())
+    return connected
 
 
 def _check_launched_by_mpi(world: _native.MpiWorld) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ringcore._errors import RingcoreError
+from ringcore._errors import InvalidArgument, RingcoreError
 from ringcore.job import timeline
 from ringcore.job.attention import start_attention_thread
 from ringcore.job.connect import connect_context
@@ -49,7 +49,8 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
     Raises:
         BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
         InvalidArgument: The environment contradicts itself, `comm` is no communicator of mpi4py or of a job that MPI
-            has not launched, or MPI was initialised for fewer threads than `MPI_THREAD_SERIALIZED`.
+            has not launched, MPI was initialised for fewer threads than `MPI_THREAD_SERIALIZED`, or rank 0 cannot
+            write the timeline that is asked for.
     """
     with _lock:
         if is_initialized():
@@ -61,7 +62,11 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
         _install_excepthook()
         current.attention_thread = start_attention_thread(current)
     if current.settings.timeline:
-        timeline.start_timeline(current.settings.timeline)
+        try:
+            timeline.start_timeline(current.settings.timeline)
+        except InvalidArgument:  # on all ranks
+            shutdown()
+            raise
 
 
 def shutdown() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from ringcore._errors import InvalidArgument
 from ringcore.job.agreement import agree
 from ringcore.job.state import context, rank, size
+
+_log = logging.getLogger("ringcore")
 
 
 class ProcessSet:
@@ -85,6 +88,7 @@ def add_process_set(ranks: ProcessSet | Sequence[int]) -> ProcessSet:
         raise InvalidArgument(f"a process set has members among ranks 0 to {current.size - 1}, not {process_set.ranks}")
     agree("add_process_set", process_set.ranks)
     process_set.process_set_id = current.runtime.add_process_set(process_set.ranks)
+    _log.debug("rank %d: added %s", current.rank, process_set)
     return process_set
 
 
@@ -102,6 +106,7 @@ def add_process_set_of_members(ranks: Sequence[int], number: int) -> ProcessSet:
     current = context()
     process_set = ProcessSet(ranks)
     process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, number)
+    _log.debug("rank %d: added %s", current.rank, process_set)
     return process_set
 
 
@@ -116,6 +121,7 @@ def remove_process_set(process_set: ProcessSet) -> None:
         raise InvalidArgument(f"{process_set} cannot be removed")
     agree("remove_process_set", process_set.process_set_id)
     current.runtime.remove_process_set(process_set.process_set_id)
+    _log.debug("rank %d: removed %s", current.rank, process_set)
     process_set.process_set_id = None
 
 

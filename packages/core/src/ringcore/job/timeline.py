@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
-from ringcore._errors import InvalidArgument
+from ringcore._errors import InvalidArgument, ResourceError
 from ringcore.job.agreement import gather_bytes, meet
 from ringcore.job.state import context
 
+_log = logging.getLogger("ringcore")
 _path: Path | None = None
 # Barriers that the clocks of several hosts are compared at.
 _MEETINGS = 9
@@ -24,13 +26,32 @@ def start_timeline(path: str | Path) -> None:
         path: The file that rank 0 writes at `stop_timeline()` or `shutdown()`.
 
     Raises:
-        InvalidArgument: A timeline is being recorded already.
+        InvalidArgument: A timeline is being recorded already, or rank 0 cannot write the file. On every rank.
     """
     global _path
     if _path is not None:
         raise InvalidArgument(f"a timeline is being recorded already, to {_path}; call stop_timeline() first")
-    _path = Path(path)
-    context().runtime.start_timeline()
+    current = context()
+    path = Path(path).absolute()  # the program may go elsewhere until it is written
+    problem = _why_not_writable(path) if current.rank == 0 else ""
+    problem = gather_bytes(problem.encode(), current.next_name("timeline.start"))[0].decode()
+    if problem:
+        raise InvalidArgument(
+            f"rank 0 cannot write the timeline: {problem}. Remedy: name a file in a folder that is there and may be "
+            "written"
+        )
+    _path = path
+    current.runtime.start_timeline()
+    _log.info("rank %d: a timeline is being recorded, to %s", current.rank, path)
+
+
+def _why_not_writable(path: Path) -> str:
+    """Empty if it is. What the file holds stays until the timeline is stopped."""
+    try:
+        with path.open("ab"):
+            return ""
+    except OSError as error:
+        return str(error)
 
 
 def stop_timeline() -> None:
@@ -38,6 +59,7 @@ def stop_timeline() -> None:
 
     Raises:
         InvalidArgument: No timeline is being recorded.
+        ResourceError: Rank 0 could not write the file. On rank 0.
     """
     global _path
     current = context()
@@ -50,8 +72,13 @@ def stop_timeline() -> None:
         "host": current.host_of[current.rank],
     }
     reports = gather_bytes(json.dumps(report).encode(), current.next_name("timeline"))
-    if current.rank == 0:
+    if current.rank != 0:
+        return
+    try:
         path.write_text(json.dumps(merge([json.loads(text) for text in reports])), encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(f"the timeline was recorded, but not written: {error}") from error
+    _log.info("rank 0: the timeline of %d ranks is in %s", current.size, path)
 
 
 def _meet() -> int:
@@ -65,10 +92,13 @@ def write_pending() -> None:
     global _path
     if _path is None:
         return
+    path = _path
     try:
         stop_timeline()
-    except Exception:  # shutdown must not fail because another rank is gone
+    except Exception as error:  # shutdown must not fail because another rank is gone
         _path = None
+        if context().rank == 0:
+            _log.warning("the timeline %s was not written: %s", path, error)
 
 
 def _tid(lane: int, channel: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import ringcore
 from ringcore import InvalidArgument
-from ringcore.adapter import find_placement, launched_by_mpi
+from ringcore.adapter import find_placement, launched_by_mpi, version_here
 
 from horovod.common.process_sets import (
     ProcessSet,
@@ -130,8 +130,9 @@ def gloo_built(verbose: bool = False) -> bool:  # noqa: ARG001
 
 
 def nccl_built(verbose: bool = False) -> int:  # noqa: ARG001
-    """NCCL's version; 0: not used."""
-    return 0
+    """The version of the NCCL that ringcore would use here, as NCCL counts: 2.30.1 is 23001; 0: there is none."""
+    version = version_here("nccl")
+    return 0 if version is None else 10000 * version[0] + 100 * version[1] + version[2]
 
 
 def ddl_built(verbose: bool = False) -> bool:  # noqa: ARG001
@@ -145,8 +146,8 @@ def ccl_built(verbose: bool = False) -> bool:  # noqa: ARG001
 
 
 def cuda_built(verbose: bool = False) -> bool:  # noqa: ARG001
-    """Whether tensors on CUDA devices are reduced there."""
-    return False
+    """Whether CUDA's driver is here and starts: ringcore is built for it without needing it."""
+    return version_here("cuda") is not None
 
 
 def rocm_built(verbose: bool = False) -> bool:  # noqa: ARG001
