@@ -241,3 +241,29 @@ def test_a_greeting_of_the_far_shell_does_no_harm(
 def test_standard_input_of_far_ranks_is_empty(remote: Remote, script: Script) -> None:
     done = remote(*BOTH, script("assert rank == 0 or sys.stdin.read() == ''\nprint('x')"))
     assert done.stdout.count("x\n") == 3, done.stderr
+
+
+def test_hosts_go_on_while_nobody_reads_what_their_ranks_print(
+    ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids
+) -> None:
+    # An agent that hears nothing for two seconds ends its ranks. One that hears how things stand does not.
+    name = script(
+        """
+        write_pid(rank)
+        if rank == 1:
+            while True: os.write(1, b"x" * 999 + b"\\n")
+        while not os.path.exists("stuck"): time.sleep(0.01)
+        for _ in range(40): time.sleep(0.1)
+        os.write(2, b"lived\\n")
+        time.sleep(600)
+        """
+    )
+    words = [*BOTH, "--agent-timeout", "2", name]
+    with ringrun.started(*words, prefix=hosts[0].command([], ringrun.directory)) as process:
+        ranks = pids.wait(3)
+        (ringrun.directory / "stuck").touch()
+        assert process.stderr is not None
+        assert sorted(process.stderr.readline() for _ in range(2)) == ["[0]<stderr> lived\n", "[2]<stderr> lived\n"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    eventually(lambda: not any(map(is_alive, ranks.values())), "all ranks are gone")

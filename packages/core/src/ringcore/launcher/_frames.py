@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ringcore.launcher._loop import Loop
 
@@ -35,6 +35,17 @@ class Kind(enum.IntEnum):
     KILL = 10  # launcher
     PING = 11  # launcher: still here
     NOTE = 12  # agent: text for --verbose
+    HOLD = 13  # launcher: leave these of the ranks' streams unread; `rank` is a sum of bits, see `hold_bits`
+
+
+def hold_bits(kinds: Iterable[Kind]) -> int:
+    """The streams of a HOLD as a number."""
+    return sum(1 << kind for kind in kinds)
+
+
+def held_kinds(bits: int) -> frozenset[Kind]:
+    """The streams that `hold_bits` was given."""
+    return frozenset(kind for kind in (Kind.STDOUT, Kind.STDERR) if bits & 1 << kind)
 
 
 class ProtocolError(Exception):

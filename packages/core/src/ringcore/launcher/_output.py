@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
-import select
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from ringcore.launcher._frames import Kind
+from ringcore.launcher._loop import Loop
+from ringcore.launcher._writer import Writer
 
 _STREAM_NAMES = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
+_CONSOLE_NAMES = {1: "standard output", 2: "standard error"}
 # Readable on dark and on light: cyan, green, yellow, magenta, blue, red.
 _COLOURS = (36, 32, 33, 35, 34, 31)
 _ERASE_LINE = b"\r\x1b[K"
 # A line without an end is passed on in pieces of this size.
 _LINE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 15
-
-
-class ConsoleClosed(Exception):
-    """Nobody reads the launcher's output any more: `ringrun ... | head`, or a closed terminal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(os.strerror(number))
-        self.number = number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +41,13 @@ class OutputOptions:
 class _Console:
     """One of the launcher's own two streams."""
 
-    def __init__(self, fd: int, environ: Mapping[str, str]) -> None:
+    def __init__(self, fd: int, writer: Writer, environ: Mapping[str, str]) -> None:
         self._fd = fd
+        self.writer = writer
         self.terminal = os.isatty(fd)
         self.coloured = self.terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        self.muted = False
         self._unfinished = False  # The cursor stands behind a progress bar.
+        self._dropped_bytes = 0
 
     def write_lines(self, lines: list[tuple[bytes, bytes]]) -> None:
         """Writes (prefix, line) pairs; a line that ends in a carriage return will be overwritten."""
@@ -61,51 +57,68 @@ class _Console:
                 pieces.append(_ERASE_LINE)
             self._unfinished = self.terminal and line.endswith(b"\r")
             pieces += [prefix, line]
-        self.write(b"".join(pieces))
+        self.writer.write(self._fd, b"".join(pieces))
 
-    def write(self, data: bytes) -> None:
-        view = memoryview(b"" if self.muted else data)
-        while view:
-            try:
-                view = view[os.write(self._fd, view) :]
-            except BlockingIOError:
-                # Someone who shares the terminal has made it non-blocking.
-                select.select([], [self._fd], [])
-            except OSError as error:
-                raise ConsoleClosed(error.errno or errno.EIO) from None
+    def write_or_drop(self, lines: list[tuple[bytes, bytes]]) -> None:
+        """The same, but drops them where too much is unwritten already."""
+        if self.writer.full:
+            self._dropped_bytes += sum(len(prefix) + len(line) for prefix, line in lines)
+        else:
+            self.tell_dropped()
+            self.write_lines(lines)
+
+    def tell_dropped(self) -> None:
+        """Says how much was dropped, once there is room for it."""
+        if self._dropped_bytes and not self.writer.full:
+            text = f"ringrun: {self._dropped_bytes} bytes are missing here: nobody read them\n"
+            self._dropped_bytes = 0
+            self.write_lines([(b"", text.encode())])
 
 
 class Output:
-    """Takes what ranks print, and writes it where the user wants it."""
+    """Takes what ranks print, and writes it where the user wants it.
 
-    def __init__(self, options: OutputOptions, environ: Mapping[str, str]) -> None:
+    Nothing here waits. What is not written yet is kept up to some MiB; then `on_hold` tells which streams of the ranks
+    should be left unread, so that the ranks wait in their writes, and nobody else does.
+    """
+
+    def __init__(self, loop: Loop, options: OutputOptions, environ: Mapping[str, str]) -> None:
         """Write to this process's standard output and standard error.
 
         Args:
+            loop: Calls back.
             options: What goes where.
             environ: Read for NO_COLOR and TERM.
         """
         self._options = options
-        self._consoles = {Kind.STDOUT: _Console(1, environ), Kind.STDERR: _Console(2, environ)}
+        new_writer = functools.partial(Writer, loop, self._on_error, self._on_change)
+        out = new_writer()
+        # On a terminal the lines of both come in the order in which they were printed.
+        err = out if _is_same_file(1, 2) else new_writer()
+        self._consoles = {Kind.STDOUT: _Console(1, out, environ), Kind.STDERR: _Console(2, err, environ)}
+        self._log_writer = new_writer()
+        self._held: frozenset[Kind] = frozenset()
+        self._hurried = False
+        self.lost: str | None = None  # What could not be written, and why.
+        self.on_hold: Callable[[frozenset[Kind]], None] = lambda _kinds: None
+        self.on_reader_gone: Callable[[], None] = lambda: None
         self._partial: dict[tuple[int, Kind], bytes] = {}
         self._files: dict[tuple[int, Kind], int] = {}
         self._tails: dict[int, bytes] = {}
 
     def feed(self, rank: int, kind: Kind, data: bytes) -> None:
-        """Take a piece of what a rank printed.
-
-        Raises:
-            ConsoleClosed: Nobody reads the console.
-        """
+        """Take a piece of what a rank printed."""
         if kind is Kind.STDERR:
             self._tails[rank] = (self._tails.get(rank, b"") + data)[-_TAIL_BYTES:]
-        self._log(rank, kind, data)
+        if (rank, kind) in self._files and not (self._hurried and self._log_writer.full):
+            self._log_writer.write(self._files[rank, kind], data)
         if self._options.shows(rank, kind):
             data = self._partial.pop((rank, kind), b"") + data
             lines, rest = _split(data, self._consoles[kind].terminal)
             if rest:
                 self._partial[rank, kind] = rest
             self._show(rank, kind, lines)
+        self._on_change()
 
     def end(self, rank: int) -> None:
         """Write what a rank left unfinished: a last line without an end."""
@@ -122,22 +135,32 @@ class Output:
         """Write a message of the launcher itself to standard error."""
         self._consoles[Kind.STDERR].write_lines([(b"", text.encode(errors="replace") + b"\n")])
 
-    def mute(self) -> None:
-        """Write no more to the console; log files go on."""
-        for console in self._consoles.values():
-            console.muted = True
+    @property
+    def idle(self) -> bool:
+        """Whether everything was written."""
+        return all(writer.idle for writer in self._writers())
 
-    def close(self) -> None:
-        """Close the log files."""
-        for fd in self._files.values():
-            os.close(fd)
-        self._files.clear()
+    def hurry(self) -> None:
+        """The ranks are to end: they wait for no reader any more, and what is too much is dropped with a count."""
+        self._hurried = True
+        self._on_change()
+
+    def abandon(self) -> None:
+        """Write nothing more, nowhere."""
+        self.abandon_console()
+        self._log_writer.abandon()
+
+    def abandon_console(self) -> None:
+        """Write nothing more but log files."""
+        for console in self._consoles.values():
+            console.writer.abandon()
 
     def _show(self, rank: int, kind: Kind, lines: list[bytes]) -> None:
         console = self._consoles[kind]
         if lines:
             prefix = self._prefix(rank, kind, console.coloured)
-            console.write_lines([(prefix, line) for line in lines])
+            write = console.write_or_drop if self._hurried else console.write_lines
+            write([(prefix, line) for line in lines])
 
     def _prefix(self, rank: int, kind: Kind, coloured: bool) -> bytes:
         text = f"[{rank}]<{_STREAM_NAMES[kind]}>"
@@ -149,16 +172,29 @@ class Output:
             text = f"{clock}.{int(now * 1000) % 1000:03d} {text}"
         return text.encode() + b" "
 
-    def _log(self, rank: int, kind: Kind, data: bytes) -> None:
-        fd = self._files.get((rank, kind))
-        view = memoryview(data if fd is not None else b"")
-        while view and fd is not None:
-            try:
-                view = view[os.write(fd, view) :]
-            except OSError as error:  # A full disk is no reason to end a training run.
-                os.close(self._files.pop((rank, kind)))
-                self.say(f"ringrun: rank {rank}'s log file ends here: {error.strerror}")
-                return
+    def _writers(self) -> list[Writer]:
+        return [*(console.writer for console in self._consoles.values()), self._log_writer]
+
+    def _on_change(self) -> None:
+        for console in self._consoles.values():
+            console.tell_dropped()
+        congested = {kind for kind, console in self._consoles.items() if console.writer.congested}
+        if self._log_writer.congested:
+            congested.update(_STREAM_NAMES)
+        held = frozenset[Kind]() if self._hurried else frozenset(congested)
+        if held != self._held:
+            self._held = held
+            self.on_hold(held)
+
+    def _on_error(self, fd: int, number: int) -> None:
+        """As `tee` does: what cannot be written is said, the rest goes on, and the exit code tells."""
+        if fd in (1, 2) and number == errno.EPIPE:  # `ringrun ... | head`: a reader that has gone wants no more.
+            self.on_reader_gone()
+            return
+        rank = next((rank for (rank, _), log in self._files.items() if log == fd), None)
+        name = _CONSOLE_NAMES[fd] if rank is None else f"rank {rank}'s log file"
+        self.lost = self.lost or f"{name} could not be written: {os.strerror(number)}"
+        self.say(f"ringrun: {name} ends here: {os.strerror(number)}")
 
     def create_logs(self, ranks: Iterable[int]) -> None:
         """Make the log files of all ranks, so that a directory that cannot be written is found at once.
@@ -192,3 +228,10 @@ def _split(data: bytes, at_returns: bool) -> tuple[list[bytes], bytes]:
         lines.append(rest + b"\n")
         rest = b""
     return lines, rest
+
+
+def _is_same_file(first: int, second: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(first), os.fstat(second))
+    except OSError:  # One of them is closed.
+        return False

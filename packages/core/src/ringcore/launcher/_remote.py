@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ringcore.launcher import _process
-from ringcore.launcher._frames import Channel, Kind
+from ringcore.launcher._frames import Channel, Kind, hold_bits
 from ringcore.launcher._job import Events, HostJob, RankExit
 from ringcore.launcher._loop import Loop, Timer
 
@@ -70,7 +70,9 @@ def ssh_argv(
 class RemoteHost:
     """The agent of another host."""
 
-    def __init__(self, loop: Loop, name: str, argv: Sequence[str], events: RemoteEvents) -> None:
+    def __init__(
+        self, loop: Loop, name: str, argv: Sequence[str], events: RemoteEvents, silence_limit_s: float
+    ) -> None:
         """Connect; `events.on_hello` or `events.on_lost` tells how that went.
 
         Args:
@@ -78,8 +80,10 @@ class RemoteHost:
             name: The host's, for messages.
             argv: The command that starts the agent.
             events: Is told what happens.
+            silence_limit_s: The agent ends its ranks when it hears nothing for so long.
         """
         self._loop = loop
+        self._ping_s = min(_PING_S, silence_limit_s / 4)
         self._name = name
         self._events = events
         self._stderr = b""
@@ -99,7 +103,7 @@ class RemoteHost:
             on_close=self._on_close,
             expect_magic=True,
         )
-        self._ping: Timer = loop.call_later(_PING_S, self._send_ping)
+        self._ping: Timer = loop.call_later(self._ping_s, self._send_ping)
 
     def start(self, job: HostJob) -> None:
         """Send the job."""
@@ -112,6 +116,10 @@ class RemoteHost:
     def kill(self) -> None:
         """End all ranks there."""
         self._channel.send(Kind.KILL)
+
+    def hold(self, kinds: frozenset[Kind]) -> None:
+        """Leave these streams of the ranks unread: nobody takes what they print."""
+        self._channel.send(Kind.HOLD, hold_bits(kinds))
 
     def close(self) -> None:
         """Cut the connection, upon which the agent ends all that is left."""
@@ -128,7 +136,7 @@ class RemoteHost:
 
     def _send_ping(self) -> None:
         self._channel.send(Kind.PING)
-        self._ping = self._loop.call_later(_PING_S, self._send_ping)
+        self._ping = self._loop.call_later(self._ping_s, self._send_ping)
 
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
         if kind in (Kind.STDOUT, Kind.STDERR, Kind.RESULT):

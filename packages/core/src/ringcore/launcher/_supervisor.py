@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from ringcore.launcher import _plan, _process, _remote, _summary
@@ -17,7 +15,7 @@ from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._job import HostJob, RankExit, RankJob
 from ringcore.launcher._loop import Loop, Timer
-from ringcore.launcher._output import ConsoleClosed, Output
+from ringcore.launcher._output import Output
 from ringcore.launcher._plan import Node, Plan
 from ringcore.launcher._summary import Failure
 from ringcore.launcher.agent import Agent, free_port
@@ -26,9 +24,12 @@ from ringcore.launcher.agent import Agent, free_port
 _GRACE_S = {None: 0.35, signal.SIGINT: 5.0, signal.SIGTERM: 30.0, signal.SIGHUP: 30.0}
 # A rank that says "I lost a peer" may have overtaken the one that failed.
 _SETTLE_S = 0.1
+# After a signal, nobody waits longer for a reader of what was printed.
+_LAST_WORDS_S = 1.0
 # SIGKILL ends everything but a process that the kernel itself holds.
 _KILL_LIMIT_S = 5.0
 _EXIT_PIPE = 128 + signal.SIGPIPE
+_EXIT_LOST = 1
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -79,6 +80,7 @@ class Supervisor:
         self._launched = False
         self._stopping = False
         self._killed = False
+        self._impatient = False
         self._settle: Timer | None = None
         self._started_at = time.monotonic()
         self._failed_after_s = 0.0
@@ -86,22 +88,22 @@ class Supervisor:
     def run(self) -> int:
         """Run the job to its end, and return the launcher's exit code."""
         self._loop.on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FORWARDED), self._on_signal)
+        self._output.on_hold = self._hold
+        self._output.on_reader_gone = lambda: self.stop(_EXIT_PIPE)
         try:
-            with self._console_errors():
-                self._connect()
+            self._connect()
             while self._open:
-                with self._console_errors():
-                    self._loop.run_once()
+                self._loop.run_once()
         finally:
             for host in self._hosts:
                 host.close()
-        with self._console_errors():
-            return self._report()
-        return _EXIT_PIPE
+        return self._conclude()
 
     def stop(self, code: int) -> None:
         """End the job for a reason outside of it, with this exit code."""
         self._exit_code = code
+        self._impatient = True
+        self._output.abandon_console()
         self._kill()
 
     # Start.
@@ -129,7 +131,7 @@ class Supervisor:
             python_path=os.environ.get("PYTHONPATH"),
         )
         self.note(f"connecting to {node.name}: {' '.join(argv)}")
-        return _remote.RemoteHost(self._loop, node.name, argv, events)
+        return _remote.RemoteHost(self._loop, node.name, argv, events, self._options.agent_timeout)
 
     def on_hello(self, index: int, hello: dict[str, Any]) -> None:
         """An agent is there; when all are, the job starts."""
@@ -243,6 +245,7 @@ class Supervisor:
 
     def _begin_stop(self, number: int, grace_s: float) -> None:
         self._stopping = True
+        self._output.hurry()
         for index in self._open:
             self._hosts[index].signal(number)
         if self._options.shutdown_timeout is not None:
@@ -253,6 +256,7 @@ class Supervisor:
         if self._killed or not self._open:
             return
         self._stopping = self._killed = True
+        self._output.hurry()
         if not self._launched:
             self._open.clear()
         for index in self._open:
@@ -264,12 +268,16 @@ class Supervisor:
             names = ", ".join(self._plan.nodes[index].name for index in sorted(self._open))
             self._output.say(f"ringrun: processes on {names} did not end within {_KILL_LIMIT_S:g} s of SIGKILL")
             self._exit_code = self._exit_code or 1
-            os._exit(self._report())  # Closing would wait for them; the guard goes on trying.
+            self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
+            os._exit(self._conclude())  # Closing would wait for them; the guard goes on trying.
 
     def _on_signal(self, number: int) -> None:
         if number in _FORWARDED:
             for index in self._open if self._launched else ():
                 self._hosts[index].signal(number)
+        elif not self._open:  # All that is left is output that nobody reads.
+            self._signal = number
+            self._output.abandon()
         elif self._stopping:
             self._kill()
         else:
@@ -282,30 +290,41 @@ class Supervisor:
             again = "; once more kills them" if self._running else ""
             self._output.say(f"ringrun: {name}: passed on to the ranks{again}")
 
-    @contextmanager
-    def _console_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except ConsoleClosed as closed:
-            self._output.mute()
-            # A terminal that was closed sends SIGHUP too; a reader that has gone wants no more.
-            if closed.number == errno.EPIPE:
-                self.stop(_EXIT_PIPE)
+    def _hold(self, kinds: frozenset[Kind]) -> None:
+        for index in self._open:
+            if index < len(self._hosts):
+                self._hosts[index].hold(kinds)
 
-    def _report(self) -> int:
+    def _conclude(self) -> int:
+        """Says how the job ended, waits until all is read, and returns the exit code."""
+        if self._signal is None and self._exit_code is None and self._failures:
+            self._report(_summary.find_cause(self._failures))
+        if self._impatient or self._signal is not None:
+            self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
+        self._write_out()
+        if self._output.lost is not None and self._code() == 0:
+            self._exit_code = _EXIT_LOST
+            self._output.say(f"ringrun: all ranks ended well; the exit code is {_EXIT_LOST} as {self._output.lost}")
+            self._write_out()
+        return self._code()
+
+    def _write_out(self) -> None:
+        while not self._output.idle:
+            self._loop.run_once()
+
+    def _code(self) -> int:
         if self._signal is not None:
             return 128 + self._signal
         if self._exit_code is not None:
             return self._exit_code
-        if not self._failures:
-            return 0
-        cause = _summary.find_cause(self._failures)
+        return _summary.find_cause(self._failures).exit_code if self._failures else 0
+
+    def _report(self, cause: Failure) -> None:
         log = self._options.log_dir and os.path.join(self._options.log_dir, f"rank.{cause.rank}", "stderr")
         host = next(n.name for n in self._plan.nodes if any(s.rank == cause.rank for s in n.slots))
         lines = _summary.describe(cause, size=self._plan.size, host=host, seconds=self._failed_after_s, log=log)
         self._output.say("\n".join(lines))
         self._write_error_files(cause)
-        return cause.exit_code
 
     def _write_error_files(self, cause: Failure) -> None:
         paths = [os.environ.get("TORCHELASTIC_ERROR_FILE")]

@@ -46,7 +46,7 @@ class Agent:
         self._processes: dict[int, _process.Process] = {}
         self._groups: dict[int, _process.Process] = {}  # rank -> not known to have ended with all it started
         self._pipes: dict[int, tuple[int, Kind]] = {}  # descriptor -> (rank, what it carries)
-        self._paused = False
+        self._held: frozenset[Kind] = frozenset()
         self._directory: str | None = None
 
     def start(self, job: HostJob) -> None:
@@ -90,12 +90,12 @@ class Agent:
         for process in self._groups.values():
             process.signal_group(signal.SIGKILL)
 
-    def pause(self, paused: bool) -> None:
-        """Stop or go on to read what ranks print: they wait in their writes when nobody takes it."""
-        if paused != self._paused:
-            self._paused = paused
-            for fd in self._pipes:
-                self._listen(fd, not paused)
+    def hold(self, kinds: frozenset[Kind]) -> None:
+        """Leave these streams of the ranks unread: they wait in their writes when nobody takes what they print."""
+        changed, self._held = kinds ^ self._held, kinds
+        for fd, (_, kind) in self._pipes.items():
+            if kind in changed:
+                self._listen(fd)
 
     def close(self) -> None:
         """End everything at once and let go of all descriptors."""
@@ -138,12 +138,12 @@ class Agent:
             self._pipes[result_read] = (rank, Kind.RESULT)
         for fd, (owner, _) in self._pipes.items():
             if owner == rank:
-                self._listen(fd, True)
+                self._listen(fd)
         self._loop.on_readable(process.pidfd, functools.partial(self._on_exit, rank))
 
-    def _listen(self, fd: int, wanted: bool) -> None:
+    def _listen(self, fd: int) -> None:
         self._loop.forget(fd)
-        if wanted:
+        if self._pipes[fd][1] not in self._held:
             self._loop.on_readable(fd, functools.partial(self._on_output, fd))
 
     def _on_output(self, fd: int) -> None:
@@ -273,8 +273,9 @@ class _RemoteAgent:
         self._done = False
         self._silence: Timer | None = None
         self._silence_limit_s = 30.0
+        self._held: frozenset[Kind] = frozenset()  # As the launcher says.
         self._channel = Channel(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close)
-        self._channel.on_drained = functools.partial(self._agent.pause, False)
+        self._channel.on_drained = self._hold
 
     def run(self) -> None:
         self._loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
@@ -292,7 +293,7 @@ class _RemoteAgent:
     def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
         self._channel.send(kind, rank, data)
         if self._channel.congested:
-            self._agent.pause(True)
+            self._hold()
 
     def on_exit(self, rank: int, how: RankExit) -> None:
         text = json.dumps({"code": how.code, "error_text": how.error_text})
@@ -315,6 +316,13 @@ class _RemoteAgent:
             self._agent.signal(rank)
         elif kind is Kind.KILL:
             self._agent.kill()
+        elif kind is Kind.HOLD:
+            self._held = _frames.held_kinds(rank)
+            self._hold()
+
+    def _hold(self) -> None:
+        everything = frozenset((Kind.STDOUT, Kind.STDERR, Kind.RESULT))
+        self._agent.hold(everything if self._channel.congested else self._held)
 
     def _start(self, job: HostJob) -> None:
         self._silence_limit_s = job.silence_limit_s

@@ -15,7 +15,7 @@ from ringcore.launcher import _hosts, _options, _plan
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._loop import Loop
-from ringcore.launcher._output import ConsoleClosed, Output, OutputOptions
+from ringcore.launcher._output import Output, OutputOptions
 from ringcore.launcher._plan import Plan
 from ringcore.launcher._supervisor import JobInput, Supervisor
 
@@ -76,14 +76,14 @@ def start_job(
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
     plan = _plan.make_plan(options, settings)
     key = _read_key(options)
-    output = Output(_output_options(options, plan), os.environ)
+    loop = loop or Loop()
+    output = Output(loop, _output_options(options, plan), os.environ)
     _make_logs(output, options, plan)
-    with contextlib.suppress(ConsoleClosed):
+    with contextlib.ExitStack() as stack:
+        guard = Guard.start()  # Before the rendezvous and the output have their threads.
+        stack.callback(guard.close)
         for line in [*options.notes, *_misspelt()]:
             output.say(f"ringrun: {line}")
-    with contextlib.ExitStack() as stack:
-        guard = Guard.start()  # Before the rendezvous has its thread.
-        stack.callback(guard.close)
         rendezvous = plan.rendezvous or ""
         job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
         if plan.serves:
@@ -95,12 +95,10 @@ def start_job(
             rendezvous=rendezvous,
             on_result=on_result,
         )
-        supervisor = Supervisor(loop or Loop(), guard, output, options, plan, given, settings.start_timeout_s)
+        supervisor = Supervisor(loop, guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
-        code = supervisor.run()
-        output.close()
-        return code
+        return supervisor.run()
 
 
 def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:
