@@ -50,6 +50,21 @@ def integers_are_cut_towards_zero() -> Any:
 
 
 @case
+def kerases_operations_give_tensors() -> Any:
+    odd = tf.constant([-7, 3]) + 2 * hvd.rank()  # the sum is [-12, 8]
+    keras = horovod.keras
+    return _values(
+        [
+            keras.allreduce(odd + hvd.rank()),
+            keras.allreduce(odd, op=hvd.Sum, prescale_factor=0.3),
+            keras.reducescatter([-7, 3], op=hvd.Sum),
+            keras.allgather([hvd.rank()]),
+            keras.broadcast(odd, 1),
+        ]
+    )
+
+
+@case
 def gradients_are_averages() -> Any:
     def gradient(call: Callable[[Any], Any]) -> Any:
         x = tf.constant([1.0, 1.0])

@@ -39,7 +39,7 @@ history = model.fit(
     dataset, steps_per_epoch=8, callbacks=callbacks, epochs=3, verbose=1 if hvd.rank() == 0 else 0
 ).history
 weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
-everybody = hvd.allgather(weights[np.newaxis], name="weights")
+everybody = np.asarray(hvd.allgather(weights[np.newaxis], name="weights"))
 mean = hvd.allreduce(float(hvd.rank()), name="mean")
 if hvd.rank() == 0:
     again = hvd.load_model(sys.argv[1] + ".best.keras")

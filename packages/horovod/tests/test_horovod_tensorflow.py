@@ -67,6 +67,12 @@ def test_integers_are_cut_towards_zero(differences: list[dict[str, Any]]) -> Non
         assert found["integers_are_cut_towards_zero"] == expected
 
 
+def test_kerases_operations_give_tensors(differences: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(differences):
+        expected = [[-5, 4], [-3, 1], [[-14], [6]][rank], [0, 1], [-5, 5]]
+        assert found["kerases_operations_give_tensors"] == expected
+
+
 def test_gradients_are_averages(differences: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(differences):
         assert found["gradients_are_averages"] == {

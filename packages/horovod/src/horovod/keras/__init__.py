@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import ringcore
 import ringcore_keras
 from ringcore import (
     Adasum,
@@ -26,7 +24,6 @@ from ringcore import (
     start_timeline,
     stop_timeline,
 )
-from ringcore.adapter import ReduceOp
 from ringcore_keras import Compression
 
 from horovod.common.basics import (
@@ -44,6 +41,7 @@ from horovod.common.basics import (
 from horovod.common.basics import init as _init
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.keras import callbacks, elastic
+from horovod.keras.operations import allgather, allreduce, broadcast, reducescatter
 from horovod.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 
 __all__ = [
@@ -97,41 +95,6 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """`horovod.init`; and progress bars are drawn by rank 0 only."""
     _init(comm, process_sets)
     ringcore_keras.init()
-
-
-def allreduce(
-    value: Any,
-    name: str | None = None,
-    average: bool | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    op: ReduceOp | None = None,
-    compression: Any = Compression.none,
-) -> Any:
-    """Reduce numbers over all ranks; returns a numpy array."""
-    del compression  # a few numbers
-    if average is not None and op is not None:
-        raise ValueError("pass either op or average, which is an old name for op=Average and op=Sum")
-    chosen = op if op is not None else Average if average in (None, True) else Sum
-    return ringcore.allreduce(
-        np.array(value, order="C"), op=chosen, name=name, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )  # fmt: skip
-
-
-def allgather(value: Any, name: str | None = None) -> Any:
-    """Concatenate every rank's rows; returns a numpy array."""
-    return ringcore.allgather(np.array(value, order="C"), name=name)
-
-
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The root's numbers; returns a numpy array."""
-    return ringcore.broadcast(np.array(value, order="C"), root_rank, name=name)
-
-
-def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> Any:
-    """Reduce over all ranks; each gets its share of the rows, as a numpy array."""
-    return ringcore.reducescatter(np.array(value, order="C"), op=op, name=name)
 
 
 def broadcast_global_variables(root_rank: int) -> None:
