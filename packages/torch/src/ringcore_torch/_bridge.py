@@ -87,3 +87,39 @@ def result_of(handle: Handle, shape: tuple[int, ...], like: torch.Tensor, index:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     shown = DeviceArray(memory, (memory.nbytes,), DTYPE_CODES["uint8"], 0)
     return torch.as_tensor(shown, device=like.device).view(like.dtype).reshape(shape)
+
+
+class Tensors:
+    """Strided tensors in host memory and on CUDA devices. See `adapter.Framework`."""
+
+    def as_buffer(self, tensor: torch.Tensor, *, writable: bool = False) -> Buffer:
+        """See `adapter.Framework`."""
+        return as_buffer(tensor)
+
+    def as_moved(self, tensor: torch.Tensor, *, writable: bool = False) -> Buffer:
+        """See `adapter.Framework`."""
+        return as_buffer(as_moved(tensor))
+
+    def contiguous(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `adapter.Framework`."""
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            as_buffer(tensor)  # tells why not
+        return as_contiguous(tensor)
+
+    def copy_back(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """See `adapter.Framework`."""
+        if source.data_ptr() != target.data_ptr():
+            copy_back(source, target)
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `adapter.Framework`."""
+        return torch.empty_like(tensor)
+
+    def result_of(self, handle: Handle, shape: tuple[int, ...], source: Buffer, index: int) -> torch.Tensor:
+        """See `adapter.Framework`."""
+        like: Any = source.owner
+        return result_of(handle, shape, like, index)
+
+    def row_counts(self, rows: list[int]) -> torch.Tensor:
+        """See `adapter.Framework`."""
+        return torch.tensor(rows, dtype=torch.int32, device="cpu")

@@ -31,7 +31,10 @@ from ringcore.adapter.collectives import (
     require_same_version,
 )
 from ringcore.adapter.device import DeviceArray
+from ringcore.adapter.framework import Framework
 from ringcore.adapter.objects import gather_bytes
+from ringcore.adapter.starts import naming, share_of, title_of
+from ringcore.adapter.verbs import Verbs
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, PlacementError, find_placement
@@ -54,6 +57,7 @@ __all__ = [
     "Buffer",
     "Context",
     "DeviceArray",
+    "Framework",
     "Handle",
     "Placement",
     "PlacementError",
@@ -61,6 +65,7 @@ __all__ = [
     "ReduceOp",
     "Settings",
     "UnsupportedArray",
+    "Verbs",
     "__version__",
     "add_process_set_of_members",
     "allgather",
@@ -89,8 +94,11 @@ __all__ = [
     "keep_freed_memory",
     "launched_by_mpi",
     "name_or_next",
+    "naming",
     "process_set_id_of",
     "reducescatter",
     "require_same_version",
+    "share_of",
+    "title_of",
     "version_here",
 ]

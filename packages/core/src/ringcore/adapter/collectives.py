@@ -255,7 +255,7 @@ def reducescatter(
 
 def alltoall(
     source: Any,
-    splits: Sequence[int] | None,
+    splits: Any,
     name: str,
     *,
     process_set: ProcessSet = global_process_set,
@@ -267,7 +267,7 @@ def alltoall(
     The result is in `handle.result()`, the rows that came from each rank in `handle.rows()`.
     """
     if splits is not None:
-        splits = [int(rows) for rows in splits]
+        splits = [int(rows) for rows in (splits.tolist() if hasattr(splits, "tolist") else splits)]
         if min(splits, default=0) < 0:
             raise InvalidArgument(f"'{name}': splits are numbers of rows, not {splits}")
     if splits is not None and not splits:

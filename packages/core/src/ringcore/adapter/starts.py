@@ -1,0 +1,220 @@
+"""How an operation on tensors of a framework starts: each collective once, for one tensor and for a group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic
+
+from ringcore._errors import InvalidArgument
+from ringcore._native import Buffer, Handle, UnsupportedArray
+from ringcore.adapter import collectives
+from ringcore.adapter.collectives import ReduceOp
+from ringcore.adapter.framework import Finish, Framework, Tensor
+from ringcore.job.process_sets import ProcessSet
+
+
+class Starts(Generic[Tensor]):
+    """What the verbs are made of, for frameworks that have another surface: pytrees, say.
+
+    Each function takes the tensors of a group, or a single one; `finish` makes of the list of results what
+    `Handle.synchronize` returns.
+
+    Args:
+        framework: Whose tensors these are.
+        is_lazy: Whether a tensor's memory holds other values than the tensor (of PyTorch: the negated ones); None: no
+            tensor is like that. A C function: it runs once a gradient.
+    """
+
+    def __init__(self, framework: Framework[Tensor], is_lazy: Callable[[Tensor], bool] | None = None) -> None:
+        self._framework = framework
+        self._is_lazy = is_lazy
+
+    def start_allreduce(
+        self,
+        tensors: tuple[Tensor, ...],
+        name: str | None,
+        *,
+        kind: str = "allreduce",
+        op: ReduceOp,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        priority: int = 0,
+        in_place: bool = False,
+        blocking: bool = False,
+        finish: Finish = list,
+    ) -> Handle:
+        """Start an allreduce."""
+        try:
+            if self._is_lazy is not None and any(map(self._is_lazy, tensors)):
+                raise UnsupportedArray
+            targets = tensors if in_place else tuple([self._framework.empty_like(tensor) for tensor in tensors])
+            name = collectives.name_or_next(name, kind, process_set)
+            return collectives.allreduce(
+                tensors, targets, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                process_set=process_set, priority=priority, blocking=blocking, result=finish(targets),
+            )  # fmt: skip
+        except TypeError:  # the engine cannot look at them, or may not write into them
+            return self.start_allreduce_of_copies(
+                tensors, name, kind=kind, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                process_set=process_set, priority=priority, in_place=in_place, blocking=blocking, finish=finish,
+            )  # fmt: skip
+
+    def start_allreduce_of_copies(
+        self,
+        tensors: tuple[Tensor, ...],
+        name: str | None,
+        *,
+        kind: str = "allreduce",
+        op: ReduceOp,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        priority: int = 0,
+        in_place: bool = False,
+        blocking: bool = False,
+        finish: Finish = list,
+    ) -> Handle:
+        """`start_allreduce` of tensors that the engine may not be able to work on as they are."""
+        framework = self._framework
+        sources = [framework.contiguous(tensor) for tensor in tensors]
+        arrays = self._buffers(sources, kind, name, writable=in_place)
+        results = sources if in_place else list(map(framework.empty_like, sources))
+        targets = arrays if in_place else tuple(map(framework.as_buffer, results))
+        name = collectives.name_or_next(name, kind, process_set)
+
+        def done(_: Handle) -> Any:
+            return finish(self._written_back(results, tensors) if in_place else results)
+
+        return collectives.allreduce(
+            arrays, targets, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, priority=priority, blocking=blocking, finish=done,
+        )  # fmt: skip
+
+    def start_allgather(
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        *,
+        kind: str = "allgather",
+        process_set: ProcessSet,
+        blocking: bool = False,
+        finish: Finish = list,
+    ) -> Handle:
+        """Start an allgather."""
+        sources = self._buffers(map(self._framework.contiguous, tensors), kind, name)
+        name = collectives.name_or_next(name, kind, process_set)
+
+        def done(handle: Handle) -> Any:
+            return finish(self._results(handle, sources, lambda index: sum(handle.rows(index))))
+
+        return collectives.allgather(sources, name, process_set=process_set, blocking=blocking, finish=done)
+
+    def start_reducescatter(
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        *,
+        kind: str = "reducescatter",
+        op: ReduceOp,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        blocking: bool = False,
+        finish: Finish = list,
+    ) -> Handle:
+        """Start a reducescatter."""
+        sources = self._buffers(map(self._framework.contiguous, tensors), kind, name)
+        name = collectives.name_or_next(name, kind, process_set)
+
+        def done(handle: Handle) -> Any:
+            return finish(self._results(handle, sources, lambda index: share_of(sources[index].shape[0], process_set)))
+
+        return collectives.reducescatter(
+            sources, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=blocking, finish=done,
+        )  # fmt: skip
+
+    def start_alltoall(
+        self,
+        tensor: Tensor,
+        splits: Any,
+        name: str | None,
+        *,
+        process_set: ProcessSet,
+        blocking: bool = False,
+    ) -> Handle:
+        """Start an alltoall."""
+        (source,) = self._buffers([self._framework.contiguous(tensor)], "alltoall", name)
+        name = collectives.name_or_next(name, "alltoall", process_set)
+
+        def done(handle: Handle) -> Any:
+            rows = handle.rows()
+            received = self._framework.result_of(handle, (sum(rows), *source.shape[1:]), source, 0)
+            return received if splits is None else (received, self._framework.row_counts(list(rows)))
+
+        return collectives.alltoall(source, splits, name, process_set=process_set, blocking=blocking, finish=done)
+
+    def start_broadcast(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        name: str | None,
+        *,
+        process_set: ProcessSet,
+        in_place: bool = False,
+        blocking: bool = False,
+    ) -> Handle:
+        """Start a broadcast."""
+        framework = self._framework
+        source = framework.contiguous(tensor)
+        result = source if in_place else framework.empty_like(source)
+        with naming("broadcast", name):
+            array = framework.as_moved(source, writable=in_place)
+        target = array if in_place else framework.as_moved(result)
+        name = collectives.name_or_next(name, "broadcast", process_set)
+
+        def done(_: Handle) -> Tensor:
+            return self._written_back([result], [tensor])[0] if in_place else result
+
+        return collectives.broadcast(
+            array, target, root_rank, name, process_set=process_set, blocking=blocking, finish=done
+        )
+
+    def _buffers(
+        self, tensors: Iterable[Tensor], kind: str, name: str | None, *, writable: bool = False
+    ) -> tuple[Buffer, ...]:
+        with naming(kind, name):
+            return tuple([self._framework.as_buffer(tensor, writable=writable) for tensor in tensors])
+
+    def _results(self, handle: Handle, sources: Sequence[Buffer], rows: Callable[[int], int]) -> list[Tensor]:
+        return [
+            self._framework.result_of(handle, (rows(index), *source.shape[1:]), source, index)
+            for index, source in enumerate(sources)
+        ]
+
+    def _written_back(self, results: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+        for result, tensor in zip(results, tensors, strict=True):
+            self._framework.copy_back(result, tensor)
+        return list(tensors)
+
+
+@contextlib.contextmanager
+def naming(kind: str, name: str | None) -> Iterator[None]:
+    """Let a refusal tell which operation it is about."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{title_of(kind, name)}: {error}") from None
+
+
+def title_of(kind: str, name: str | None) -> str:
+    """An operation, for messages."""
+    return kind if name is None else f"{kind} '{name}'"
+
+
+def share_of(rows: int, process_set: ProcessSet) -> int:
+    """Of so many rows that a reducescatter deals out, how many this rank gets: the first ranks one more."""
+    members = process_set.size()
+    return rows // members + (process_set.rank() < rows % members)

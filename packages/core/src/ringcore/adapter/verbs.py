@@ -1,0 +1,438 @@
+"""The verbs, once: their names, arguments, defaults and documentation, for every framework that is a `Framework`.
+
+A framework's module has one object of `Verbs`, and its methods as functions: `allreduce = _verbs.allreduce`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+from ringcore import _native
+from ringcore._native import Handle, UnsupportedArray
+from ringcore.adapter import collectives
+from ringcore.adapter.collectives import ReduceOp, name_or_next
+from ringcore.adapter.framework import Tensor
+from ringcore.adapter.starts import Starts
+from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
+from ringcore.job.state import context
+
+Average = ReduceOp.AVERAGE
+_ALLREDUCE: int = _native.COLLECTIVES["allreduce"]
+_first = itemgetter(0)
+
+
+class Verbs(Starts[Tensor]):
+    """The collectives on the tensors of a framework.
+
+    Every rank calls a verb with the same `name`, dtype and shape. Without a name the order of the calls identifies the
+    operation. All raise, on every rank, `MismatchError` where ranks pass what does not fit together, `TimeoutError`
+    where one does not come within `RINGCORE_TIMEOUT_S`, and `PeerLostError` where one has died or left.
+    """
+
+    def allreduce(
+        self,
+        tensor: Tensor,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Tensor:
+        """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
+
+        Args:
+            tensor: Of any shape, in host memory or on a GPU: uint8, int8, uint16, int16, int32, int64, float16,
+                bfloat16, float32, float64, bool. In host memory 16-bit floats are summed in float32 and rounded once.
+            op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`, or `Adasum` (Maleki et al., MLSys
+                2021; floats in host memory).
+            name: Identifies the tensor on all ranks; at most 4096 bytes of UTF-8. Without one the order of the calls
+                does.
+            prescale_factor: Multiplied into the tensor before the reduction.
+            postscale_factor: Multiplied into the result.
+            process_set: The ranks that take part.
+
+        Raises:
+            InvalidArgument: Another device, an unknown dtype, an average of integers.
+            MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
+            TimeoutError: A rank did not submit it within `RINGCORE_TIMEOUT_S`. On every rank.
+            PeerLostError: A rank died or left. On every rank.
+        """
+        result: Tensor = self.start_allreduce(
+            (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=True, finish=_first,
+        ).synchronize()  # fmt: skip
+        return result
+
+    def allreduce_(
+        self,
+        tensor: Tensor,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Tensor:
+        """`allreduce` in place: the tensor holds the result afterwards and is returned."""
+        # As short as it can be, for the small ones of every step: no call between here and the engine.
+        current = context()
+        if name is None:
+            name = current.next_name("allreduce", process_set)
+        try:
+            if op < 0 or (self._is_lazy is not None and self._is_lazy(tensor)):
+                raise UnsupportedArray
+            set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+            current.runtime.allreduce_in_place(tensor, name, op, prescale_factor, postscale_factor, set_id)
+        except TypeError:
+            self.start_allreduce_of_copies(
+                (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                process_set=process_set, in_place=True, blocking=True,
+            ).synchronize()  # fmt: skip
+        return tensor
+
+    def allreduce_async(
+        self,
+        tensor: Tensor,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        priority: int = 0,
+    ) -> Handle:
+        """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then.
+
+        Args:
+            tensor: See `allreduce`, as for all but the last.
+            op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`, `Adasum`.
+            name: Identifies the tensor on all ranks.
+            prescale_factor: Multiplied into the tensor before the reduction.
+            postscale_factor: Multiplied into the result.
+            process_set: The ranks that take part.
+            priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
+        """
+        return self.start_allreduce(
+            (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, priority=priority, finish=_first,
+        )  # fmt: skip
+
+    def allreduce_async_(
+        self,
+        tensor: Tensor,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        priority: int = 0,
+    ) -> Handle:
+        """Start an `allreduce_`. The tensor may be neither read nor written until `synchronize` returns."""
+        # The way of every gradient of a loop written by hand: as short as `allreduce_`.
+        current = context()
+        tensors = (tensor,)
+        if name is None:
+            name = current.next_name("allreduce", process_set)
+        try:
+            if op < 0 or (self._is_lazy is not None and self._is_lazy(tensor)):
+                raise UnsupportedArray
+            set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+            return current.runtime.submit(
+                _ALLREDUCE, name, tensors, tensors, op, 0, prescale_factor, postscale_factor, set_id, priority, (),
+                False, tensor, None,
+            )  # fmt: skip
+        except TypeError:
+            return self.start_allreduce_of_copies(
+                tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                process_set=process_set, priority=priority, in_place=True, finish=_first,
+            )  # fmt: skip
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[Tensor]:
+        """`allreduce` of several tensors that are released together: all of them run, or none."""
+        results: list[Tensor] = self.grouped_allreduce_async(
+            tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
+        ).synchronize()  # fmt: skip
+        return results
+
+    def grouped_allreduce_(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[Tensor]:
+        """`grouped_allreduce` in place."""
+        results: list[Tensor] = self.grouped_allreduce_async_(
+            tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
+        ).synchronize()  # fmt: skip
+        return results
+
+    def grouped_allreduce_async(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        priority: int = 0,
+    ) -> Handle:
+        """Start a `grouped_allreduce`."""
+        if not tensors:
+            return Handle.of_nothing([])
+        return self.start_allreduce(
+            tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+        )  # fmt: skip
+
+    def grouped_allreduce_async_(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        priority: int = 0,
+    ) -> Handle:
+        """Start a `grouped_allreduce_`."""
+        if not tensors:
+            return Handle.of_nothing([])
+        return self.start_allreduce(
+            tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, process_set=process_set, priority=priority, in_place=True,
+        )  # fmt: skip
+
+    def allgather(
+        self, tensor: Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> Tensor:
+        """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
+
+        Raises:
+            MismatchError: Dtypes or other dimensions differ. On every rank.
+        """
+        result: Tensor = self.start_allgather(
+            [tensor], name, process_set=process_set, blocking=True, finish=_first
+        ).synchronize()
+        return result
+
+    def allgather_async(
+        self, tensor: Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> Handle:
+        """Start an `allgather`."""
+        return self.start_allgather([tensor], name, process_set=process_set, finish=_first)
+
+    def grouped_allgather(
+        self, tensors: Sequence[Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> list[Tensor]:
+        """`allgather` of several tensors that are released together: all of them run, or none."""
+        results: list[Tensor] = self.grouped_allgather_async(tensors, name=name, process_set=process_set).synchronize()
+        return results
+
+    def grouped_allgather_async(
+        self, tensors: Sequence[Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> Handle:
+        """Start a `grouped_allgather`."""
+        if not tensors:
+            return Handle.of_nothing([])
+        return self.start_allgather(tensors, name, kind="grouped_allgather", process_set=process_set)
+
+    def broadcast(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Tensor:
+        """A new tensor with the root's values.
+
+        Args:
+            tensor: Of the same shape and dtype on every rank.
+            root_rank: Rank of the job whose values win.
+            name: Identifies the tensor on all ranks.
+            process_set: The ranks that take part.
+
+        Raises:
+            MismatchError: Ranks named different roots, shapes or dtypes, or a root that is no member. On every rank.
+        """
+        result: Tensor = self.start_broadcast(
+            tensor, root_rank, name, process_set=process_set, blocking=True
+        ).synchronize()
+        return result
+
+    def broadcast_(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Tensor:
+        """`broadcast` in place."""
+        result: Tensor = self.start_broadcast(
+            tensor, root_rank, name, process_set=process_set, in_place=True, blocking=True
+        ).synchronize()
+        return result
+
+    def broadcast_async(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Handle:
+        """Start a `broadcast`."""
+        return self.start_broadcast(tensor, root_rank, name, process_set=process_set)
+
+    def broadcast_async_(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Handle:
+        """Start a `broadcast_`."""
+        return self.start_broadcast(tensor, root_rank, name, process_set=process_set, in_place=True)
+
+    def reducescatter(
+        self,
+        tensor: Tensor,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Tensor:
+        """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide).
+
+        Args:
+            tensor: Of at least one dimension; see `allreduce`, as for the rest.
+            op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`; not `Adasum`.
+            name: Identifies the tensor on all ranks.
+            prescale_factor: Multiplied into the tensor before the reduction.
+            postscale_factor: Multiplied into the result.
+            process_set: The ranks that take part.
+        """
+        result: Tensor = self.start_reducescatter(
+            [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=True, finish=_first,
+        ).synchronize()  # fmt: skip
+        return result
+
+    def reducescatter_async(
+        self,
+        tensor: Tensor,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Handle:
+        """Start a `reducescatter`."""
+        return self.start_reducescatter(
+            [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, finish=_first,
+        )  # fmt: skip
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[Tensor]:
+        """`reducescatter` of several tensors that are released together: all of them run, or none."""
+        results: list[Tensor] = self.grouped_reducescatter_async(
+            tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
+        ).synchronize()  # fmt: skip
+        return results
+
+    def grouped_reducescatter_async(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Handle:
+        """Start a `grouped_reducescatter`."""
+        if not tensors:
+            return Handle.of_nothing([])
+        return self.start_reducescatter(
+            tensors, name, kind="grouped_reducescatter", op=op, prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor, process_set=process_set,
+        )  # fmt: skip
+
+    def alltoall(
+        self,
+        tensor: Tensor,
+        splits: Tensor | Sequence[int] | None = None,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        """Send `splits[r]` rows to each rank r and receive theirs; without splits the rows are divided evenly.
+
+        Returns:
+            The received rows in the order of the ranks; with `splits` a pair (rows, how many came from each rank).
+
+        Raises:
+            MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
+        """
+        return self.start_alltoall(tensor, splits, name, process_set=process_set, blocking=True).synchronize()
+
+    def alltoall_async(
+        self,
+        tensor: Tensor,
+        splits: Tensor | Sequence[int] | None = None,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Handle:
+        """Start an `alltoall`."""
+        return self.start_alltoall(tensor, splits, name, process_set=process_set)
+
+    def barrier(self, *, process_set: ProcessSet = global_process_set) -> None:
+        """Return when all ranks have called it."""
+        collectives.barrier(name_or_next(None, "barrier", process_set), process_set=process_set)
+
+    def join(self, *, process_set: ProcessSet = global_process_set) -> int:
+        """Take part in the others' allreduces with zeros until all ranks have called `join`.
+
+        For loops of different length: call it after the loop. Averages are still divided by the number of all ranks.
+
+        Returns:
+            The rank that joined last.
+        """
+        return collectives.join(process_set=process_set)
