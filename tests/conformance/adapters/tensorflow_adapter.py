@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import ringcore_tensorflow as ring
 import tensorflow as tf
-from ringcore.job.state import context
+from ringcore.adapter import name_or_next
 
 dtypes = (
     "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool",
@@ -53,7 +53,7 @@ def collectives_of(calls: Any) -> Any:
     def starting(kind: str, call: Callable[..., Any]) -> Callable[..., Future[Any]]:
         def start(*args: Any, name: str | None = None, **options: Any) -> Future[Any]:
             # The order of the calls decides about names, so it must be this thread's.
-            name = name or context().next_name(f"conformance.{kind}", options.get("process_set"))
+            name = name_or_next(name, f"conformance.{kind}", options.get("process_set"))
             return _threads.submit(call, *args, name=name, **options)
 
         return start

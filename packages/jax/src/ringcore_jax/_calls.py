@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from ringcore import InvalidArgument, _native, adapter
-from ringcore.adapter import DTYPE_CODES, ReduceOp
+from ringcore import InvalidArgument, adapter
+from ringcore.adapter import COLLECTIVE_CODES, DTYPE_CODES, ReduceOp
 
 _TARGET = "ringcore"
 
@@ -268,7 +268,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
             "several); ringcore works with one process a device: start more ranks, each with one device"
         )
     attributes = {
-        "name": _unique_name(context, call), "collective": np.int32(_native.COLLECTIVES[call.collective]),
+        "name": _unique_name(context, call), "collective": np.int32(COLLECTIVE_CODES[call.collective]),
         "op": np.int32(call.op), "root": np.int32(call.root), "process_set": np.int32(call.process_set),
         "prescale": np.float64(call.prescale), "postscale": np.float64(call.postscale),
         "dtypes": np.array([DTYPE_CODES[str(array.dtype)] for array in context.avals_in], np.int32),

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from ringcore import ProcessSet, Sum, global_process_set
-from ringcore.adapter import context
+from ringcore.adapter import name_or_next
 
 from ringcore_mxnet._operations import allreduce_
 
@@ -30,7 +30,7 @@ class SyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
 
     def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._ring_key = context().next_name("SyncBatchNorm", process_set)
+        self._ring_key = name_or_next(None, "SyncBatchNorm", process_set)
         self._ring_set = str(process_set.process_set_id)
         self._ring_uses = 0
         _process_sets[self._ring_set] = process_set

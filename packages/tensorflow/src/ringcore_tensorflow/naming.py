@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from ringcore.adapter import ProcessSet, context
+from ringcore.adapter import ProcessSet, name_or_next
 
 # Of each graph that is being traced: how often a name was given out.
 _given: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()
@@ -52,7 +52,7 @@ def text_of(name: str | None, kind: str, process_set: ProcessSet) -> str:
     if name is not None:
         return name
     if tf.executing_eagerly():
-        return context().next_name(f"tensorflow.{kind}", process_set)
+        return name_or_next(None, f"tensorflow.{kind}", process_set)
     return once_in_graph(f"{getattr(_outermost_graph(), 'name', 'graph')}.{kind}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from ringcore import Adasum, InvalidArgument
-from ringcore.adapter import ProcessSet, context
+from ringcore.adapter import ProcessSet, name_or_next
 
 from ringcore_torch._operations import grouped_allreduce_async
 from ringcore_torch.compression import Compressor
@@ -67,7 +67,7 @@ def wrap(
     """The optimizer as an instance of a subclass of its own class."""
     wrapped = with_methods(optimizer, AdasumOptimizer)
     wrapped._named = named
-    wrapped._prefix = context().next_name("AdasumOptimizer", process_set)
+    wrapped._prefix = name_or_next(None, "AdasumOptimizer", process_set)
     wrapped._process_set = process_set
     wrapped._compression = compression
     return wrapped

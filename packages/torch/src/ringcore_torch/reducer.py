@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from ringcore import InvalidArgument, RingcoreError, adapter
-from ringcore.adapter import ProcessSet, ReduceOp, context
+from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ringcore_torch._operations import allreduce_
@@ -58,7 +58,7 @@ class GradientReducer:
         self._postscale = predivide
         self._process_set = process_set
         self._alone = process_set.size() == 1
-        self._prefix = context().next_name("gradients", process_set)
+        self._prefix = name_or_next(None, "gradients", process_set)
         self._replaced = False
         on_gpu = any(parameter.is_cuda for _, parameter in named)
         self._overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from ringcore import Sum
-from ringcore.adapter import ProcessSet, context, global_process_set
+from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ringcore_torch._differentiable import allreduce
@@ -27,7 +27,7 @@ class SyncBatchNorm(_BatchNorm):
     def __init__(self, num_features: int, *args: Any, process_set: ProcessSet = global_process_set, **options: Any):
         super().__init__(num_features, *args, **options)
         self._process_set = process_set
-        self._name = context().next_name("SyncBatchNorm", process_set)
+        self._name = name_or_next(None, "SyncBatchNorm", process_set)
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002 - torch's name for it
         if input.dim() < 2:

@@ -9,6 +9,7 @@ from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
 from ringcore.adapter.collectives import (
+    COLLECTIVE_CODES,
     DTYPE_CODES,
     ReduceOp,
     allgather,
@@ -52,6 +53,7 @@ from ringcore.job.process_sets import (
 from ringcore.job.state import Context, context
 
 __all__ = [
+    "COLLECTIVE_CODES",
     "DTYPE_CODES",
     "DTYPE_NAMES",
     "Buffer",

@@ -59,13 +59,14 @@ class ReduceOp(enum.IntEnum):
 
 
 DTYPE_CODES: dict[str, int] = dict(_native.DTYPES)
+COLLECTIVE_CODES: dict[str, int] = dict(_native.COLLECTIVES)
 _FLOATS = {code for name, code in DTYPE_CODES.items() if "float" in name}
-_ALLREDUCE: int = _native.COLLECTIVES["allreduce"]
-_ALLGATHER: int = _native.COLLECTIVES["allgather"]
-_BROADCAST: int = _native.COLLECTIVES["broadcast"]
-_REDUCESCATTER: int = _native.COLLECTIVES["reducescatter"]
-_ALLTOALL: int = _native.COLLECTIVES["alltoall"]
-_BARRIER: int = _native.COLLECTIVES["barrier"]
+_ALLREDUCE: int = COLLECTIVE_CODES["allreduce"]
+_ALLGATHER: int = COLLECTIVE_CODES["allgather"]
+_BROADCAST: int = COLLECTIVE_CODES["broadcast"]
+_REDUCESCATTER: int = COLLECTIVE_CODES["reducescatter"]
+_ALLTOALL: int = COLLECTIVE_CODES["alltoall"]
+_BARRIER: int = COLLECTIVE_CODES["barrier"]
 
 # copy(source, target): arrays of one dtype and number of elements, into memory that is reduced later, past the caches
 # where that is quicker.
@@ -78,7 +79,9 @@ capi = _native.capi
 
 def name_or_next(name: str | None, kind: str, process_set: ProcessSet | None) -> str:
     """The caller's name for an operation, or the next one of its kind in the process set; None: the world."""
-    return name if name is not None else context().next_name(kind, process_set)
+    if name is not None:
+        return name
+    return context().next_name(kind, 0 if process_set is None else process_set.process_set_id)
 
 
 # Makes the result of a handle that has ended.

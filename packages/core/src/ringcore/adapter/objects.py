@@ -60,7 +60,7 @@ def broadcast_object(
         MismatchError: Ranks named different roots. On every rank.
     """
     current = context()
-    name = name if name is not None else current.next_name("broadcast_object", process_set)
+    name = collectives.name_or_next(name, "broadcast_object", process_set)
     data = bytearray(_dumps(value)) if current.rank == root_rank else bytearray()
     length = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little"))
     _broadcast(length, root_rank, f"{name}.length", process_set)
@@ -81,8 +81,7 @@ def allgather_object(value: Any, *, name: str | None = None, process_set: Proces
     Raises:
         InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off on a rank. On every rank.
     """
-    current = context()
-    name = name if name is not None else current.next_name("allgather_object", process_set)
+    name = collectives.name_or_next(name, "allgather_object", process_set)
     parts = gather_bytes(_dumps(value), name, process_set)
     return [_loads(part, rank) for rank, part in zip(process_set.ranks, parts, strict=True)]
 

@@ -80,7 +80,7 @@ class Verbs(Starts[Tensor]):
         # As short as it can be, for the small ones of every step: no call between here and the engine.
         current = context()
         if name is None:
-            name = current.next_name("allreduce", process_set)
+            name = current.next_name("allreduce", process_set.process_set_id)
         try:
             if op < 0 or (self._is_lazy is not None and self._is_lazy(tensor)):
                 raise UnsupportedArray
@@ -136,7 +136,7 @@ class Verbs(Starts[Tensor]):
         current = context()
         tensors = (tensor,)
         if name is None:
-            name = current.next_name("allreduce", process_set)
+            name = current.next_name("allreduce", process_set.process_set_id)
         try:
             if op < 0 or (self._is_lazy is not None and self._is_lazy(tensor)):
                 raise UnsupportedArray

@@ -65,6 +65,7 @@ _SIGNATURES: dict[str, tuple[int, tuple[str, ...]]] = {
     "allgather_object": (1, ("obj", "name", "process_set")),
     "broadcast_optimizer_state": (2, ("optimizer", "root_rank", "model")),
     "barrier": (0, ("process_set",)),
+    "join": (0, ("device",)),
     "DistributedOptimizer": (
         2,
         ("optimizer", "named_parameters", "compression", "backward_passes_per_step", "op", "gradient_predivide_factor",
@@ -72,7 +73,7 @@ _SIGNATURES: dict[str, tuple[int, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 _RENAMED_KEYWORDS = {("DistributedOptimizer", "num_groups"): "groups"}
-_DROPPED_KEYWORDS = {("broadcast_optimizer_state", "model")}
+_DROPPED_KEYWORDS = {("broadcast_optimizer_state", "model"), ("join", "device")}
 # Values that said "the default".
 _DEFAULTS: dict[str, tuple[object, ...]] = {
     "average": (True, None),

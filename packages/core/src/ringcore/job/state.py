@@ -12,7 +12,6 @@ from ringcore._errors import NotInitializedError
 if TYPE_CHECKING:
     from ringcore import _native
     from ringcore.environment.settings import Settings
-    from ringcore.job.process_sets import ProcessSet
 
 
 # So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers each
@@ -39,14 +38,15 @@ class Context:
     counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
 
-    def next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
+    def next_name(self, kind: str, set_id: int | None = 0) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order.
 
         Args:
             kind: The operation's.
-            process_set: Each counts for itself: its members may make other calls than the rest. None: the world.
+            set_id: The number of the process set. Each counts for itself: its members may make other calls than the
+                rest.
         """
-        key = kind, 0 if process_set is None else process_set.process_set_id
+        key = kind, set_id
         number = self.counters.get(key, 0)
         self.counters[key] = (number + 1) % _UNNAMED
         return f"{kind}.noname.{number}"

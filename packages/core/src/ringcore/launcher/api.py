@@ -204,9 +204,7 @@ class _Launcher:
 
 def _with_ringcore(python_path: str | None) -> str:
     """The launcher must find this ringcore, also if only `sys.path` was changed."""
-    import ringcore
-
-    home = os.path.dirname(os.path.dirname(os.path.abspath(ringcore.__file__)))
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return home if not python_path else f"{home}{os.pathsep}{python_path}"
 
 

@@ -28,7 +28,7 @@ from ringcore import (
     stop_timeline,
 )
 from ringcore.adapter import ReduceOp
-from ringcore_mxnet import Adasum, Average, Max, Min, Product, Sum, barrier, join
+from ringcore_mxnet import Adasum, Average, Max, Min, Product, Sum, barrier
 
 from horovod.common.basics import (
     ccl_built,
@@ -209,3 +209,8 @@ def grouped_reducescatter(
     """`ringcore_mxnet.grouped_reducescatter`."""
     call = functools.partial(ring.grouped_reducescatter, name=name, priority=priority, process_set=process_set)
     return _waited(reduced(call, tensors, op, prescale_factor, postscale_factor, process_set))
+
+
+def join(device: int = -1) -> int:  # noqa: ARG001 - for scripts that pass it
+    """Take part in the others' allreduces with zeros until all ranks have called it; returns the last to join."""
+    return ring.join()

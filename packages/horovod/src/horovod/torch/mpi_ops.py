@@ -22,7 +22,7 @@ from ringcore import (
     size,
 )
 from ringcore.adapter import ReduceOp
-from ringcore_torch import Adasum, Average, Max, Min, Product, Sum, join
+from ringcore_torch import Adasum, Average, Max, Min, Product, Sum
 
 from horovod.common.basics import (
     ccl_built,
@@ -264,6 +264,11 @@ def sparse_allreduce_async(
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it."""
     ring.barrier(process_set=process_set)
+
+
+def join(device: int = -1) -> int:  # noqa: ARG001 - for scripts that pass it
+    """Take part in the others' allreduces with zeros until all ranks have called it; returns the last to join."""
+    return ring.join()
 
 
 def poll(handle: Handle) -> bool:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from ringcore import InvalidArgument, MismatchError, adapter
 from ringcore import TimeoutError as RingcoreTimeoutError
-from ringcore.adapter import Handle, ProcessSet, context
+from ringcore.adapter import Handle, ProcessSet, context, name_or_next
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain
@@ -113,7 +113,7 @@ class RingProcessGroup(dist.ProcessGroup):
         pass  # names of operations count
 
     def _next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
-        return context().next_name(self._prefix + kind, process_set or self._set)
+        return name_or_next(None, self._prefix + kind, process_set or self._set)
 
     def _work(
         self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None, *,
