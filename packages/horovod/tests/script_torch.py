@@ -167,6 +167,12 @@ def sparse_gradients() -> Any:
 def the_optimizer() -> Any:
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1, momentum=0.9)
+    try:
+        hvd.DistributedOptimizer(optimizer, [("same", model.weight), ("same", model.bias)])
+    except ValueError as error:
+        assert "same" in str(error)
+    else:
+        raise AssertionError("two parameters have one name")
     optimizer = hvd.DistributedOptimizer(optimizer)
     names = sorted(optimizer._parameter_names.values())
     hvd.broadcast_optimizer_state(optimizer, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -80,6 +81,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         for i, group in enumerate(optimizer.param_groups)
         for j, parameter in enumerate(group["params"])
     ]  # fmt: skip
+    counts = Counter(name for name, _ in named)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"named_parameters names each parameter once, but {', '.join(twice)} several times")
     sparse: set[torch.Tensor] = set()
     if sparse_as_dense:
         _note_sparse(optimizer, sparse)  # first: the gradients are dense when ringcore has seen them
