@@ -509,14 +509,20 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
   return nullptr;
 }
 
+bool Negotiation::is_barrier(const Pending& pending, std::size_t member) {
+  return pending.contributions[member].descriptor->collective == Collective::kBarrier;
+}
+
 void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   bool anyone = false;
+  bool only_barriers = true;
   std::string cycle;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (joined_[m]) continue;
     const Pending* pending = blocked_on_[m] == 0 ? nullptr : alive(blocked_on_[m], static_cast<int>(m));
     if (pending == nullptr) return;
     anyone = true;
+    only_barriers = only_barriers && is_barrier(*pending, m);
     cycle += (cycle.empty() ? "rank " : ", rank ") + std::to_string(members_[m]) + " in " +
              title(*pending->contributions[m].descriptor);
   }
@@ -528,7 +534,12 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stuck;
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const Pending* pending = blocked_on_[m] == 0 ? nullptr : alive(blocked_on_[m], static_cast<int>(m));
-    if (pending != nullptr) stuck.emplace_back(pending->order, blocked_on_[m]);
+    if (pending == nullptr) continue;
+    // A barrier is where ranks meet again that have lost each other: whoever waits there is right to, when the others
+    // are told, and come there too.
+    if (is_barrier(*pending, m) && !only_barriers) continue;
+    stuck.emplace_back(pending->order, blocked_on_[m]);
+    blocked_on_[m] = 0;
   }
   std::sort(stuck.begin(), stuck.end());
   stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
@@ -542,7 +553,6 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
     instances.erase(instance);
     if (instances.empty()) pending_.erase(found);
   }
-  std::fill(blocked_on_.begin(), blocked_on_.end(), 0);
 }
 
 std::string Negotiation::ranks_text(const std::vector<int>& member_indices) const {

@@ -146,6 +146,7 @@ class Negotiation {
   const Pending* own_use(std::uint64_t name_hash) const;
   void fail(Pending& pending, std::uint64_t name_hash, std::shared_ptr<const Error> error,
             std::vector<Decision>& decisions);
+  static bool is_barrier(const Pending& pending, std::size_t member);
   void detect_deadlock(std::vector<Decision>& decisions);
   std::shared_ptr<const Error> find_mismatch(const Pending& pending) const;
   std::shared_ptr<const Error> check_complete(const Pending& pending) const;

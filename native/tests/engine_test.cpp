@@ -276,6 +276,27 @@ TEST_CASE("blocking calls in opposite order are a deadlock that every rank is to
   });
 }
 
+TEST_CASE("who waits in a barrier while the others wait for something else is met there") {
+  Cluster cluster({.ranks = 3, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    std::vector<float> data(4, 1.0F);
+    for (int round = 0; round < 3; ++round) {
+      if (rank != round) {
+        try {
+          run(cluster.runtime(rank), allreduce("a", data));
+          FAIL("no error");
+        } catch (const Error& error) {
+          CHECK(error.kind() == ErrorKind::kDeadlock);
+          CHECK(std::string(error.what()).find("in barrier 'b'") != std::string::npos);
+        }
+      }
+      run(cluster.runtime(rank), make(Collective::kBarrier, "b", {0}, DType::kUInt8, nullptr, nullptr));
+    }
+    run(cluster.runtime(rank), allreduce("c", data));
+    CHECK(data[0] == 3.0F);
+  });
+}
+
 TEST_CASE("joined ranks contribute nothing") {
   on_all_clusters([](Cluster& cluster) {
     std::vector<Rank> last(cluster.ranks(), -2);

@@ -27,7 +27,10 @@ class DuplicateNameError(RingcoreError, ValueError):
 
 
 class DeadlockError(RingcoreError):
-    """Every rank waits in an operation that another rank has not submitted. Raised on every rank."""
+    """Every rank waits in an operation that another rank has not submitted.
+
+    Raised on every rank; but where some wait in a barrier and others for something else, on those others only.
+    """
 
 
 class TimeoutError(RingcoreError, builtins.TimeoutError):  # noqa: A001 - the field's name for it
