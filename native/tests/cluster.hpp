@@ -13,7 +13,7 @@
 #include "engine/runtime.hpp"
 #include "transport/segment.hpp"
 #include "transport/shm.hpp"
-#include "transport/tcp.hpp"
+#include "transport/tcp/link.hpp"
 
 namespace ringcore::testing {
 

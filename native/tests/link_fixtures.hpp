@@ -25,7 +25,7 @@
 #include "transport/link.hpp"
 #include "transport/segment.hpp"
 #include "transport/shm.hpp"
-#include "transport/tcp.hpp"
+#include "transport/tcp/link.hpp"
 
 namespace ringcore::test {
 
@@ -124,19 +124,30 @@ class ShmPair {
 // Two ranks with one socket for control and some for each lane of data.
 class SocketPair {
  public:
-  explicit SocketPair(const std::function<std::pair<Fd, Fd>()>& connect, int stripes = 1) {
+  enum class Wire : std::uint8_t { kClear, kEncrypted };
+
+  explicit SocketPair(const std::function<std::pair<Fd, Fd>()>& connect, int stripes = 1, Wire wire = Wire::kClear) {
     for (int socket = 0; socket < 1 + stripes * (kLaneCount - 1); ++socket) {
       auto [first, second] = connect();
       ends_[0].push_back(std::move(first));
       ends_[1].push_back(std::move(second));
+      if (wire == Wire::kEncrypted) secrets_.push_back(secret(static_cast<unsigned char>(socket + 1)));
     }
   }
-  std::unique_ptr<Link> link(Rank self) { return transport::make_tcp_link(self, 1 - self, std::move(ends_[self])); }
+  static transport::TlsSecret secret(unsigned char seed) {
+    transport::TlsSecret made;
+    made.bytes.fill(std::byte{seed});
+    return made;
+  }
+  std::unique_ptr<Link> link(Rank self) {
+    return transport::make_tcp_link(self, 1 - self, std::move(ends_[self]), secrets_);
+  }
   void drop(Rank rank) { ends_[rank].clear(); }
   int fd(Rank rank, int lane) const { return ends_[rank][static_cast<std::size_t>(lane)].get(); }
 
  private:
   std::vector<Fd> ends_[2];
+  std::vector<transport::TlsSecret> secrets_;
 };
 
 // Sleeps as a driver of links does. False when nothing woke it in kHangMilliseconds: the wake-up was lost.
@@ -156,6 +167,18 @@ inline bool sleep_on(Link& link) {
   }
   link.disarm();
   return woken;
+}
+
+// Until what was taken has left: what is encrypted may wait for room.
+inline bool send_the_rest(Link& link) {
+  for (;;) {
+    link.arm();
+    link.disarm();
+    if (!link.blocked()) return true;
+    std::vector<pollfd> fds;
+    link.add_wait_fds(fds);
+    if (::poll(fds.data(), fds.size(), kHangMilliseconds) == 0) return false;
+  }
 }
 
 // The byte at `index` of what `sender` sends on `lane`: a lost, doubled or misplaced byte does not fit.
@@ -215,7 +238,7 @@ inline bool exchange_streams(Link& link, Rank self, std::uint64_t total, unsigne
       }
       done &= sent[lane] == total && received[lane] == total;
     }
-    if (done) return true;
+    if (done) return send_the_rest(link) || complain("could not send the rest", -1);
     if (!moved && link.failure()) return complain("lost the other side", -1);
     if (!moved && random() % 8 == 0 && !sleep_on(link)) return complain("was not woken", -1);
     if (!moved) ::sched_yield();

@@ -105,7 +105,7 @@ class Link {
     return nullptr;
   }
 
-  // "shm", "tcp", "mpi", "sim".
+  // "shm", "tcp", "tls" (TCP, encrypted), "mpi", "sim".
   virtual std::string_view transport() const = 0;
 
   // Runs of several process sets may share a lane; a transfer, once begun, has it until its end. This says whose turn

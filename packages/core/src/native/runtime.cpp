@@ -29,7 +29,7 @@
 #include "transport/copy.hpp"
 #include "transport/mpi/world.hpp"
 #include "transport/shm.hpp"
-#include "transport/tcp.hpp"
+#include "transport/tcp/link.hpp"
 
 namespace nb = nanobind;
 

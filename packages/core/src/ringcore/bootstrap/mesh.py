@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # In the hello of a connection through a Unix socket, in place of a lane.
 _SHARED = 0xFFFF
-# Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp.hpp.
+# Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp/link.hpp.
 _CONTROL_LANES, _DATA_LANES = 1, 3
 _IP_BIND_ADDRESS_NO_PORT = 24  # of <linux/in.h>; in Python from 3.12 on
 

@@ -1,4 +1,4 @@
-#include "transport/stripes.hpp"
+#include "transport/tcp/stripes.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -119,6 +119,11 @@ bool Stripes::fill() {
   return news;
 }
 
+bool Stripes::blocked() const {
+  return short_write_ || std::any_of(connections_.begin(), connections_.end(),
+                                     [](const auto& connection) { return connection.has_unsent(); });
+}
+
 bool Stripes::ended() const {
   return std::all_of(connections_.begin(), connections_.end(),
                      [](const auto& connection) { return connection.ended(); });
@@ -128,8 +133,9 @@ void Stripes::add_wait_fds(std::vector<pollfd>& fds, bool open) const {
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     const int readable = connections_[i].wants_bytes() ? POLLIN | POLLRDHUP : 0;
     // In the middle of a block only its own connection can take more.
-    const bool may_take = outgoing_.left == 0 || outgoing_.connection == i;
-    const int writable = open && short_write_ && may_take ? POLLOUT : 0;
+    const bool may_take = connections_[i].takes_bytes() && (outgoing_.left == 0 || outgoing_.connection == i);
+    const bool waits = (short_write_ && may_take) || connections_[i].has_unsent();
+    const int writable = open && waits ? POLLOUT : 0;
     if ((readable | writable) != 0) fds.push_back({connections_[i].fd(), static_cast<short>(readable | writable), 0});
   }
 }

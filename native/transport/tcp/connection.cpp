@@ -1,4 +1,4 @@
-#include "transport/connection.hpp"
+#include "transport/tcp/connection.hpp"
 
 #include <algorithm>
 #include <array>
@@ -23,10 +23,6 @@ constexpr unsigned kUserTimeoutMilliseconds = 30'000;
 // A sleeper is woken when so much is there, though it waits for more: it reduces this while the rest is on its way.
 constexpr std::size_t kMostAtOnce = 256 * 1024;
 
-bool is_temporary(int error_number) {
-  return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
-}
-
 [[noreturn]] void refuse(const char* option) {
   throw Error(ErrorKind::kResource, with_errno(std::string("a lane's socket refuses ") + option, errno));
 }
@@ -36,21 +32,6 @@ void set_tcp_option(int fd, int option, const char* name, unsigned value) {
 }
 
 }  // namespace
-
-void LinkFailure::fail(std::string why) {
-  if (reason) return;
-  reason = std::move(why);
-  just_now = true;
-}
-
-void LinkFailure::fail_with(int error_number) {
-  switch (error_number) {
-    case ECONNRESET:
-    case EPIPE: return fail(with_errno("reset the connection", error_number));
-    case ETIMEDOUT: return fail(with_errno("stopped answering", error_number));
-    default: return fail(with_errno("lost the connection", error_number));
-  }
-}
 
 Connection::Connection(Fd socket, LinkFailure& failure) : socket_(std::move(socket)), failure_(failure) {
   const int flags = ::fcntl(fd(), F_GETFL);
@@ -65,11 +46,16 @@ Connection::Connection(Fd socket, LinkFailure& failure) : socket_(std::move(sock
   // The sizes of the kernel's buffers are left to its own tuning, which setting them would end.
 }
 
+void Connection::encrypt(const TlsSecret& secret, Tls::Side side, Rank self) {
+  tls_ = std::make_unique<Tls>(fd(), secret, side, self, failure_);
+}
+
 void Connection::limit_unsent(unsigned bytes) {
   if (is_tcp_) set_tcp_option(fd(), TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", bytes);
 }
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
+  if (tls_ != nullptr) return tls_->send(header, bytes);
   if (std::exchange(was_full_, false)) return 0;
   std::array<iovec, 2> pieces{
       {{const_cast<std::byte*>(header.data()), header.size()}, {const_cast<std::byte*>(bytes.data()), bytes.size()}}};
@@ -109,7 +95,9 @@ std::size_t Connection::read(std::span<std::byte> out) {
 }
 
 void Connection::wake_for_expected() {
-  const std::size_t missing = expected_ > buffered_bytes() ? expected_ - buffered_bytes() : 1;
+  // Of what is encrypted a part may have been received already; a record shows nothing before it is whole.
+  const std::size_t there = buffered_bytes() + (tls_ != nullptr ? Tls::kMostHidden : 0);
+  const std::size_t missing = expected_ > there ? expected_ - there : 1;
   const std::size_t wanted = std::min(missing, kMostAtOnce);
   if (wanted == wakes_for_ || !is_tcp_) return;
   const int bytes = static_cast<int>(wanted);
@@ -117,11 +105,12 @@ void Connection::wake_for_expected() {
 }
 
 bool Connection::fill() {
-  if (!wants_bytes()) return false;
+  const bool opened = tls_ != nullptr && tls_->advance();
+  if (!wants_bytes()) return opened;
   const std::size_t got = receive(room());
   end_ += got;
   if (got > 0) shown_ = false;
-  return got > 0;
+  return opened || got > 0;
 }
 
 std::span<std::byte> Connection::room() {
@@ -136,6 +125,11 @@ std::span<std::byte> Connection::room() {
 
 std::size_t Connection::receive(std::span<std::byte> out) {
   if (ended_ || out.empty()) return 0;
+  if (tls_ != nullptr) {
+    const std::size_t taken = tls_->receive(out);
+    ended_ = tls_->ended();
+    return taken;
+  }
   const ssize_t got = ::recv(fd(), out.data(), out.size(), MSG_DONTWAIT);
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && is_temporary(errno)) return 0;

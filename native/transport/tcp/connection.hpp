@@ -1,27 +1,17 @@
-// One connected stream socket, with the bytes that were received from it and not yet consumed.
+// One connected stream socket, encrypted or not, with the bytes that were received from it and not yet consumed.
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <memory>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "base/owned.hpp"
 #include "transport/link.hpp"
+#include "transport/tcp/failure.hpp"
+#include "transport/tcp/tls.hpp"
 
 namespace ringcore::transport {
-
-// Why a link failed; all of its connections tell the same one.
-struct LinkFailure {
-  std::optional<std::string> reason;
-  bool just_now = false;  // nobody has been woken for it yet
-
-  static constexpr const char* kClosed = "closed the connection";
-  void fail(std::string why);
-  void fail_with(int error_number);
-};
 
 // Never blocks.
 class Connection {
@@ -29,8 +19,16 @@ class Connection {
   // Makes the socket non-blocking. Throws Error{kResource} when it refuses its options.
   Connection(Fd socket, LinkFailure& failure);
 
+  // Encrypts from now on. Throws as Tls does.
+  void encrypt(const TlsSecret& secret, Tls::Side side, Rank self);
+
   int fd() const { return socket_.get(); }
   bool is_tcp() const { return is_tcp_; }
+  bool is_encrypted() const { return tls_ != nullptr; }
+  // Whether a write can succeed once the socket has room: not while the ends agree on their keys.
+  bool takes_bytes() const { return tls_ == nullptr || tls_->is_open(); }
+  // What was taken has not left yet, because the socket has no room.
+  bool has_unsent() const { return tls_ != nullptr && tls_->has_unsent(); }
   // Keeps what was taken but not sent below this, so that the taken bytes show how fast the connection is.
   void limit_unsent(unsigned bytes);
 
@@ -41,7 +39,7 @@ class Connection {
   std::span<const std::byte> peek();
   void consume(std::size_t bytes);
   std::size_t read(std::span<std::byte> out);
-  // Receives what fits behind the buffered bytes; true when something came.
+  // Receives what fits behind the buffered bytes, and sends what is unsent; true when something came.
   bool fill();
   void expect(std::size_t bytes) { expected_ = bytes; }
   // Before a sleep: has the kernel wake it for what is expected, and not for less.
@@ -62,6 +60,7 @@ class Connection {
 
   Fd socket_;
   LinkFailure& failure_;
+  std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
   std::vector<std::byte> buffer_;  // allocated when it is first needed
   std::size_t begin_ = 0;

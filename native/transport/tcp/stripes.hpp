@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "transport/connection.hpp"
+#include "transport/tcp/connection.hpp"
 
 struct pollfd;
 
@@ -29,7 +29,7 @@ class Stripes {
   std::span<const std::byte> peek();
   void consume(std::size_t bytes);
   std::size_t read(std::span<std::byte> out);
-  bool blocked() const { return short_write_; }
+  bool blocked() const;
   void expect(std::size_t bytes) {
     if (!is_striped()) connections_.front().expect(bytes);
   }
@@ -40,6 +40,7 @@ class Stripes {
   void add_wait_fds(std::vector<pollfd>& fds, bool open) const;
 
   const std::vector<Connection>& connections() const { return connections_; }
+  std::vector<Connection>& connections() { return connections_; }
 
  private:
   struct Block {

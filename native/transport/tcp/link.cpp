@@ -1,4 +1,4 @@
-#include "transport/tcp.hpp"
+#include "transport/tcp/link.hpp"
 
 #include <algorithm>
 #include <string>
@@ -8,14 +8,14 @@
 #include <sys/socket.h>
 
 #include "base/error.hpp"
-#include "transport/stripes.hpp"
+#include "transport/tcp/stripes.hpp"
 
 namespace ringcore::transport {
 namespace {
 
 class TcpLink final : public Link {
  public:
-  explicit TcpLink(std::vector<Fd> sockets) {
+  TcpLink(Rank self, Rank peer, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) {
     constexpr std::size_t kDataLanes = kLaneCount - kFirstDataLane;
     const std::size_t stripes = (sockets.size() - kFirstDataLane) / kDataLanes;
     lanes_.reserve(kLaneCount);
@@ -27,6 +27,12 @@ class TcpLink final : public Link {
         own.push_back(std::move(sockets[lane + stripe * kDataLanes]));
       }
       lanes_.emplace_back(std::move(own), failure_);
+      for (std::size_t stripe = 0; stripe < count && !secrets.empty(); ++stripe) {
+        const TlsSecret& secret = secrets[lane + stripe * kDataLanes];
+        // The lower rank has dialled.
+        lanes_.back().connections()[stripe].encrypt(secret, self < peer ? Tls::Side::kClient : Tls::Side::kServer,
+                                                    self);
+      }
     }
   }
 
@@ -86,7 +92,10 @@ class TcpLink final : public Link {
     for (const Stripes& lane : lanes_) lane.add_wait_fds(fds, !failure_.reason);
   }
 
-  std::string_view transport() const override { return lanes_.front().connections().front().is_tcp() ? "tcp" : "unix"; }
+  std::string_view transport() const override {
+    const Connection& control = lanes_.front().connections().front();
+    return control.is_encrypted() ? "tls" : control.is_tcp() ? "tcp" : "unix";
+  }
 
  private:
   Stripes& lane_of(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
@@ -98,7 +107,7 @@ class TcpLink final : public Link {
 
 }  // namespace
 
-std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets) {
+std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) {
   constexpr std::size_t kDataLanes = kLaneCount - kFirstDataLane;
   if (sockets.size() < kLaneCount || (sockets.size() - kFirstDataLane) % kDataLanes != 0) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -106,7 +115,12 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
                     " needs a socket for control and the same number for each of " + std::to_string(kDataLanes) +
                     " lanes of data, not " + std::to_string(sockets.size()) + " sockets");
   }
-  return std::make_unique<TcpLink>(std::move(sockets));
+  if (!secrets.empty() && secrets.size() != sockets.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "the link from rank " + std::to_string(self) + " to rank " +
+                                                 std::to_string(peer) + " has " + std::to_string(sockets.size()) +
+                                                 " sockets, but " + std::to_string(secrets.size()) + " secrets");
+  }
+  return std::make_unique<TcpLink>(self, peer, std::move(sockets), secrets);
 }
 
 }  // namespace ringcore::transport

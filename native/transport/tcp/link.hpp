@@ -5,18 +5,23 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/owned.hpp"
 #include "base/types.hpp"
 #include "transport/link.hpp"
+#include "transport/tcp/tls.hpp"
 
 namespace ringcore::transport {
 
 // `sockets` are connected stream sockets whose other ends belong to the same peer, with nothing unread on them that is
 // not for the link: one for each lane in the order of the lanes, then further ones for each lane of data in their
 // order, as often as the link is striped. Makes them non-blocking.
-// Throws Error{kInvalidArgument} for another number of sockets, Error{kResource} when one refuses its options.
-std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets);
+// `secrets`: one for each socket, which both ends know, where the link is encrypted (tls.hpp); else none.
+// Throws Error{kInvalidArgument} for another number of sockets or secrets, Error{kResource} when a socket refuses its
+// options, and where OpenSSL is needed and missing.
+std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets,
+                                    std::span<const TlsSecret> secrets = {});
 
 }  // namespace ringcore::transport

@@ -1,0 +1,281 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/error.hpp"
+#include "link_fixtures.hpp"
+
+namespace ringcore::test {
+namespace {
+
+using transport::LinkFailure;
+using transport::Tls;
+using transport::TlsSecret;
+using Wire = SocketPair::Wire;
+
+std::unique_ptr<Link> connected(Rank self, SocketPair& pair) {
+  pair.drop(1 - self);
+  return pair.link(self);
+}
+
+// Both ends agree on their keys on every lane: from then on a write is taken.
+bool agree_on_keys(Link& link) {
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    std::byte word{1};
+    while (link.write(lane, {&word, 1}) == 0) {
+      if (link.failure() || !sleep_on(link)) return false;
+    }
+    while (link.read(lane, {&word, 1}) == 0) {
+      if (link.failure() || !sleep_on(link)) return false;
+    }
+  }
+  return true;
+}
+
+// Two ends and the wire between them, which the test carries itself.
+class Wiretap {
+ public:
+  explicit Wiretap(TlsSecret of_client, TlsSecret of_server)
+      : client_sockets_(unix_pair()),
+        server_sockets_(unix_pair()),
+        client(client_sockets_.first.get(), of_client, Tls::Side::kClient, 0, client_failure),
+        server(server_sockets_.first.get(), of_server, Tls::Side::kServer, 1, server_failure) {}
+
+  // Carries what has been sent from one end to the other; `change` may change it. Returns the bytes carried.
+  std::vector<std::byte> carry(bool from_client, const std::function<void(std::vector<std::byte>&)>& change = {}) {
+    const int from = (from_client ? client_sockets_ : server_sockets_).second.get();
+    const int to = (from_client ? server_sockets_ : client_sockets_).second.get();
+    std::vector<std::byte> bytes(std::size_t{1} << 20);
+    const ssize_t got = ::recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (change && !bytes.empty()) change(bytes);
+    if (!bytes.empty())
+      REQUIRE(::send(to, bytes.data(), bytes.size(), MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size()));
+    return bytes;
+  }
+
+  // True when both ends have what they need to talk; false when one has failed.
+  bool shake_hands() {
+    for (int turn = 0; turn < 10 && !(client.is_open() && server.is_open()); ++turn) {
+      client.advance();
+      carry(true);
+      server.advance();
+      carry(false);
+    }
+    client.advance();
+    carry(true);
+    server.advance();
+    return client.is_open() && server.is_open() && !client_failure.reason && !server_failure.reason;
+  }
+
+ private:
+  std::pair<Fd, Fd> client_sockets_;
+  std::pair<Fd, Fd> server_sockets_;
+
+ public:
+  LinkFailure client_failure;
+  LinkFailure server_failure;
+  Tls client;
+  Tls server;
+};
+
+std::vector<std::byte> pattern(std::size_t bytes) {
+  std::vector<std::byte> made(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) made[i] = stream_byte(0, 1, i);
+  return made;
+}
+
+bool has_any_16_bytes_of(const std::vector<std::byte>& wire, const std::vector<std::byte>& secret) {
+  for (std::size_t i = 0; i + 16 <= secret.size(); i += 16) {
+    if (std::search(wire.begin(), wire.end(), secret.begin() + static_cast<std::ptrdiff_t>(i),
+                    secret.begin() + static_cast<std::ptrdiff_t>(i + 16)) != wire.end()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("tls: streams in both directions through every lane, between processes") {
+  int buffer_bytes = 0;
+  int stripes = 1;
+  SUBCASE("with the kernel's buffers") {}
+  SUBCASE("striped") { stripes = 3; }
+  SUBCASE("with tiny buffers, so that a record leaves and comes in pieces") { buffer_bytes = 4096; }
+  SUBCASE("striped, with tiny buffers") {
+    buffer_bytes = 2048;
+    stripes = 2;
+  }
+  const std::uint64_t total = buffer_bytes == 0 ? 4'000'000 : 400'000;
+  SocketPair pair([&] { return tcp_pair(buffer_bytes); }, stripes, Wire::kEncrypted);
+  Child child([&] { return exchange_streams(*connected(1, pair), 1, total, 5); });
+  const auto link = connected(0, pair);
+  CHECK(link->transport() == "tls");
+  CHECK(exchange_streams(*link, 0, total, 5));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tls: no wake-up is lost") {
+  SocketPair pair([] { return tcp_pair(); }, 1, Wire::kEncrypted);
+  Child child([&] {
+    const auto link = connected(1, pair);
+    return agree_on_keys(*link) && play_ping_pong(*link, 1, 10'000, 4);
+  });
+  const auto link = connected(0, pair);
+  REQUIRE(agree_on_keys(*link));
+  CHECK(play_ping_pong(*link, 0, 10'000, 4));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tls: who waits for much is woken, though a part of it is hidden in a record that is not whole") {
+  SocketPair pair([] { return tcp_pair(); }, 1, Wire::kEncrypted);
+  constexpr std::size_t kBytes = 40'000;
+  Child child([&] {
+    const auto link = connected(1, pair);
+    std::vector<std::byte> bytes = pattern(kBytes);
+    for (int round = 0; round < 200; ++round) {
+      for (std::size_t sent = 0; sent < kBytes;) {
+        const std::size_t taken =
+            link->write(1, std::span(bytes).subspan(sent, std::min<std::size_t>(7'001, kBytes - sent)));
+        sent += taken;
+        if (taken == 0 && !sleep_on(*link)) return false;
+      }
+      std::byte answer{};
+      while (link->read(1, {&answer, 1}) == 0) {
+        if (!sleep_on(*link)) return false;
+      }
+    }
+    return true;
+  });
+  const auto link = connected(0, pair);
+  std::vector<std::byte> bytes(kBytes);
+  for (int round = 0; round < 200; ++round) {
+    for (std::size_t got = 0; got < kBytes;) {
+      got += link->read(1, std::span(bytes).subspan(got));
+      if (got == kBytes) break;
+      link->expect(1, kBytes - got);
+      REQUIRE(sleep_on(*link));
+    }
+    REQUIRE(bytes == pattern(kBytes));
+    const std::byte answer{1};
+    while (link->write(1, {&answer, 1}) == 0) REQUIRE(sleep_on(*link));
+  }
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("tls: nothing of the data is on the wire") {
+  Wiretap tap(SocketPair::secret(7), SocketPair::secret(7));
+  REQUIRE(tap.shake_hands());
+  const std::vector<std::byte> data = pattern(100'000);
+  std::vector<std::byte> wire;
+  std::vector<std::byte> arrived(data.size());
+  std::size_t sent = 0;
+  std::size_t got = 0;
+  for (int turn = 0; turn < 1000 && got < data.size(); ++turn) {
+    sent += tap.client.send({}, std::span(data).subspan(sent, std::min<std::size_t>(30'000, data.size() - sent)));
+    const auto carried = tap.carry(true);
+    wire.insert(wire.end(), carried.begin(), carried.end());
+    got += tap.server.receive(std::span(arrived).subspan(got));
+    tap.client.advance();
+  }
+  CHECK(arrived == data);
+  CHECK(wire.size() > data.size());
+  CHECK_FALSE(has_any_16_bytes_of(wire, data));
+}
+
+TEST_CASE("tls: whoever does not know the secret is refused") {
+  Wiretap tap(SocketPair::secret(7), SocketPair::secret(8));
+  CHECK_FALSE(tap.shake_hands());
+  REQUIRE(tap.server_failure.reason);
+  CHECK(tap.server_failure.reason->find("failed in the encrypted handshake with rank 1") != std::string::npos);
+  CHECK(tap.client_failure.reason);
+  CHECK(tap.client.send({}, pattern(10)) == 0);
+}
+
+TEST_CASE("tls: a changed byte anywhere is found, and nothing of it is given") {
+  Wiretap tap(SocketPair::secret(7), SocketPair::secret(7));
+  REQUIRE(tap.shake_hands());
+  const std::vector<std::byte> data = pattern(1000);
+  REQUIRE(tap.client.send({}, data) == data.size());
+  std::function<void(std::vector<std::byte>&)> change;
+  const auto offset = [](std::vector<std::byte>& bytes, std::size_t at) {
+    return bytes.begin() + static_cast<std::ptrdiff_t>(at);
+  };
+  SUBCASE("in the data") {
+    change = [&](auto& bytes) { *offset(bytes, 500) ^= std::byte{1}; };
+  }
+  SUBCASE("in the tag") {
+    change = [&](auto& bytes) { bytes.back() ^= std::byte{1}; };
+  }
+  SUBCASE("in the length") {
+    change = [&](auto& bytes) {
+      *offset(bytes, 4) ^= std::byte{1};
+      bytes.push_back({});
+    };
+  }
+  SUBCASE("sent twice") {
+    change = [&](auto& bytes) { bytes.insert(bytes.begin(), bytes.begin(), bytes.end()); };
+  }
+  tap.carry(true, change);
+  std::vector<std::byte> arrived(5000);
+  const std::size_t got = tap.server.receive(arrived);
+  // A doubled record follows one that is right.
+  CHECK((got == 0 || got == data.size()));
+  REQUIRE(tap.server_failure.reason);
+  CHECK(tap.server_failure.reason->find("sent what does not decrypt to rank 1") != std::string::npos);
+  CHECK(tap.server.ended());
+  CHECK(tap.server.receive(arrived) == 0);
+}
+
+TEST_CASE("tls: a connection that is cut is a peer that is gone") {
+  SocketPair pair([] { return tcp_pair(); }, 1, Wire::kEncrypted);
+  Child child([&] {
+    const auto link = connected(1, pair);
+    return agree_on_keys(*link) && play_ping_pong(*link, 1, 8, 1);
+  });
+  const auto link = connected(0, pair);
+  REQUIRE(agree_on_keys(*link));
+  CHECK(play_ping_pong(*link, 0, 8, 1));
+  CHECK(child.wait() == 0);
+  while (!link->ended()) REQUIRE(sleep_on(*link));
+  CHECK(link->failure() == std::string(LinkFailure::kClosed));
+}
+
+TEST_CASE("tls: keys change on the way") {
+  Wiretap tap(SocketPair::secret(7), SocketPair::secret(7));
+  REQUIRE(tap.shake_hands());
+  tap.client.limit_bytes_per_key(10'000);
+  const std::vector<std::byte> data = pattern(9'000);
+  std::vector<std::byte> arrived(data.size());
+  for (int round = 0; round < 20; ++round) {
+    REQUIRE(tap.client.send({}, data) == data.size());
+    tap.carry(true);
+    REQUIRE(tap.server.receive(arrived) == data.size());
+    REQUIRE(arrived == data);
+    // The other direction goes on with its own key.
+    REQUIRE(tap.server.send({}, data) == data.size());
+    tap.carry(false);
+    REQUIRE(tap.client.receive(arrived) == data.size());
+    REQUIRE(arrived == data);
+  }
+}
+
+TEST_CASE("tls: a link has a secret for each socket or for none") {
+  std::vector<Fd> sockets;
+  std::vector<Fd> others;
+  for (int socket = 0; socket < kLaneCount; ++socket) {
+    auto [first, second] = unix_pair();
+    sockets.push_back(std::move(first));
+    others.push_back(std::move(second));
+  }
+  const std::vector<TlsSecret> too_few(1);
+  CHECK_THROWS_WITH_AS(transport::make_tcp_link(0, 1, std::move(sockets), too_few),
+                       "the link from rank 0 to rank 1 has 4 sockets, but 1 secrets", Error);
+}
+
+}  // namespace ringcore::test
