@@ -46,4 +46,4 @@ def test_a_cut_cable_is_an_error_on_both_sides(tmp_path: Path, half_open: bool) 
         assert outcome.result["type"] == "PeerLostError", outcome.result
         assert f"rank {1 - outcome.rank}" in outcome.result["message"]
         assert "over.the.network" in outcome.result["message"]
-        assert outcome.result["transports"][1 - outcome.rank] == "tcp"
+        assert outcome.result["transports"][1 - outcome.rank] == "tls"

@@ -101,7 +101,7 @@ def test_two_ranks_on_each_host_send_what_one_would(hosts: list[Host], tmp_path:
     outcomes = all_right(run(hosts, tmp_path, each=2))
     assert [o.result["host_of"] for o in outcomes] == [[0, 0, 1, 1]] * 4
     assert [o.result["local"] for o in outcomes] == [[0, 2], [1, 2]] * 2
-    assert outcomes[0].result["transports"] == ["self", "shm", "tcp", "tcp"]
+    assert outcomes[0].result["transports"] == ["self", "shm", "tls", "tls"]
     cables = sent(hosts) - before
     assert (cables[:, 0] < 1.25 * LARGE).all() and (cables[:, 1] < 0.01 * LARGE).all(), cables
 
@@ -120,7 +120,7 @@ def test_hosts_of_one_name_that_share_no_memory(hosts: list[Host], tmp_path: Pat
         # As a launcher says that goes by names: two ranks of one host.
         own = {0: "LOCAL_RANK=0", 1: "LOCAL_RANK=1"}
         outcomes = all_right(run(hosts, tmp_path, env={"LOCAL_WORLD_SIZE": "2"}, own_env=own))
-        assert [o.result["transports"] for o in outcomes] == [["self", "tcp"], ["tcp", "self"]]
+        assert [o.result["transports"] for o in outcomes] == [["self", "tls"], ["tls", "self"]]
         assert [o.result["host_of"] for o in outcomes] == [[0, 1]] * 2
     finally:
         for host, name in zip(hosts, names, strict=True):

@@ -28,14 +28,14 @@ os.write(1, (" ".join(["PLACE", *map(str, words)]) + "\\n").encode())
 ringcore.shutdown()
 """
 ONE_EACH = [
-    f"PLACE {rank} 4 0 host{rank} 10.0 {' '.join('self' if peer == rank else 'tcp' for peer in range(4))}"
+    f"PLACE {rank} 4 0 host{rank} 10.0 {' '.join('self' if peer == rank else 'tls' for peer in range(4))}"
     for rank in range(4)
 ]
 TWO_EACH = [
-    "PLACE 0 4 0 host0 10.0 self shm tcp tcp",
-    "PLACE 1 4 1 host0 10.0 shm self tcp tcp",
-    "PLACE 2 4 0 host1 10.0 tcp tcp self shm",
-    "PLACE 3 4 1 host1 10.0 tcp tcp shm self",
+    "PLACE 0 4 0 host0 10.0 self shm tls tls",
+    "PLACE 1 4 1 host0 10.0 shm self tls tls",
+    "PLACE 2 4 0 host1 10.0 tls tls self shm",
+    "PLACE 3 4 1 host1 10.0 tls tls shm self",
 ]
 
 
@@ -115,7 +115,7 @@ def test_mpirun_over_ssh(hosts: list[Host], environ: dict[str, str], program: st
         path = f"{mpi.programs}:{environ['PATH']}"
         said = checked(hosts[0].run(command, env={**environ, **mpi.environ(), "PATH": path}, timeout=LIMIT_S))
         # Through MPI, or over TCP where this ringcore was built without it.
-        assert [line.replace("mpi", "tcp") for line in places(said)] == ONE_EACH, name
+        assert [line.replace("mpi", "tls") for line in places(said)] == ONE_EACH, name
 
 
 def test_torchrun_on_each_host(hosts: list[Host], environ: dict[str, str], program: str) -> None:
@@ -157,7 +157,7 @@ def test_srun(cluster: Slurm, environ: dict[str, str], program: str) -> None:
 def test_srun_with_pmi2(cluster: Slurm, environ: dict[str, str], program: str) -> None:
     """Slurm speaks for the launcher of MPICH and Intel MPI; without either it is TCP, unless MPI was asked for."""
     command = ["srun", "--mpi=pmi2", "-N2", "-n4", "-w", "host0,host1", sys.executable, program]
-    between = [line.replace("tcp", "mpi") for line in TWO_EACH]
+    between = [line.replace("tls", "mpi") for line in TWO_EACH]
     for name in ("MPICH", "Intel MPI"):
         mpi = installed(name)
         found = {**environ, **mpi.environ(environ["PATH"]), "LD_LIBRARY_PATH": str(mpi.programs.parent / "lib")}

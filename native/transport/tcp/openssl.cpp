@@ -1,6 +1,8 @@
 #include "transport/tcp/openssl.hpp"
 
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/library.hpp"
@@ -10,10 +12,14 @@ namespace {
 
 constexpr unsigned kMajor = 3;
 
+std::vector<std::string>& names() {
+  static std::vector<std::string> names{"libssl.so.3", "libssl.so"};
+  return names;
+}
+
 // dlsym finds the functions of libcrypto too, which libssl needs.
 Api load() {
-  const std::array<std::string, 2> names{"libssl.so.3", "libssl.so"};
-  const Library library("OpenSSL 3 (libssl)", names);
+  const Library library("OpenSSL 3 (libssl)", names());
   Api api{};
   library.load("OPENSSL_version_major", api.version_major);
   library.load("OpenSSL_version", api.version_text);
@@ -70,15 +76,18 @@ Api load() {
 
 }  // namespace
 
+void set_library(std::string path) { names() = {std::move(path)}; }
+
 const Api& api() {
   try {
     static const Api loaded = load();
     return loaded;
   } catch (const Error& error) {
     throw Error(ErrorKind::kResource,
-                std::string("traffic between hosts cannot be encrypted: ") + error.what() +
+                std::string("traffic between ranks cannot be encrypted: ") + error.what() +
                     ". Remedy: install OpenSSL 3 (Debian and Ubuntu: apt-get install libssl3; Fedora and RHEL: dnf "
-                    "install openssl-libs), or, where the network between the hosts is private, set "
+                    "install openssl-libs) or name it in RINGCORE_OPENSSL_LIBRARY, or, where the network between the "
+                    "hosts is private, set "
                     "RINGCORE_ENCRYPTION=off on all ranks");
   }
 }

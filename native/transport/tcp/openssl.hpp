@@ -77,8 +77,11 @@ struct Api {
   std::string path;  // the file
 };
 
+// Which library `api` opens, before its first call; else the system's.
+void set_library(std::string path);
+
 // Opens the library at the first call; the copy that the process has loaded already is taken where there is one. Throws
-// Error{kResource} where it is missing or is not OpenSSL 3, with what to install.
+// Error{kResource} where it is missing or is not OpenSSL 3, with what to do.
 const Api& api();
 
 // What OpenSSL says of the last failure on this thread, which is then forgotten.

@@ -13,5 +13,6 @@ NB_MODULE(_native, module) {
   ringcore::python::register_memory(module);
   ringcore::python::register_mpi(module);
   ringcore::python::register_device(module);
+  ringcore::python::register_tls(module);
   ringcore::python::register_runtime(module);
 }

@@ -10,6 +10,7 @@ void register_buffer(nanobind::module_& module);
 void register_memory(nanobind::module_& module);
 void register_mpi(nanobind::module_& module);
 void register_device(nanobind::module_& module);
+void register_tls(nanobind::module_& module);
 void register_runtime(nanobind::module_& module);
 
 }  // namespace ringcore::python

@@ -26,6 +26,7 @@
 #include "plan/mpi_backend.hpp"
 #include "raise.hpp"
 #include "register.hpp"
+#include "tls.hpp"
 #include "transport/copy.hpp"
 #include "transport/mpi/world.hpp"
 #include "transport/shm.hpp"
@@ -38,8 +39,8 @@ namespace {
 
 using engine::Operation;
 
-// (rank, kind, descriptors, the peer's segment or -1)
-using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int>;
+// (rank, kind, descriptors, the peer's segment or -1, a secret for each descriptor or none)
+using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vector<nb::bytes>>;
 
 // Whether nobody reads or writes the operation's memory any more.
 bool is_let_go(const Operation& operation) {
@@ -60,9 +61,9 @@ class PythonRuntime {
     config.engine.rank = rank;
     config.engine.epoch = epoch;
     config.engine.links.resize(size);
-    for (const auto& [peer, kind, fds, segment_fd] : peers) {
-      config.engine.links[peer] =
-          kind == "mpi" ? transport::make_mpi_link(mpi, peer) : make_link(rank, size, peer, kind, fds, segment_fd);
+    for (const auto& [peer, kind, fds, segment_fd, secrets] : peers) {
+      config.engine.links[peer] = kind == "mpi" ? transport::make_mpi_link(mpi, peer)
+                                                : make_link(rank, size, peer, kind, fds, segment_fd, secrets);
       if (kind == "mpi") config.engine.make_backends = [mpi](auto set, const auto&) { return mpi_backends(set, mpi); };
     }
     config.local_ranks = static_cast<int>(std::count(host_of.begin(), host_of.end(), host_of[rank]));
@@ -120,10 +121,11 @@ class PythonRuntime {
   using Abandoned = std::pair<std::shared_ptr<Operation>, nb::object>;
 
   std::unique_ptr<transport::Link> make_link(Rank rank, int size, Rank peer, const std::string& kind,
-                                             const std::vector<int>& fds, int segment_fd) const {
+                                             const std::vector<int>& fds, int segment_fd,
+                                             const std::vector<nb::bytes>& secrets) const {
     std::vector<Fd> owned;
     for (const int fd : fds) owned.emplace_back(fd);
-    if (kind == "tcp") return transport::make_tcp_link(rank, peer, std::move(owned));
+    if (kind == "tcp") return transport::make_tcp_link(rank, peer, std::move(owned), tls_secrets(secrets));
     auto segment = std::make_shared<transport::Segment>(transport::Segment::attach(Fd(segment_fd), peer, size));
     return transport::make_shm_link(rank, peer, memory_->segment, std::move(segment), std::move(owned.at(0)));
   }

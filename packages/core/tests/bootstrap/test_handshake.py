@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import socket
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,16 +46,18 @@ class Door:
         self.listener = listen_tcp("127.0.0.1")
         self.address = self.listener.getsockname()
         self.greeted: list[Hello] = []
+        self.secrets: list[bytes] = []
         self._news = threading.Condition()
         self._stop = threading.Event()
         self._acceptor = Acceptor([self.listener], KEY, self._accepted)
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _accepted(self, connection: socket.socket, hello: Hello) -> None:
+    def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         connection.close()
         with self._news:
             self.greeted.append(hello)
+            self.secrets.append(secret)
             self._news.notify_all()
 
     def _serve(self) -> None:
@@ -97,6 +101,35 @@ def test_a_rank_with_the_key_gets_in(door: Door) -> None:
         authenticate(connection, KEY, HELLO, soon())
         assert door.wait_greeted()
     assert door.greeted == [HELLO]
+
+
+def test_both_ends_of_a_connection_have_a_secret_that_no_other_connection_has(door: Door) -> None:
+    hellos = [HELLO, HELLO, replace(HELLO, encrypted=True)]
+    mine = []
+    for count, hello in enumerate(hellos, 1):
+        with door.dial() as connection:
+            mine.append(authenticate(connection, KEY, hello, soon()))
+            assert door.wait_greeted(count)
+    assert door.greeted == hellos
+    assert door.secrets == mine
+    assert len(set(mine)) == 3
+    assert {len(secret) for secret in mine} == {32}
+
+
+def test_nobody_in_between_talks_the_ends_out_of_encryption(door: Door) -> None:
+    """What the hello says is in both proofs: a changed one fits neither."""
+    greeting = bytearray(replace(HELLO, encrypted=True).pack() + bytes(32))
+    flag = next(i for i, (a, b) in enumerate(zip(greeting, HELLO.pack(), strict=False)) if a != b)
+    with door.dial() as connection:
+        changed = bytearray(greeting)
+        changed[flag] = 0
+        connection.sendall(changed)
+        answer = receive_exactly(connection, 64, soon())
+        expected = hmac.digest(KEY, b"acceptor" + bytes(greeting) + answer[:32], "sha256")
+        assert answer[32:] != expected  # the dialler, which knows what it said, stops here
+        connection.sendall(hmac.digest(KEY, b"dialler" + bytes(greeting) + answer[:32], "sha256"))
+        assert is_closed(connection)
+    assert door.greeted == []
 
 
 def test_a_dialler_finds_out_that_the_acceptor_has_another_key(door: Door) -> None:
@@ -192,7 +225,7 @@ def test_garbage_is_refused(door: Door, data: bytes) -> None:
 def test_another_version_of_the_handshake_is_named() -> None:
     greeting = bytearray(HELLO.pack() + os.urandom(32))
     greeting[8] = 77
-    with pytest.raises(BootstrapError, match="speaks version 77 of the handshake, this rank 2"):
+    with pytest.raises(BootstrapError, match="speaks version 77 of the handshake, this rank 3"):
         Acceptance(KEY).feed(bytes(greeting))
 
 
@@ -245,7 +278,7 @@ def test_who_is_turned_away_dials_again() -> None:
     def serve(listener: socket.socket) -> None:
         for _ in range(turned_away):
             listener.accept()[0].close()
-        acceptor = Acceptor([listener], KEY, lambda connection, hello: greeted.append((connection, hello)))
+        acceptor = Acceptor([listener], KEY, lambda connection, hello, _: greeted.append((connection, hello)))
         deadline = soon()
         while not greeted and time.monotonic() < deadline:
             acceptor.service(0.02)

@@ -381,7 +381,7 @@ def has_room_to_overlap(threads: int) -> bool:
         threads: That the framework computes with in this process.
     """
     current = context()
-    if {"tcp", "mpi"}.intersection(current.runtime.transports()):
+    if {"tcp", "tls", "mpi"}.intersection(current.runtime.transports()):
         return True
     allowed = len(os.sched_getaffinity(0))
     if allowed == os.cpu_count():  # shared with the other ranks of the host; else taken for this rank's own

@@ -38,7 +38,7 @@ class Acceptor:
     Args:
         listeners: Listening sockets; closed by `close`.
         key: The job's key.
-        accepted: Takes each authenticated connection, non-blocking, and what it is for.
+        accepted: Takes each authenticated connection, non-blocking, what it is for, and the secret of its two ends.
         gift: Sent to whoever connects, before anything else; for Unix sockets only.
     """
 
@@ -46,7 +46,7 @@ class Acceptor:
         self,
         listeners: Sequence[socket.socket],
         key: bytes,
-        accepted: Callable[[socket.socket, Hello], None],
+        accepted: Callable[[socket.socket, Hello, bytes], None],
         gift: bytes = b"",
     ) -> None:
         self._key = key
@@ -141,7 +141,7 @@ class Acceptor:
         if pending.acceptance.hello is not None:
             del self._talking[connection]
             self._selector.unregister(connection)
-            self._accepted(connection, pending.acceptance.hello)
+            self._accepted(connection, pending.acceptance.hello, pending.acceptance.secret)
 
     def _make_room(self) -> None:
         self._refuse(next(iter(self._silent or self._talking)), "too many connections wait to be authenticated")

@@ -3,6 +3,8 @@
 The dialler sends a fixed-size hello with a nonce, the acceptor answers with its own nonce and a proof, the dialler with
 its proof, and the acceptor with one byte. A dialler that has it is in; one whose connection ends before dials again.
 A proof is HMAC-SHA256 over the role, the hello and both nonces: a recorded or reflected proof fits no other connection.
+Both ends then share a secret of this one connection, which TLS goes on from where it is encrypted. Whether it is stands
+in the hello, which both proofs cover: nobody in between can talk them out of it.
 Source: the challenge-response of RFC 2104 and ISO/IEC 9798-4, mutual authentication in three passes.
 """
 
@@ -24,10 +26,10 @@ T = TypeVar("T")
 KEY_BYTES = 32
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-# magic, protocol version, purpose, epoch, from rank, to rank, lane
-_HELLO = struct.Struct("<8sHHIIII")
+# magic, protocol version, purpose, epoch, from rank, to rank, lane, whether it will be encrypted
+_HELLO = struct.Struct("<8sHHIIII?")
 _MAGIC = b"ringcore"
-_VERSION = 2
+_VERSION = 3
 HELLO_BYTES = _HELLO.size + _NONCE_BYTES
 # Until a stranger has proved the key, no more than this is read from it.
 MAX_UNAUTHENTICATED_BYTES = HELLO_BYTES + _PROOF_BYTES
@@ -57,14 +59,23 @@ class Hello:
     from_rank: int
     to_rank: int
     lane: int = 0
+    encrypted: bool = False
 
     def pack(self) -> bytes:
         """The fixed-size form."""
-        return _HELLO.pack(_MAGIC, _VERSION, self.purpose, self.epoch, self.from_rank, self.to_rank, self.lane)
+        return _HELLO.pack(
+            _MAGIC, _VERSION, self.purpose, self.epoch, self.from_rank, self.to_rank, self.lane, self.encrypted
+        )
 
 
 def _proof(key: bytes, role: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
     return hmac.digest(key, role + hello + answer_nonce, "sha256")
+
+
+def _secret_of(key: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
+    """The secret of one connection, 32 bytes. Source: HKDF of RFC 5869 with SHA-256, of one block."""
+    pseudorandom_key = hmac.digest(hello[_HELLO.size :] + answer_nonce, key, "sha256")
+    return hmac.digest(pseudorandom_key, b"ringcore connection" + hello[: _HELLO.size] + b"\x01", "sha256")
 
 
 class Acceptance:
@@ -76,6 +87,7 @@ class Acceptance:
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._answered = False
         self.hello: Hello | None = None
+        self.secret = b""
 
     def wanted_bytes(self) -> int:
         """How many bytes to read next at most."""
@@ -83,7 +95,9 @@ class Acceptance:
         return total - len(self._received)
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes from the dialler; returns bytes to send back. `hello` is set once the dialler is authenticated.
+        """Take bytes from the dialler; returns bytes to send back.
+
+        `hello` and `secret` are set once the dialler is authenticated.
 
         Raises:
             BootstrapError: It is not a rank of this job.
@@ -105,12 +119,13 @@ class Acceptance:
             return b""
         if not hmac.compare_digest(self._received[HELLO_BYTES:], _proof(self._key, b"dialler", hello, self._nonce)):
             raise BootstrapError("it does not know the job's key")
-        _, _, purpose, epoch, from_rank, to_rank, lane = _HELLO.unpack(hello[: _HELLO.size])
-        self.hello = Hello(purpose, epoch, from_rank, to_rank, lane)
+        _, _, purpose, epoch, from_rank, to_rank, lane, encrypted = _HELLO.unpack(hello[: _HELLO.size])
+        self.secret = _secret_of(self._key, hello, self._nonce)
+        self.hello = Hello(purpose, epoch, from_rank, to_rank, lane, encrypted)
         return _WELCOME
 
 
-def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: float) -> None:
+def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: float) -> bytes:
     """The dialler's side, blocking.
 
     Args:
@@ -118,6 +133,9 @@ def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: 
         key: The job's key, 32 bytes.
         hello: What the connection is for.
         deadline: By `time.monotonic()`.
+
+    Returns:
+        The secret of this connection, 32 bytes, which nobody but the two ends knows.
 
     Raises:
         TurnedAwayError: The acceptor closed the connection: dial again.
@@ -140,6 +158,7 @@ def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: 
             "the other end closes connections before it lets this rank in: too many strangers connect to it, or it "
             "is no rank of this version of ringcore"
         ) from error
+    return _secret_of(key, greeting, nonce)
 
 
 def until_let_in(dial: Callable[[], T], deadline: float) -> T:

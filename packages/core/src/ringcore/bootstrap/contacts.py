@@ -68,6 +68,8 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "host": _is_text,
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),
+    "encryption": _is_text,
+    "no_tls": _or_none(_is_text),
 }
 
 

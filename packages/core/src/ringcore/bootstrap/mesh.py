@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hmac
 import json
 import os
 import secrets
@@ -22,7 +23,19 @@ from typing import TYPE_CHECKING, Any
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.acceptor import Acceptor
-from ringcore.bootstrap.auth import KEY_BYTES, MESH, Hello, TurnedAwayError, authenticate, key_of_job, until_let_in
+from ringcore.bootstrap.auth import (
+    KEY_BYTES,
+    MESH,
+    ConnectionClosedError,
+    Hello,
+    TurnedAwayError,
+    authenticate,
+    key_of_job,
+    receive_exactly,
+    send_all,
+    until_let_in,
+)
+from ringcore.bootstrap.encryption import announce_encryption, check_carriers, check_encryption, is_encrypted
 from ringcore.bootstrap.interfaces import own_address, sockaddr
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.meeting import meet
@@ -43,6 +56,8 @@ if TYPE_CHECKING:
     from ringcore.environment.placement import Placement
     from ringcore.environment.settings import Settings
 
+_GROUP = struct.Struct("<I")
+_SIGNATURE_BYTES = 32
 # In the hello of a connection through a Unix socket, in place of a lane.
 _SHARED = 0xFFFF
 # Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp/link.hpp.
@@ -60,12 +75,14 @@ class PeerConnection:
             lane of data where the link is striped; "mpi": nothing.
         fds: Non-blocking descriptors, owned by whoever takes this object.
         segment_fd: The peer's memory file, for "shm".
+        secrets: One for each descriptor, 32 bytes, where the link is encrypted.
     """
 
     rank: int
     kind: str
     fds: list[int]
     segment_fd: int | None = None
+    secrets: list[bytes] = field(default_factory=list)
 
 
 @dataclass
@@ -95,8 +112,8 @@ def connect(
 
     Args:
         placement: This process's rank and the job's size.
-        settings: `transport`, `network`, `network_interfaces`, `connections`, `start_timeout_s`, `rendezvous`,
-            `key_fd`, `key_file`, `job_id` are used.
+        settings: `transport`, `network`, `network_interfaces`, `connections`, `encryption`, `start_timeout_s`,
+            `rendezvous`, `key_fd`, `key_file`, `job_id` are used.
         create_segment: Makes this rank's memory file and returns its descriptor; None: no shared memory.
         world: The ranks meet through this MPI instead of a rendezvous, and it connects those that share no memory.
 
@@ -106,6 +123,7 @@ def connect(
     deadline = time.monotonic() + settings.start_timeout_s
     with contextlib.ExitStack() as stack:
         over_mpi = world is not None and settings.transport != "tcp"
+        check_carriers(settings.encryption, over_mpi=over_mpi)
         key: bytes | None
         if world is None:
             address, key = stack.enter_context(rendezvous_of(placement, settings))
@@ -130,12 +148,14 @@ def connect(
             "start_timeout_s": settings.start_timeout_s,
             "unix": name if segment_fd is not None else None,
             **announce(endpoints),
+            **announce_encryption(settings, endpoints),
         }
         if world is None:
             epoch, secret, contacts = meet(address, key, contact, deadline)
             key = key_of_job(secret, settings.job_id or "")
         else:
             epoch, key, contacts = _meet_through(world, contact, deadline)
+        check_encryption(contacts)
         if not over_mpi:
             check_all_listen(contacts, settings)
         connector = _Connector(
@@ -178,7 +198,8 @@ class _Connector:
     deadline: float
     world: _native.MpiWorld | None = None  # connects those that share no memory
     peers: dict[int, PeerConnection] = field(default_factory=dict)
-    _lanes: dict[int, dict[int, socket.socket]] = field(default_factory=dict)
+    _lanes: dict[int, dict[int, tuple[socket.socket, bytes]]] = field(default_factory=dict)
+    _control_secrets: dict[int, bytes] = field(default_factory=dict)
     _known: dict[int, list[Endpoint]] = field(default_factory=dict)
     _failure: BaseException | None = None
 
@@ -251,7 +272,7 @@ class _Connector:
             for fd in [*connection.fds, *([connection.segment_fd] if connection.segment_fd is not None else [])]:
                 os.close(fd)
         for lanes in self._lanes.values():
-            for lane in lanes.values():
+            for lane, _ in lanes.values():
                 lane.close()
 
     def _lower_complete(self) -> bool:
@@ -276,25 +297,31 @@ class _Connector:
                 f"ranks {self.rank} and {peer} have no family of addresses in common; choose a network that both are "
                 f"on with --network. {describe_hosts([self.contacts[self.rank], contact])}"
             )
-        fds: list[int] = []
+        encrypted = is_encrypted(self.settings.encryption, paths)
+        sockets: list[tuple[socket.socket, bytes]] = []
         # The first connection of the first path is for control.
         stripes = [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
         for lane, path in enumerate(stripes):
-            hello = Hello(MESH, self.epoch, self.rank, peer, lane)
-            fds.append(_release(self._introduce(functools.partial(self._dial_tcp, peer, path), hello)))
-        self.peers[peer] = PeerConnection(peer, "tcp", fds)
+            hello = Hello(MESH, self.epoch, self.rank, peer, lane, encrypted)
+            sockets.append(self._introduce(functools.partial(self._dial_tcp, peer, path), hello))
+        self._connected(peer, sockets, encrypted=encrypted)
 
-    def _introduce(self, dial: Callable[[], socket.socket], hello: Hello) -> socket.socket:
-        """An authenticated connection, dialled as often as it takes."""
+    def _connected(self, peer: int, sockets: list[tuple[socket.socket, bytes]], *, encrypted: bool) -> None:
+        secrets_of_lanes = [secret for _, secret in sockets]
+        self._control_secrets[peer] = secrets_of_lanes[0]
+        fds = [_release(connection) for connection, _ in sockets]
+        self.peers[peer] = PeerConnection(peer, "tcp", fds, secrets=secrets_of_lanes if encrypted else [])
 
-        def once() -> socket.socket:
+    def _introduce(self, dial: Callable[[], socket.socket], hello: Hello) -> tuple[socket.socket, bytes]:
+        """An authenticated connection, dialled as often as it takes, and its secret."""
+
+        def once() -> tuple[socket.socket, bytes]:
             connection = dial()
             try:
-                authenticate(connection, self.key, hello, self.deadline)
+                return connection, authenticate(connection, self.key, hello, self.deadline)
             except BaseException:
                 connection.close()
                 raise
-            return connection
 
         return until_let_in(once, self.deadline)
 
@@ -322,7 +349,7 @@ class _Connector:
         """A connection through the peer's Unix socket, or None when it is not on this host."""
         hello = Hello(MESH, self.epoch, self.rank, peer, _SHARED)
         try:
-            connection = self._introduce(functools.partial(_dial_unix, f"\0{name}"), hello)
+            connection, _ = self._introduce(functools.partial(_dial_unix, f"\0{name}"), hello)
         except _NotHere:
             return None
         with connection:
@@ -342,10 +369,12 @@ class _Connector:
             raise BootstrapError("a rank of this host broke off while memory was exchanged")
         return int(fds[0])
 
-    def _accepted(self, connection: socket.socket, hello: Hello) -> None:
+    def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         """On the accepting thread: a lower rank has dialled."""
         peer = hello.from_rank
         right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank and peer < self.rank
+        if right and hello.lane != _SHARED:
+            right = hello.encrypted == is_encrypted(self.settings.encryption, self.paths_to(peer))
         if not right or peer in self.peers:
             connection.close()
             return
@@ -355,11 +384,11 @@ class _Connector:
                 self.peers[peer] = PeerConnection(peer, "shm", [_release(connection)], segment_fd)
             return
         lanes = self._lanes.setdefault(peer, {})
-        lanes[hello.lane] = connection
+        lanes[hello.lane] = connection, secret
         count = _CONTROL_LANES + _DATA_LANES * sum(path.connections for path in self.paths_to(peer))
         if set(lanes) == set(range(count)):
             del self._lanes[peer]
-            self.peers[peer] = PeerConnection(peer, "tcp", [_release(lanes[lane]) for lane in range(count)])
+            self._connected(peer, [lanes[lane] for lane in range(count)], encrypted=hello.encrypted)
 
     def agree_on_hosts(self, size: int) -> list[int]:
         """Number the groups of ranks that share memory; every rank knows its own group, and tells the others.
@@ -388,20 +417,28 @@ class _Connector:
         names = {self.rank: group}
         for peer in sorted(self.peers):
             with _Borrowed(self.peers[peer].fds[0]) as connection:
-                connection.settimeout(max(0.05, self.deadline - time.monotonic()))
-                connection.sendall(struct.pack("<I", group))
+                send_all(connection, self._signed_group(self.rank, peer, group), self.deadline)
         for peer in sorted(self.peers):
             with _Borrowed(self.peers[peer].fds[0]) as connection:
-                connection.settimeout(max(0.05, self.deadline - time.monotonic()))
-                data = b""
-                while len(data) < 4:
-                    piece = connection.recv(4 - len(data))
-                    if not piece:
-                        raise BootstrapError(f"rank {peer} broke off while the ranks connected")
-                    data += piece
-                names[peer] = struct.unpack("<I", data)[0]
+                try:
+                    told = receive_exactly(connection, _GROUP.size + _SIGNATURE_BYTES, self.deadline)
+                except ConnectionClosedError as error:
+                    raise BootstrapError(f"rank {peer} broke off while the ranks connected") from error
+                (names[peer],) = _GROUP.unpack(told[: _GROUP.size])
+                if not hmac.compare_digest(told, self._signed_group(peer, peer, names[peer])):
+                    raise BootstrapError(
+                        f"what rank {peer} tells rank {self.rank} was changed on its way: something between the two "
+                        "hosts changes what they send"
+                    )
                 connection.setblocking(False)
         return names
+
+    def _signed_group(self, from_rank: int, peer: int, group: int) -> bytes:
+        """The name of `from_rank`'s group, as it goes over the connection to `peer`, which may not be encrypted yet."""
+        data = _GROUP.pack(group)
+        # Over a Unix socket, which stays inside the host, there is no secret and nobody in between.
+        key = self._control_secrets.get(peer, b"inside a host")
+        return data + hmac.digest(key, struct.pack("<I", from_rank) + data, "sha256")
 
 
 class _NotHere(Exception):

@@ -152,7 +152,7 @@ class RendezvousServer:
 
     # What guests send.
 
-    def _accepted(self, connection: socket.socket, hello: Hello) -> None:
+    def _accepted(self, connection: socket.socket, hello: Hello, _secret: bytes) -> None:
         if hello.purpose != RENDEZVOUS:
             connection.close()
             return

@@ -197,6 +197,16 @@ class Settings:
         "a whole number, 0 to 64",
         "TCP connections that a link between two addresses is striped over; 0: several where one cannot fill it",
     )
+    encryption: str = _setting(
+        "auto",
+        _choice("auto", "on", "off"),
+        "auto, on or off",
+        "TLS 1.3 between ranks; auto: on TCP connections that leave the host; on: on all, and what cannot be "
+        "encrypted is refused; off: nowhere",
+    )
+    openssl_library: str | None = _setting(
+        None, str, "a path such as /opt/openssl/lib/libssl.so.3", "OpenSSL 3 that encrypts; unset: the system's"
+    )
     deterministic: bool = _setting(
         False,
         _flag,

@@ -61,7 +61,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
 
     shares = settings.transport not in ("tcp", "mpi")
     mesh = connect(placement, settings, create_segment=create_segment if shares else None, world=world)
-    peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd) for p in mesh.peers]
+    peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd, p.secrets) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
     connected = _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
     log_start(connected, placement.source, _native.kernel_instruction_set())
@@ -100,7 +100,7 @@ def _context_of(
     rank: int,
     size: int,
     epoch: int,
-    peers: list[tuple[int, str, list[int], int]],
+    peers: list[tuple[int, str, list[int], int, list[bytes]]],
     host_of: list[int],
     place: tuple[int, int, int, int],
     world: _native.MpiWorld | None = None,
@@ -125,5 +125,5 @@ def _context_of(
     )
     return Context(
         rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory,
-        peer_fds=[fd for _, _, fds, _ in peers for fd in fds],
+        peer_fds=[fd for _, _, fds, _, _ in peers for fd in fds],
     )  # fmt: skip
