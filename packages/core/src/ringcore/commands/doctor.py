@@ -32,6 +32,7 @@ _FRAMEWORKS = {
 # Distributions that bring a framework under another name.
 _OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tf-nightly-cpu")}
 _LIBRARIES = {
+    "OpenSSL (encrypts between hosts)": ("libssl.so.3",),
     "MPI": ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.1"),
     "NCCL": NCCL,
     "CUDA driver": CUDA,

@@ -51,6 +51,9 @@ elif hasattr(library, "nvrtcVersion"):
     numbers = ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(*map(ctypes.byref, numbers))
     version = f"NVRTC {numbers[0].value}.{numbers[1].value}"
+elif hasattr(library, "OpenSSL_version"):
+    library.OpenSSL_version.restype = ctypes.c_char_p
+    version = library.OpenSSL_version(0).decode(errors="replace")
 elif hasattr(library, "MPI_Get_library_version"):
     text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
     library.MPI_Get_library_version(text, ctypes.byref(length))
@@ -77,7 +80,8 @@ def bundled(names: Sequence[str]) -> list[str]:
 def tell_engine(settings: Settings) -> None:
     """Let the engine know where to look. What a framework has loaded already, it takes without being told.
 
-    NCCL looks for network interfaces itself: the environment tells it to use no others than ringcore.
+    NCCL looks for network interfaces itself: the environment tells it to use no others than ringcore. It encrypts
+    nothing, so that it is not used where everything is to be encrypted.
     """
     from ringcore import _native
 
@@ -88,7 +92,9 @@ def tell_engine(settings: Settings) -> None:
         return [given] if given else [*bundled(names), *names]
 
     _native.set_library_paths(
-        paths(settings.cuda_library, CUDA), paths(settings.nccl_library, NCCL), paths(settings.nvrtc_library, NVRTC)
+        paths(settings.cuda_library, CUDA),
+        [] if settings.encryption == "on" else paths(settings.nccl_library, NCCL),
+        paths(settings.nvrtc_library, NVRTC),
     )
 
 
