@@ -40,48 +40,68 @@ def distance(one: Any, other: Any) -> float:
     return float(np.abs(np.asarray(one) - np.asarray(other)).max())
 
 
-@case
-def gradients() -> dict[str, Any]:
-    """Of every op, against the definition: the sum of all ranks' losses, by central differences in float64."""
+def differentiable_calls() -> dict[str, Callable[[Any], Any]]:
+    """Every op as a function of five rows."""
     me, n = ring.rank(), ring.size()
-    calls: dict[str, Callable[[Any], Any]] = {
+    factors = {"prescale_factor": 0.5, "postscale_factor": 3.0}
+    return {
         "allreduce": lambda x: ring.allreduce(x, op=ring.Sum, prescale_factor=0.5),
         "average": lambda x: ring.allreduce(x, postscale_factor=3.0),
         "grouped": lambda x: tf.stack(ring.grouped_allreduce([x, x * x], op=ring.Sum)),
         "allgather": lambda x: ring.allgather(x[: me + 1]),
+        "grouped allgather": lambda x: tf.concat(ring.grouped_allgather([x[me:], x * x]), 0),
         "broadcast": lambda x: ring.broadcast(x, n - 1),
+        "broadcast of the first": lambda x: ring.broadcast(x, 0),
         "reducescatter": lambda x: ring.reducescatter(x, op=ring.Average, prescale_factor=2.0),
+        "grouped reducescatter": lambda x: tf.concat(ring.grouped_reducescatter([x, x[1:]], op=ring.Sum, **factors), 0),
         "alltoall": lambda x: ring.alltoall(x, [1] * (n - 1) + [5 - n + 1])[0],
     }
-    start = of(me, 5, 2)
+
+
+def slopes(function: Callable[[float], Any]) -> list[Any]:
+    """The derivatives of what a function returns, at zero, by differences of fifth order."""
+    step = 5e-4
+    points = zip(*(function(factor * step) for factor in (1, -1, 2, -2)), strict=True)
+    return [(8 * (right - left) - (far_right - far_left)) / (12 * step) for right, left, far_right, far_left in points]
+
+
+@case
+def gradients() -> dict[str, Any]:
+    """Of every op, against the definition: the sum of all ranks' losses, by differences in float64.
+
+    All ranks move at once, each in a direction of its own. The second derivatives are slopes of the first ones.
+    """
+    me = ring.rank()
     results = {}
-    for name, call in calls.items():
-        for mode in ("eager", "function"):
-            run = tf.function(call) if mode == "function" else call
-            weight = of(100 + me, *run(tf.constant(start)).shape)
+    start, direction = of(me, 5, 2), of(50 + me, 5, 2)
+    for name, call in differentiable_calls().items():
+        weight = of(100 + me, *call(tf.constant(start)).shape)
 
-            def loss(x: Any, run: Any = run, weight: Any = weight) -> Any:
-                return tf.reduce_sum(tf.sin(run(x)) * weight)
+        def loss(x: Any, run: Any, weight: Any = weight) -> Any:
+            return tf.reduce_sum(tf.sin(run(x)) * weight)
 
-            x = tf.constant(start)
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                value = loss(x)
-            found = tape.gradient(value, x).numpy()
-            # One element of one rank at a time, the same on all ranks.
-            worst = 0.0
-            for rank in range(n):
-                for index in ((0, 0), (4, 1)):
-                    total = []
-                    for step in (1e-5, -1e-5):
-                        moved = start.copy()
-                        if rank == me:
-                            moved[index] += step
-                        total.append(float(ring.allreduce(loss(tf.constant(moved)), op=ring.Sum, name="loss")))
-                    expected = (total[0] - total[1]) / 2e-5
-                    if rank == me:
-                        worst = max(worst, abs(found[index] - expected))
-            results[f"{name} {mode}"] = worst
+        def derivatives(x: Any, run: Any = call, loss: Any = loss) -> Any:
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    value = loss(x, run)
+                first = tape.gradient(value, x)
+                slope = tf.reduce_sum(first * direction)
+            return value, slope, first, outer.gradient(slope, x)
+
+        _, slope, _, second = derivatives(tf.constant(start))
+        values, firsts = slopes(lambda step, run=derivatives: run(tf.constant(start + step * direction))[::2])
+        found, expected = (float(ring.allreduce(part, op=ring.Sum)) for part in (slope, values))
+        results[name], results[f"{name}, second"] = abs(found - expected), distance(second, firsts)
+        modes = {
+            "of a function": functools.partial(derivatives, run=tf.function(call)),
+            "in a function": tf.function(derivatives),
+        }
+        for mode, run in modes.items():
+            _, slope_there, _, second_there = run(tf.constant(start))
+            results[f"{name} {mode}"] = distance(slope_there, slope)
+            results[f"{name} {mode}, second"] = distance(second_there, second)
     return results
 
 
