@@ -70,6 +70,8 @@ def test_every_collective_on_every_dtype(tmp_path: Path, size: int, transport: s
 
 def derivatives() -> list:
     """Against the derivative of the job's loss, computed from all ranks' inputs by one process without ringcore."""
+    import functools
+
     import jax
     import jax.numpy as jnp
     import ringcore_jax as ring
@@ -113,8 +115,22 @@ def derivatives() -> list:
     def loss(rank, y):
         return (weights[rank, : y.shape[0]] * y**3).sum()
 
+    def along(function, x, direction):
+        return jax.jvp(function, (x,), (direction,))[1]
+
+    def second_derivatives(own, x, direction):
+        """The Hessian of the job's loss times a direction, in which all ranks move; found in two ways."""
+        gradient = jax.grad(own)
+        return along(gradient, x, direction), jax.grad(lambda x: (gradient(x) * direction).sum())(x)
+
+    directions = jax.random.normal(jax.random.key(2), (2, *everybody.shape), jnp.float64)
+
     for what, (call, model) in cases.items():
-        expected = jax.grad(lambda xs, model=model: sum(loss(rank, y) for rank, y in enumerate(model(xs))))(everybody)
+
+        def whole(xs, model=model):
+            return sum(loss(rank, y) for rank, y in enumerate(model(xs)))
+
+        expected = jax.grad(whole)(everybody)
         own = lambda x, call=call: loss(me, call(x))  # noqa: E731
         ways = {"eager": jax.grad(own), "jit": jax.jit(jax.grad(own)), "remat": jax.jit(jax.grad(jax.checkpoint(own)))}
         for way, gradient in ways.items():
@@ -127,6 +143,14 @@ def derivatives() -> list:
         _, expected_moved = jax.jvp(lambda xs, model=model: model(xs)[me], (everybody,), (direction,))
         if not float(jnp.abs(moved - expected_moved).max()) < 1e-11:
             wrong.append(f"forward {what}")
+        if size > 2:  # the second ones take long to compile
+            continue
+        expected = jax.vmap(lambda v, whole=whole: along(jax.grad(whole), everybody, v)[me])(directions)
+        compiled = jax.jit(jax.vmap(functools.partial(second_derivatives, own), (None, 0)))
+        for way, second in zip(("forward", "reverse"), compiled(everybody[me], directions[:, me]), strict=True):
+            # Sums of some tens of numbers below a thousand, each rounded.
+            if not float(jnp.abs(second - expected).max()) < 1e-10:
+                wrong.append(f"{way} over reverse of {what}")
     return wrong
 
 
