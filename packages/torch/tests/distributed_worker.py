@@ -405,13 +405,76 @@ def destroyed() -> dict[str, Any]:
     return found
 
 
+def beside_gloo() -> dict[str, Any]:
+    """Groups of this backend where the default group has another one, and nobody has called ringcore.init()."""
+    import ringcore
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.FileStore(str(FOLDER / "gloo"), size), rank=rank, world_size=size)
+
+    def total(group: Any) -> float:
+        tensor = torch.full((3,), rank + 1.0)
+        dist.all_reduce(tensor, group=group)
+        return float(tensor[0])
+
+    found = {"before": not ringcore.is_initialized()}
+    world = dist.new_group(backend="ring")
+    last = dist.new_group([size - 2, size - 1], backend="ring")
+    found["world"] = total(world) == total(None) == size * (size + 1) / 2
+    model = torch.nn.parallel.DistributedDataParallel(net(), process_group=world)
+    loss_of(model, rank).backward()
+    found["model"] = same_on_all_ranks([parameter.grad for parameter in model.parameters()])
+    dist.destroy_process_group(world)
+    if rank >= size - 2:
+        found["engine stays"] = total(last) == 2 * size - 1
+        dist.destroy_process_group(last)
+    found["engine stops"] = not ringcore.is_initialized()
+    some = dist.new_group([size - 2, size - 1], backend="ring")
+    if rank >= size - 2:
+        found["job of some"] = (ringcore.rank(), ringcore.size()) == (rank - size + 2, 2)
+        found["total of some"] = total(some) == 2 * size - 1
+        beyond = refusal(lambda: dist.new_group([0, rank], backend="ring", use_local_synchronization=True))
+        found["beyond it"] = "a job without rank 0. Remedy: make a group of all ranks first" in beyond
+    dist.destroy_process_group()
+    found["after"] = not ringcore.is_initialized()
+    store = dist.FileStore(str(FOLDER / "ring"), size)
+    dist.init_process_group("ring", store=store, rank=rank, world_size=size)
+    return found
+
+
+def accelerated() -> dict[str, Any]:
+    """Accelerate uses the group that is there, and trains as it does with gloo."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    weights = {}
+    for backend in ("gloo", "ring"):
+        dist.destroy_process_group()
+        store = dist.FileStore(str(FOLDER / f"accelerate.{backend}"), size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        accelerator = Accelerator(cpu=True)
+        inputs = torch.utils.data.TensorDataset(torch.cat([batch(other) for other in range(4)]))
+        model, batches = accelerator.prepare(net(), torch.utils.data.DataLoader(inputs, batch_size=2))
+        optimizer = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+        for (x,) in batches:
+            optimizer.zero_grad()
+            accelerator.backward(model(x).square().mean())
+            optimizer.step()
+        weights[backend] = [parameter.detach() for parameter in model.parameters()], len(batches), dist.get_backend()
+        AcceleratorState._reset_state(reset_partial_state=True)
+    (ring, steps, used), (gloo, *_) = weights["ring"], weights["gloo"]
+    return {"backend": used == "ring", "steps": steps == 8 // size, "weights": all(map(torch.equal, ring, gloo))}
+
+
 def report_lookups(mark: Path) -> list[bool]:
     """Leave a mark before this rank waits for a value in a group's store.
 
     Returns:
         Whether each of the values was there already.
     """
-    from ringcore_torch.distributed import membership
+    from ringcore_torch.distributed import job
 
     there = []
 
@@ -422,7 +485,7 @@ def report_lookups(mark: Path) -> list[bool]:
             value: bytes = super().get(key)
             return value
 
-    membership.PrefixStore = Store
+    job.PrefixStore = Store
     return there
 
 
@@ -468,6 +531,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
         streams,
         again,
         destroyed,
+        beside_gloo,
+        accelerated,
         again_in_one_store,
     )
 }

@@ -31,8 +31,8 @@ def output(command: list[str], **variables: str) -> str:
 
 COLLECTIVES = ["reductions", "messages", "groups"]
 BUILT_ON_IT = ["training", "sharding"]
-two = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "destroyed")
-three = start_for(WORKER, 3, "shm", *COLLECTIVES, *BUILT_ON_IT)
+two = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "destroyed", "accelerated")
+three = start_for(WORKER, 3, "shm", *COLLECTIVES, *BUILT_ON_IT, "beside_gloo")
 tcp = start_for(WORKER, 3, "tcp", *COLLECTIVES)
 # Ranks share a GPU where there is only one.
 gpu = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "streams", device="cuda")
@@ -96,6 +96,16 @@ def test_futures_end_when_their_group_is_destroyed(two: Findings) -> None:
     for found in two["destroyed"]:
         for said in found.values():
             assert "ShutdownError" in said or "PeerLostError" in said, found
+
+
+def test_groups_beside_a_default_group_of_gloo(three: Findings) -> None:
+    for found in three["beside_gloo"]:
+        assert all(found.values()), found
+
+
+def test_accelerate_trains_as_with_gloo(two: Findings) -> None:
+    for found in two["accelerated"]:
+        assert all(found.values()), found
 
 
 def test_under_torchrun(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The backend "ring" of torch.distributed: `torch.distributed.init_process_group("ring")`.
 
-`process_group` has the collectives, `work` what they return, `membership` how ranks and groups come about.
+`process_group` has the collectives, `work` what they return, `membership` the ranks of a group, `job` the engine's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ringcore_torch.distributed.membership import Membership, join_job
+from ringcore_torch.distributed.membership import Membership
 from ringcore_torch.distributed.process_group import RingProcessGroup
 
 __all__ = ["RingProcessGroup", "create_process_group"]
@@ -23,10 +23,7 @@ def create_process_group(options: Any) -> RingProcessGroup:
         options: `torch.distributed.distributed_c10d._DistributedBackendOptions`.
     """
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    owns_engine = False
-    if not options.global_ranks_in_group:
-        owns_engine = join_job(options.store, options.group_rank, options.group_size, options.timeout)
-    membership = Membership(options.store, ranks, options.group_rank, owns_engine=owns_engine)
+    membership = Membership(options.store, ranks, options.group_rank, options.timeout)
     # The engine has one limit for all operations; a group that was given another one waits no longer than that.
     own_limit = options.timeout != dist.default_pg_timeout
     limit_s = options.timeout.total_seconds() if own_limit else math.inf

@@ -1,57 +1,46 @@
 """Which ranks a group of torch.distributed has, and how they become one of the engine's process sets.
 
-Numbers of process sets, and what the ranks of one host need to meet, are agreed through the store that
-torch.distributed gives each group.
+Numbers of process sets are agreed through the store that torch.distributed gives each group.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import itertools
-import os
-import secrets
-import socket
-from pathlib import Path
 from typing import Any
 
 import ringcore
 import torch.distributed as dist
-from ringcore import InvalidArgument, adapter
-from ringcore.adapter import (
-    Placement,
-    PlacementError,
-    ProcessSet,
-    Settings,
-    context,
-    find_placement,
-    global_process_set,
-)
-from torch._C._distributed_c10d import PrefixStore
+from ringcore import adapter
+from ringcore.adapter import ProcessSet, context, global_process_set
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from ringcore_torch.distributed import job
 
 
 class Membership:
-    """The ranks of one group.
+    """The ranks of one group; the engine is held for it until it leaves.
 
     Args:
         store: Of this group alone.
-        ranks: Of the job, in the order of the group.
+        ranks: Of torch.distributed, in the order of the group.
         rank: This process's index among them.
-        owns_engine: The engine was started for this group, and stops with it.
+        timeout: Of the group: see `job.join`.
+
+    Raises:
+        InvalidArgument: Not all of the ranks are in the engine's job.
+        BootstrapError: The ranks cannot reach each other.
     """
 
-    def __init__(self, store: Any, ranks: list[int], rank: int, *, owns_engine: bool) -> None:
-        self._store = _of_this_generation(store, len(ranks))
-        self._ranks = ranks
+    def __init__(self, store: Any, ranks: list[int], rank: int, timeout: datetime.timedelta) -> None:
+        self._ranks = job.join(store, ranks, rank, timeout)
+        self._store = job.of_this_generation(store, len(ranks))
         self.rank = rank
         self.size = len(ranks)
-        self._owns_engine = owns_engine
+        self._has_left = False
         self._pairs: dict[tuple[int, int], ProcessSet] = {}
         self._barriers = itertools.count()
-        self._is_world = ranks == list(range(ringcore.size()))
+        self._is_world = self._ranks == list(range(ringcore.size()))
         self.process_set = global_process_set if self._is_world else self._own_set()
 
     def job_rank(self, rank: int) -> int:
@@ -88,69 +77,17 @@ class Membership:
         return [rank for rank in range(self.size) if not self._store.check([f"{key}{rank}"])]
 
     def leave(self) -> None:
-        """Give up the process sets; stop the engine if it was started for this group."""
-        if self._owns_engine:
-            ringcore.shutdown()
-        elif ringcore.is_initialized():
+        """Give up the process sets, and the engine."""
+        if self._has_left:
+            return
+        self._has_left = True
+        if ringcore.is_initialized():
             for process_set in [*self._pairs.values(), *([] if self._is_world else [self.process_set])]:
                 with contextlib.suppress(ringcore.RingcoreError):  # operations are under way: it stays
                     context().runtime.remove_process_set(process_set.process_set_id or 0)
         self._pairs.clear()
-
-
-def _of_this_generation(store: Any, size: int) -> Any:
-    """A store may have keys of an earlier group of the same name: torchrun's outlives the groups."""
-    arrival = store.add("ringcore.arrivals", 1) - 1
-    return PrefixStore(f"ringcore.{arrival // size}", store)
+        job.leave()
 
 
 def _next_number() -> int:
     return int(dist.distributed_c10d._get_default_store().add("ringcore.process_sets", 1))
-
-
-def join_job(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> bool:
-    """Start the engine, unless that was done already.
-
-    Args:
-        store: Of the group of all ranks.
-        rank: This process's.
-        size: Of the group.
-        timeout: Of the group: operations end after it, unless `RINGCORE_TIMEOUT_S` says something else.
-
-    Returns:
-        Whether it was started here.
-
-    Raises:
-        InvalidArgument: The engine runs, and knows this process under another rank.
-        BootstrapError: The ranks cannot reach each other.
-    """
-    if ringcore.is_initialized():
-        if (ringcore.rank(), ringcore.size()) != (rank, size):
-            raise InvalidArgument(
-                f"ringcore was initialized as rank {ringcore.rank()} of {ringcore.size()}, but torch.distributed calls "
-                f"this process rank {rank} of {size}; start both from the same launcher"
-            )
-        return False
-    settings = Settings.from_environ(os.environ)
-    if "RINGCORE_TIMEOUT_S" not in os.environ and timeout != dist.default_pg_timeout:
-        settings = dataclasses.replace(settings, timeout_s=timeout.total_seconds())
-    ringcore.init(settings=settings, placement=_placement(store, rank, size))
-    return True
-
-
-def _placement(store: Any, rank: int, size: int) -> Placement:
-    """From the launcher, if it says the same; else from the store, for ranks of one host."""
-    with contextlib.suppress(PlacementError):
-        found = find_placement(os.environ)
-        if (found.rank, found.size) == (rank, size):
-            return found
-    store = _of_this_generation(PrefixStore("placement", store), size)
-    if rank == 0:
-        store.set("job", secrets.token_hex(16))
-    store.set(f"host.{rank}", f"{_BOOT_ID.read_text().strip()} {socket.gethostname()}")
-    hosts = [store.get(f"host.{other}") for other in range(size)]
-    host = hosts[rank]
-    return Placement(
-        rank=rank, size=size, local_rank=hosts[:rank].count(host), local_size=hosts.count(host),
-        cross_rank=None, cross_size=None, source="torch.distributed", job_id=store.get("job").decode(),
-    )  # fmt: skip
