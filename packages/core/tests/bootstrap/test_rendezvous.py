@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,9 @@ from typing import Any
 
 import pytest
 from ringcore._errors import BootstrapError
+from ringcore.bootstrap import rendezvous
 from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate, receive_exactly
+from ringcore.bootstrap.contacts import HEADER, RANK, SERVER, headers
 from ringcore.bootstrap.interfaces import towards
 from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.meeting import meet
@@ -128,27 +129,57 @@ def test_a_missing_rank_is_named(server: RendezvousServer) -> None:
     assert "RINGCORE_START_TIMEOUT_S" in answer
 
 
-def post_raw(server: RendezvousServer, data: bytes) -> socket.socket:
+def enter(server: RendezvousServer) -> tuple[socket.socket, bytes]:
     connection = dial(server.address, time.monotonic() + LIMIT_S)
-    authenticate(connection, KEY, Hello(RENDEZVOUS, 0, 0, 0), time.monotonic() + LIMIT_S)
-    connection.sendall(data)
+    secret = authenticate(connection, KEY, Hello(RENDEZVOUS, 0, 0, 0), time.monotonic() + LIMIT_S)
     connection.settimeout(LIMIT_S)
+    return connection, secret
+
+
+def post_raw(server: RendezvousServer, data: bytes) -> socket.socket:
+    connection, secret = enter(server)
+    connection.sendall(headers(data, RANK, [secret])[0] + data)
     return connection
+
+
+def answer_to(connection: socket.socket) -> dict[str, Any]:
+    length, _ = HEADER.unpack(receive_exactly(connection, HEADER.size, time.monotonic() + LIMIT_S))
+    answer: dict[str, Any] = json.loads(receive_exactly(connection, length, time.monotonic() + LIMIT_S))
+    return answer
 
 
 def changed(**fields: Any) -> bytes:
     return json.dumps({**contact(1), **fields}).encode()
 
 
-def framed(data: bytes) -> bytes:
-    return struct.pack("<I", len(data)) + data
-
-
 def test_what_is_no_contact_at_all_is_dropped(server: RendezvousServer) -> None:
-    oversized = post_raw(server, struct.pack("<I", 0xFFFFFFFF) + b"x" * 70_000)
+    oversized, _ = enter(server)
+    oversized.sendall(HEADER.pack(0xFFFFFFFF, bytes(32)) + b"x" * 70_000)
     with oversized, contextlib.suppress(ConnectionResetError):
         assert oversized.recv(4096) == b""
     assert [answer[0] for answer in post(server, contact(0), contact(1))] == [1, 1]
+
+
+def test_a_contact_that_was_changed_on_its_way_is_refused(server: RendezvousServer) -> None:
+    data = json.dumps(contact(0)).encode()
+    changed_data = data.replace(b'"start_timeout_s"', b'"Start_timeout_s"')
+    connection, secret = enter(server)
+    with connection:
+        connection.sendall(headers(data, RANK, [secret])[0] + changed_data)
+        assert "was changed on its way" in answer_to(connection)["error"]
+    connection, secret = enter(server)
+    with connection:  # what the server itself has sealed fits nobody else
+        connection.sendall(headers(data, SERVER, [secret])[0] + data)
+        assert "was changed on its way" in answer_to(connection)["error"]
+    assert server.posted() == []
+
+
+def test_an_answer_that_was_changed_on_its_way_is_an_error(
+    server: RendezvousServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "SERVER", b"somebody else")
+    for said in post(server, contact(0), contact(1)):
+        assert "was changed on its way: something between the two hosts" in said
 
 
 @pytest.mark.parametrize(
@@ -179,9 +210,8 @@ def test_a_contact_that_cannot_be_read_is_that_ranks_trouble_alone(
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(post, server, contact(0))
         eventually(lambda: server.posted() == [0], "rank 0 has posted")
-        with post_raw(server, framed(data)) as connection:
-            (length,) = struct.unpack("<I", receive_exactly(connection, 4, time.monotonic() + LIMIT_S))
-            answer = json.loads(receive_exactly(connection, length, time.monotonic() + LIMIT_S))
+        with post_raw(server, data) as connection:
+            answer = answer_to(connection)
         assert said in answer["error"]
         assert server.posted() == [0]
         assert [answer[0] for answer in [*post(server, contact(1)), *first.result()]] == [1, 1]
@@ -198,7 +228,7 @@ def test_a_rank_that_does_not_read_its_answer_holds_up_nobody() -> None:
     with RendezvousServer(size, KEY) as server, contextlib.ExitStack() as stack:
         contacts = [{**contact(rank, size), "addresses": ["x" * 1000] * 60} for rank in range(size)]
         for deaf in range(6):
-            connection = post_raw(server, framed(json.dumps(contacts[deaf]).encode()))
+            connection = post_raw(server, json.dumps(contacts[deaf]).encode())
             stack.enter_context(connection)
         eventually(lambda: server.posted() == list(range(6)), "the deaf have posted")
         assert [answer[0] for answer in post(server, *contacts[6:])] == [1] * (size - 6)
@@ -206,7 +236,7 @@ def test_a_rank_that_does_not_read_its_answer_holds_up_nobody() -> None:
 
 
 def test_a_rank_that_dies_while_it_waits_may_come_again(server: RendezvousServer) -> None:
-    with post_raw(server, framed(json.dumps(contact(0)).encode())):
+    with post_raw(server, json.dumps(contact(0)).encode()):
         eventually(lambda: server.posted() == [0], "rank 0 has posted")
     eventually(lambda: server.posted() == [], "the server has noticed")
     answers = post(server, contact(0), contact(1))

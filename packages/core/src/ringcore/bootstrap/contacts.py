@@ -1,4 +1,7 @@
-"""What a rank tells about itself when the ranks meet, and how it is sent: a length (4 bytes, little-endian) and JSON.
+"""What a rank tells about itself when the ranks meet, and how it is sent: length (4 bytes, little-endian), seal, JSON.
+
+A seal is an HMAC under the secret of the connection, over who sends and what: nobody on the way can change a contact or
+the table of all of them, and what was recorded fits no other connection. Each side sends one message.
 
 It comes from a process that knows the job's key. Even so its size, depth and types are checked, so that one broken rank
 is refused and does not break the others.
@@ -6,14 +9,17 @@ is refused and does not break the others.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ringcore._errors import BootstrapError
 
-LENGTH = struct.Struct("<I")
+HEADER = struct.Struct("<I32s")
+RANK, SERVER = b"rank", b"server"
 MAX_CONTACT_BYTES = 64 * 1024
 _MAX_COUNT = 1 << 31
 _MAX_SECONDS = 1e9
@@ -23,10 +29,26 @@ class ContactError(BootstrapError):
     """What a rank said of itself cannot be understood."""
 
 
-def frame(message: Mapping[str, Any]) -> bytes:
-    """A message with its length."""
-    data = json.dumps(message).encode()
-    return LENGTH.pack(len(data)) + data
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message without its header."""
+    return json.dumps(message).encode()
+
+
+def headers(data: bytes, sender: bytes, secrets: Iterable[bytes]) -> list[bytes]:
+    """What goes before a message on each of several connections.
+
+    Args:
+        data: The message.
+        sender: `RANK` or `SERVER`.
+        secrets: One of each connection.
+    """
+    digest = hashlib.sha256(data).digest()
+    return [HEADER.pack(len(data), hmac.digest(secret, sender + digest, "sha256")) for secret in secrets]
+
+
+def is_genuine(header: bytes, data: bytes, sender: bytes, secret: bytes) -> bool:
+    """Whether a message is what its sender said on this connection."""
+    return hmac.compare_digest(header, headers(data, sender, [secret])[0])
 
 
 def _is_count(value: Any) -> bool:

@@ -19,7 +19,7 @@ from ringcore.bootstrap.auth import (
     send_all,
     until_let_in,
 )
-from ringcore.bootstrap.contacts import LENGTH, MAX_CONTACT_BYTES, frame
+from ringcore.bootstrap.contacts import HEADER, MAX_CONTACT_BYTES, RANK, SERVER, encode, headers, is_genuine
 from ringcore.bootstrap.sockets import RanksMissingError, dial, peer_uid
 
 
@@ -41,27 +41,34 @@ def meet(
         RanksMissingError: The server cannot be reached, or not all ranks came to it.
         BootstrapError: It does not know the key, or says that the job cannot start.
     """
-    posted = frame(contact)
+    posted = encode(contact)
     if len(posted) > MAX_CONTACT_BYTES:
         raise BootstrapError(
             f"what rank {contact['rank']} has to tell the others has {len(posted)} bytes, but {MAX_CONTACT_BYTES} are "
             "allowed; choose some of its addresses with --network (RINGCORE_NETWORK)"
         )
-    connection, key = until_let_in(lambda: _enter(address, key, contact["rank"], deadline), deadline)
+    connection, secret, key = until_let_in(lambda: _enter(address, key, contact["rank"], deadline), deadline)
     with connection:
-        send_all(connection, posted, deadline)
+        send_all(connection, headers(posted, RANK, [secret])[0] + posted, deadline)
         # The server itself says which ranks are missing, a little after this rank's patience ends.
         patience = deadline + 2.0
-        (length,) = LENGTH.unpack(receive_exactly(connection, LENGTH.size, patience))
-        answer: dict[str, Any] = json.loads(receive_exactly(connection, length, patience))
+        header = receive_exactly(connection, HEADER.size, patience)
+        length, _ = HEADER.unpack(header)
+        data = receive_exactly(connection, length, patience)
+    if not is_genuine(header, data, SERVER, secret):
+        raise BootstrapError(
+            f"what the rendezvous at {address} answered was changed on its way: something between the two hosts "
+            "changes what they send"
+        )
+    answer: dict[str, Any] = json.loads(data)
     if "error" in answer:
         kind = RanksMissingError if "missing" in answer else BootstrapError
         raise kind(f"the job cannot start: {answer['error']}")
     return int(answer["epoch"]), key, list(answer["contacts"])
 
 
-def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple[socket.socket, bytes]:
-    """A connection to the server that is authenticated, and the key that this took."""
+def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple[socket.socket, bytes, bytes]:
+    """A connection to the server that is authenticated, its secret, and the key that this took."""
     connection = dial(address, deadline)
     try:
         if connection.family == socket.AF_UNIX:
@@ -70,11 +77,11 @@ def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple
             key = _take_key(connection, deadline)
         if key is None:
             raise BootstrapError(f"no key for the rendezvous at {address}; set RINGCORE_KEY_FILE")
-        authenticate(connection, key, Hello(RENDEZVOUS, 0, rank, 0), deadline)
+        secret = authenticate(connection, key, Hello(RENDEZVOUS, 0, rank, 0), deadline)
     except BaseException:
         connection.close()
         raise
-    return connection, key
+    return connection, secret, key
 
 
 def _take_key(connection: socket.socket, deadline: float) -> bytes:

@@ -19,7 +19,17 @@ from typing import Any
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import MAX_PENDING, Acceptor
 from ringcore.bootstrap.auth import KEY_BYTES, RENDEZVOUS, Hello
-from ringcore.bootstrap.contacts import LENGTH, MAX_CONTACT_BYTES, ContactError, frame, parse_contact
+from ringcore.bootstrap.contacts import (
+    HEADER,
+    MAX_CONTACT_BYTES,
+    RANK,
+    SERVER,
+    ContactError,
+    encode,
+    headers,
+    is_genuine,
+    parse_contact,
+)
 from ringcore.bootstrap.sockets import format_address, listen_tcp, listen_unix, reserve_descriptors
 
 # A server that stops lets those read who have an answer coming.
@@ -31,8 +41,10 @@ class _Guest:
     """A process that has proved the key: it sends its contact, waits for the others, and takes the answer."""
 
     connection: socket.socket
+    secret: bytes
     received: bytearray = field(default_factory=bytearray)
     rank: int | None = None
+    unsent_header: bytes = b""
     unsent: memoryview = field(default_factory=lambda: memoryview(b""))
 
 
@@ -152,11 +164,11 @@ class RendezvousServer:
 
     # What guests send.
 
-    def _accepted(self, connection: socket.socket, hello: Hello, _secret: bytes) -> None:
+    def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         if hello.purpose != RENDEZVOUS:
             connection.close()
             return
-        guest = _Guest(connection)
+        guest = _Guest(connection, secret)
         self._guests.add(guest)
         self._selector.register(connection, selectors.EVENT_READ, guest)
 
@@ -169,18 +181,21 @@ class RendezvousServer:
             data = b""
         guest.received += data
         received = guest.received
-        if len(received) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(received)
+        if len(received) >= HEADER.size:
+            length, _ = HEADER.unpack_from(received)
             if length > MAX_CONTACT_BYTES:  # No rank sends it.
                 self._drop(guest)
                 return
-            if len(received) >= LENGTH.size + length:
-                self._take(guest, bytes(received[LENGTH.size :]))
+            if len(received) >= HEADER.size + length:
+                self._take(guest, bytes(received[: HEADER.size]), bytes(received[HEADER.size :]))
                 return
         if not data:
             self._drop(guest)
 
-    def _take(self, guest: _Guest, data: bytes) -> None:
+    def _take(self, guest: _Guest, header: bytes, data: bytes) -> None:
+        if not is_genuine(header, data, RANK, guest.secret):
+            self._refuse(guest, "what this rank sent to the rendezvous was changed on its way")
+            return
         try:
             contact = parse_contact(data)
         except ContactError as error:
@@ -290,16 +305,20 @@ class RendezvousServer:
         self._answer(waiting, message)
 
     def _answer(self, guests: list[_Guest], message: dict[str, Any]) -> None:
-        data = memoryview(frame(message))
+        data = encode(message)
         self._answering.update(guests)  # Before the first has it all: then none is missing.
-        for guest in guests:
-            guest.unsent = data
+        own = headers(data, SERVER, [guest.secret for guest in guests])
+        for guest, header in zip(guests, own, strict=True):
+            guest.unsent_header, guest.unsent = header, memoryview(data)
             self._selector.modify(guest.connection, selectors.EVENT_WRITE, guest)
             self._send(guest)
 
     def _send(self, guest: _Guest) -> None:
         try:
-            guest.unsent = guest.unsent[guest.connection.send(guest.unsent) :]
+            if guest.unsent_header:
+                guest.unsent_header = guest.unsent_header[guest.connection.send(guest.unsent_header) :]
+            if not guest.unsent_header:
+                guest.unsent = guest.unsent[guest.connection.send(guest.unsent) :]
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
