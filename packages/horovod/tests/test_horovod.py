@@ -116,6 +116,29 @@ def test_a_function_is_run_on_several_ranks(tmp_path: Path) -> None:
     assert python(code, PYTHONPATH=str(tmp_path)).stdout.endswith("[6, 6]\n")
     refused = python("import horovod; horovod.run(print, np=2, min_np=1)")
     assert "ValueError: run(min_np=...): elastic jobs are not supported" in refused.stderr
+    failed = python("import horovod, os; horovod.run(os.listdir, ('/nowhere',), np=2, min_np=2, hosts='localhost:2')")
+    assert "Horovod detected that one or more processes exited with non-zero status: rank" in failed.stderr
+
+
+def test_the_launcher_of_scripts_that_start_jobs_themselves() -> None:
+    code = (
+        "import sys\n"
+        "from horovod.runner import _HorovodArgs\n"
+        "from horovod.runner.launch import _run\n"
+        "from horovod.runner.common.util.env import get_env_rank_and_size\n"
+        "args = _HorovodArgs()\n"
+        "args.num_proc = args.min_num_proc = 3\n"
+        "args.hosts, args.nics, args.verbose = 'localhost:2,127.0.0.1:2', ['lo'], 2\n"
+        "args.run_func = get_env_rank_and_size\n"
+        "assert _run(args) == [(0, 3), (1, 3), (2, 3)]\n"
+        "args.run_func, args.command = None, [sys.executable, '-V']\n"
+        "assert _run(args) is None\n"
+        "args.command = ['false']\n"
+        "_run(args)\n"
+    )
+    done = python(code)
+    assert done.stdout.count("Python 3") == 3, done.stdout + done.stderr
+    assert "RuntimeError: Horovod detected that one or more processes exited with non-zero status" in done.stderr
 
 
 def test_elastic_states_work_with_a_fixed_number_of_ranks(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What launcher and ranks share."""
+"""What the launcher and the ranks share."""

@@ -1,1 +1,1 @@
-"""Helpers of the launcher and of ranks."""
+"""What the launcher and the ranks share."""
