@@ -60,6 +60,7 @@ def _same_rows() -> dict[str, Function]:
         "allreduce sum": lambda x: ring.allreduce(x, op=ring.Sum, **factors),
         "grouped_allreduce": lambda x: _flat(ring.grouped_allreduce([x, x[:2] * x[1:]], op=ring.Sum, **factors)),
         **{f"broadcast {root}": lambda x, root=root: ring.broadcast(x, root) for root in range(size)},
+        "broadcast of complex numbers": lambda x: torch.view_as_real(ring.broadcast(torch.polar(x, x**2), 0)),
         "alltoall": lambda x: ring.alltoall(x, [1] + [0] * (size - 2) + [2])[0],
         "alltoall evenly": lambda x: ring.alltoall(torch.cat([x, 2 * x])[: 2 * size]),
         "reducescatter average": lambda x: ring.reducescatter(torch.cat([x, x[:1]]), **factors),

@@ -60,6 +60,9 @@ def test_mistakes_are_explained_and_training_goes_on(results: Findings) -> None:
         assert "backward_passes_per_step = 1" in found["twice"]
         assert "call optimizer.synchronize() before clipping" in found["clipped"]
         assert "float32" in found["complex"]
+        for name in ("waves SUM", "waves ADASUM"):
+            assert "'waves' is a parameter of torch.complex64" in found[name]
+            assert "make torch.view_as_real(parameter) the parameter" in found[name]
         assert "meta" in found["device"]
         assert "a tensor of PyTorch is needed, not list" in found["list"]
         assert "a tensor of PyTorch is needed, not str" in found["text"]

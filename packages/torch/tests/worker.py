@@ -462,6 +462,11 @@ def mistakes() -> dict[str, Any]:
     optimizer.zero_grad()
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
+    waves = [("waves", torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64)))]
+    for op in (ring.Sum, ring.Adasum):
+        found[f"waves {op.name}"] = refusal(
+            lambda op=op: ring.DistributedOptimizer(torch.optim.SGD([waves[0][1]], lr=1.0), waves, op=op)
+        )
     found["complex"] = refusal(lambda: ring.allreduce(torch.ones(3, dtype=torch.complex64), name="complex"))
     found["device"] = refusal(lambda: ring.allreduce(torch.ones(3, device="meta"), name="meta"))
     found["list"] = refusal(lambda: ring.allreduce([1.0], name="list"))

@@ -35,7 +35,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, linear_map: LinearMap, _: torch.Tensor | None, *tensors: torch.Tensor) -> Any:
-        anchor = tensors[0].new_empty(0)
+        anchor = tensors[0].new_empty(0, dtype=torch.float32)  # what is reduced may be integers
         ctx.linear_map = linear_map
         ctx.save_for_backward(anchor)
         return *linear_map.run(tensors), anchor

@@ -59,8 +59,12 @@ class Allgather:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `LinearMap`."""
-        handle = plain.grouped_allgather_async(tensors, name=self._name, process_set=self._process_set)
-        results = handle.synchronize()
+        if len(tensors) == 1:
+            handle = plain.allgather_async(tensors[0], name=self._name, process_set=self._process_set)
+            results = [handle.synchronize()]
+        else:
+            handle = plain.grouped_allgather_async(tensors, name=self._name, process_set=self._process_set)
+            results = handle.synchronize()
         self._rows = [handle.rows(i) for i in range(len(tensors))]
         self._shapes = [tensor.shape for tensor in tensors]
         return results if self._factor == 1.0 else [result * self._factor for result in results]
@@ -125,9 +129,11 @@ class _SumAtRoot:
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `LinearMap`."""
         (tensor,) = tensors
-        total = plain.allreduce(tensor, op=Sum, name=self._name, process_set=self._process_set)
-        is_root = self._process_set.ranks[self._process_set.rank()] == self._root_rank
-        return [total if is_root else total.zero_()]
+        numbers = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        total = plain.allreduce(numbers, op=Sum, name=self._name, process_set=self._process_set)
+        if self._process_set.ranks[self._process_set.rank()] != self._root_rank:
+            total.zero_()
+        return [torch.view_as_complex(total) if tensor.is_complex() else total]
 
     def transposed(self) -> LinearMap:
         """See `LinearMap`."""
@@ -161,29 +167,21 @@ class Alltoall:
 class Reducescatter:
     """This rank's share of the rows of a reduction."""
 
-    def __init__(
-        self,
-        name: str,
-        op: ReduceOp,
-        *,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> None:
-        self._name, self._op, self._process_set = name, op, process_set
-        self._prescale_factor, self._postscale_factor = prescale_factor, postscale_factor
+    def __init__(self, name: str, op: ReduceOp, **options: Any) -> None:
+        self._name, self._options = name, {"op": op, **options}
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `LinearMap`."""
-        return plain.grouped_reducescatter(
-            tensors, op=self._op, name=self._name, prescale_factor=self._prescale_factor,
-            postscale_factor=self._postscale_factor, process_set=self._process_set,
-        )  # fmt: skip
+        if len(tensors) == 1:
+            return [plain.reducescatter(tensors[0], name=self._name, **self._options)]
+        return plain.grouped_reducescatter(tensors, name=self._name, **self._options)
 
     def transposed(self) -> LinearMap:
         """See `LinearMap`."""
-        _check_differentiable("reducescatter", self._name, self._op)
-        factor = self._prescale_factor * self._postscale_factor
-        if self._op is Average:
-            factor /= self._process_set.size()
-        return Allgather(f"{self._name}.gradient", self._process_set, factor)
+        op: ReduceOp = self._options["op"]
+        _check_differentiable("reducescatter", self._name, op)
+        process_set = self._options.get("process_set", global_process_set)
+        factor = self._options.get("prescale_factor", 1.0) * self._options.get("postscale_factor", 1.0)
+        return Allgather(
+            f"{self._name}.gradient", process_set, factor / process_set.size() if op is Average else factor
+        )

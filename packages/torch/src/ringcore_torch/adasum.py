@@ -11,6 +11,7 @@ from ringcore import Adasum, InvalidArgument
 from ringcore.adapter import ProcessSet, name_or_next
 
 from ringcore_torch._operations import grouped_allreduce_async
+from ringcore_torch.buckets import check_dtypes
 from ringcore_torch.compression import Compressor
 from ringcore_torch.wrapping import with_methods
 
@@ -65,6 +66,7 @@ def wrap(
     compression: type[Compressor],
 ) -> Any:
     """The optimizer as an instance of a subclass of its own class."""
+    check_dtypes(named)
     wrapped = with_methods(optimizer, AdasumOptimizer)
     wrapped._named = named
     wrapped._prefix = name_or_next(None, "AdasumOptimizer", process_set)

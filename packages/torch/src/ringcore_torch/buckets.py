@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from ringcore import InvalidArgument, adapter
 
-from ringcore_torch._bridge import as_buffer
+from ringcore_torch._bridge import CODES, as_buffer
 from ringcore_torch.compression import Compressor
 
 # How gradients are sent together, see `DistributedOptimizer`.
@@ -295,6 +295,23 @@ class PackedBucket(Bucket):
     def result(self, index: int) -> torch.Tensor:  # noqa: D102
         grad: torch.Tensor = self._grads[index]
         return grad
+
+
+def check_dtypes(named: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Refuse parameters whose gradients cannot be reduced.
+
+    Raises:
+        InvalidArgument: A complex parameter, or one of another dtype that the engine does not know.
+    """
+    for name, parameter in named:
+        if parameter.is_complex():
+            raise InvalidArgument(
+                f"'{name}' is a parameter of {parameter.dtype}, and ringcore reduces real numbers; make "
+                "torch.view_as_real(parameter) the parameter, and torch.view_as_complex(parameter) of it where it is "
+                "used"
+            )
+        if parameter.dtype not in CODES:
+            raise InvalidArgument(f"'{name}' is a parameter of {parameter.dtype}, of which there is no average")
 
 
 def make_buckets(

@@ -17,7 +17,7 @@ from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ringcore_torch._operations import allreduce_
-from ringcore_torch.buckets import Bucket, Groups, PackedBucket, make_buckets
+from ringcore_torch.buckets import Bucket, Groups, PackedBucket, check_dtypes, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
 
@@ -46,6 +46,7 @@ class GradientReducer:
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
     ) -> None:  # fmt: skip
+        check_dtypes(named)
         self.passes_per_step = passes_per_step
         self.should_synchronize = True
         self.collects = True
