@@ -117,6 +117,9 @@ bool Engine::progress_eager() {
   for (std::size_t m = 0; m < set.peers.size(); ++m) {
     if (set.peers[m] == nullptr) continue;
     ++set.peers[m]->received_records;
+    if (!set.signatures.use(static_cast<int>(m), done->signature)) {
+      set.signatures.describe(static_cast<int>(m), done->signature, set.signatures.find(done->signature));
+    }
     set.peers[m]->last_heard = last_tend_;
     set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
   }
@@ -137,7 +140,7 @@ void Engine::leave_eager() {
   entry.signature = operation->signature;
   entry.name_hash = operation->name_hash;
   entry.rows = operation->descriptor.shape.rows();
-  entry.descriptor = set.negotiation.find(operation->signature);
+  entry.descriptor = set.signatures.find(operation->signature);
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
 }

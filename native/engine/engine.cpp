@@ -10,11 +10,6 @@
 namespace ringcore::engine {
 namespace {
 
-// A set that all ranks add has a number that all of them count; above are those that only members add, see
-// `add_process_set`.
-constexpr ProcessSetId kLastCounted = (1U << kProcessSetBits) / 2 - 1;
-constexpr ProcessSetId kMaxAgreed = (1U << kProcessSetBits) - 1 - kLastCounted;
-
 // Floats may be multiplied by anything, integers by what is whole: the product wraps like their sum.
 void check_factor(const Descriptor& descriptor, const std::string& which, double factor) {
   constexpr double kLargestExact = 0x1p53;
@@ -353,24 +348,13 @@ bool Engine::busy() const {
 
 ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
   const auto own = std::find(members.begin(), members.end(), rank_);
-  if (agreed && *agreed > kMaxAgreed) {
-    throw Error(ErrorKind::kResource,
-                "rank " + std::to_string(rank_) + " cannot add process set " + std::to_string(*agreed) +
-                    " of those that only their members add: a job can have " + std::to_string(kMaxAgreed) +
-                    ". Remedy: keep process sets instead of adding them again and again, or let all ranks add them.");
+  if (agreed && own == members.end()) {
+    throw Error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank_) + " is no member of process set " +
+                                                 std::to_string(*agreed) +
+                                                 " of those that only their members add. Remedy: call this on members "
+                                                 "only.");
   }
-  if (agreed && (*agreed == 0 || own == members.end() || !agreed_.insert(kLastCounted + *agreed).second)) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "rank " + std::to_string(rank_) + " cannot add process set " + std::to_string(*agreed) +
-                    " of those that only their members add. Remedy: count them from 1, use a number once, and call "
-                    "this on members only.");
-  }
-  if (!agreed && next_set_ > kLastCounted) {
-    throw Error(ErrorKind::kResource, "this job has had " + std::to_string(kLastCounted) +
-                                          " process sets, and there can be no more. Remedy: keep process sets instead "
-                                          "of adding them again and again.");
-  }
-  const ProcessSetId id = agreed ? kLastCounted + *agreed : next_set_++;
+  const ProcessSetId id = agreed ? set_numbers_.take_agreed(*agreed) : set_numbers_.take();
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
   const int self = static_cast<int>(own - members.begin());
   plan::Topology topology;
@@ -412,7 +396,7 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
 
 void Engine::remove_process_set(ProcessSetId id) {
   const auto found = sets_.find(id);
-  if (found == sets_.end()) return;
+  if (found == sets_.end()) return set_numbers_.free(id);
   if (eager_.operation != nullptr) leave_eager();
   if (id == kWorld || !found->second->operations.empty() || found->second->join != nullptr ||
       !found->second->execution.idle()) {
@@ -421,6 +405,7 @@ void Engine::remove_process_set(ProcessSetId id) {
                     (id == kWorld ? " is the world and stays" : " has operations that are not done"));
   }
   sets_.erase(found);
+  set_numbers_.free(id);
 }
 
 bool Engine::take_stack_request() { return std::exchange(stack_requested_, false); }

@@ -14,7 +14,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "engine/negotiation.hpp"
 #include "engine/record.hpp"
 #include "engine/request.hpp"
+#include "engine/set_numbers.hpp"
 #include "engine/timeline.hpp"
 #include "transport/link.hpp"
 #include "transport/segment.hpp"
@@ -82,8 +82,8 @@ class Engine {
   void tend(bool idle);
   Nanoseconds tend_interval() const;
 
-  // Members in ascending order. Either every rank of the job adds the set, in the same order as its other ones; or only
-  // its members do, in any order, under a number that they have agreed on: from 1, and never used before.
+  // Members in ascending order. Either every rank of the job adds the set, in the same order as it adds and removes other
+  // ones; or only its members do, in any order, under a number that they have agreed on: from 1, and never used before.
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 
@@ -175,8 +175,7 @@ class Engine {
   Timeline timeline_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank, null at self
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> sets_;
-  ProcessSetId next_set_ = kWorld;
-  std::unordered_set<ProcessSetId> agreed_;  // the ids of all that were ever added under an agreed number
+  SetNumbers set_numbers_;
   std::shared_ptr<const Error> failure_;
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;

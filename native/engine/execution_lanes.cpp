@@ -4,6 +4,7 @@
 
 #include "engine/device_queue.hpp"
 #include "engine/execution_task.hpp"
+#include "engine/set_numbers.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -34,8 +35,8 @@ void Execution::schedule(std::unique_ptr<Task> task) {
   if (in_order) task->priority = 0;
   // Never 0; different for the runs of different process sets that may be under way at the same time.
   constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
-  task->id =
-      static_cast<std::uint32_t>(id_) << (32 - kProcessSetBits) | static_cast<std::uint32_t>(next_run_++ % kRuns + 1);
+  task->id = static_cast<std::uint32_t>(slot_of(id_)) << (32 - kProcessSetBits) |
+             static_cast<std::uint32_t>(next_run_++ % kRuns + 1);
   std::deque<std::unique_ptr<Task>>& tasks = lanes_[task->lane].tasks;
   const auto less_urgent = std::upper_bound(tasks.begin(), tasks.end(), task,
                                             [](const auto& a, const auto& b) { return a->priority > b->priority; });

@@ -6,6 +6,7 @@
 
 #include "base/reduce.hpp"
 #include "engine/execution_task.hpp"
+#include "engine/set_numbers.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -254,7 +255,7 @@ void Execution::run_plan(Task& task, const plan::Plan& plan, plan::Operands oper
   task.scratch = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
   operands.scratch = task.scratch.data();
   task.run = std::make_unique<plan::PlanRun>(plan, self_, std::move(operands), links_, task.lane, task.id,
-                                             static_cast<int>(id_));
+                                             static_cast<int>(slot_of(id_)));
 }
 
 void Execution::finish(Task& task) {

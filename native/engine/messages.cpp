@@ -38,12 +38,13 @@ std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
 
 // Whether the members do not know such an operation from this rank yet: its record has the descriptor then.
 bool Engine::introduce(ProcessSet& set, const Operation& operation) {
-  if (set.negotiation.find(operation.signature) == nullptr) {
-    // Not a copy: the parts of a group belong to the operation, and this stays.
-    set.negotiation.learn(std::make_shared<const Descriptor>(decode_descriptor(encode(operation.descriptor))),
-                          operation.signature);
-  }
-  return set.announced.insert(operation.signature).second;
+  if (set.signatures.use(set.self, operation.signature)) return false;
+  std::shared_ptr<const Descriptor> described = set.signatures.find(operation.signature);
+  // Not a copy: the parts of a group belong to the operation, and this stays.
+  if (described == nullptr)
+    described = std::make_shared<const Descriptor>(decode_descriptor(encode(operation.descriptor)));
+  set.signatures.describe(set.self, operation.signature, std::move(described));
+  return true;
 }
 
 // Appends the operation to this rank's log, here and at every member.
@@ -57,7 +58,7 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
     descriptor = encode(operation.descriptor);
   }
   // The full shape of an allgather differs from call to call although its signature does not.
-  entry.descriptor = set.negotiation.find(header.signature);
+  entry.descriptor = set.signatures.find(header.signature);
   std::span<const std::byte> payload;
   if ((header.flags & kEager) != 0) payload = {operation.input, eager_bytes(operation.descriptor, set.self)};
   if (descriptor.empty() && operation.splits.empty() && payload.empty()) {
@@ -237,7 +238,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
   const auto found = sets_.find(header.process_set);
   if (found == sets_.end()) {
-    if (header.process_set < next_set_ || agreed_.contains(header.process_set)) return;  // removed here already
+    if (!set_numbers_.is_to_come(header.process_set)) return;  // removed here already
     early_bytes_ += header.bytes;
     if (early_bytes_ > kMaxEarlyBytes) {
       throw Error(ErrorKind::kProtocol,
@@ -271,11 +272,11 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
       if (descriptor->signature() != header.signature || descriptor->name_hash() != header.name_hash) {
         throw Error(ErrorKind::kProtocol, "announced '" + descriptor->name + "' under a wrong signature");
       }
-      set.negotiation.learn(descriptor, header.signature);
+      set.signatures.describe(member, header.signature, descriptor);
+    } else if (!set.signatures.use(member, header.signature)) {
+      throw Error(ErrorKind::kProtocol, "announced an operation that it never described, or not lately");
     }
-    entry.descriptor = set.negotiation.find(header.signature);
-    if (entry.descriptor == nullptr)
-      throw Error(ErrorKind::kProtocol, "announced an operation that it never described");
+    entry.descriptor = set.signatures.find(header.signature);
     if (entry.descriptor->is_group() && entry.descriptor->has_free_rows() &&
         entry.splits.size() != entry.descriptor->parts.size()) {
       throw Error(ErrorKind::kProtocol, "announced a group without its rows");

@@ -144,20 +144,6 @@ void Negotiation::let_go(const std::vector<Contribution>& contributions) {
   for (const Contribution& contribution : contributions) held_bytes_ -= contribution.payload.size();
 }
 
-void Negotiation::learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature) {
-  known_.try_emplace(signature, descriptor);
-}
-
-std::shared_ptr<const Descriptor> Negotiation::find(std::uint64_t signature) const {
-  if (last_found_ == nullptr || last_signature_ != signature) {
-    const auto found = known_.find(signature);
-    if (found == known_.end()) return nullptr;
-    last_signature_ = signature;
-    last_found_ = found->second;
-  }
-  return last_found_;
-}
-
 bool Negotiation::quiet() const {
   if (!pending_.empty() || joined_count_ > 0) return false;
   return std::all_of(logs_.begin(), logs_.end(),

@@ -17,7 +17,6 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "engine/record.hpp"
@@ -87,10 +86,6 @@ class Negotiation {
 
   // Decides every round that is complete, in order.
   void decide(std::vector<Decision>& decisions);
-
-  // Descriptors by signature: what a member announced once it may name by its hash from then on.
-  void learn(const std::shared_ptr<const Descriptor>& descriptor, std::uint64_t signature);
-  std::shared_ptr<const Descriptor> find(std::uint64_t signature) const;
 
   // True when all logs have the same length and nothing is pending: the next entries may take the short cut of
   // `skip_round`, which stands for a round that consists of the same operation on every rank.
@@ -167,10 +162,6 @@ class Negotiation {
   // More than one instance of a name exists only after a failure that not all members have met yet.
   std::unordered_map<std::uint64_t, std::deque<Pending>> pending_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> touched_;  // (order, name hash) announced in this round
-  std::unordered_map<std::uint64_t, std::shared_ptr<const Descriptor>> known_;
-  // What was looked for last: ranks announce the same one after the other.
-  mutable std::uint64_t last_signature_ = 0;
-  mutable std::shared_ptr<const Descriptor> last_found_;
 };
 
 }  // namespace ringcore::engine

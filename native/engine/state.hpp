@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "engine/signatures.hpp"
 
 namespace ringcore::engine {
 
@@ -44,14 +44,18 @@ struct Engine::Peer {
 
 struct Engine::ProcessSet {
   ProcessSet(ProcessSetId id, std::vector<Rank> ranks, int self, Execution execution)
-      : id(id), self(self), negotiation(std::move(ranks), self), execution(std::move(execution)) {}
+      : id(id),
+        self(self),
+        signatures(ranks.size()),
+        negotiation(std::move(ranks), self),
+        execution(std::move(execution)) {}
   ProcessSetId id;
   int self;  // index among the members
+  Signatures signatures;
   Negotiation negotiation;
   Execution execution;
   std::vector<Peer*> peers;  // by member, null at self
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
-  std::unordered_set<std::uint64_t> announced;  // signatures whose descriptors all members have from us
   std::shared_ptr<Operation> join;
   bool all_joined = false;  // `join` ends with what was released before
   bool undecided = false;  // entries were appended since the last decision

@@ -160,3 +160,25 @@ def test_unnamed_operations_of_a_process_set_do_not_count_for_the_world(tmp_path
     members, others = [2.0, 2.0] * 3 + [3.0, 3.0], [3.0, 3.0]
     env = {"RINGCORE_TIMEOUT_S": "10"}
     assert ranks.run(operations_without_a_name, 3, tmp_path, env=env) == [members, members, others]
+
+
+def process_sets_that_come_and_go() -> dict:
+    from ringcore.job.state import context
+
+    ringcore.init()
+    size = ringcore.size()
+    wrong = []
+    for turn in range(40):
+        # The members of one number differ, and so do the unnamed operations that they have counted.
+        process_set = ringcore.add_process_set([turn % size] if turn % 3 == 0 else list(range(turn % 3, size)))
+        for _ in range(turn % 4):
+            if process_set.included():
+                result = ringcore.allreduce(np.ones(2), op=ringcore.Sum, process_set=process_set)
+                wrong += [turn] if (result != process_set.size()).any() else []
+        ringcore.remove_process_set(process_set)
+    return {"wrong": wrong, "counted": sorted({number for _, number in context().counters} - {0, None})}
+
+
+def test_process_sets_come_and_go_and_leave_nothing_behind(tmp_path: Path) -> None:
+    results = ranks.run(process_sets_that_come_and_go, 3, tmp_path)
+    assert results == [{"wrong": [], "counted": []}] * 3

@@ -122,6 +122,7 @@ def remove_process_set(process_set: ProcessSet) -> None:
     agree("remove_process_set", process_set.process_set_id)
     current.runtime.remove_process_set(process_set.process_set_id)
     _log.debug("rank %d: removed %s", current.rank, process_set)
+    current.forget_names_of(process_set.process_set_id)
     process_set.process_set_id = None
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ringcore.environment.settings import Settings
 
 
-# So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers each
-# one for ever, and its first use costs more.
+# So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers as
+# many, and the first use of a name costs more.
 _UNNAMED = 16384
 
 
@@ -54,6 +54,11 @@ class Context:
     def forget_names(self, prefix: str) -> None:
         """Count operations whose kind begins like this anew; every rank that runs them does so."""
         for key in [key for key in self.counters if key[0].startswith(prefix)]:
+            del self.counters[key]
+
+    def forget_names_of(self, process_set_id: int) -> None:
+        """Forget the count of a process set that is removed: its number may be another one's later."""
+        for key in [key for key in self.counters if key[1] == process_set_id]:
             del self.counters[key]
 
 
