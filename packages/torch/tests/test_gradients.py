@@ -17,7 +17,7 @@ gpu = start_for(WORKER, 2, "shm", *CASES, device="cuda")
 def test_first_and_second_derivatives_of_the_collectives(results: Findings) -> None:
     for found in results["derivatives"]:
         ranks = len(results["derivatives"])
-        assert len(found) == 11 + ranks + (5 if ranks > 2 else 0)
+        assert len(found) == 13 + ranks + (5 if ranks > 2 else 0)
         assert all(found.values()), found
 
 
