@@ -114,6 +114,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) {
+      suffer_from(*peer);
       throw Error(ErrorKind::kPeerLost, title(*operation) + ": rank " + std::to_string(peer->rank) + " has left" +
                                             peer->farewell +
                                             ". Remedy: let every rank run the same number of "

@@ -111,12 +111,15 @@ class Engine {
   bool has_completed() const { return !completed_.empty(); }
   std::vector<std::shared_ptr<Operation>> take_completed() { return std::exchange(completed_, {}); }
 
-  bool wants_attention() const { return stack_requested_ || !warnings_.empty(); }
+  bool wants_attention() const { return stack_requested_ || !warnings_.empty() || loss_untold_; }
   // Messages for the log, oldest first.
   std::vector<std::string> take_warnings() { return std::move(warnings_); }
   // A peer wants to know where this rank's threads stand: answer with `reply_stacks`.
   bool take_stack_request();
   void reply_stacks(const std::string& text);
+  // The rank whose end has made an operation of this rank fail, or the engine; the first of several.
+  std::optional<Rank> lost_rank() const { return lost_rank_; }
+  void take_loss() { loss_untold_ = false; }
 
  private:
   struct ProcessSet;
@@ -160,6 +163,7 @@ class Engine {
   bool runs_wait_for(const Peer& peer) const;
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void lose(Peer& peer, const std::string& why);
+  void suffer_from(const Peer& peer);
   void fail_operations_needing(const Peer& peer);
   std::string pending_summary() const;
 
@@ -180,6 +184,8 @@ class Engine {
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;
   std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why
+  std::optional<Rank> lost_rank_;
+  bool loss_untold_ = false;
   bool left_ = false;
   Nanoseconds last_tend_ = 0;
   std::uint64_t library_ended_ = 0;  // when it was last looked

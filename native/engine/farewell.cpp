@@ -5,7 +5,15 @@
 
 namespace ringcore::engine {
 
+// Whoever left because of another has said so: the first is to blame.
+void Engine::suffer_from(const Peer& peer) {
+  if (lost_rank_ || left_) return;
+  lost_rank_ = first_farewell_ ? first_farewell_->first : peer.rank;
+  loss_untold_ = true;
+}
+
 void Engine::lose(Peer& peer, const std::string& why) {
+  if (failure_ == nullptr) suffer_from(peer);
   fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
                                      "rank " + std::to_string(peer.rank) + " " + why + ". " + pending_summary() +
                                          " Remedy: look at the output of rank " + std::to_string(peer.rank) +
@@ -44,10 +52,16 @@ void Engine::fail_operations_needing(const Peer& peer) {
       const std::vector<Rank> missing = set->negotiation.missing(it->first);
       const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
                          std::find(missing.begin(), missing.end(), peer.rank) != missing.end();
-      if (needs) complete(it->second, error_for(*it->second));
+      if (needs) {
+        suffer_from(peer);
+        complete(it->second, error_for(*it->second));
+      }
       it = needs ? set->operations.erase(it) : std::next(it);
     }
-    if (set->joining() && !set->negotiation.announced_join(member)) end_join(*set, error_for(*set->join));
+    if (set->joining() && !set->negotiation.announced_join(member)) {
+      suffer_from(peer);
+      end_join(*set, error_for(*set->join));
+    }
     // What it has announced may still be decided, and run as far as its data was sent.
     set->negotiation.leave(member);
     set->undecided = true;

@@ -227,6 +227,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     disarm();
   }
   --waiters_;
+  collect_attention();
   // Another waiter's operation may have ended as well, or the progress thread is needed again.
   if (waiters_ > 0) driver_waiter_.wake();
   if (engine_.busy()) thread_waiter_.wake();
@@ -381,7 +382,8 @@ bool Runtime::wait_for_attention(Nanoseconds limit) {
 
 Runtime::Attention Runtime::take_attention() {
   const EngineLock lock(*this);
-  return {engine_.take_warnings(), engine_.take_stack_request()};
+  engine_.take_loss();
+  return {engine_.take_warnings(), engine_.take_stack_request(), engine_.lost_rank()};
 }
 
 void Runtime::reply_stacks(const std::string& text) {
@@ -432,6 +434,11 @@ std::vector<std::string> Runtime::transports() {
   std::vector<std::string> names;
   for (const auto& link : engine_.links()) names.emplace_back(link == nullptr ? "self" : link->transport());
   return names;
+}
+
+std::optional<Rank> Runtime::lost_rank() {
+  const EngineLock lock(*this);
+  return engine_.lost_rank();
 }
 
 std::shared_ptr<const Error> Runtime::failure() {

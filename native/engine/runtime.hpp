@@ -69,6 +69,7 @@ class Runtime {
   std::vector<Span> take_timeline();
   std::vector<Span> stop_timeline();
   std::shared_ptr<const Error> failure();
+  std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".
   std::vector<std::string> transports();
 
@@ -76,6 +77,7 @@ class Runtime {
   struct Attention {
     std::vector<std::string> warnings;
     bool stacks_wanted = false;
+    std::optional<Rank> lost_rank;  // see Engine::lost_rank
   };
   // Blocks until there is something to do or `limit` has passed; false once the runtime has stopped.
   bool wait_for_attention(Nanoseconds limit);

@@ -516,6 +516,7 @@ TEST_CASE("a rank that leaves fails what needs it, with its reason") {
       } catch (const Error& error) {
         CHECK(error.kind() == ErrorKind::kPeerLost);
         CHECK(std::string(error.what()).find("rank 1 has left (it raised ValueError: no)") != std::string::npos);
+        CHECK(cluster.runtime(rank).lost_rank() == 1);
       }
     });
   });

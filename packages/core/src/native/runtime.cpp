@@ -611,9 +611,13 @@ void register_runtime(nb::module_& module) {
               const nb::gil_scoped_release released;
               attention = self.get().take_attention();
             }
-            return std::make_tuple(attention.warnings, attention.stacks_wanted);
+            return std::make_tuple(attention.warnings, attention.stacks_wanted, attention.lost_rank);
           },
-          "(warnings to log, whether a peer wants this rank's stacks)")
+          "(warnings to log, whether a peer wants this rank's stacks, as lost_rank)")
+      .def_prop_ro(
+          "lost_rank", [](PythonRuntime& self) { return self.get().lost_rank(); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "The rank whose end has made an operation of this rank fail; None: none has.")
       .def(
           "reply_stacks", [](PythonRuntime& self, const std::string& text) { self.get().reply_stacks(text); },
           nb::arg("text"), nb::call_guard<nb::gil_scoped_release>())

@@ -233,8 +233,14 @@ class Runtime:
 
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
-    def take_attention(self) -> tuple[list[str], bool]:
-        """(warnings to log, whether a peer wants this rank's stacks)"""
+    def take_attention(self) -> tuple[list[str], bool, int | None]:
+        """(warnings to log, whether a peer wants this rank's stacks, as lost_rank)"""
+
+    @property
+    def lost_rank(self) -> int | None:
+        """
+        The rank whose end has made an operation of this rank fail; None: none has.
+        """
 
     def reply_stacks(self, text: str) -> None: ...
 

@@ -114,20 +114,28 @@ def test_other_ranks_may_clean_up_when_they_are_told_to_end(ringrun: Ringrun, sc
     assert done.stdout == "[1]<stdout> cleaned up\n"
 
 
+# What ringcore leaves for the launcher when another rank's end has made an operation fail.
+LOSE = """
+def lose(lost_rank):
+    with open(os.environ["RINGCORE_LOSS_FILE"], "w") as file:
+        file.write(f'{{"lost_rank": {lost_rank}}}')
+"""
+
+
 def test_the_cause_is_preferred_to_its_consequences(ringrun: Ringrun, script: Script) -> None:
     # The survivors end first, because the failing rank has handlers that run at its exit.
     name = script(
-        """
-        import atexit
-        write_pid(rank)
-        class PeerLostError(Exception): pass
-        PeerLostError.__module__ = "ringcore"
-        if rank == 1:
-            atexit.register(time.sleep, 600)
-            raise KeyError("the cause")
-        while not os.path.exists("pid.1"): time.sleep(0.01)
-        raise PeerLostError("rank 1 raised KeyError")
-        """
+        LOSE
+        + """
+import atexit
+write_pid(rank)
+if rank == 1:
+    atexit.register(time.sleep, 600)
+    raise KeyError("the cause")
+while not os.path.exists("pid.1"): time.sleep(0.01)
+lose(1)
+raise RuntimeError("what a framework makes of it")
+"""
     )
     done = ringrun("-np", "3", name)
     lines = summary_of(done.stderr)
@@ -136,10 +144,38 @@ def test_the_cause_is_preferred_to_its_consequences(ringrun: Ringrun, script: Sc
     assert done.returncode == 1
 
 
+def test_the_rank_to_blame_may_take_its_time_to_end(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    # It says nothing, and tears a framework down: its exit code is all that tells.
+    name = script(
+        LOSE
+        + """
+write_pid(rank)
+if rank == 1:
+    while not os.path.exists("pid.0"): time.sleep(0.01)
+    other = int(open("pid.0").read())
+    while os.path.exists(f"/proc/{other}"): time.sleep(0.01)  # Until the launcher has taken note of its end.
+    time.sleep(0.5)
+    sys.exit(7)
+lose(1)
+sys.exit(1)
+"""
+    )
+    done = ringrun("-np", "2", name)
+    assert done.returncode == 7
+    assert summary_of(done.stderr)[0].startswith("ringrun: rank 1 of 2")
+
+
 def test_only_consequences_are_reported_too(ringrun: Ringrun, script: Script) -> None:
-    done = ringrun("-np", "2", script("class PeerLostError(Exception): pass\nif rank: raise PeerLostError('x')"))
+    done = ringrun("-np", "2", script(LOSE + "if rank:\n    lose(0)\n    raise ConnectionError('x')"))
     assert done.returncode == 1
-    assert summary_of(done.stderr)[-1].endswith("PeerLostError: x")
+    assert summary_of(done.stderr)[-1].endswith("ConnectionError: x")
+
+
+@pytest.mark.parametrize("said", ["", "{", "[1]", '{"lost_rank": "1"}', '{"lost_rank": ' + "1" * 99, "[" * 60])
+def test_what_a_rank_says_of_its_loss_may_be_anything(ringrun: Ringrun, script: Script, said: str) -> None:
+    name = script(f"if rank:\n    open(os.environ['RINGCORE_LOSS_FILE'], 'w').write({said!r})\n    sys.exit(4)")
+    done = ringrun("-np", "2", name)
+    assert done.returncode == 4, done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

@@ -19,7 +19,7 @@ PLACEMENT_VARIABLES = frozenset(
     PREFIX + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 )
 # Descriptors that `ringcore.run` hands to its ranks.
-_CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD"})
+_CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE"})
 
 
 class SettingError(ValueError):

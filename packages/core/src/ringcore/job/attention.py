@@ -1,4 +1,4 @@
-"""A thread that does what the engine cannot: log its warnings, and tell the peers where Python stands."""
+"""A thread that does what the engine cannot: it logs, and tells peers and launcher how this rank stands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 
+from ringcore.job.loss import tell_loss
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
@@ -26,10 +27,13 @@ def start_attention_thread(context: Context) -> threading.Thread | None:
 
 
 def _attend(context: Context) -> None:
-    running = True
+    running, told = True, False
     while running:  # once more at the end: for what was found just before
         running = context.runtime.wait_for_attention(3600.0)
-        warnings, stacks_wanted = context.runtime.take_attention()
+        warnings, stacks_wanted, lost_rank = context.runtime.take_attention()
+        if lost_rank is not None and not told:
+            tell_loss(lost_rank)
+            told = True
         if stacks_wanted:
             context.runtime.reply_stacks(format_stacks())
         for warning in warnings:

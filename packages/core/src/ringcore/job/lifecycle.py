@@ -14,6 +14,7 @@ from ringcore._errors import InvalidArgument, RingcoreError
 from ringcore.job import timeline
 from ringcore.job.attention import start_attention_thread
 from ringcore.job.connect import connect_context
+from ringcore.job.loss import tell_loss
 from ringcore.job.state import context, is_initialized, set_context
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
         atexit.unregister(shutdown)
         atexit.register(shutdown)
         _install_excepthook()
+        tell_loss(None)
         current.attention_thread = start_attention_thread(current)
     if current.settings.timeline:
         try:

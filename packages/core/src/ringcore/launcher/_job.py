@@ -61,10 +61,17 @@ class HostJob:
 
 @dataclasses.dataclass(frozen=True)
 class RankExit:
-    """How a rank ended: `code` as subprocess tells it (negative: a signal), and its error file's text."""
+    """How a rank ended.
+
+    Attributes:
+        code: As subprocess tells it; negative: a signal.
+        error_text: Of the error file that torch's `record` writes.
+        lost_rank: The rank whose end made an operation of this one fail, as this one itself has said.
+    """
 
     code: int
     error_text: str | None = None
+    lost_rank: int | None = None
 
 
 class Events(Protocol):

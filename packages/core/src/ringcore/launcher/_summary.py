@@ -13,8 +13,6 @@ from ringcore.launcher._job import RankExit
 
 LIMIT_LINES = 12
 _TRACEBACK = "Traceback (most recent call last):"
-# What a rank raises because another one failed; its own traceback explains nothing.
-_CONSEQUENCE = re.compile(r"(\w+\.)*PeerLostError\b")
 _MESSAGE_LINES = 3
 # What torch.distributed's exception hook puts before each line.
 _TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
@@ -32,14 +30,19 @@ class Failure:
     @property
     def exit_code(self) -> int:
         """As a shell would tell it: 128 + n for signal n."""
-        if self.by_launcher and self.how.code < 0 and traceback_of(self.tail):
+        if self.by_launcher and self.how.code < 0 and self.has_traceback:
             return 1  # It had failed by itself, and was only slow to end.
         return exit_code(self.how.code)
 
     @property
+    def has_traceback(self) -> bool:
+        """Whether the rank printed an exception."""
+        return bool(traceback_of(self.tail))
+
+    @property
     def is_consequence(self) -> bool:
-        """Whether the rank failed because it lost another."""
-        return is_consequence(self.tail)
+        """Whether the rank failed because it lost another: its own traceback explains nothing."""
+        return self.how.lost_rank is not None
 
 
 def exit_code(code: int) -> int:
@@ -47,21 +50,15 @@ def exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def is_consequence(tail: str) -> bool:
-    """Whether what a rank printed last says that it lost a peer."""
-    lines = _exception_lines(tail) or tail.rstrip().splitlines()[-1:]
-    return bool(lines) and _CONSEQUENCE.match(lines[0]) is not None
-
-
 def find_cause(failures: Sequence[Failure]) -> Failure:
     """Pick the rank to blame: the first that failed by itself, rather than because of another.
 
-    A rank with an exception may be overtaken by those that it lets down: it still runs its exit handlers when they
-    have ended. Then its traceback tells, though the launcher ended it.
+    A rank that fails may be overtaken by those that it lets down: it still runs its exit handlers when they have ended.
+    Then its traceback or its exit code tells, though the launcher told it to end.
     """
     own = [f for f in failures if not f.by_launcher]
     causes = [f for f in own if not f.is_consequence]
-    overtaken = [f for f in failures if f.by_launcher and traceback_of(f.tail) and not f.is_consequence]
+    overtaken = [f for f in failures if f.by_launcher and not f.is_consequence and (f.how.code > 0 or f.has_traceback)]
     return [*causes, *overtaken, *own, *failures][0]
 
 
@@ -78,10 +75,6 @@ def traceback_of(tail: str) -> list[str]:
             end = next((i for i, text in enumerate(message) if not text.strip()), len(message))
             return block[: index + end]
     return block
-
-
-def _exception_lines(tail: str) -> list[str]:
-    return [line for line in traceback_of(tail)[1:] if line and not line[0].isspace()]
 
 
 def describe(failure: Failure, *, size: int, host: str, seconds: float, log: str | None) -> list[str]:

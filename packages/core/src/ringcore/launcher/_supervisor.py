@@ -22,8 +22,10 @@ from ringcore.launcher.agent import Agent, free_port
 
 # After a failure the others wait for a rank that is gone; after a signal from outside they may save their state.
 _GRACE_S = {None: 0.35, signal.SIGINT: 5.0, signal.SIGTERM: 30.0, signal.SIGHUP: 30.0}
-# A rank that says "I lost a peer" may have overtaken the one that failed.
+# A rank that says that it lost another may have overtaken the one that failed ...
 _SETTLE_S = 0.1
+# ... which is known and still runs: its exit handlers, most likely, and those of a framework take their time.
+_LEAVING_S = 5.0
 # After a signal, nobody waits longer for a reader of what was printed.
 _LAST_WORDS_S = 1.0
 # SIGKILL ends everything but a process that the kernel itself holds.
@@ -206,10 +208,16 @@ class Supervisor:
         self._failures.append(failure)
         if self._stopping:
             return
-        if failure.is_consequence and self._running:
-            self._settle = self._settle or self._loop.call_later(_SETTLE_S, self._end_others)
-        else:
+        if how.lost_rank is None or not self._running:
             self._end_others()
+        elif self._settle is None:
+            self._settle = self._loop.call_later(self._patience_with(how.lost_rank), self._end_others)
+
+    def _patience_with(self, lost_rank: int) -> float:
+        """How long to wait for the rank that is to blame, before all are ended: its exit code tells most."""
+        if lost_rank not in self._running or _summary.traceback_of(self._output.tail(lost_rank)):
+            return _SETTLE_S
+        return _LEAVING_S
 
     def on_done(self, index: int) -> None:
         """Nothing is left on a host."""

@@ -6,6 +6,7 @@ of an ssh connection, where it takes the job from standard input and answers on 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 
+from ringcore.job.loss import LOSS_FILE_VARIABLE
 from ringcore.launcher import _frames, _process
 from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._guard import Guard, remove_directory
@@ -24,6 +26,7 @@ _READ_BYTES = 1 << 16
 # A pipe holds at most 1 MiB unless a privileged process raised it; what is more comes from living grandchildren.
 _DRAIN_READS = 32
 _ERROR_FILE_BYTES = 1 << 16
+_LOSS_FILE_BYTES = 64
 # multiprocessing's resource tracker and the like end by themselves a moment after their rank.
 _LEFTOVER_GRACE_S = 0.2
 _LEFTOVER_POLL_S = 0.01
@@ -110,6 +113,7 @@ class Agent:
     def _start_rank(self, job: HostJob, rank_job: RankJob, common: dict[str, str]) -> None:
         rank = rank_job.rank
         environ = {**common, **rank_job.environ, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
+        environ[LOSS_FILE_VARIABLE] = self._loss_file(rank)
         environ["HOROVOD_HOSTNAME"] = socket.gethostname()
         environ.update({name: str(fd) for name, fd in self._blobs.items()})
         inherit = list(self._blobs.values())
@@ -181,7 +185,7 @@ class Agent:
                 if not self._pass_on(fd):
                     break
         code = process.popen.wait()
-        self._events.on_exit(rank, RankExit(code, self._error_text(rank)))
+        self._events.on_exit(rank, RankExit(code, self._error_text(rank), self._lost_rank(rank)))
         if not self._processes:
             self._end_leftovers(self._loop.call_later(_LEFTOVER_GRACE_S, self.kill))
 
@@ -209,6 +213,20 @@ class Agent:
     def _error_file(self, rank: int) -> str:
         assert self._directory is not None
         return os.path.join(self._directory, f"rank.{rank}.error.json")
+
+    def _loss_file(self, rank: int) -> str:
+        assert self._directory is not None
+        return os.path.join(self._directory, f"rank.{rank}.loss.json")
+
+    def _lost_rank(self, rank: int) -> int | None:
+        """What the rank has said of another: anything may stand there, as it is a program of the user's."""
+        try:
+            with open(self._loss_file(rank), "rb") as file:
+                said = json.loads(file.read(_LOSS_FILE_BYTES))
+        except (OSError, ValueError):
+            return None
+        lost_rank = said.get("lost_rank") if isinstance(said, dict) else None
+        return lost_rank if type(lost_rank) is int else None
 
     def _error_text(self, rank: int) -> str | None:
         try:
@@ -296,8 +314,7 @@ class _RemoteAgent:
             self._hold()
 
     def on_exit(self, rank: int, how: RankExit) -> None:
-        text = json.dumps({"code": how.code, "error_text": how.error_text})
-        self._channel.send(Kind.EXIT, rank, text.encode())
+        self._channel.send(Kind.EXIT, rank, json.dumps(dataclasses.asdict(how)).encode())
 
     def on_note(self, text: str) -> None:
         self._channel.send(Kind.NOTE, 0, text.encode())

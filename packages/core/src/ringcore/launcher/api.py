@@ -18,6 +18,8 @@ from ringcore.launcher._frames import FrameReader, Kind
 
 T = TypeVar("T")
 
+# Class, message, traceback, the exception itself where it can be pickled, and the rank that this one had lost.
+_Raised = tuple[str, str, str, bytes | None, int | None]
 _HEADER = struct.Struct(">BII")  # As in _frames.
 _READ_BYTES = 1 << 18
 _STOP_LIMIT_S = 10.0
@@ -222,12 +224,12 @@ def _complete(data: bytes) -> bool:
     return data.endswith(b".")  # Every pickle does; a rank may have been killed while it wrote.
 
 
-def _first_cause(raised: Mapping[int, tuple[str, str, str, bytes | None]]) -> int:
-    return next((rank for rank, value in raised.items() if value[0] != "PeerLostError"), next(iter(raised)))
+def _first_cause(raised: Mapping[int, _Raised]) -> int:
+    return next((rank for rank, value in raised.items() if value[4] is None), next(iter(raised)))
 
 
-def _raise(rank: int, raised: Mapping[int, tuple[str, str, str, bytes | None]]) -> None:
-    name, message, text, data = raised[rank]
+def _raise(rank: int, raised: Mapping[int, _Raised]) -> None:
+    name, message, text, data, _ = raised[rank]
     cause = None
     if data is not None:
         try:

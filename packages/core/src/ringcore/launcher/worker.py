@@ -59,7 +59,13 @@ def _outcome_of(error: BaseException) -> bytes:
         pickle.loads(data)  # Many exceptions can be pickled and not read back.
     except Exception:
         data = None
-    return pickle.dumps(("raised", (type(error).__name__, str(error), text, data)))
+    return pickle.dumps(("raised", (type(error).__name__, str(error), text, data, _lost_rank())))
+
+
+def _lost_rank() -> int | None:
+    """The rank whose end made an operation of this one fail."""
+    state = sys.modules.get("ringcore.job.state")
+    return state.context().runtime.lost_rank if state is not None and state.is_initialized() else None
 
 
 def dump(value: object) -> bytes:
