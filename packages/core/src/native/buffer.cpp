@@ -58,8 +58,16 @@ constexpr std::int32_t kCuda = 2;
 // How objects of a type are looked at.
 struct Way {
   const ExchangeApi* exchange = nullptr;  // null when the type offers none
-  bool is_numpy = false;  // numpy.ndarray itself, which keeps its memory as long as somebody refers to it
+  bool is_numpy = false;      // numpy.ndarray itself
+  bool keeps_memory = false;  // an array of numpy, which keeps its memory as long as somebody refers to it
 };
+
+bool is_numpy_array(nb::handle type) {
+  const auto is = [&](const char* attribute, const char* value) {
+    return nb::getattr(type, attribute, nb::none()).equal(nb::str(value));
+  };
+  return is("__module__", "numpy") && is("__name__", "ndarray");
+}
 
 const Way& way_of(nb::handle array) {
   static std::unordered_map<PyTypeObject*, Way> known;
@@ -76,10 +84,8 @@ const Way& way_of(nb::handle array) {
       way.exchange = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kExchangeCapsule));
       while (way.exchange != nullptr && way.exchange->major != 1) way.exchange = way.exchange->previous;
     }
-    const auto is = [&](const char* attribute, const char* value) {
-      return nb::getattr(object, attribute, nb::none()).equal(nb::str(value));
-    };
-    way.is_numpy = is("__module__", "numpy") && is("__name__", "ndarray");
+    way.is_numpy = is_numpy_array(object);
+    for (const nb::handle base : object.attr("__mro__")) way.keeps_memory |= is_numpy_array(base);
     Py_INCREF(type);  // its address stays its own
     found = known.emplace(type, way).first;
   }
@@ -211,8 +217,9 @@ std::optional<Layout> exported_layout(nb::handle object) {
 Buffer describe(nb::handle array, bool writable) {
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) return nb::cast<const Buffer&>(array);
   std::optional<Layout> layout;
-  if (const ExchangeApi* api = way_of(array).exchange) {
-    layout = layout_of(*api, array);
+  const Way& way = way_of(array);
+  if (way.exchange != nullptr) {
+    layout = layout_of(*way.exchange, array);
   } else {
     layout = writable ? exported_layout<nb::ndarray<nb::device::cpu>>(array)
                       : exported_layout<nb::ndarray<nb::ro, nb::device::cpu>>(array);
@@ -223,10 +230,26 @@ Buffer describe(nb::handle array, bool writable) {
           layout->dtype,
           layout->contiguous(),
           nb::borrow(array),
-          std::move(layout->held),
+          // Not where the owner does: the collector sees what an object of Python holds, and not this.
+          way.keeps_memory ? nullptr : std::move(layout->held),
           layout->device,
           layout->stream};
 }
+
+// For Python's garbage collector: what an array refers to may refer to the array's description.
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Buffer>(self)->owner.ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  nb::inst_ptr<Buffer>(self)->owner = nb::none();
+  return 0;
+}
+
+PyType_Slot buffer_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(&traverse)}, {Py_tp_clear, reinterpret_cast<void*>(&clear)}, {0, nullptr}};
 
 }  // namespace
 
@@ -255,7 +278,7 @@ std::optional<std::uintptr_t> current_stream(nb::handle array, int device) {
 }
 
 void register_buffer(nb::module_& module) {
-  nb::class_<Buffer>(module, "Buffer",
+  nb::class_<Buffer>(module, "Buffer", nb::type_slots(buffer_slots),
                      "A contiguous piece of memory: `address` of the first element, `shape` with the outermost "
                      "extent first, `dtype` as the engine's code, `owner`, which keeps the memory alive. `device`: the "
                      "number of the GPU that it lies on, -1 for the host; `stream`: the handle of that GPU's stream in "
