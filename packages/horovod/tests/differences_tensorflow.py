@@ -190,6 +190,19 @@ def gradients_of_passes() -> Any:
 
 
 @case
+def lines_of_keras_2() -> Any:
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(lr=0.25))
+    model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=optimizer, experimental_run_tf_function=False)
+    model.fit(tf.zeros([1, 1]), tf.zeros([1, 1]), verbose=0)
+    hvd.broadcast_variables(optimizer.variables(), root_rank=0)
+    same = len(optimizer.variables()) == len(optimizer.variables)
+    optimizer.lr = 2.0 * optimizer.lr
+    refs = [weight.ref() for weight in model.weights]
+    return [same, float(optimizer.learning_rate.numpy()), len({*refs, *(weight.ref() for weight in model.weights)})]
+
+
+@case
 def elastic_states() -> Any:
     variable = tf.Variable(1.0 + hvd.rank())
     ones = tf.keras.initializers.Ones()

@@ -125,6 +125,10 @@ def test_gradients_of_passes_are_averaged_or_added_up(differences: list[dict[str
     assert [found["gradients_of_passes"] for found in differences] == [[-1.125, -2.25]] * 2
 
 
+def test_lines_of_keras_2_work(differences: list[dict[str, Any]]) -> None:
+    assert [found["lines_of_keras_2"] for found in differences] == [[True, 0.5, 2]] * 2
+
+
 def test_elastic_states_begin_with_rank_0s(differences: list[dict[str, Any]]) -> None:
     for rank, result in enumerate(differences):
         variables, model, batch = result["elastic_states"]

@@ -40,7 +40,7 @@ from horovod.common.basics import (
 )
 from horovod.common.basics import init as _init
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.keras import callbacks, elastic
+from horovod.keras import callbacks, elastic, keras_2
 from horovod.keras.operations import allgather, allreduce, broadcast, reducescatter
 from horovod.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 
@@ -89,6 +89,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+keras_2.install()
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

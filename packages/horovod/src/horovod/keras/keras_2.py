@@ -1,0 +1,67 @@
+"""What scripts for Horovod take from Keras 2: Keras 3 is given it, as far as the scripts' own lines need it.
+
+It is of no effect on what Keras 3 has itself. On TensorFlow only, as Horovod knows Keras nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+
+class _Variables(list[Any]):
+    """Of an optimizer: an attribute of it, which used to be a method."""
+
+    def __call__(self) -> _Variables:
+        return self
+
+
+def _owner(kind: Any, name: str) -> Any:
+    """The class that has an attribute. Keras looks there whether a subclass has one of its own."""
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
+def _without_old_option(compile_model: Any) -> Any:
+    @functools.wraps(compile_model)
+    def compile(  # noqa: A001 - Keras' name for it
+        self: Any, *arguments: Any, experimental_run_tf_function: bool = False, **options: Any
+    ) -> Any:
+        del experimental_run_tf_function
+        return compile_model(self, *arguments, **options)
+
+    return compile
+
+
+def _with_short_name(init: Any) -> Any:
+    @functools.wraps(init)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807 - it is one
+        if "lr" in options:
+            options["learning_rate"] = options.pop("lr")
+        init(self, *arguments, **options)
+
+    return __init__
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    return optimizer.learning_rate
+
+
+def _set_learning_rate(optimizer: Any, value: Any) -> None:
+    optimizer.learning_rate = value
+
+
+def install() -> None:
+    """Change Keras, once."""
+    trainer = _owner(keras.Model, "compile")
+    optimizer = _owner(keras.optimizers.Optimizer, "variables")
+    if keras.config.backend() != "tensorflow" or hasattr(optimizer, "lr"):
+        return
+    trainer.compile = _without_old_option(trainer.compile)
+    of_keras_3 = optimizer.variables.fget
+    optimizer.variables = property(lambda self: _Variables(of_keras_3(self)), doc=optimizer.variables.__doc__)
+    optimizer.__init__ = _with_short_name(optimizer.__init__)
+    optimizer.lr = property(_learning_rate, _set_learning_rate, doc="The learning rate's name in Keras 2.")
+    if not hasattr(keras.Variable, "ref"):
+        keras.Variable.ref = lambda self: self.value.ref()
