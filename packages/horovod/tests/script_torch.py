@@ -135,6 +135,10 @@ def a_cycle_is_not_over_at_once() -> Any:
         refused = str(error)
     gathered = hvd.synchronize(hvd.allgather_async(torch.ones(1), name="twice"))
     hvd.synchronize(handle)
+    try:
+        hvd.reducescatter_async(torch.tensor(1.0), name="again")
+    except ValueError:
+        hvd.synchronize(hvd.reducescatter_async(torch.ones(2), name="again"))
     again = hvd.allreduce(torch.ones(1), name="twice")
     os.environ["HOROVOD_CYCLE_TIME"] = "0"
     handle = hvd.allreduce_async(torch.ones(2), name="poll")

@@ -1,4 +1,4 @@
-"""What the operations of all frameworks share: which one is asked for, and since when they are under way."""
+"""What the operations of all frameworks share: which one is asked for, and which names are in use."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ def cycle_s() -> float:
     return float(os.environ.get("HOROVOD_CYCLE_TIME") or 1.0) / 1000
 
 
-class Cycle:
-    """The operations that are under way as scripts know it from Horovod: at least until the end of a cycle.
+class NamesInUse:
+    """The names that a rank may not use again yet, as scripts know it from Horovod.
 
-    ringcore may have done an operation when the call that starts it returns. What is a mistake under Horovod, such as a
-    name that is used twice at once, is one here too then, and not only on the rank that came first.
+    ringcore may have done an operation when the call that starts it returns. A name that is used twice at once is a
+    mistake then too, and not only on the rank that came first: it is in use until this rank waits for something, or
+    some cycles are over.
     """
+
+    _CYCLES = 50
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, int | None], float] = {}  # in the order of the ends
 
-    def name(self, kind: str, name: str | None, process_set: ProcessSet) -> str:
+    def take(self, kind: str, name: str | None, process_set: ProcessSet) -> str:
         """The name of an operation that starts now; Horovod's begin with what they are.
 
         Args:
@@ -60,9 +63,9 @@ class Cycle:
                 f"'{full}': an operation of this name is under way on this rank; wait for it with synchronize(), or "
                 "give this one another name"
             )
-        self._ends[key] = now + cycle_s()
+        self._ends[key] = now + self._CYCLES * cycle_s()
         return full
 
-    def forget(self, full: str, process_set: ProcessSet) -> None:
-        """The operation of this name was waited for: the name is free."""
-        self._ends.pop((full, process_set.process_set_id), None)
+    def clear(self) -> None:
+        """This rank has waited for something; the engine knows what is under way still."""
+        self._ends.clear()

@@ -11,11 +11,11 @@ import ringcore_torch as ring
 import torch
 from ringcore import InvalidArgument
 
-from horovod.common.operations import Cycle, cycle_s
+from horovod.common.operations import NamesInUse, cycle_s
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.compression import Compression
 
-_cycle = Cycle()
+_names = NamesInUse()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +73,13 @@ class Handle:
     Args:
         started: The one of ringcore.
         name: As ringcore knows it.
-        process_set: In which it runs.
         finish: Makes Horovod's results from ringcore's.
     """
 
-    def __init__(
-        self, started: Any, name: str, process_set: ProcessSet, finish: Callable[[list[Any]], list[Any]] | None
-    ) -> None:
+    def __init__(self, started: Any, name: str, finish: Callable[[list[Any]], list[Any]] | None) -> None:
         self.started = started
         self.name = name
         self.is_group = True
-        self._process_set = process_set
         self._finish = finish
         self._cycle_end = time.monotonic() + cycle_s()
 
@@ -96,7 +92,7 @@ class Handle:
         try:
             found = self.started.synchronize()
         finally:
-            _cycle.forget(self.name, self._process_set)
+            _names.clear()
         results = found if isinstance(found, list) else [found]
         if self._finish is not None:
             results, self._finish = self._finish(results), None
@@ -117,12 +113,16 @@ def start(verb: Verb, tensors: list[Any], options: Options) -> Handle:
     own, finish = options.own, None
     if "op" in own and any(map(_is_integer, tensors)):
         tensors, own, finish = _scaled_outside(verb, tensors, options)
-    name = _cycle.name(verb.kind, options.name, options.process_set)
+    name = _names.take(verb.kind, options.name, options.process_set)
     call, given = (verb.one, tensors[0]) if len(tensors) == 1 else (verb.group, tensors)
-    started = call(given, name=name, process_set=options.process_set, **own)
+    try:
+        started = call(given, name=name, process_set=options.process_set, **own)
+    except BaseException:
+        _names.clear()
+        raise
     if verb is ALLTOALL and own["splits"] is None:
         finish = lambda rows: [(rows[0], torch.tensor(started.rows(), dtype=torch.int32, device="cpu"))]  # noqa: E731
-    return Handle(started, name, options.process_set, finish)
+    return Handle(started, name, finish)
 
 
 def _is_integer(tensor: Any) -> bool:
