@@ -60,6 +60,7 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   for (Peer* peer : set.peers) {
     if (peer != nullptr) send(*peer, header, rest);
   }
+  if (timeline_.enabled()) operation->submitted_at = clock_.now();
   eager_ = {operation, &set};
   set.unflushed = false;  // the buckets are empty, and its place in the log is not to be taken twice
   eager_sources_.assign(set.peers.size(), nullptr);
@@ -124,6 +125,7 @@ bool Engine::progress_eager() {
     set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
   }
   set.negotiation.skip_round();
+  if (timeline_.enabled()) set.execution.record_small(*done);
   complete(done, nullptr);
   return true;
 }

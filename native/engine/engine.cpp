@@ -222,9 +222,9 @@ bool Engine::progress() {
   } catch (const Error& error) {
     fail(std::make_shared<const Error>(error));
   } catch (const std::bad_alloc&) {
-    fail(std::make_shared<const Error>(
-        ErrorKind::kResource, "rank " + std::to_string(rank_) + " has not enough memory. " + pending_summary() +
-                                  " Remedy: gather or scatter less at once, or use fewer ranks a host."));
+    fail(std::make_shared<const Error>(ErrorKind::kResource,
+                                       "rank " + std::to_string(rank_) + " has not enough memory." + pending_summary() +
+                                           " Remedy: gather or scatter less at once, or use fewer ranks a host."));
   }
   return true;
 }

@@ -120,24 +120,29 @@ void Execution::complete(std::shared_ptr<Operation> operation) {
   if (--whole->unfinished == 0) done_.emplace_back(operation, whole);
 }
 
+void Execution::complete_small(std::shared_ptr<Operation> operation) {
+  if (timeline_.enabled()) record_small(*operation);
+  complete(std::move(operation));
+}
+
 void Execution::release_one(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
                             Release& release) {
   const Descriptor& descriptor = *described;
   if (descriptor.on_device && device_->takes(descriptor)) return launch(described, std::move(own), release);
   if (own != nullptr) {
-    if (descriptor.collective == Collective::kBarrier) return complete(std::move(own));
+    if (descriptor.collective == Collective::kBarrier) return complete_small(std::move(own));
     if (release.all_have(kEager)) {
       std::vector<const std::byte*> sources(size());
       for (int m = 0; m < size(); ++m) {
         sources[m] = m == self_ ? own->input : release.contributions[m].payload.data();
       }
       finish_eager(descriptor, sources, *own);
-      return complete(std::move(own));
+      return complete_small(std::move(own));
     }
   }
   if (size() == 1) {
     finish_alone(*own);
-    return complete(std::move(own));
+    return complete_small(std::move(own));
   }
   const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
   const bool registered = in_place_for_all(release);

@@ -67,6 +67,8 @@ class Execution {
   void flush();
   // Completes an operation from every member's data; `sources` by member.
   void finish_eager(const Descriptor& descriptor, std::span<const std::byte* const> sources, Operation& own) const;
+  // What ended without a task, for the timeline.
+  void record_small(const Operation& operation) const;
   // Moves what can be moved. Throws Error{kProtocol}.
   bool progress();
   bool idle() const;
@@ -136,6 +138,7 @@ class Execution {
   Task* open_bucket(const Release& release, const Descriptor& descriptor, std::size_t bytes);
   std::size_t bucket_bytes() const;
   void complete(std::shared_ptr<Operation> operation);
+  void complete_small(std::shared_ptr<Operation> operation);
   bool refuse_capture(const Descriptor& descriptor, Operation& own);
   void finish_alone(Operation& own) const;
   void schedule(std::unique_ptr<Task> task);

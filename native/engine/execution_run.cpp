@@ -294,6 +294,18 @@ void Execution::record_steps(const Task& task) {
   }
 }
 
+void Execution::record_small(const Operation& operation) const {
+  // The short cut asks for no clock unless a timeline is recorded, which may have begun since.
+  const Nanoseconds now = clock_.now();
+  const Nanoseconds begin = operation.submitted_at == 0 ? now : operation.submitted_at;
+  const Nanoseconds released = operation.released_at == 0 ? begin : operation.released_at;
+  const auto span = [&](const std::string& activity, Nanoseconds from, Nanoseconds to) {
+    timeline_.record({operation.descriptor.name, activity, transport::kControlLane, -1, from, to, operation.bytes()});
+  };
+  if (released > begin) span("negotiate", begin, released);
+  span("short cut", released, now);
+}
+
 void Execution::record_spans(const Task& task, Nanoseconds ran_at) {
   const Nanoseconds now = clock_.now();
   for (const auto& operation : task.operations) {

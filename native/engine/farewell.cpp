@@ -15,25 +15,26 @@ void Engine::suffer_from(const Peer& peer) {
 void Engine::lose(Peer& peer, const std::string& why) {
   if (failure_ == nullptr) suffer_from(peer);
   fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
-                                     "rank " + std::to_string(peer.rank) + " " + why + ". " + pending_summary() +
+                                     "rank " + std::to_string(peer.rank) + " " + why + "." + pending_summary() +
                                          " Remedy: look at the output of rank " + std::to_string(peer.rank) +
                                          " for the cause; shutdown() and init() make this process usable again."));
 }
 
+// " Pending on rank 0: ..." or nothing: other ranks read it, too, and may have waited themselves.
 std::string Engine::pending_summary() const {
   std::string running;
   std::vector<std::string> waiting;
-  std::size_t count = 0;
+  if (eager_.operation != nullptr) waiting.push_back(title(*eager_.operation));
   for (const auto& [id, set] : sets_) {
     if (const std::string text = set->execution.describe_running(); !text.empty()) running = text;
-    for (const auto& [name_hash, operation] : set->operations) {
-      if (++count <= 3) waiting.push_back(title(*operation));
-    }
+    if (set->join != nullptr) waiting.push_back(title(*set->join));
+    for (const auto& [name_hash, operation] : set->operations) waiting.push_back(title(*operation));
   }
-  if (count == 0) return "No operation was pending on rank " + std::to_string(rank_) + ".";
-  std::string text = "Pending on rank " + std::to_string(rank_) + ": ";
-  for (std::size_t i = 0; i < waiting.size(); ++i) text += (i > 0 ? ", " : "") + waiting[i];
-  if (count > waiting.size()) text += " and " + std::to_string(count - waiting.size()) + " more";
+  if (waiting.empty() && running.empty()) return "";
+  constexpr std::size_t kNamed = 3;
+  std::string text = " Pending on rank " + std::to_string(rank_) + ": " + (waiting.empty() ? "nothing of its own" : "");
+  for (std::size_t i = 0; i < std::min(waiting.size(), kNamed); ++i) text += (i > 0 ? ", " : "") + waiting[i];
+  if (waiting.size() > kNamed) text += " and " + std::to_string(waiting.size() - kNamed) + " more";
   return text + (running.empty() ? "." : " (" + running + ").");
 }
 

@@ -251,3 +251,29 @@ TEST_CASE("who waits while the runtime shuts down is told at the end, when nothi
   REQUIRE(operation->error != nullptr);
   CHECK(operation->error->kind() == ErrorKind::kShutdown);
 }
+
+TEST_CASE("a timeline has every small call, and only as many spans as there is room for") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  constexpr int kCalls = 3000;
+  cluster.run([&](Rank rank) {
+    Runtime& runtime = cluster.runtime(rank);
+    runtime.start_timeline();
+    for (int i = 0; i < kCalls; ++i) {
+      std::vector<float> data(2, 1.0F);
+      try_and_finish(runtime, allreduce("x", data), true);
+    }
+    const std::vector<engine::Span> spans = runtime.stop_timeline();
+    const auto is_call = [](const engine::Span& span) { return span.activity == "short cut" && span.name == "x"; };
+    CHECK(std::count_if(spans.begin(), spans.end(), is_call) == kCalls);
+    CHECK(std::all_of(spans.begin(), spans.end(),
+                      [](const auto& span) { return span.begin > 0 && span.begin <= span.end; }));
+  });
+  engine::Timeline timeline;
+  timeline.start();
+  for (int i = 0; i < 1'000'007; ++i) timeline.record({"x", "short cut", 0, -1, i, i, 0});
+  const std::vector<engine::Span> spans = timeline.take();
+  REQUIRE(spans.size() == 1'000'001);
+  CHECK(spans.back().activity == "7 spans are left out");
+  timeline.record({"x", "short cut", 0, -1, 1, 2, 8});
+  CHECK(timeline.take().size() == 1);
+}

@@ -156,3 +156,22 @@ TEST_CASE("data that comes along with announcements is kept up to a limit, and o
   for (int i = 0; i < 1024; ++i) announce(1, i, 64 * 1024);
   CHECK_THROWS_WITH_AS(announce(1, 1024, 64 * 1024), doctest::Contains("Remedy: wait for blocking calls"), Error);
 }
+
+TEST_CASE("a lost rank's consequences name what this rank waits in: a join, and a small call") {
+  for (const bool joins : {true, false}) {
+    SimJob job(2);
+    std::vector<float> data(4, 1.0F);
+    auto operation = job.allreduce("x", data);
+    if (joins) operation = std::make_shared<engine::Operation>();
+    operation->join = joins;
+    operation->awaited = true;
+    job.submit(0, operation);
+    job.network().kill(1);
+    job.only_beat(1);
+    job.network().silence(1, 0);
+    REQUIRE(job.run_until([&] { return operation->done(); }));
+    CHECK(operation->error->kind() == ErrorKind::kPeerLost);
+    const std::string pending = std::string("Pending on rank 0: ") + (joins ? "join." : "allreduce 'x'.");
+    CHECK_MESSAGE(error_of(*operation).find(pending) != std::string::npos, error_of(*operation));
+  }
+}

@@ -26,6 +26,8 @@ def records(path: str) -> list:
     handles = [ringcore.allreduce_async_(one, name=f"small.{i}") for i, one in enumerate(small)]
     for handle in handles:
         ringcore.synchronize(handle)
+    for _ in range(30):
+        ringcore.allreduce_(np.ones(2, np.float32), name="tiny")
     ringcore.stop_timeline()
     ringcore.allreduce_(tensor, name="after")
     return [twice, caught(ringcore.stop_timeline)["type"]]
@@ -51,6 +53,8 @@ def test_operations_and_steps_of_all_ranks_are_in_one_file(tmp_path: Path, trans
     names = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "process_name"}
     assert names == {(0, "rank 0"), (1, "rank 1")}
     for rank in (0, 1):
+        tiny = [span["name"] for span in spans(events, rank, "tiny", "operation")]
+        assert tiny.count("short cut") == 30, tiny
         whole = {span["name"]: span for span in spans(events, rank, "large", "operation")}
         assert {"negotiate", "queue"} < set(whole)
         (plan,) = set(whole) - {"negotiate", "queue", "copy"}
