@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import fnmatch
 import os
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from ringcore.environment.settings import Settings
 from ringcore.launcher import _hosts
 from ringcore.launcher._hosts import Host, HostError, Slot
+from ringcore.launcher._options import Options
 
 # torchrun's defaults, which its users' scripts and firewalls know.
 _RENDEZVOUS_PORT, _MASTER_PORT = 29400, 29500
@@ -67,7 +67,7 @@ class Plan:
         return any(node.remote is not None for node in self.nodes)
 
 
-def make_plan(options: argparse.Namespace, settings: Settings) -> Plan:
+def make_plan(options: Options, settings: Settings) -> Plan:
     """Lay the job out.
 
     Args:
@@ -90,8 +90,8 @@ def make_plan(options: argparse.Namespace, settings: Settings) -> Plan:
     return _with_rendezvous(Plan(size, 1, (node,)), options)
 
 
-def _plan_hosts(options: argparse.Namespace, settings: Settings) -> Plan:
-    hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile)
+def _plan_hosts(options: Options, settings: Settings) -> Plan:
+    hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile or "")
     if options.nproc_per_node is not None:
         hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
     size = options.np or sum(host.slots for host in hosts)
@@ -116,7 +116,7 @@ def _plan_hosts(options: argparse.Namespace, settings: Settings) -> Plan:
     return _with_rendezvous(dataclasses.replace(plan, bind=bind, master_addr=master), options)
 
 
-def _plan_one_of_several(options: argparse.Namespace, settings: Settings) -> Plan:
+def _plan_one_of_several(options: Options, settings: Settings) -> Plan:
     if options.hosts or options.hostfile:
         raise HostError("--nnodes means that each host has its own ringrun; with --hosts leave it out")
     if options.node_rank >= options.nnodes:
@@ -152,7 +152,7 @@ def _plan_one_of_several(options: argparse.Namespace, settings: Settings) -> Pla
     )
 
 
-def _endpoint(options: argparse.Namespace) -> tuple[str, int]:
+def _endpoint(options: Options) -> tuple[str, int]:
     text = options.rdzv_endpoint or options.master_addr
     if text is None:
         asked = _asked_rendezvous(options)
@@ -166,11 +166,11 @@ def _endpoint(options: argparse.Namespace) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2] or _RENDEZVOUS_PORT)
 
 
-def _asked_rendezvous(options: argparse.Namespace) -> str | None:
+def _asked_rendezvous(options: Options) -> str | None:
     return options.settings.get("RINGCORE_RENDEZVOUS") or os.environ.get("RINGCORE_RENDEZVOUS") or None
 
 
-def _with_rendezvous(plan: Plan, options: argparse.Namespace) -> Plan:
+def _with_rendezvous(plan: Plan, options: Options) -> Plan:
     """Takes an explicit --rendezvous: the user serves it. A variable alone may stem from an outer job."""
     asked = options.settings.get("RINGCORE_RENDEZVOUS")
     return dataclasses.replace(
@@ -186,7 +186,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def make_argv(options: argparse.Namespace, python: str) -> tuple[str, ...]:
+def make_argv(options: Options, python: str) -> tuple[str, ...]:
     """The command of each rank: a module or a .py file runs under the interpreter `python`."""
     command = tuple(options.command)
     if options.module:
@@ -196,7 +196,7 @@ def make_argv(options: argparse.Namespace, python: str) -> tuple[str, ...]:
     return command
 
 
-def common_environ(options: argparse.Namespace, plan: Plan, job_id: str, rendezvous: str, port: int) -> dict[str, str]:
+def common_environ(options: Options, plan: Plan, job_id: str, rendezvous: str, port: int) -> dict[str, str]:
     """The variables that all ranks get."""
     environ = {
         "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED") or "1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import signal
@@ -15,6 +14,7 @@ from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._job import HostJob, RankExit, RankJob
 from ringcore.launcher._loop import Loop, Timer
+from ringcore.launcher._options import Options
 from ringcore.launcher._output import Output
 from ringcore.launcher._plan import Node, Plan
 from ringcore.launcher._summary import Failure
@@ -60,7 +60,7 @@ class Supervisor:
         loop: Loop,
         guard: Guard,
         output: Output,
-        options: argparse.Namespace,
+        options: Options,
         plan: Plan,
         given: JobInput,
         start_timeout_s: float,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
@@ -15,6 +14,7 @@ from ringcore.launcher import _hosts, _options, _plan
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._loop import Loop
+from ringcore.launcher._options import Options
 from ringcore.launcher._output import Output, OutputOptions
 from ringcore.launcher._plan import Plan
 from ringcore.launcher._supervisor import JobInput, Supervisor
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def start_job(
-    options: argparse.Namespace,
+    options: Options,
     *,
     loop: Loop | None = None,
     blobs: dict[str, bytes] | None = None,
@@ -107,7 +107,7 @@ def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:
     return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port, job=job)
 
 
-def _job_id(options: argparse.Namespace, key: bytes) -> str:
+def _job_id(options: Options, key: bytes) -> str:
     """A new name, or the same one in all launchers of a job that has several: they share nothing but the key."""
     if options.nnodes == 1:
         return f"ringrun-{os.urandom(8).hex()}"
@@ -116,7 +116,7 @@ def _job_id(options: argparse.Namespace, key: bytes) -> str:
     return f"ringrun-{hashlib.sha256(b'job id' + key).hexdigest()[:16]}"
 
 
-def _read_key(options: argparse.Namespace) -> bytes:
+def _read_key(options: Options) -> bytes:
     """Reads the key that several launchers share, or makes one for this job alone."""
     given = _settings.Settings.from_environ(options.settings)
     if options.nnodes > 1 and given.key_fd is None and given.key_file is None:
@@ -149,7 +149,7 @@ def _read_private(path: str) -> bytes:
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
 
 
-def _output_options(options: argparse.Namespace, plan: Plan) -> OutputOptions:
+def _output_options(options: Options, plan: Plan) -> OutputOptions:
     local_ranks = {slot.rank: slot.local_rank for node in plan.nodes for slot in node.slots}
     bits = {Kind.STDOUT: 1, Kind.STDERR: 2}
     if (options.tee or options.redirects) and not options.log_dir:
@@ -168,7 +168,7 @@ def _output_options(options: argparse.Namespace, plan: Plan) -> OutputOptions:
     return OutputOptions(options.log_dir, shows, options.prefix_timestamp)
 
 
-def _make_logs(output: Output, options: argparse.Namespace, plan: Plan) -> None:
+def _make_logs(output: Output, options: Options, plan: Plan) -> None:
     try:
         output.create_logs([slot.rank for node in plan.nodes for slot in node.slots])
     except OSError as error:
