@@ -35,7 +35,7 @@ struct EngineSettings {
   // An awaited operation carries its data in the announcement as long as a rank then sends no more than this, to all
   // others together: at most kMaxPayloadBytes.
   std::size_t eager_limit_bytes = kMaxPayloadBytes;
-  // An operation that some rank has not submitted fails after this time.
+  // An operation that some rank has not submitted, or of which nothing moves, fails after this time.
   Nanoseconds timeout = 300 * kSecond;
   // ... and is reported after this one (0: never).
   Nanoseconds stall_warning = 5 * kSecond;

@@ -35,7 +35,7 @@ MUTANTS = [
            "if (!peer->left && failure_ == nullptr) lose(*peer, *failure);", ""),
     Mutant("a silent peer is not noticed", "engine/watchdog.cpp",
            "} else if (!peer->left && now - peer->last_heard > patience_) {", "} else if (false) {"),
-    Mutant("what a library's data holds back is not waited for", "engine/watchdog.cpp",
+    Mutant("what a library's data holds back is not waited for", "engine/execution.hpp",
            "kNanosecondsPerLibraryByte = 200;", "kNanosecondsPerLibraryByte = 0;"),
     Mutant("a wish for what takes the short cut is announced", "engine/eager.cpp",
            "set.unflushed = false;  // the buckets", "// the buckets"),

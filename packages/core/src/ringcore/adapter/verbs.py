@@ -50,14 +50,15 @@ class Verbs(Starts[Tensor]):
                 2021; floats in host memory).
             name: Identifies the tensor on all ranks; at most 4096 bytes of UTF-8. Without one the order of the calls
                 does.
-            prescale_factor: Multiplied into the tensor before the reduction.
+            prescale_factor: Multiplied into the tensor before the reduction. Integers take whole factors, bool none.
             postscale_factor: Multiplied into the result.
             process_set: The ranks that take part.
 
         Raises:
-            InvalidArgument: Another device, an unknown dtype, an average of integers.
+            InvalidArgument: Another device, an unknown dtype, an average or a fraction of integers.
             MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
-            TimeoutError: A rank did not submit it within `RINGCORE_TIMEOUT_S`. On every rank.
+            TimeoutError: A rank did not submit it within `RINGCORE_TIMEOUT_S`, or nothing of it moved for so long. On
+                every rank.
             PeerLostError: A rank died or left. On every rank.
         """
         result: Tensor = self.start_allreduce(
@@ -110,7 +111,7 @@ class Verbs(Starts[Tensor]):
             tensor: See `allreduce`, as for all but the last.
             op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`, `Adasum`.
             name: Identifies the tensor on all ranks.
-            prescale_factor: Multiplied into the tensor before the reduction.
+            prescale_factor: Multiplied into the tensor before the reduction. Integers take whole factors, bool none.
             postscale_factor: Multiplied into the result.
             process_set: The ranks that take part.
             priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
@@ -333,7 +334,7 @@ class Verbs(Starts[Tensor]):
             tensor: Of at least one dimension; see `allreduce`, as for the rest.
             op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`; not `Adasum`.
             name: Identifies the tensor on all ranks.
-            prescale_factor: Multiplied into the tensor before the reduction.
+            prescale_factor: Multiplied into the tensor before the reduction. Integers take whole factors, bool none.
             postscale_factor: Multiplied into the result.
             process_set: The ranks that take part.
         """

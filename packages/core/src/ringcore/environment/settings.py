@@ -148,7 +148,7 @@ class Settings:
         300.0,
         _seconds,
         _POSITIVE,
-        "an operation that a rank has not joined for so long is an error on all ranks",
+        "an operation that a rank has not joined, or of which nothing moves, for so long is an error on all ranks",
         ("--gloo-timeout-seconds",),
     )
     stall_warning_s: float = _setting(
