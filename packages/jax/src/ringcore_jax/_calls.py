@@ -25,7 +25,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from ringcore import InvalidArgument, adapter
-from ringcore.adapter import COLLECTIVE_CODES, DTYPE_CODES, ReduceOp
+from ringcore.adapter import COLLECTIVE_CODES, DTYPE_CODES, ReduceOp, naming, title_of
 
 _TARGET = "ringcore"
 
@@ -71,7 +71,7 @@ class Call:
     @property
     def title(self) -> str:
         """For messages."""
-        return self.collective if self.name is None else f"{self.collective} '{self.name}'"
+        return title_of(self.collective, self.name)
 
     def share(self, rows: int, rank: int) -> int:
         """Of so many rows that are dealt out, how many a member gets."""
@@ -99,14 +99,14 @@ class Call:
         return shape
 
 
-def check_dtype(dtype: Any, title: str) -> None:
+def check_dtype(dtype: Any) -> None:
     """Refuse dtypes that the engine does not know.
 
     Raises:
-        InvalidArgument: With the operation's name and the dtypes that there are.
+        InvalidArgument: With the dtypes that there are.
     """
     if str(dtype) not in DTYPE_CODES:
-        raise InvalidArgument(f"{title}: the array has dtype {dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
+        raise InvalidArgument(f"the array has dtype {dtype}; convert it to one of {', '.join(DTYPE_CODES)}")
 
 
 collective_p: Any = Primitive("ringcore")
@@ -120,7 +120,8 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
             f"{call.title}: op=Adasum works on arrays, outside jit and grad; use op=Sum or op=Average"
         )
     for array in arrays:
-        check_dtype(array.dtype, call.title)
+        with naming(call.collective, call.name):
+            check_dtype(array.dtype)
         if call.op is ReduceOp.AVERAGE and not jnp.issubdtype(array.dtype, jnp.floating):
             raise InvalidArgument(f"{call.title}: the average of {array.dtype} is not defined; use op=Sum and divide")
     results: list[Any] = collective_p.bind(*arrays, call=call)

@@ -15,11 +15,22 @@ import mxnet as mx
 import numpy as np
 import ringcore
 from ringcore import Average, InvalidArgument, Sum, adapter
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next, process_set_id_of
+from ringcore.adapter import (
+    COLLECTIVE_CODES,
+    ProcessSet,
+    ReduceOp,
+    global_process_set,
+    name_or_next,
+    process_set_id_of,
+    root_index,
+    share_of,
+)
 
 from ringcore_mxnet._shim import push
 
-_ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL = range(5)
+_ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL = (
+    COLLECTIVE_CODES[name] for name in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall")
+)
 
 
 def _check(tensor: Any, what: str, op: ReduceOp = Sum) -> None:
@@ -144,10 +155,10 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
-) -> Sequence[Any]:
+) -> list[Any]:
     """`grouped_allreduce` in place."""
     if not tensors:
-        return tensors
+        return []
     name = name_or_next(name, "mxnet.grouped_allreduce", process_set)
     is_sparse = any(isinstance(tensor, mx.nd.sparse.BaseSparseNDArray) for tensor in tensors)
     if op is ReduceOp.ADASUM or is_sparse:
@@ -157,14 +168,14 @@ def grouped_allreduce_(
         )  # fmt: skip
         for tensor, result in zip(tensors, results, strict=True):
             result.copyto(tensor)
-        return tensors
+        return list(tensors)
     for tensor in tensors:
         _check(tensor, "allreduce", op)
     push(
         _ALLREDUCE, name, tensors, op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set_id_of(process_set), priority=priority,
     )  # fmt: skip
-    return tensors
+    return list(tensors)
 
 
 def _adasum(tensors: Sequence[Any], name: str, factor: float, process_set: ProcessSet) -> list[Any]:
@@ -178,11 +189,6 @@ def _adasum(tensors: Sequence[Any], name: str, factor: float, process_set: Proce
 def _filled(tensor: Any, values: Any) -> Any:
     tensor[:] = values
     return tensor
-
-
-def _members(process_set: ProcessSet) -> tuple[int, int]:
-    """This rank's index in a process set, and the set's size."""
-    return process_set.rank(), process_set.size()
 
 
 def _from_all(numbers: Sequence[int], name: str, process_set: ProcessSet) -> list[list[int]]:
@@ -278,12 +284,12 @@ def broadcast_(
 def _broadcast(
     sources: list[Any], targets: list[Any], root: int, name: str | None, process_set: ProcessSet, priority: int
 ) -> None:
-    members = process_set.ranks
-    if root not in members:
-        raise InvalidArgument(f"rank {root} is no member of {members}; pass a root_rank of the process set")
+    index = root_index(root, process_set)
+    if index < 0:  # nobody would hear of it before the results are waited for
+        raise InvalidArgument(f"rank {root} is no member of {process_set.ranks}; pass a root_rank of the process set")
     name = name_or_next(name, "mxnet.broadcast", process_set)
     push(
-        _BROADCAST, name, sources, targets, root=members.index(root), process_set=process_set_id_of(process_set),
+        _BROADCAST, name, sources, targets, root=index, process_set=process_set_id_of(process_set),
         priority=priority,
     )  # fmt: skip
 
@@ -321,13 +327,12 @@ def grouped_reducescatter(
         return []
     if op is ReduceOp.ADASUM:
         raise InvalidArgument("reducescatter: Adasum is an allreduce; use op=Sum or op=Average")
-    index, members = _members(process_set)
     results = []
     for tensor in tensors:
         _check(tensor, "reducescatter", op)
         _require_rows(tensor, "reducescatter")
         rows, *tail = _shape(tensor)
-        results.append(_empty((rows // members + (index < rows % members), *tail), tensor))
+        results.append(_empty((share_of(rows, process_set), *tail), tensor))
     push(
         _REDUCESCATTER, name_or_next(name, "mxnet.grouped_reducescatter", process_set), tensors, results, op=op,
         prescale=prescale_factor, postscale=postscale_factor, process_set=process_set_id_of(process_set),
@@ -356,7 +361,7 @@ def alltoall(
     _check(tensor, "alltoall")
     _require_rows(tensor, "alltoall")
     name = name_or_next(name, "mxnet.alltoall", process_set)
-    index, members = _members(process_set)
+    index, members = process_set.rank(), process_set.size()
     rows = _shape(tensor)[0]
     wanted = _as_splits(splits, rows, members)
     # A rank with wrong splits says so too: the others must not wait for it.
@@ -398,12 +403,7 @@ def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     adapter.barrier(name_or_next(None, "mxnet.barrier", process_set), process_set=process_set)
 
 
-def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> int:  # noqa: ARG001
-    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
-
-    Args:
-        device: Unused; accepted because scripts written for Horovod pass it.
-        process_set: The ranks that join.
-    """
+def join(*, process_set: ProcessSet = global_process_set) -> int:
+    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join."""
     mx.nd.waitall()  # what this rank still takes part in itself
     return adapter.join(process_set=process_set)

@@ -10,9 +10,19 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ringcore
 import tensorflow as tf
 from ringcore import Average, InvalidArgument, Sum, adapter
-from ringcore.adapter import DTYPE_CODES, ProcessSet, ReduceOp, as_ringcore_error, global_process_set, process_set_id_of
+from ringcore.adapter import (
+    DTYPE_CODES,
+    ProcessSet,
+    ReduceOp,
+    as_ringcore_error,
+    global_process_set,
+    name_or_next,
+    process_set_id_of,
+    root_index,
+)
 
 from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently, runs_in_session
 from ringcore_tensorflow._shim import ops
@@ -74,10 +84,10 @@ def allreduce(
     *,
     op: ReduceOp = Average,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: type[Compressor] = Compression.none,
 ) -> Any:
     """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
 
@@ -87,10 +97,10 @@ def allreduce(
         op: `Average` (floats only), `Sum`, `Min`, `Max` (NaN wins), `Product`; `Average` and `Sum` have gradients.
             `Adasum` (Maleki et al., MLSys 2021), in eager mode.
         name: Identifies the tensor on all ranks; without one the place in the program does.
-        compression: What is sent: `Compression.fp16`, `Compression.bf16`.
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
+        compression: What is sent: `Compression.fp16`, `Compression.bf16`.
 
     Raises:
         InvalidArgument: An unknown dtype, an average of integers.
@@ -105,10 +115,7 @@ def allreduce(
 
         factor = prescale_factor * postscale_factor
         return sparse.allreduce(tensor, op=op, name=name, factor=factor, process_set=process_set)
-    (result,) = grouped_allreduce(
-        [tensor], op=op, name=name, compression=compression, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, _kind="allreduce",
-    )  # fmt: skip
+    (result,) = _reduce([tensor], "allreduce", op, name, prescale_factor, postscale_factor, process_set, compression)
     return result
 
 
@@ -118,22 +125,34 @@ def grouped_allreduce(
     *,
     op: ReduceOp = Average,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    _kind: str = "grouped_allreduce",
+    compression: type[Compressor] = Compression.none,
 ) -> list[tf.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    pairs = [compression.compress(_as_tensor(tensor, _kind)) for tensor in tensors]
+    return _reduce(tensors, "grouped_allreduce", op, name, prescale_factor, postscale_factor, process_set, compression)
+
+
+def _reduce(
+    tensors: Sequence[Any],
+    kind: str,
+    op: ReduceOp,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+    compression: type[Compressor],
+) -> list[tf.Tensor]:
+    pairs = [compression.compress(_as_tensor(tensor, kind)) for tensor in tensors]
     sent = [tensor for tensor, _ in pairs]
     if op is ReduceOp.ADASUM:
-        results = _adasum(sent, name, prescale_factor * postscale_factor, process_set, _kind)
+        results = _adasum(sent, name, prescale_factor * postscale_factor, process_set, kind)
     else:
         results = _start(
-            ops.ringcore_allreduce, _kind, name, process_set, sent,
+            ops.ringcore_allreduce, kind, name, process_set, sent,
             **_reduction(op, prescale_factor, postscale_factor),
         )  # fmt: skip
     return [compression.decompress(tensor, dtype) for tensor, (_, dtype) in zip(results, pairs, strict=True)]
@@ -144,11 +163,8 @@ def _adasum(
 ) -> list[tf.Tensor]:
     if not tf.executing_eagerly():
         raise InvalidArgument(f"{kind} with op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
-    from ringcore import grouped_allreduce as of_arrays
-    from ringcore.adapter import name_or_next
-
     name = name_or_next(name, f"tensorflow.{kind}", process_set)
-    arrays = of_arrays(
+    arrays = ringcore.grouped_allreduce(
         [tensor.numpy() for tensor in tensors], op=ReduceOp.ADASUM, name=name, prescale_factor=factor,
         process_set=process_set,
     )  # fmt: skip
@@ -238,13 +254,9 @@ def broadcast(
         MismatchError: Ranks named different roots, shapes or dtypes. On every rank.
     """
     source = _as_tensor(tensor, "broadcast")
-    return _start(ops.ringcore_broadcast, "broadcast", name, process_set, source, root=_root(root_rank, process_set))
-
-
-def _root(root_rank: int, process_set: ProcessSet) -> int:
-    """Its index in the process set; -1 is refused by the engine, which says why."""
-    members = process_set.ranks
-    return members.index(root_rank) if root_rank in members else -1
+    return _start(
+        ops.ringcore_broadcast, "broadcast", name, process_set, source, root=root_index(root_rank, process_set)
+    )
 
 
 @gradient_of("RingcoreBroadcast")
@@ -282,10 +294,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
-    (result,) = grouped_reducescatter(
-        [tensor], op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-        process_set=process_set, _kind="reducescatter",
-    )  # fmt: skip
+    (result,) = _scatter([tensor], "reducescatter", op, name, prescale_factor, postscale_factor, process_set)
     return result
 
 
@@ -298,16 +307,27 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-    _kind: str = "grouped_reducescatter",
 ) -> list[tf.Tensor]:
     """`reducescatter` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
+    return _scatter(tensors, "grouped_reducescatter", op, name, prescale_factor, postscale_factor, process_set)
+
+
+def _scatter(
+    tensors: Sequence[Any],
+    kind: str,
+    op: ReduceOp,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
     if op is ReduceOp.ADASUM:
-        raise InvalidArgument(f"{_kind}: Adasum is an allreduce; use op=Sum or op=Average")
-    sources = [_as_tensor(tensor, _kind) for tensor in tensors]
+        raise InvalidArgument(f"{kind}: Adasum is an allreduce; use op=Sum or op=Average")
+    sources = [_as_tensor(tensor, kind) for tensor in tensors]
     results = _start(
-        ops.ringcore_reducescatter, _kind, name, process_set, sources,
+        ops.ringcore_reducescatter, kind, name, process_set, sources,
         **_reduction(op, prescale_factor, postscale_factor),
     )  # fmt: skip
     for source, result in zip(sources, results, strict=True):
@@ -376,13 +396,8 @@ def barrier(*, process_set: ProcessSet = global_process_set) -> None:
 
 
 @as_written
-def join(device: int = -1, *, process_set: ProcessSet = global_process_set) -> int:  # noqa: ARG001
-    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join.
-
-    Args:
-        device: Unused; accepted because scripts written for Horovod pass it.
-        process_set: The ranks that join.
-    """
+def join(*, process_set: ProcessSet = global_process_set) -> int:
+    """Take part in the others' allreduces with zeros until all ranks have called `join`; returns the last to join."""
     if not tf.executing_eagerly():
         raise InvalidArgument("join is for the end of a loop in Python; call it outside of tf.function")
     return adapter.join(process_set=process_set)

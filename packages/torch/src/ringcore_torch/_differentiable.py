@@ -61,8 +61,10 @@ def allreduce(
     *,
     op: ReduceOp = Average,
     name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
     compression: type[Compressor] = Compression.none,
-    **options: Any,
 ) -> torch.Tensor:
     """`plain.allreduce`, recorded by autograd where the tensor requires a gradient.
 
@@ -70,14 +72,19 @@ def allreduce(
         tensor: See `plain.allreduce`, as for the other options.
         op: Only `Average` and `Sum` have gradients.
         name: Identifies the tensor on all ranks.
+        prescale_factor: Multiplied into the tensor before the reduction.
+        postscale_factor: Multiplied into the result.
+        process_set: The ranks that take part.
         compression: What is sent: see `Compression`.
-        options: `prescale_factor`, `postscale_factor`, `process_set`.
     """
+    factors: dict[str, Any] = {
+        "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
+    }  # fmt: skip
     compressed, context = compression.compress(tensor)
     if not _tracked(compressed):
-        return compression.decompress(plain.allreduce(compressed, op=op, name=name, **options), context)
-    name = name_or_next(name, "allreduce", options.get("process_set"))
-    (result,) = _run(Allreduce(name, op, **options), [compressed])
+        return compression.decompress(plain.allreduce(compressed, op=op, name=name, **factors), context)
+    name = name_or_next(name, "allreduce", process_set)
+    (result,) = _run(Allreduce(name, op, **factors), [compressed])
     return compression.decompress(result, context)
 
 
@@ -86,15 +93,20 @@ def grouped_allreduce(
     *,
     op: ReduceOp = Average,
     name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
     compression: type[Compressor] = Compression.none,
-    **options: Any,
 ) -> list[torch.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    name = name_or_next(name, "grouped_allreduce", options.get("process_set"))
+    factors: dict[str, Any] = {
+        "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
+    }  # fmt: skip
+    name = name_or_next(name, "grouped_allreduce", process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
-    results = _run(Allreduce(name, op, **options), [tensor for tensor, _ in pairs])
+    results = _run(Allreduce(name, op, **factors), [tensor for tensor, _ in pairs])
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(results, pairs, strict=True)]
 
 
@@ -141,19 +153,41 @@ def alltoall(
 
 
 def reducescatter(
-    tensor: torch.Tensor, *, op: ReduceOp = Average, name: str | None = None, **options: Any
+    tensor: torch.Tensor,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
-    name = name_or_next(name, "reducescatter", options.get("process_set"))
-    (result,) = _run(Reducescatter(name, op, **options), [tensor])
+    name = name_or_next(name, "reducescatter", process_set)
+    (result,) = _run(
+        Reducescatter(
+            name, op, prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set
+        ),
+        [tensor],
+    )
     return result
 
 
 def grouped_reducescatter(
-    tensors: Sequence[torch.Tensor], *, op: ReduceOp = Average, name: str | None = None, **options: Any
+    tensors: Sequence[torch.Tensor],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """`reducescatter` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    name = name_or_next(name, "grouped_reducescatter", options.get("process_set"))
-    return _run(Reducescatter(name, op, **options), tensors)
+    name = name_or_next(name, "grouped_reducescatter", process_set)
+    return _run(
+        Reducescatter(
+            name, op, prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set
+        ),
+        tensors,
+    )

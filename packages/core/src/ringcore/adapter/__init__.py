@@ -30,11 +30,12 @@ from ringcore.adapter.collectives import (
     name_or_next,
     reducescatter,
     require_same_version,
+    root_index,
 )
 from ringcore.adapter.device import DeviceArray
-from ringcore.adapter.framework import Framework
+from ringcore.adapter.framework import Finish, Framework
 from ringcore.adapter.objects import gather_bytes
-from ringcore.adapter.starts import naming, share_of, title_of
+from ringcore.adapter.starts import first, naming, share_of, title_of
 from ringcore.adapter.verbs import Verbs
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
@@ -59,6 +60,7 @@ __all__ = [
     "Buffer",
     "Context",
     "DeviceArray",
+    "Finish",
     "Framework",
     "Handle",
     "Placement",
@@ -88,6 +90,7 @@ __all__ = [
     "copy",
     "empty",
     "find_placement",
+    "first",
     "from_bytes",
     "gather_bytes",
     "global_process_set",
@@ -100,6 +103,7 @@ __all__ = [
     "process_set_id_of",
     "reducescatter",
     "require_same_version",
+    "root_index",
     "share_of",
     "title_of",
     "version_here",

@@ -223,14 +223,19 @@ def broadcast(
     finish: Finish | None = None,
 ) -> Handle:
     """Give every rank the root's values. `root_rank` is a rank of the job, and must be a member of `process_set`."""
-    members = process_set.ranks
-    root = members.index(root_rank) if root_rank in members else -1
+    root = root_index(root_rank, process_set)
     sources = (source,)
     targets = sources if target is source else (target,)
     return _submit(
         _BROADCAST, name, sources, targets, root=root, process_set=process_set, blocking=blocking, result=result,
         finish=finish,
     )  # fmt: skip
+
+
+def root_index(root_rank: int, process_set: ProcessSet) -> int:
+    """A root's index in the process set; -1, which the engine refuses and says why, where it is no member."""
+    members = process_set.ranks
+    return members.index(root_rank) if root_rank in members else -1
 
 
 def reducescatter(

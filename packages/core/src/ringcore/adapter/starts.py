@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Generic
 
 from ringcore._errors import InvalidArgument
@@ -12,6 +13,8 @@ from ringcore.adapter import collectives
 from ringcore.adapter.collectives import ReduceOp
 from ringcore.adapter.framework import Finish, Framework, Tensor
 from ringcore.job.process_sets import ProcessSet
+
+first = itemgetter(0)
 
 
 class Starts(Generic[Tensor]):
@@ -78,7 +81,8 @@ class Starts(Generic[Tensor]):
     ) -> Handle:
         """`start_allreduce` of tensors that the engine may not be able to work on as they are."""
         framework = self._framework
-        sources = [framework.contiguous(tensor) for tensor in tensors]
+        with naming(kind, name):
+            sources = [framework.contiguous(tensor) for tensor in tensors]
         arrays = self._buffers(sources, kind, name, writable=in_place)
         results = sources if in_place else list(map(framework.empty_like, sources))
         targets = arrays if in_place else tuple(map(framework.as_buffer, results))
@@ -165,18 +169,19 @@ class Starts(Generic[Tensor]):
         process_set: ProcessSet,
         in_place: bool = False,
         blocking: bool = False,
+        finish: Finish = first,
     ) -> Handle:
-        """Start a broadcast."""
+        """Start a broadcast; of a single tensor: those of a group would have to be of one dtype."""
         framework = self._framework
-        source = framework.contiguous(tensor)
-        result = source if in_place else framework.empty_like(source)
         with naming("broadcast", name):
+            source = framework.contiguous(tensor)
+            result = source if in_place else framework.empty_like(source)
             array = framework.as_moved(source, writable=in_place)
         target = array if in_place else framework.as_moved(result)
         name = collectives.name_or_next(name, "broadcast", process_set)
 
-        def done(_: Handle) -> Tensor:
-            return self._written_back([result], [tensor])[0] if in_place else result
+        def done(_: Handle) -> Any:
+            return finish(self._written_back([result], [tensor]) if in_place else [result])
 
         return collectives.broadcast(
             array, target, root_rank, name, process_set=process_set, blocking=blocking, finish=done

@@ -6,7 +6,6 @@ A framework's module has one object of `Verbs`, and its methods as functions: `a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 from ringcore import _native
@@ -14,13 +13,12 @@ from ringcore._native import Handle, UnsupportedArray
 from ringcore.adapter import collectives
 from ringcore.adapter.collectives import ReduceOp, name_or_next
 from ringcore.adapter.framework import Tensor
-from ringcore.adapter.starts import Starts
+from ringcore.adapter.starts import Starts, first
 from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
 from ringcore.job.state import context
 
 Average = ReduceOp.AVERAGE
 _ALLREDUCE: int = _native.COLLECTIVES["allreduce"]
-_first = itemgetter(0)
 
 
 class Verbs(Starts[Tensor]):
@@ -63,7 +61,7 @@ class Verbs(Starts[Tensor]):
         """
         result: Tensor = self.start_allreduce(
             (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True, finish=_first,
+            process_set=process_set, blocking=True, finish=first,
         ).synchronize()  # fmt: skip
         return result
 
@@ -118,7 +116,7 @@ class Verbs(Starts[Tensor]):
         """
         return self.start_allreduce(
             (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, priority=priority, finish=_first,
+            process_set=process_set, priority=priority, finish=first,
         )  # fmt: skip
 
     def allreduce_async_(
@@ -149,7 +147,7 @@ class Verbs(Starts[Tensor]):
         except TypeError:
             return self.start_allreduce_of_copies(
                 tensors, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-                process_set=process_set, priority=priority, in_place=True, finish=_first,
+                process_set=process_set, priority=priority, in_place=True, finish=first,
             )  # fmt: skip
 
     def grouped_allreduce(
@@ -233,7 +231,7 @@ class Verbs(Starts[Tensor]):
             MismatchError: Dtypes or other dimensions differ. On every rank.
         """
         result: Tensor = self.start_allgather(
-            [tensor], name, process_set=process_set, blocking=True, finish=_first
+            [tensor], name, process_set=process_set, blocking=True, finish=first
         ).synchronize()
         return result
 
@@ -241,7 +239,7 @@ class Verbs(Starts[Tensor]):
         self, tensor: Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
     ) -> Handle:
         """Start an `allgather`."""
-        return self.start_allgather([tensor], name, process_set=process_set, finish=_first)
+        return self.start_allgather([tensor], name, process_set=process_set, finish=first)
 
     def grouped_allgather(
         self, tensors: Sequence[Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -340,7 +338,7 @@ class Verbs(Starts[Tensor]):
         """
         result: Tensor = self.start_reducescatter(
             [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True, finish=_first,
+            process_set=process_set, blocking=True, finish=first,
         ).synchronize()  # fmt: skip
         return result
 
@@ -357,7 +355,7 @@ class Verbs(Starts[Tensor]):
         """Start a `reducescatter`."""
         return self.start_reducescatter(
             [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, finish=_first,
+            process_set=process_set, finish=first,
         )  # fmt: skip
 
     def grouped_reducescatter(
