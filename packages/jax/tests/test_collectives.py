@@ -159,6 +159,37 @@ def test_derivatives_are_those_of_the_sum_of_all_losses(tmp_path: Path, size: in
     assert run(derivatives, size, tmp_path) == [[]] * size
 
 
+def broadcasts_and_checkpoints() -> list:
+    """Derivatives of broadcasts, of which only the root has any, beside those of a checkpoint."""
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    ring.init()
+
+    def own(x):
+        return (ring.broadcast(x, 1) ** 3).sum() * (1 + ring.rank())
+
+    def along(function, x, v):
+        return jax.jvp(function, (x,), (v,))[1]
+
+    def over(gradient, x, v):
+        return jax.grad(lambda x: (gradient(x) * v).sum())(x)
+
+    @jax.jit
+    def seconds(x, v):
+        gradient = jax.grad(own)
+        plain = along(gradient, x, v), over(gradient, x, v), jax.grad(lambda x: along(own, x, v))(x)
+        return *plain, over(jax.grad(jax.checkpoint(own)), x, v)
+
+    return [value[0].item() for value in seconds(jnp.full(4, 1.0 + ring.rank()), jnp.ones(4))]
+
+
+def test_ranks_keep_one_order_of_broadcasts_gradients(tmp_path: Path) -> None:
+    # Three times the sum of cubes, at the root's 2.
+    assert run(broadcasts_and_checkpoints, 2, tmp_path, RINGCORE_TIMEOUT_S="20") == [[0.0] * 4, [36.0] * 4]
+
+
 def loops_and_batches() -> dict:
     import jax
     import jax.numpy as jnp

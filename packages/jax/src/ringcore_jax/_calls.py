@@ -186,8 +186,12 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, call: Call) -> list[Any]
 
 def _back_from_broadcast(call: Call, cotangents: list[Any], _: list[tuple[int, ...]]) -> list[Any]:
     totals = collective_p.bind(*cotangents, call=dataclasses.replace(call, collective="allreduce"))
-    # Every rank uses the totals: what a rank does not use JAX would leave out there, and the others would wait for it.
-    return [jnp.where(call.rank == call.root, total, jnp.zeros_like(total)) for total in totals]
+    # Who is the root, the engine says when the program runs: a constant would make programs of the ranks that XLA
+    # simplifies differently, and then runs in different orders.
+    chosen = jnp.asarray(np.arange(call.size) == call.root, jnp.int32)
+    deal = dataclasses.replace(call, collective="reducescatter", name=call.named(".root"))
+    (is_root,) = collective_p.bind(chosen, call=deal)
+    return [jnp.where(is_root[0] > 0, total, jnp.zeros_like(total)) for total in totals]
 
 
 def _back_from_reducescatter(call: Call, cotangents: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
