@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ _PING_S = 1.0
 # ssh gives a silent connection up after this many times this many seconds.
 _ALIVE_INTERVAL_S, _ALIVE_COUNT = 2, 3
 _STDERR_BYTES = 4096
+# ssh ends at once when it is told to.
+_END_LIMIT_S = 2.0
 
 
 class RemoteEvents(Events, Protocol):
@@ -131,8 +134,7 @@ class RemoteHost:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-        self._popen.terminate()
-        self._popen.wait()
+        _end(self._popen)
 
     def _send_ping(self) -> None:
         self._channel.send(Kind.PING)
@@ -172,6 +174,16 @@ class RemoteHost:
         if not data:
             self._loop.forget(self._stderr_fd)
         self._stderr = (self._stderr + data)[-_STDERR_BYTES:]
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    """Ends ssh and what it started: a wrapper of the user's may stand in its place, and not listen."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(popen.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            popen.wait(_END_LIMIT_S)
+            return
 
 
 def _start_ssh(argv: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _fill_standard_streams()
     try:
         return start_job(_options.parse(sys.argv[1:] if argv is None else argv, os.environ))
     except _options.UsageError as error:
@@ -48,6 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _fill_standard_streams() -> None:
+    """Put something in the place of standard streams that were closed: else the next file would take it.
+
+    What is written there fails, as it would have done.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)
 
 
 def start_job(

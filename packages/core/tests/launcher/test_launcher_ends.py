@@ -1,0 +1,44 @@
+"""What must not keep the launcher from ending, or make it write where nobody meant it to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from support.processes import Pids, Ringrun, eventually, is_alive
+
+Script = Callable[..., str]
+
+
+def test_an_ssh_that_does_not_end_is_killed(ringrun: Ringrun, pids: Pids) -> None:
+    folder = ringrun.directory / "bin"
+    folder.mkdir()
+    # It starts another process, as a user's wrapper would, and neither listens to SIGTERM.
+    text = "#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho $! > pid.child\necho $$ > pid.ssh\nwhile :; do sleep 600; done\n"
+    (folder / "ssh").write_text(text)
+    (folder / "ssh").chmod(0o755)
+    ringrun.environ["PATH"] = f"{folder}{os.pathsep}{ringrun.environ['PATH']}"
+    with ringrun.started("-H", "127.0.0.2:1", "--start-timeout", "0.5", "true") as process:
+        found = pids.wait(2)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and "host 127.0.0.2 did not answer within 0.5 s" in said
+    eventually(lambda: not any(map(is_alive, found.values())), "nothing of ssh is left")
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "told"),
+    [
+        ("<&-", 0, "0 0\n"),
+        (">&-", 1, "ringrun: standard output ends here: Bad file descriptor\n"),
+        ("<&- >&-", 1, "ringrun: standard output ends here: Bad file descriptor\n"),
+        ("2>&-", 0, "0 0\n"),
+        ("<&- >&- 2>&-", 1, ""),
+    ],
+)
+def test_standard_streams_may_be_closed(ringrun: Ringrun, script: Script, closed: str, code: int, told: str) -> None:
+    # What is opened next must not take their places: the ranks' lines would be written into it.
+    name = script("import ringcore\nringcore.init()\nprint(0, len(sys.stdin.read()), flush=True)")
+    done = ringrun("-np", "2", name, prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    assert done.returncode == code, done
+    assert told in done.stdout + done.stderr
