@@ -178,6 +178,45 @@ def test_a_timeline_that_the_environment_asks_for_is_horovods(tmp_path: Path) ->
     assert {"NEGOTIATE_BROADCAST", "BROADCAST"} <= {event["name"] for event in json.loads(path.read_text())}
 
 
+def test_a_loader_reads_ahead_and_stops() -> None:
+    done = python(
+        "import threading\n"
+        "from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader\n"
+        "third = threading.Event()\n"
+        "class Loader(AsyncDataLoaderMixin, BaseDataLoader):\n"
+        "    def __init__(self, last, **options):\n"
+        "        self.last = last\n"
+        "        super().__init__(**options)\n"
+        "    def __len__(self):\n"
+        "        return 1000\n"
+        "    def _iterate(self):\n"
+        "        for batch in range(1000):\n"
+        "            if batch == self.last:\n"
+        "                raise OSError('no more')\n"
+        "            if batch == 3:\n"
+        "                third.set()\n"
+        "            yield batch\n"
+        "    def _process_batch(self, batch):\n"
+        "        return 10 * batch\n"
+        "for size in (0, 2):\n"
+        "    assert [*Loader(None, async_loader_queue_size=size)] == [*range(0, 10000, 10)]\n"
+        "    found = []\n"
+        "    try:\n"
+        "        found.extend(Loader(4, async_loader_queue_size=size))\n"
+        "    except OSError as error:\n"
+        "        found.append(str(error))\n"
+        "    assert found == [0, 10, 20, 30, 'no more'], found\n"
+        "third.clear()\n"
+        "ahead = Loader(None, async_loader_queue_size=4)\n"
+        "assert next(iter(ahead)) == 0 and third.wait(60)\n"
+        "ahead.close_async_loader()\n"
+        "assert next(iter(ahead)) == 0\n"
+        "ahead.close_async_loader()\n"
+        "assert [thread for thread in threading.enumerate() if thread.name == 'horovod-data'] == []\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_modules_that_scripts_import_from() -> None:
     done = python(
         "from horovod.common.process_sets import ProcessSet, global_process_set\n"
