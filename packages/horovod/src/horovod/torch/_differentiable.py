@@ -34,7 +34,7 @@ _UNSCALED = {"prescale_factor": 1.0, "postscale_factor": 1.0}
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, verb: Verb, options: Options, gradient: Gradient, *tensors: torch.Tensor) -> Any:
-        handle = start(verb, list(tensors), options)
+        handle = start(verb, list(tensors), options, waits=True)
         results = handle.results()
         ctx.gradient = gradient(handle)
         if verb is ALLTOALL:
@@ -55,7 +55,7 @@ def _run(verb: Verb, tensors: Tensors, options: Options, gradient: Gradient) -> 
         results = list(_Recorded.apply(verb, options, gradient, *sent))  # type: ignore[no-untyped-call]
         results = [tuple(results)] if verb is ALLTOALL else results
     else:
-        results = start(verb, sent, options).results()
+        results = start(verb, sent, options, waits=True).results()
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
 
 

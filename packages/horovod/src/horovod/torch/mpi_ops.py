@@ -157,7 +157,7 @@ def _started(verb: Verb) -> _Run:
 
 
 def _done(verb: Verb) -> _Run:
-    return lambda tensors, options: start(verb, tensors, options).results()
+    return lambda tensors, options: start(verb, tensors, options, waits=True).results()
 
 
 def _reduction(
