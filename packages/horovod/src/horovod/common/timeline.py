@@ -73,13 +73,16 @@ class _Recorder:
             self._rows[name] = len(self._rows) + 1
             yield {"name": "process_name", "ph": "M", "pid": self._rows[name], "args": {"name": name}}
         kind = next((kind for kind in _KINDS if kind in name), "allreduce").upper()
-        yield {
-            "name": _LABELS.get(activity, "{}").format(kind), "ph": "X", "pid": self._rows[name],
-            "ts": self._us(begin), "dur": (end - begin) / 1000, "args": {"activity": activity, "bytes": nbytes},
-        }  # fmt: skip
-        if self._mark_cycles and activity == "negotiate" and end != self._released_ns:
-            self._released_ns = end
-            yield {"name": "CYCLE_START", "ph": "i", "pid": 0, "ts": self._us(end), "s": "g"}
+        # The short cut of small operations negotiates with what it sends.
+        parts = [("negotiate", begin, begin)] if activity == "short cut" else []
+        for part, since, until in [*parts, (activity, begin, end)]:
+            yield {
+                "name": _LABELS.get(part, "{}").format(kind), "ph": "X", "pid": self._rows[name],
+                "ts": self._us(since), "dur": (until - since) / 1000, "args": {"activity": activity, "bytes": nbytes},
+            }  # fmt: skip
+            if self._mark_cycles and part == "negotiate" and until != self._released_ns:
+                self._released_ns = until
+                yield {"name": "CYCLE_START", "ph": "i", "pid": 0, "ts": self._us(until), "s": "g"}
 
     def _us(self, ns: int) -> float:
         return (ns - self._origin_ns) / 1000

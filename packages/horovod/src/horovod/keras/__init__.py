@@ -21,8 +21,6 @@ from ringcore import (
     rank,
     shutdown,
     size,
-    start_timeline,
-    stop_timeline,
 )
 from ringcore_keras import Compression
 
@@ -40,6 +38,7 @@ from horovod.common.basics import (
 )
 from horovod.common.basics import init as _init
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.timeline import start_timeline, stop_timeline
 from horovod.keras import callbacks, elastic, keras_2
 from horovod.keras.operations import allgather, allreduce, broadcast, reducescatter
 from horovod.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer

@@ -24,8 +24,6 @@ from ringcore import (
     remove_process_set,
     shutdown,
     size,
-    start_timeline,
-    stop_timeline,
 )
 from ringcore.adapter import ReduceOp
 from ringcore_mxnet import Adasum, Average, Max, Min, Product, Sum, barrier
@@ -43,6 +41,7 @@ from horovod.common.basics import (
     nccl_built,
     rocm_built,
 )
+from horovod.common.timeline import start_timeline, stop_timeline
 from horovod.mxnet._arithmetic import op_of, reduced, written_to
 
 __all__ = [

@@ -18,8 +18,6 @@ from ringcore import (
     rank,
     shutdown,
     size,
-    start_timeline,
-    stop_timeline,
 )
 from ringcore.adapter import ReduceOp
 from ringcore_tensorflow import (
@@ -47,6 +45,7 @@ from horovod.common.basics import (
 )
 from horovod.common.operations import chosen_op
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, known, remove_process_set
+from horovod.common.timeline import start_timeline, stop_timeline
 from horovod.tensorflow.arithmetic import reduced, reduced_rows, with_gradient_times
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.errors import verb
