@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import operator
 import os
@@ -52,6 +53,31 @@ def test_an_exception_comes_back_with_its_rank_and_traceback() -> None:
     assert caught.value.rank == 0
     assert "worker.py" in caught.value.remote_traceback
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+TAKES_OTHERS_WITH_IT = """
+    import ringcore
+
+    def train():
+        import numpy as np
+        ringcore.init()
+        ringcore.allreduce(np.ones(4, np.float32))
+        if ringcore.rank() == 1:
+            raise ValueError("the cause")
+        try:
+            ringcore.allreduce(np.ones(4, np.float32))
+        except ringcore.PeerLostError as error:
+            raise RuntimeError(f"as a framework says it: {error}") from error
+"""
+
+
+def test_the_rank_that_failed_by_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "takes_others_with_it.py").write_text(textwrap.dedent(TAKES_OTHERS_WITH_IT))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("takes_others_with_it")
+    with pytest.raises(RankError, match="rank 1 raised ValueError: the cause") as caught:
+        run(module.train, np=2)
+    assert caught.value.rank == 1
 
 
 def test_a_rank_that_is_killed() -> None:
