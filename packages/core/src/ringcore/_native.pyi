@@ -131,6 +131,14 @@ def device_of(address: int) -> int:
 def current_device() -> int:
     """The number of the GPU that this thread works on."""
 
+def set_openssl_library(path: str) -> None:
+    """The libssl to use, before the first use; else the system's."""
+
+def tls_library() -> str:
+    """
+    Opens the OpenSSL that encrypts between hosts; its version and its file. Raises ResourceError.
+    """
+
 class UnsupportedArray(TypeError):
     pass
 
@@ -200,7 +208,7 @@ class Handle:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float, mpi: MpiWorld | None = None) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float, mpi: MpiWorld | None = None) -> None: ...
 
     def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """
@@ -234,7 +242,9 @@ class Runtime:
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
     def take_attention(self) -> tuple[list[str], bool, int | None]:
-        """(warnings to log, whether a peer wants this rank's stacks, as lost_rank)"""
+        """
+        (warnings to log, whether a peer wants this rank's stacks, as lost_rank)
+        """
 
     @property
     def lost_rank(self) -> int | None:

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 
-from ringcore.job.loss import tell_loss
+from ringcore.environment.loss import tell_loss
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")

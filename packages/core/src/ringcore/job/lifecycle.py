@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore.environment.loss import tell_loss
 from ringcore.job import timeline
 from ringcore.job.attention import start_attention_thread
 from ringcore.job.connect import connect_context
-from ringcore.job.loss import tell_loss
 from ringcore.job.state import context, is_initialized, set_context
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 
-from ringcore.job.loss import LOSS_FILE_VARIABLE
+from ringcore.environment.loss import LOSS_FILE_VARIABLE
 from ringcore.launcher import _frames, _process
 from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._guard import Guard, remove_directory
