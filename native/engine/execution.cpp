@@ -12,9 +12,6 @@
 namespace ringcore::engine {
 namespace {
 
-// Tensors of at least this size that all ranks registered run where they lie; smaller ones are cheaper in a bucket.
-constexpr std::size_t kMinDirectBytes = 32 * 1024;
-
 // In shared memory a bucket is packed, reduced and unpacked while it is in a core's own cache, and a meeting of the ranks
 // costs little. Measured with 100 MB in tensors of 640 KB: 13 ms, and 30 in buckets of 64 MiB.
 constexpr std::size_t kCachedBytes = 1024 * 1024;
@@ -146,7 +143,7 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
   }
   const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
   const bool registered = in_place_for_all(release);
-  const bool large_and_in_place = registered && bytes >= kMinDirectBytes;
+  const bool large_and_in_place = registered && bytes >= settings_.direct_bytes;
   const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
                       bytes <= bucket_bytes() && !large_and_in_place;
   if (bucket) {

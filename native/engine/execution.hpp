@@ -40,6 +40,10 @@ constexpr Nanoseconds kNanosecondsPerLibraryByte = 200;
 struct ExecutionSettings {
   std::size_t fusion_threshold_bytes = 64 << 20;
   bool deterministic = false;
+  // A large tensor goes through the fusion buffer in slices of this size, which stay in the caches.
+  std::size_t slice_bytes = 4 << 20;
+  // Tensors of at least this size that all ranks registered run where they lie; smaller ones are cheaper in a bucket.
+  std::size_t direct_bytes = 32 << 10;
 };
 
 // The buffers that tensors are packed into, one a data lane. They lie at the front of the arena, at the same offset on

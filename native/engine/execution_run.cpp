@@ -11,9 +11,6 @@
 namespace ringcore::engine {
 namespace {
 
-// A large tensor goes through the fusion buffer in slices of this size, which stay in the caches.
-constexpr std::size_t kSliceBytes = 4 * 1024 * 1024;
-
 // Copies before a plan are made in pieces of this size: in between other lanes, control records and heartbeats move.
 constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
 
@@ -57,7 +54,7 @@ bool Execution::copy_piece(Task& task) {
 bool Execution::slices(const Task& task) const {
   return task.descriptor().collective == Collective::kAllreduce && task.descriptors.size() == 1 &&
          (task.bucket || !task.registered) && size() > 2 && topology_.single_host() && fusion_.arena != nullptr &&
-         fusion_.bytes_per_lane >= kSliceBytes;
+         fusion_.bytes_per_lane >= settings_.slice_bytes;
 }
 
 void Execution::start_allreduce(Task& task) {
@@ -82,7 +79,7 @@ void Execution::start_allreduce(Task& task) {
 // Packs the next slice of the task's only tensor and starts the plan on it.
 void Execution::start_slice(Task& task) {
   const Descriptor& descriptor = task.descriptor();
-  const std::size_t bytes = std::min(task.bytes - task.slice_begin, kSliceBytes);
+  const std::size_t bytes = std::min(task.bytes - task.slice_begin, settings_.slice_bytes);
   const std::size_t count = bytes / size_of(descriptor.dtype);
   plan::Operands operands;
   use_fusion_arena(task, bytes, operands);
@@ -96,7 +93,7 @@ void Execution::start_slice(Task& task) {
 
 // After a slice: unpacks it. False when it was the last one.
 bool Execution::next_slice(Task& task) {
-  const std::size_t bytes = std::min(task.bytes - task.slice_begin, kSliceBytes);
+  const std::size_t bytes = std::min(task.bytes - task.slice_begin, settings_.slice_bytes);
   if (!task.operations.empty() && bytes > 0) {
     std::memcpy(task.operation().output + task.slice_begin, task.packed, bytes);
   }

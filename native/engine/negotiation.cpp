@@ -212,11 +212,13 @@ std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
 }
 
 bool Negotiation::round_complete() const {
+  bool any = false;
   for (std::size_t m = 0; m < logs_.size(); ++m) {
-    if (!joined_[m] && !left_[m] && logs_[m].entries.empty()) return false;
+    if (joined_[m]) continue;  // what it has announced since counts from the end of the join
+    if (!left_[m] && logs_[m].entries.empty()) return false;
+    any = any || !logs_[m].entries.empty();
   }
-  return std::any_of(logs_.begin(), logs_.end(), [](const Log& log) { return !log.entries.empty(); }) &&
-         joined_count_ < static_cast<int>(logs_.size());
+  return any;
 }
 
 void Negotiation::decide(std::vector<Decision>& decisions) {

@@ -44,3 +44,15 @@ TEST_CASE("nobody is missing whose announcement is decided while this rank's own
   REQUIRE(decisions.size() == 1);
   CHECK(decisions[0].kind == Decision::Kind::kRelease);
 }
+
+TEST_CASE("a join that nobody will end any more decides nothing, whatever is announced behind it") {
+  Negotiation negotiation({0, 1}, 0);
+  negotiation.append(0, Entry{.type = RecordType::kJoin});
+  negotiation.append(1, Entry{.type = RecordType::kNoop});
+  negotiation.append(0, entry_for(tensor("x")));
+  std::vector<Decision> decisions;
+  negotiation.decide(decisions);
+  negotiation.leave(1);
+  negotiation.decide(decisions);  // did not return
+  CHECK(decisions.empty());
+}

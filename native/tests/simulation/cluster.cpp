@@ -1,0 +1,360 @@
+#include "cluster.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace ringcore::simulation {
+namespace {
+
+constexpr std::size_t kRowAlignment = engine::Memory::kAlignment;
+
+std::size_t padded(std::size_t bytes) { return (bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment; }
+
+// What the member that does not fit submits instead.
+Request spoilt(Request request) {
+  switch (request.misfit) {
+    case Misfit::kNone:
+    case Misfit::kRoot: break;
+    case Misfit::kDType: request.dtype = request.dtype == DType::kFloat64 ? DType::kFloat32 : DType::kFloat64; break;
+    case Misfit::kOp: request.op = request.op == ReduceOp::kMax ? ReduceOp::kSum : ReduceOp::kMax; break;
+    case Misfit::kPrescale: request.prescale *= 4; break;
+    case Misfit::kPostscale: request.postscale *= 4; break;
+    case Misfit::kRows: ++request.rows.front(); break;
+  }
+  return request;
+}
+
+}  // namespace
+
+Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw, std::uint32_t epoch)
+    : workload_(workload), faults_(std::move(faults)), draw_(draw), epoch_(epoch) {
+  transport::SimOptions options;
+  options.longest_delay = draw.one_in(2) ? 20'000 : 3 * kMillisecond;
+  options.lane_bytes = draw.one_in(2) ? 512 : 8192;
+  if (workload.registered_memory) {
+    options.host_of = workload.host_of;
+    options.reserved_bytes = 3 * workload.fusion_bytes;
+    options.arena_bytes = 4 << 20;
+  }
+  network_ = std::make_unique<transport::SimNetwork>(workload.ranks, draw.generator()(), options);
+  for (const Phase& phase : workload.phases) {
+    std::vector<std::size_t>& counts = own_counts_.emplace_back();
+    for (Rank rank = 0; rank < workload.ranks; ++rank) {
+      const std::size_t all = phase.requests.size();
+      counts.push_back(phase.joins ? static_cast<std::size_t>(draw.below(static_cast<int>(all) + 1)) : all);
+    }
+  }
+  states_.resize(static_cast<std::size_t>(workload.ranks));
+  for (Rank rank = 0; rank < workload.ranks; ++rank) {
+    RankState& state = states_[static_cast<std::size_t>(rank)];
+    state.rank = rank;
+    make_engine(state);
+    write_script(state);
+  }
+}
+
+void Cluster::make_engine(RankState& state) {
+  engine::EngineConfig config;
+  config.rank = state.rank;
+  config.epoch = epoch_;
+  config.links.resize(static_cast<std::size_t>(workload_.ranks));
+  for (Rank peer = 0; peer < workload_.ranks; ++peer) {
+    if (peer != state.rank) config.links[static_cast<std::size_t>(peer)] = network_->link(state.rank, peer);
+  }
+  config.host_of = workload_.host_of;
+  config.arena = network_->arena(state.rank);
+  if (config.arena != nullptr) config.fusion_arena = network_->arena_memory(state.rank).data();
+  engine::EngineSettings settings;
+  settings.execution.fusion_threshold_bytes = workload_.fusion_bytes;
+  settings.execution.slice_bytes = workload_.slice_bytes;
+  settings.execution.direct_bytes = workload_.direct_bytes;
+  settings.execution.deterministic = workload_.deterministic;
+  settings.eager_limit_bytes = workload_.eager_bytes;
+  settings.timeout = kTimeout;
+  settings.stall_warning = 0;
+  settings.heartbeat = kHeartbeat;
+  state.engine = std::make_unique<engine::Engine>(std::move(config), settings, network_->clock());
+  state.sets.assign(workload_.sets.size(), engine::kWorld);
+}
+
+std::vector<int> Cluster::contributors(std::size_t phase, std::size_t request) const {
+  const Request& asked = workload_.phases[phase].requests[request];
+  const std::vector<Rank>& members = workload_.sets[asked.set];
+  std::vector<int> found;
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    if (request < own_counts_[phase][static_cast<std::size_t>(members[m])]) found.push_back(static_cast<int>(m));
+  }
+  return found;
+}
+
+void Cluster::write_script(RankState& state) {
+  for (std::size_t phase = 0; phase < workload_.phases.size(); ++phase) write_phase(state, phase);
+  state.script.push_back({Action::Kind::kLeave});
+}
+
+void Cluster::write_phase(RankState& state, std::size_t index) {
+  const Phase& phase = workload_.phases[index];
+  for (const std::size_t set : phase.added) state.script.push_back({Action::Kind::kAddSet, set});
+  std::vector<std::size_t> own;
+  for (std::size_t i = 0; i < own_counts_[index][static_cast<std::size_t>(state.rank)]; ++i) {
+    const Request& request = phase.requests[i];
+    const std::vector<Rank>& members = workload_.sets[request.set];
+    const auto found = std::find(members.begin(), members.end(), state.rank);
+    const int member = static_cast<int>(found - members.begin());
+    if (found == members.end() || member == request.missing_member) continue;
+    own.push_back(state.tasks.size());
+    state.tasks.push_back(
+        {.phase = index, .request = &request, .member = member, .members = static_cast<int>(members.size())});
+  }
+  if (!phase.blocking) std::shuffle(own.begin(), own.end(), draw_.generator());
+  for (const std::size_t task : own) {
+    state.script.push_back({phase.blocking ? Action::Kind::kRun : Action::Kind::kSubmit, task});
+  }
+  // A rank may join before it waits for what it has submitted.
+  const bool joins_early = phase.joins && draw_.one_in(2);
+  if (joins_early) state.script.push_back({Action::Kind::kJoin});
+  if (!phase.blocking) {
+    std::shuffle(own.begin(), own.end(), draw_.generator());
+    for (const std::size_t task : own) state.script.push_back({Action::Kind::kWait, task});
+  }
+  if (phase.joins && !joins_early) state.script.push_back({Action::Kind::kJoin});
+  for (const std::size_t set : phase.removed) state.script.push_back({Action::Kind::kRemoveSet, set});
+}
+
+// Gives each tensor a place for its input and its result; in a row, as the buckets of a framework are, or apart.
+void Cluster::place(RankState& state, Task& task, std::vector<std::byte*>& places) {
+  std::size_t total = 0;
+  for (const auto& input : task.inputs) total += padded(input.size());
+  std::byte* at = nullptr;
+  if (task.request->place == Place::kRegistered) {
+    at = task.piece = network_->arena(state.rank)->allocate(total);
+  } else {
+    task.outputs.emplace_back(total + kRowAlignment);
+    std::byte* const begin = task.outputs.front().data();
+    at = begin + (padded(reinterpret_cast<std::uintptr_t>(begin)) - reinterpret_cast<std::uintptr_t>(begin));
+  }
+  for (const auto& input : task.inputs) {
+    places.push_back(at);
+    at += padded(input.size());
+  }
+}
+
+void Cluster::make_task(RankState& state, Task& task) {
+  const Request request = task.member == task.request->misfit_member ? spoilt(*task.request) : *task.request;
+  std::vector<std::shared_ptr<engine::Operation>> tensors;
+  for (std::size_t i = 0; i < request.rows.size(); ++i) {
+    task.inputs.push_back(input_of(request, i, task.member, task.members));
+  }
+  std::vector<std::byte*> places;
+  place(state, task, places);
+  for (std::size_t i = 0; i < request.rows.size(); ++i) {
+    auto tensor = std::make_shared<engine::Operation>();
+    engine::Descriptor& descriptor = tensor->descriptor;
+    const std::uint64_t shape[] = {rows_of(request, i, task.member, task.members), 2};
+    descriptor = {.name = request.name,
+                  .collective = request.collective,
+                  .dtype = request.dtype,
+                  .op = request.op,
+                  .root = request.misfit == Misfit::kRoot && task.member == request.misfit_member
+                              ? (request.root + 1) % task.members
+                              : request.root,
+                  .shape = engine::Shape::of(shape),
+                  .prescale = request.prescale,
+                  .postscale = request.postscale,
+                  .parts = {}};
+    tensor->process_set = state.sets[request.set];
+    tensor->priority = request.priority;
+    tensor->input = task.inputs[i].data();
+    if (request.place != Place::kApart) {
+      if (!task.inputs[i].empty()) std::memcpy(places[i], task.inputs[i].data(), task.inputs[i].size());
+      tensor->input = places[i];
+    }
+    if (request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast) {
+      tensor->output = places[i];
+    }
+    for (int to = 0; request.collective == Collective::kAlltoall && to < task.members; ++to) {
+      tensor->splits.push_back(split_of(request, i, task.member, to));
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  task.operation = request.group ? engine::make_group(request.name, std::move(tensors)) : std::move(tensors.front());
+}
+
+void Cluster::take_results(RankState& state, Task& task) {
+  if (task.taken || task.operation == nullptr || !task.operation->done()) return;
+  task.taken = true;
+  task.error = task.operation->error;
+  const auto take = [&task](const engine::Operation& tensor) {
+    const std::byte* const from = tensor.output != nullptr ? tensor.output : tensor.result.data();
+    const std::size_t bytes = tensor.output != nullptr ? tensor.bytes() : tensor.result.size();
+    task.got.emplace_back(from, from + bytes);
+  };
+  if (task.error == nullptr && task.request->group) {
+    for (const auto& part : task.operation->parts) take(*part);
+  } else if (task.error == nullptr) {
+    take(*task.operation);
+  }
+  // After an error others may still be at it.
+  if (task.error == nullptr)
+    network_->arena(state.rank) != nullptr ? network_->arena(state.rank)->release(task.piece) : void();
+}
+
+void Cluster::submit(RankState& state, Task& task) {
+  make_task(state, task);
+  task.submitted = true;
+  try {
+    state.engine->submit(task.operation);
+  } catch (const Error& error) {
+    task.error = std::make_shared<const Error>(error);
+    task.operation = nullptr;
+  }
+}
+
+void Cluster::act(RankState& state, const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::kSubmit: return submit(state, state.tasks[action.index]);
+    case Action::Kind::kRun: {
+      Task& task = state.tasks[action.index];
+      make_task(state, task);
+      task.submitted = true;
+      task.operation->awaited = task.operation->only_thread = true;
+      try {
+        state.engine->submit(task.operation);
+        state.waiting = task.operation;
+        state.waits_for = &task;
+      } catch (const Error& error) {
+        task.error = std::make_shared<const Error>(error);
+        task.operation = nullptr;
+      }
+      return;
+    }
+    case Action::Kind::kWait: {
+      Task& task = state.tasks[action.index];
+      if (task.operation == nullptr) return;
+      state.waiting = task.operation;
+      state.waits_for = &task;
+      return state.engine->wanted(*task.operation, true);
+    }
+    case Action::Kind::kJoin: {
+      auto join = std::make_shared<engine::Operation>();
+      join->join = true;
+      try {
+        state.engine->submit(join);
+        state.waiting = std::move(join);
+      } catch (const Error& error) {
+        state.join_error = std::make_shared<const Error>(error);
+      }
+      return;
+    }
+    case Action::Kind::kAddSet:
+      state.sets[action.index] = state.engine->add_process_set(workload_.sets[action.index]);
+      return;
+    case Action::Kind::kRemoveSet:
+      if (state.engine->failure() == nullptr) state.engine->remove_process_set(state.sets[action.index]);
+      return;
+    case Action::Kind::kLeave:
+      state.engine->leave("");
+      state.left = true;
+      return;
+  }
+}
+
+// The next action of the script; false when it has to wait or is at its end.
+bool Cluster::advance(RankState& state) {
+  if (state.waiting != nullptr) {
+    if (!state.waiting->done()) return false;
+    if (state.waits_for != nullptr) {
+      take_results(state, *state.waits_for);
+    } else if (state.waiting->error != nullptr) {
+      state.join_error = state.waiting->error;
+    }
+    state.waiting = nullptr;
+    state.waits_for = nullptr;
+    return true;
+  }
+  if (state.next == state.script.size()) return false;
+  act(state, state.script[state.next++]);
+  return true;
+}
+
+bool Cluster::finished(const RankState& state) const {
+  if (state.gone) return true;
+  return state.next == state.script.size() && state.waiting == nullptr && state.engine->farewell_seen();
+}
+
+void Cluster::inject_due(int events) {
+  for (Fault& fault : faults_) {
+    RankState& victim = states_[static_cast<std::size_t>(fault.victim)];
+    if (fault.injected || fault.at_event > events || victim.gone) continue;
+    fault.injected = true;
+    victim.gone = fault.ends_victim();
+    if (fault.kind != FaultKind::kLeave) {
+      inject(fault, *network_, epoch_, kHeartbeat / 6);  // three one after the other are not yet silence
+    } else if (network_->runs(fault.victim)) {
+      victim.script.resize(victim.next);
+      victim.waiting = nullptr;
+      victim.leaves_early = true;
+      victim.engine->leave("early");
+    }
+  }
+}
+
+void Cluster::drive() {
+  for (RankState& state : states_) {
+    while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) {
+    }
+    const bool ends = state.leaves_early && state.engine->farewell_seen();
+    if (ends && network_->runs(state.rank)) network_->kill(state.rank);
+  }
+}
+
+void Cluster::tend() {
+  for (RankState& state : states_) {
+    if (network_->runs(state.rank)) state.engine->tend(true);
+  }
+}
+
+std::string Cluster::run() {
+  const Nanoseconds begin = network_->clock().now();
+  const auto ended = [this](const RankState& state) { return finished(state); };
+  for (int events = 0; !std::all_of(states_.begin(), states_.end(), ended); ++events) {
+    inject_due(events);
+    drive();
+    if (network_->clock().now() - begin > kDeadline) return describe("hang: not finished in time");
+    const auto event = network_->next_event();
+    const Nanoseconds tick = network_->clock().now() + kTick;
+    if (event && *event < tick) {
+      network_->step();
+    } else {
+      network_->run_until(tick);
+      tend();
+    }
+  }
+  return "";
+}
+
+void Cluster::settle() {
+  drive();
+  for (int i = 0; i < 2000 && network_->step(); ++i) drive();
+}
+
+std::string Cluster::describe(const std::string& what) const {
+  std::string text = what + "\n  epoch " + std::to_string(epoch_) + ", " + std::to_string(workload_.ranks) +
+                     " ranks, " + std::to_string(workload_.phases.size()) + " phases, faults";
+  for (const Fault& fault : faults_) {
+    text += " " + std::to_string(static_cast<int>(fault.kind)) + (fault.injected ? " of rank " : " never of rank ") +
+            std::to_string(fault.victim);
+  }
+  for (const RankState& state : states_) {
+    text += "\n  rank " + std::to_string(state.rank) + ": action " + std::to_string(state.next) + " of " +
+            std::to_string(state.script.size()) + (state.left ? ", left" : "");
+    if (state.waits_for != nullptr) {
+      text += ", waits for '" + state.waits_for->request->name + "' of phase " + std::to_string(state.waits_for->phase);
+    }
+    if (state.engine->failure() != nullptr) text += ", failed: " + std::string(state.engine->failure()->what());
+  }
+  return text;
+}
+
+}  // namespace ringcore::simulation

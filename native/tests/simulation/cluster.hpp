@@ -1,0 +1,100 @@
+// The ranks of a simulated job: the real engines over a simulated network, driven in one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "faults.hpp"
+#include "transport/sim.hpp"
+#include "workload.hpp"
+
+namespace ringcore::simulation {
+
+// One request of one rank, with its memory.
+struct Task {
+  std::size_t phase = 0;
+  const Request* request = nullptr;
+  int member = 0;
+  int members = 0;
+  bool submitted = false;
+  bool taken = false;  // its results lie in `got`
+  std::shared_ptr<engine::Operation> operation;
+  std::vector<std::vector<std::byte>> inputs;   // of each tensor
+  std::vector<std::vector<std::byte>> outputs;  // of each tensor
+  std::byte* piece = nullptr;                   // registered memory instead, of all tensors
+  std::vector<std::vector<std::byte>> got;      // of each tensor
+  std::shared_ptr<const Error> error;           // also when it was not taken at all
+};
+
+// What a rank does, one after the other.
+struct Action {
+  enum class Kind : std::uint8_t { kSubmit, kWait, kRun, kJoin, kAddSet, kRemoveSet, kLeave } kind{};
+  std::size_t index = 0;  // of a task, or of a set
+};
+
+struct RankState {
+  Rank rank = 0;
+  std::unique_ptr<engine::Engine> engine;
+  std::vector<Action> script;
+  std::size_t next = 0;
+  std::vector<Task> tasks;
+  std::vector<engine::ProcessSetId> sets;  // by index in Workload::sets
+  std::shared_ptr<engine::Operation> waiting;
+  Task* waits_for = nullptr;
+  std::shared_ptr<const Error> join_error;
+  bool left = false;
+  bool gone = false;  // nothing is expected of it
+  bool leaves_early = false;  // its process ends when it has said goodbye
+};
+
+// One life of a job, from its start to its end.
+class Cluster {
+ public:
+  static constexpr Nanoseconds kHeartbeat = 200 * kMillisecond;
+  static constexpr Nanoseconds kTimeout = 2 * kSecond;
+  static constexpr Nanoseconds kDeadline = 30 * kSecond;
+
+  Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw, std::uint32_t epoch);
+
+  // Until nothing is left to do; what hangs, or nothing.
+  std::string run();
+  // Lets what is under way arrive.
+  void settle();
+
+  const Workload& workload() const { return workload_; }
+  const std::vector<Fault>& faults() const { return faults_; }
+  const std::vector<RankState>& ranks() const { return states_; }
+  // The members that submit a request of a phase, and have not joined instead.
+  std::vector<int> contributors(std::size_t phase, std::size_t request) const;
+  std::string describe(const std::string& what) const;
+
+ private:
+  static constexpr Nanoseconds kTick = 5 * kMillisecond;
+
+  void make_engine(RankState& state);
+  void write_script(RankState& state);
+  void write_phase(RankState& state, std::size_t phase);
+  void make_task(RankState& state, Task& task);
+  std::shared_ptr<engine::Operation> make_tensor(RankState& state, Task& task, std::size_t tensor, std::byte* at);
+  void place(RankState& state, Task& task, std::vector<std::byte*>& places);
+  void take_results(RankState& state, Task& task);
+  void submit(RankState& state, Task& task);
+  bool advance(RankState& state);
+  void act(RankState& state, const Action& action);
+  void inject_due(int events);
+  void drive();
+  void tend();
+  bool finished(const RankState& state) const;
+
+  const Workload& workload_;
+  std::vector<Fault> faults_;
+  Draw& draw_;
+  std::uint32_t epoch_;
+  std::vector<std::vector<std::size_t>> own_counts_;  // by phase and rank: of its requests
+  std::unique_ptr<transport::SimNetwork> network_;
+  std::vector<RankState> states_;
+};
+
+}  // namespace ringcore::simulation

@@ -1,0 +1,47 @@
+#include "faults.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "engine/record.hpp"
+
+namespace ringcore::simulation {
+namespace {
+
+// A heartbeat that no correct peer sends; in everything but its epoch or its number it is right.
+void inject_record(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch) {
+  engine::RecordHeader header{.bytes = sizeof(engine::RecordHeader), .type = engine::RecordType::kHeartbeat};
+  header.epoch = epoch;
+  network.inject(fault.victim, fault.other, transport::kControlLane, std::as_bytes(std::span(&header, 1)));
+}
+
+}  // namespace
+
+std::vector<Fault> draw_faults(Draw& draw, int ranks) {
+  constexpr int kCounts[] = {0, 0, 0, 1, 1, 1, 1, 2, 2, 3};
+  std::vector<Fault> faults(static_cast<std::size_t>(draw.of(kCounts)));
+  for (Fault& fault : faults) {
+    fault.kind = static_cast<FaultKind>(draw.below(kFaultKinds));
+    fault.at_event = 1 + draw.below(draw.one_in(2) ? 60 : 600);
+    fault.victim = draw.below(ranks);
+    fault.other = (fault.victim + 1 + draw.below(ranks - 1)) % ranks;
+    fault.writes = draw.below(20);
+  }
+  std::sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) { return a.at_event < b.at_event; });
+  return faults;
+}
+
+void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds pause) {
+  switch (fault.kind) {
+    case FaultKind::kPause: return network.pause(fault.victim, pause);
+    case FaultKind::kKill: return network.kill(fault.victim);
+    case FaultKind::kKillAtWrite: return network.kill_at_write(fault.victim, static_cast<std::uint64_t>(fault.writes));
+    case FaultKind::kCut: return network.cut(fault.victim, fault.other);
+    case FaultKind::kSilence: return network.silence(fault.victim, fault.other);
+    case FaultKind::kStaleEpoch: return inject_record(fault, network, epoch - 1);
+    case FaultKind::kDuplicate: return inject_record(fault, network, epoch);  // number 0 was the greeting's
+    case FaultKind::kLeave: return;
+  }
+}
+
+}  // namespace ringcore::simulation

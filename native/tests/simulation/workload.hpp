@@ -1,0 +1,92 @@
+// What the ranks of a simulated job are to do, drawn from one seed, and what must come out of it.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.hpp"
+
+namespace ringcore::simulation {
+
+// All that is decided at random in one seed is decided by one of these.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : generator_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
+  int below(int bound) { return static_cast<int>(generator_() % static_cast<unsigned>(bound)); }
+  bool one_in(int chances) { return below(chances) == 0; }
+  template <class T, std::size_t N>
+  T of(const T (&choices)[N]) {
+    return choices[static_cast<std::size_t>(below(static_cast<int>(N)))];
+  }
+  std::mt19937_64& generator() { return generator_; }
+
+ private:
+  std::mt19937_64 generator_;
+};
+
+// Where the memory of a tensor lies.
+enum class Place : std::uint8_t { kApart, kInPlace, kRegistered };
+// What one member submits otherwise than the others.
+enum class Misfit : std::uint8_t { kNone, kDType, kOp, kPrescale, kPostscale, kRoot, kRows };
+
+// What is submitted under one name. Members are numbered within the process set.
+struct Request {
+  std::string name;
+  std::size_t set = 0;  // index in Workload::sets
+  Collective collective{};
+  DType dtype{};
+  ReduceOp op{};
+  double prescale = 1;
+  double postscale = 1;
+  int root = 0;
+  int priority = 0;
+  std::vector<std::uint64_t> rows;  // of each tensor; a row has two elements
+  bool group = false;
+  Place place{};
+  bool exact = true;  // values whose sums need no rounding
+  std::uint64_t salt = 0;
+  Misfit misfit{};
+  int misfit_member = -1;
+  int missing_member = -1;  // does not submit it
+
+  bool reduces() const { return collective == Collective::kAllreduce || collective == Collective::kReduceScatter; }
+  bool fits() const { return misfit == Misfit::kNone && missing_member < 0; }
+};
+
+// Requests that a rank submits, in an order of its own, and waits for before it goes on.
+struct Phase {
+  std::vector<Request> requests;
+  std::vector<std::size_t> added;    // process sets, before it
+  std::vector<std::size_t> removed;  // after it
+  bool blocking = false;             // each request in a call that waits, in one order
+  bool joins = false;                // ranks leave out the last requests, and join
+};
+
+struct Workload {
+  int ranks = 2;
+  std::vector<int> host_of;
+  bool registered_memory = false;
+  bool deterministic = false;
+  std::size_t fusion_bytes = 4096;
+  std::size_t slice_bytes = 1024;
+  std::size_t direct_bytes = 512;
+  std::size_t eager_bytes = 256;
+  std::vector<std::vector<Rank>> sets;  // members in ascending order; the first one is the world
+  std::vector<Phase> phases;
+};
+
+Workload draw_workload(Draw& draw);
+
+// How many rows a member puts into a tensor, and how many of them go to another member in an alltoall.
+std::uint64_t rows_of(const Request& request, std::size_t tensor, int member, int members);
+std::uint64_t split_of(const Request& request, std::size_t tensor, int from, int to);
+// What a member puts into a tensor.
+std::vector<std::byte> input_of(const Request& request, std::size_t tensor, int member, int members);
+// What is wrong with what a member got, or nothing. `contributors`: the members that have not joined instead.
+std::string check_result(const Request& request, std::size_t tensor, int member, int members,
+                         const std::vector<int>& contributors, std::span<const std::byte> got);
+
+}  // namespace ringcore::simulation
