@@ -192,8 +192,9 @@ def gradients_of_passes() -> Any:
 @case
 def lines_of_keras_2() -> Any:
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(lr=0.25))
-    model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
-    model.compile(loss="mse", optimizer=optimizer, experimental_run_tf_function=False)
+    layers = [tf.keras.layers.Dense(1), tf.keras.layers.BatchNormalization(fused=False, trainable=False)]
+    model = tf.keras.Sequential([tf.keras.Input((1,)), *layers])
+    model.compile(loss=tf.keras.losses.mean_squared_error, optimizer=optimizer, experimental_run_tf_function=False)
     model.fit(tf.zeros([1, 1]), tf.zeros([1, 1]), verbose=0)
     hvd.broadcast_variables(optimizer.variables(), root_rank=0)
     same = len(optimizer.variables()) == len(optimizer.variables)

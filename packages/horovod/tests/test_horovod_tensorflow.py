@@ -126,7 +126,7 @@ def test_gradients_of_passes_are_averaged_or_added_up(differences: list[dict[str
 
 
 def test_lines_of_keras_2_work(differences: list[dict[str, Any]]) -> None:
-    assert [found["lines_of_keras_2"] for found in differences] == [[True, 0.5, 2]] * 2
+    assert [found["lines_of_keras_2"] for found in differences] == [[True, 0.5, 6]] * 2
 
 
 def test_elastic_states_begin_with_rank_0s(differences: list[dict[str, Any]]) -> None:

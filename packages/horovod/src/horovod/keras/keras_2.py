@@ -6,6 +6,7 @@ It is of no effect on what Keras 3 has itself. On TensorFlow only, as Horovod kn
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -44,6 +45,17 @@ def _with_short_name(init: Any) -> Any:
     return __init__
 
 
+def _without_fused(init: Any) -> Any:
+    @functools.wraps(init)
+    def __init__(self: Any, *arguments: Any, fused: bool | None = None, **options: Any) -> None:  # noqa: N807
+        del fused  # a hint for speed
+        init(self, *arguments, **options)
+
+    # Layers look at it, and not through the wrapper.
+    vars(__init__)["__signature__"] = inspect.signature(init)
+    return __init__
+
+
 def _learning_rate(optimizer: Any) -> Any:
     return optimizer.learning_rate
 
@@ -63,5 +75,12 @@ def install() -> None:
     optimizer.variables = property(lambda self: _Variables(of_keras_3(self)), doc=optimizer.variables.__doc__)
     optimizer.__init__ = _with_short_name(optimizer.__init__)
     optimizer.lr = property(_learning_rate, _set_learning_rate, doc="The learning rate's name in Keras 2.")
-    if not hasattr(keras.Variable, "ref"):
-        keras.Variable.ref = lambda self: self.value.ref()
+    layer: Any = keras.layers.BatchNormalization
+    layer.__init__ = _without_fused(layer.__init__)
+    variable: Any = keras.Variable
+    variable.ref = lambda self: self.value.ref()
+    import tensorflow as tf
+
+    # tf.keras has names of Keras 2 for losses, and lacks those that both have.
+    for name in set(vars(keras.losses)).difference(vars(tf.keras.losses)):
+        setattr(tf.keras.losses, name, getattr(keras.losses, name))
