@@ -91,7 +91,9 @@ def mistaken(call: Call) -> Call:
     assert call.mistake is not None
     before, after = call.factors
     if call.mistake.kind == "dtype":
-        return replace(call, dtype="int32" if call.dtype != "int32" else "int64", op=_for_integers(call.op))
+        # What a rank would refuse by itself is no mistake that the others hear of.
+        other = "int32" if call.dtype != "int32" else "int64"
+        return replace(call, dtype=other, op="sum" if call.op == "average" else call.op, factors=(1.0, 1.0))
     if call.mistake.kind == "op":
         return replace(call, op="max" if call.op != "max" else "min")
     if call.mistake.kind == "root":
@@ -104,10 +106,6 @@ def mistaken(call: Call) -> Call:
         ((rows, *tail),) = call.shapes
         return replace(call, shapes=((rows + 1, *tail),))
     return replace(call, verb="broadcast" if call.verb == "allreduce" else "allreduce", root=call.members[0])
-
-
-def _for_integers(op: str) -> str:
-    return "sum" if op == "average" else op
 
 
 def misses(call: Call, message: str) -> list[str]:

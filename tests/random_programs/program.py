@@ -12,7 +12,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "uint8", "int8", "uint16", "int16", "int32", "int64", "bool")
 OPS = ("sum", "average", "min", "max", "product")
 REDUCING = ("allreduce", "reducescatter")
-VERBS = ("allreduce", "allreduce", "broadcast", "allgather", "reducescatter", "alltoall")
+VERBS = ("allreduce", "allreduce", "allreduce", "allreduce", "broadcast", "allgather", "reducescatter", "alltoall")
 # Bytes at most, and how often: from nothing over the short cut and buckets to pieces of large ones.
 SIZES = ((0, 0.05), (512, 0.45), (64 << 10, 0.37), (1 << 20, 0.1), (8 << 20, 0.03))
 TAILS: tuple[Shape, ...] = ((), (), (3,), (2, 5))
@@ -100,7 +100,7 @@ def draw(seed: int, size: int) -> list[Step]:
     sets: list[tuple[int, ...]] = []
     steps: list[Step] = []
     for number in range(int(rng.integers(4, 9))):
-        kind = rng.choice(["calls", "join", "add", "remove"], p=[0.6, 0.1, 0.2, 0.1])
+        kind = rng.choice(["calls", "join", "add", "remove"], p=[0.55, 0.15, 0.2, 0.1])
         if kind == "add" and len(sets) < 3:
             count = int(rng.integers(1, size + 1))
             sets.append(tuple(sorted(int(rank) for rank in rng.choice(size, count, replace=False))))
@@ -111,29 +111,39 @@ def draw(seed: int, size: int) -> list[Step]:
         elif kind == "join":
             steps.append(_draw_join(rng, seed, number, size))
         else:
-            calls = tuple(_draw_call(rng, f"{seed}.{number}.{i}", i, size, sets) for i in range(rng.integers(1, 9)))
+            dtypes = _draw_dtypes(rng)
+            once = [f"{seed}.{number}.{i}" for i in range(int(rng.integers(1, 13)))]
+            calls = tuple(_draw_call(rng, name, i, size, sets, dtypes) for i, name in enumerate(once))
             steps.append(Calls(calls, threads=int(rng.integers(1, 4))))
     return [*steps, *(RemoveSet(0) for _ in sets)]
 
 
+def _draw_dtypes(rng: np.random.Generator) -> list[str]:
+    """Few at once: only tensors of one dtype share a bucket."""
+    return [str(dtype) for dtype in rng.choice(DTYPES, 2, replace=False)]
+
+
 def _draw_join(rng: np.random.Generator, seed: int, number: int, size: int) -> Join:
-    steps = tuple(int(count) for count in rng.integers(0, 4, size))
-    calls = []
+    steps = tuple(int(count) for count in rng.integers(0, 8, size))
+    dtypes = _draw_dtypes(rng)[:1]
+    calls: list[Call] = []
     for step in range(max(steps)):
-        call = _draw_call(rng, f"{seed}.{number}.{step}", step, size, [])
-        op = str(rng.choice(["sum", "average"])) if call.dtype in FLOATS else "sum"
-        shape = _draw_shape(rng, call.dtype)
-        calls.append(
-            replace(call, verb="allreduce", shapes=(shape,), op=op, factors=(1.0, 1.0), splits=(), mistake=None)
-        )
+        call = _draw_call(rng, f"{seed}.{number}.{step}", step, size, [], dtypes)
+        call = replace(call, verb="allreduce", shapes=(_draw_shape(rng, call.dtype),), splits=(), mistake=None)
+        call = _reducing(rng, call)
+        if calls and rng.random() < 0.7:  # in one bucket with the others
+            call = replace(call, op=calls[0].op, factors=calls[0].factors)
+        calls.append(call)
     return Join(steps, tuple(calls))
 
 
-def _draw_call(rng: np.random.Generator, single_use: str, index: int, size: int, sets: list[tuple[int, ...]]) -> Call:
+def _draw_call(
+    rng: np.random.Generator, single_use: str, index: int, size: int, sets: list[tuple[int, ...]], dtypes: list[str]
+) -> Call:
     chosen = int(rng.integers(len(sets))) if sets and rng.random() < 0.4 else None
     members = tuple(range(size)) if chosen is None else sets[chosen]
     verb = str(rng.choice(VERBS))
-    dtype = str(rng.choice(DTYPES))
+    dtype = str(rng.choice(dtypes))
     # A set can be removed only when its operations are done.
     may_be_dropped = chosen is None and rng.random() < 0.2
     call = Call(
@@ -171,7 +181,7 @@ def _reducing(rng: np.random.Generator, call: Call) -> Call:
     ops = OPS if call.dtype in FLOATS else [op for op in OPS if op != "average"]
     op = str(rng.choice(ops))
     factors = (1.0, 1.0)
-    if call.dtype in FLOATS and op in ("sum", "average") and rng.random() < 0.3:
+    if call.dtype in FLOATS and op in ("sum", "average") and rng.random() < 0.5:
         factors = tuple(float(factor) for factor in rng.choice([0.5, 1.0, 2.0], 2))
     return replace(call, op=op, factors=factors)
 

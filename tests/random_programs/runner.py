@@ -65,13 +65,20 @@ class Runner:
             thread.join()
 
     def _run_join(self, step: Join) -> None:
-        for number, call in enumerate(step.calls[: step.steps[self._rank]]):
-            joined = tuple(rank for rank, count in enumerate(step.steps) if count <= number)
-            (tensor,) = oracle.inputs(call, self._rank)
-            self.compare(call, [ringcore.allreduce(tensor, **options_of(call, None))], joined)
+        calls = step.calls[: step.steps[self._rank]]
+        together = int(self._rng.integers(1, 8))  # not the same on all ranks
+        for begin in range(0, len(calls), together):
+            handles = [self._start_joined(call) for call in calls[begin : begin + together]]
+            for number, call in enumerate(calls[begin : begin + together], begin):
+                joined = tuple(rank for rank, count in enumerate(step.steps) if count <= number)
+                self.compare(call, [ringcore.synchronize(handles[number - begin])], joined)
         last = ringcore.join()
         if step.steps[last] != max(step.steps):
             self.fail(f"rank {last} is told to have joined last, after {step.steps} steps")
+
+    def _start_joined(self, call: Call) -> ringcore.Handle:
+        (tensor,) = oracle.inputs(call, self._rank)
+        return ringcore.allreduce_async(tensor, **options_of(call, None))
 
     def set_of(self, call: Call) -> ringcore.ProcessSet | None:
         """Its process set; None: all ranks."""

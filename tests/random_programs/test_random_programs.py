@@ -9,7 +9,7 @@ import ringcore
 from support import mpis, ranks
 
 # (transport, ranks, first seed, how many)
-JOBS = [("shm", 2, 0, 25), ("shm", 3, 100, 25), ("tcp", 2, 200, 20), ("tcp", 3, 300, 20), ("MPICH", 2, 400, 10)]
+JOBS = [("shm", 2, 0, 40), ("shm", 3, 100, 15), ("tcp", 2, 200, 25), ("tcp", 3, 300, 10), ("MPICH", 2, 400, 10)]
 # A job is left, and joined again.
 SEEDS_IN_A_JOB = 10
 
