@@ -19,14 +19,10 @@ from ringcore.adapter.collectives import (
     alltoall,
     barrier,
     broadcast,
-    buckets,
     capi,
     check,
-    check_gradient_options,
     copy,
-    has_room_to_overlap,
     join,
-    keep_freed_memory,
     name_or_next,
     reducescatter,
     require_same_version,
@@ -34,6 +30,7 @@ from ringcore.adapter.collectives import (
 )
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.framework import Finish, Framework
+from ringcore.adapter.gradients import buckets, check_gradient_options, has_room_to_overlap, keep_freed_memory
 from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.starts import first, naming, share_of, title_of
 from ringcore.adapter.verbs import Verbs

@@ -8,10 +8,8 @@ Nothing is copied; an operation keeps its arrays alive, also when it is dropped 
 from __future__ import annotations
 
 import enum
-import functools
 import importlib.metadata
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ringcore import _native
@@ -332,27 +330,6 @@ def allocate(nbytes: int) -> Any | None:
     return None if memory is None else memory.allocate(nbytes)
 
 
-def buckets(sizes: Sequence[int], limit: int = 4 << 20) -> list[list[int]]:
-    """Deal gradients out to operations: those that go together are still in the caches when they are reduced.
-
-    Args:
-        sizes: Of the gradients, in bytes, in the order of their parameters; on every rank the same.
-        limit: A bucket is full when it has so many bytes.
-
-    Returns:
-        Indices of the gradients, the last ones first: that is the order in which backward makes them.
-    """
-    found: list[list[int]] = []
-    filled = limit
-    for index in reversed(range(len(sizes))):
-        if filled >= limit:
-            found.append([])
-            filled = 0
-        found[-1].insert(0, index)
-        filled += sizes[index]
-    return found
-
-
 def check() -> None:
     """For a framework that goes on with what it cannot know to have failed: raises why the engine has, if it has.
 
@@ -360,49 +337,3 @@ def check() -> None:
         RingcoreError: A rank was lost, or memory is short; nothing works any more until `shutdown` and `init`.
     """
     context().runtime.check()
-
-
-def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_predivide_factor: float = 1.0) -> None:
-    """What every wrapper of an optimizer asks of its arguments.
-
-    Raises:
-        InvalidArgument: An `op` that is neither `AVERAGE` nor `SUM`, less than one group, or a sum to be divided.
-    """
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {op.name}")
-    if groups is not None and groups < 1:
-        raise InvalidArgument(f"groups is at least 1, not {groups}")
-    if gradient_predivide_factor != 1.0 and op is not ReduceOp.AVERAGE:
-        raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
-
-
-def has_room_to_overlap(threads: int) -> bool:
-    """Whether a reduction that is started during backward runs beside it, and does not only take turns with it.
-
-    Over a network it waits for the wire most of the time. In shared memory it needs a core: where each one computes,
-    a reduction in the background costs its own time and what it evicts from the caches.
-
-    Args:
-        threads: That the framework computes with in this process.
-    """
-    current = context()
-    if {"tcp", "tls", "mpi"}.intersection(current.runtime.transports()):
-        return True
-    allowed = len(os.sched_getaffinity(0))
-    if allowed == os.cpu_count():  # shared with the other ranks of the host; else taken for this rank's own
-        allowed //= current.local_size
-    return allowed > threads
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Let the C allocator keep what a backward pass frees, for the next one.
-
-    glibc gives freed memory at the top of its heap back to the system, and gets it again zeroed, page by page, when the
-    next gradient is made: a tenth of a training step on CPUs. This raises its thresholds for the whole process (blocks
-    of up to 32 MiB come from the heap, 64 MiB stay free there), unless `MALLOC_*` variables or `GLIBC_TUNABLES` set
-    them. With another allocator it does nothing.
-    """
-    if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
-        return
-    _native.keep_freed_memory(32 << 20, 64 << 20)
