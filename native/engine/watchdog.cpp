@@ -121,9 +121,9 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
 
 // Whoever beats its heart also sends its data, and lets its log go on as soon as somebody asks for it.
 void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
-  const auto withheld = [&](const std::string& what, const std::string& ranks) {
+  const auto withheld = [&](const std::string& what, const std::string& ranks, Nanoseconds limit) {
     fail(std::make_shared<const Error>(ErrorKind::kTimeout,
-                                       what + " for " + std::to_string(settings_.timeout / kMillisecond) +
+                                       what + " for " + std::to_string(limit / kMillisecond) +
                                            " ms, although it is connected and alive. Remedy: look at what " + ranks +
                                            " does (is it stopped in a debugger, or does its host swap?), or raise "
                                            "RINGCORE_TIMEOUT_S if the network may be that slow."));
@@ -131,21 +131,23 @@ void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
   if (const auto still = set.execution.find_still(elapsed, settings_.timeout)) {
     std::vector<Rank> ranks;
     for (const int m : still->members) ranks.push_back(set.negotiation.members()[m]);
-    const std::string who = list_ranks(ranks);
+    const std::string who = ranks.empty() ? "some rank" : list_ranks(ranks);
     // A plan counts the members of the process set.
     const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
     return withheld(still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
                         std::to_string(rank_) + " nothing has moved" + where + ": " + who + " withholds its data",
-                    who);
+                    who, settings_.timeout);
   }
   const std::uint64_t round = set.negotiation.round();
   const std::vector<Rank> behind = set.negotiation.behind();
   set.unanswered_for = behind.empty() || set.watched_round != round ? 0 : set.unanswered_for + elapsed;
   set.watched_round = round;
-  if (set.unanswered_for <= settings_.timeout) return;
+  // Before that a slow one is given as long as it may be silent: the operation's own time is over already.
+  const Nanoseconds limit = settings_.timeout + settings_.heartbeat;
+  if (set.unanswered_for <= limit) return;
   const std::string what =
       set.operations.empty() ? "process set " + std::to_string(set.id) : title(*set.operations.begin()->second);
-  withheld(what + ": " + list_ranks(behind) + " has not said whether it submits it", list_ranks(behind));
+  withheld(what + ": " + list_ranks(behind) + " has not said whether it submits it", list_ranks(behind), limit);
 }
 
 std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {

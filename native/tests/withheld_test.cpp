@@ -88,7 +88,7 @@ TEST_CASE("a peer that is alive and lets its log stand still ends what waits for
   const auto operation = job.allreduce("x", data);
   job.submit(0, operation);
   REQUIRE(job.run_until([&] { return operation->done(); }));
-  CHECK_MESSAGE(error_of(*operation).find("allreduce 'x': rank 1 has not said whether it submits it for 2000 ms") == 0,
+  CHECK_MESSAGE(error_of(*operation).find("allreduce 'x': rank 1 has not said whether it submits it for 2200 ms") == 0,
                 error_of(*operation));
 }
 
