@@ -238,6 +238,57 @@ TEST_CASE("the verifier refuses a one-sided write that overtakes a posted transf
         std::string::npos);
 }
 
+TEST_CASE("the verifier says which rule a plan breaks") {
+  const Topology topology{.host_of = {0, 0}};
+  const PlanRequest sum{.collective = Collective::kAllreduce, .topology = &topology};
+  const PlanRequest copy{.collective = Collective::kBroadcast, .topology = &topology};
+  const auto refusal = [&](const PlanRequest& request, std::uint32_t chunks, const auto& write) {
+    Builder builder("test", request, chunks);
+    builder.plan().one_sided = true;
+    write(builder);
+    return verify(builder.plan(), topology).value_or("accepted");
+  };
+  const auto data = [](Rank rank, std::uint32_t chunk) { return ChunkRef{rank, Buffer::kData, chunk}; };
+  const auto says = [](const std::string& text, const char* what) { return text.find(what) != std::string::npos; };
+  CHECK(says(refusal(copy, 1, [](Builder& b) { b.send(0, 1, 0), b.wait(1, 0); }), "a signal meets a transfer"));
+  CHECK(says(refusal(copy, 2, [](Builder& b) { b.send(0, 1, 0), b.recv(1, 0, 1); }), "the peer sends another chunk"));
+  CHECK(says(refusal(copy, 2, [](Builder& b) { b.send(0, 1, 0), b.use_channel(1), b.send(0, 1, 1); }),
+             "is used by two channels"));
+  CHECK(says(refusal(sum, 2, [&](Builder& b) { b.reduce(0, {data(0, 0), data(0, 1)}, {data(0, 0)}, false); }),
+             "it adds different chunks"));
+  CHECK(says(refusal(sum, 1, [&](Builder& b) { b.reduce(0, {data(0, 0), data(0, 0)}, {data(0, 0)}, false); }),
+             "the contribution of rank 0 is added twice"));
+  CHECK(says(refusal(sum, 1,
+                     [](Builder& b) {
+                       b.plan().accumulates_once = true;
+                       b.send(0, 1, 0), b.recv_reduce(1, 0, 0, true);
+                     }),
+             "it accumulates in several steps"));
+  CHECK(says(refusal(sum, 1,
+                     [&](Builder& b) {
+                       b.plan().accumulates_once = true;
+                       b.signal(1, 0), b.wait(0, 1);
+                       b.reduce(0, {data(1, 0), data(0, 0)}, {data(0, 0)}, true);
+                     }),
+             "it does not add all ranks in their order at once"));
+  CHECK(says(refusal(sum, 1,
+                     [&](Builder& b) {
+                       b.plan().inputs_ready = true;
+                       b.reduce(0, {data(0, 0), data(1, 0)}, {data(0, 0)}, true);
+                       b.reduce(1, {data(1, 0)}, {data(1, 0)}, false);
+                     }),
+             "it writes memory that may still be read"));
+}
+
+TEST_CASE("deterministic sums are made at once, whatever the size") {
+  Planner planner({.host_of = {0, 1, 2}}, {});
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{64} << 20}) {
+    Query query{.collective = Collective::kAllreduce, .bytes = bytes, .dtype = DType::kFloat32};
+    query.deterministic = true;
+    CHECK(planner.choose(query).accumulates_once);
+  }
+}
+
 TEST_CASE("the verifier waits with a rank's own write until a posted transfer is sent") {
   // The same by a receive of the chunk's own rank, which the executor holds back.
   const Topology topology{.host_of = {0, 0, 0}};
