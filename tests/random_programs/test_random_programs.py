@@ -37,6 +37,7 @@ def test_random_programs(tmp_path: Path, job: tuple[str, int, int, int]) -> None
     transport, size, first, count = job
     run = mpis.installed(transport).run if transport in mpis.ALL else ranks.run
     env = {"RINGCORE_TRANSPORT": "mpi" if transport in mpis.ALL else transport, "RINGCORE_TIMEOUT_S": "60"}
+    env["RINGCORE_HEARTBEAT_S"] = "20"  # on a busy machine a rank is silent for long
     results = run(run_programs, size, tmp_path, list(range(first, first + count)), SEEDS_IN_A_JOB, env=env)
     assert not [failure for result in results for failure in result["failures"]]
     told: dict[str, set[str]] = {}
