@@ -70,13 +70,13 @@ MYPY = "mypy>=2.4,<3"
 # Distribution -> the folders and files that its wheel is made of.
 DISTRIBUTIONS = {
     "core": ["native", "packages/core"],
-    "torch": ["packages/torch", "packages/core/src/ringcore/_version.py"],
-    "horovod": ["packages/horovod", "packages/core/src/ringcore/_version.py"],
-    "lightning": ["packages/lightning", "packages/core/src/ringcore/_version.py"],
-    "tensorflow": ["packages/tensorflow", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
-    "jax": ["packages/jax", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
-    "keras": ["packages/keras", "packages/core/src/ringcore/_version.py"],
-    "mxnet": ["packages/mxnet", "native/capi/ringcore.h", "packages/core/src/ringcore/_version.py"],
+    "torch": ["packages/torch"],
+    "horovod": ["packages/horovod"],
+    "lightning": ["packages/lightning"],
+    "tensorflow": ["packages/tensorflow", "native/capi/ringcore.h"],
+    "jax": ["packages/jax", "native/capi/ringcore.h"],
+    "keras": ["packages/keras"],
+    "mxnet": ["packages/mxnet", "native/capi/ringcore.h"],
 }
 BUILD_TOOLS = [
     "build", "scikit-build-core[hatchling]>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27",
@@ -298,6 +298,23 @@ def environment(session: nox.Session, framework: str) -> None:
     packages = [built_wheel(package) for package in ("core", *ADAPTERS[framework])]
     install(session, *FRAMEWORKS[framework], *TEST_TOOLS, wheels=packages)
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
+
+
+VERSION_FILES = [ROOT / "packages" / "core" / "src" / "ringcore" / "_version.py"]
+VERSION_FILES += sorted((ROOT / "packages").glob("*/pyproject.toml"))
+
+
+@nox.session(venv_backend="none")
+def version(session: nox.Session) -> None:
+    """Give all distributions a version, and the pins on each other: nox -s version -- 0.2.0."""
+    wanted = " ".join(session.posargs)
+    found = re.search(r'__version__ = "(.+)"', VERSION_FILES[0].read_text())
+    if found is None or re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev)\d+)?", wanted) is None:
+        session.error("say which: nox -s version -- 0.2.0")
+    for path in VERSION_FILES:
+        path.write_text(re.sub(rf'(__version__ = "|^version = "|"ringcore[\w-]*==){re.escape(found[1])}"',
+                               rf'\g<1>{wanted}"', path.read_text(), flags=re.MULTILINE))  # fmt: skip
+    session.log(f"{found[1]} -> {wanted} in {len(VERSION_FILES)} files")
 
 
 # ---- Seeing it work ----

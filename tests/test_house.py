@@ -32,6 +32,16 @@ def test_an_adapter_has_the_version_of_the_core_and_pins_it(adapter: str) -> Non
     assert f"Requires-Dist: ringcore=={ringcore.__version__}\n" in metadata
 
 
+def test_everything_has_one_version_and_pins_the_others_to_it() -> None:
+    for package in PACKAGES:
+        text = (package / "pyproject.toml").read_text()
+        versions = re.findall(r'^version = "(.+)"$', text, re.MULTILINE)
+        assert versions == ([] if package.name == "core" else [ringcore.__version__]), package.name
+        pins = re.findall(r'"ringcore[\w-]*(.*?)"', text.partition("[project]")[2].partition("[project.entry")[0])
+        assert {pin for pin in pins if pin.startswith("=")} <= {f"=={ringcore.__version__}"}, package.name
+        assert package.name == "core" or f'"ringcore=={ringcore.__version__}"' in text, package.name
+
+
 def test_the_source_distribution_of_the_core_has_the_whole_engine() -> None:
     with tarfile.open(ROOT / "dist" / f"ringcore-{ringcore.__version__}.tar.gz") as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}

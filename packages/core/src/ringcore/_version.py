@@ -1,3 +1,3 @@
-"""The version of all distributions. It stands only here; the adapters' builds read it from this file."""
+"""The version of all distributions; `nox -s version` sets it, here and in the adapters' pyproject.toml."""
 
 __version__ = "0.1.0"
