@@ -92,9 +92,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _groups_of(self, gradients: list[Any]) -> list[list[Any]]:
         if self._ring_groups is None:
             return [[gradient] for gradient in gradients]
-        sizes = [gradient.size * gradient.dtype().itemsize for _, _, gradient in gradients]
-        limit = max(-(-sum(sizes) // self._ring_groups), 1)
-        return [[gradients[i] for i in bucket] for bucket in adapter.buckets(sizes, limit)]
+        # Backward makes the last ones first.
+        dealt = reversed(adapter.dealt_out(len(gradients), self._ring_groups))
+        return [[gradients[i] for i in group] for group in dealt]
 
     def _average(self, group: list[Any]) -> None:
         name, priority, _ = group[0]

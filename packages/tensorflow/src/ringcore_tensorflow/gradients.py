@@ -76,8 +76,7 @@ class Reduction:
 
     def _buckets(self, indices: list[int], tensors: list[Any]) -> list[list[int]]:
         if self.groups is not None:
-            count = min(self.groups, len(indices))
-            return [indices[i * len(indices) // count : (i + 1) * len(indices) // count] for i in range(count)]
+            return [[indices[i] for i in group] for group in adapter.dealt_out(len(indices), self.groups)]
         sizes = [(tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size for i in indices]
         return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes)]
 

@@ -359,8 +359,7 @@ def _zeros(count: int, dtype: Any, device: torch.device) -> torch.Tensor:
 def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Tensor]]:
     """The parameters of each bucket: those of `groups`, the rest by size in the reverse of their order."""
     if isinstance(groups, int):
-        share = -(-len(parameters) // groups)
-        chosen = [parameters[begin : begin + share] for begin in range(0, len(parameters), share)][::-1]
+        chosen = [[parameters[i] for i in group] for group in reversed(adapter.dealt_out(len(parameters), groups))]
     else:
         chosen = [list(group) for group in groups or []]
     dealt = [same for group in chosen for same in _by_kind(group)]

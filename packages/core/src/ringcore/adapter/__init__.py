@@ -30,7 +30,13 @@ from ringcore.adapter.collectives import (
 )
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.framework import Finish, Framework
-from ringcore.adapter.gradients import buckets, check_gradient_options, has_room_to_overlap, keep_freed_memory
+from ringcore.adapter.gradients import (
+    buckets,
+    check_gradient_options,
+    dealt_out,
+    has_room_to_overlap,
+    keep_freed_memory,
+)
 from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.starts import first, naming, share_of, title_of
 from ringcore.adapter.verbs import Verbs
@@ -85,6 +91,7 @@ __all__ = [
     "check_gradient_options",
     "context",
     "copy",
+    "dealt_out",
     "empty",
     "find_placement",
     "first",

@@ -26,25 +26,42 @@ def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_pre
         raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
 
 
-def buckets(sizes: Sequence[int], limit: int = 4 << 20) -> list[list[int]]:
+# A bucket is full when it has so much.
+_BUCKET_BYTES = 4 << 20
+
+
+def buckets(sizes: Sequence[int]) -> list[list[int]]:
     """Deal gradients out to operations: those that go together are still in the caches when they are reduced.
 
     Args:
         sizes: Of the gradients, in bytes, in the order of their parameters; on every rank the same.
-        limit: A bucket is full when it has so many bytes.
 
     Returns:
         Indices of the gradients, the last ones first: that is the order in which backward makes them.
     """
     found: list[list[int]] = []
-    filled = limit
+    filled = _BUCKET_BYTES
     for index in reversed(range(len(sizes))):
-        if filled >= limit:
+        if filled >= _BUCKET_BYTES:
             found.append([])
             filled = 0
         found[-1].insert(0, index)
         filled += sizes[index]
     return found
+
+
+def dealt_out(count: int, groups: int) -> list[list[int]]:
+    """Deal gradients out to as many operations as the user wants.
+
+    Args:
+        count: Number of gradients.
+        groups: Number of operations; fewer where there are fewer gradients.
+
+    Returns:
+        Indices of the gradients, neighbours together; the sizes of the groups differ by one at most.
+    """
+    groups = min(groups, count)
+    return [list(range(i * count // groups, (i + 1) * count // groups)) for i in range(groups)]
 
 
 def has_room_to_overlap(threads: int) -> bool:
