@@ -64,11 +64,17 @@ def is_interrupted() -> dict:
     interrupted, refused = False, None
     in_place = "IN_PLACE" in os.environ
     call = ringcore.allreduce_ if in_place else ringcore.allreduce
-    inside = adapter.allreduce_in_place if in_place else adapter.allreduce
+    inside = call if in_place else adapter.allreduce
 
     def mark_when_inside() -> None:
         main = threading.main_thread().ident
-        while sys._current_frames()[main].f_code is not inside.__code__:
+        before = None
+        while True:  # until it stands in the function that calls the engine
+            frame = sys._current_frames()[main]
+            place = frame.f_code, frame.f_lasti
+            if place == before and frame.f_code is inside.__code__:
+                break
+            before = place
             time.sleep(0.001)
         mark("waiting")
 
