@@ -239,7 +239,7 @@ inline bool exchange_streams(Link& link, Rank self, std::uint64_t total, unsigne
       done &= sent[lane] == total && received[lane] == total;
     }
     if (done) return send_the_rest(link) || complain("could not send the rest", -1);
-    if (!moved && link.failure()) return complain("lost the other side", -1);
+    if (!moved && link.ended()) return complain("lost the other side", -1);
     if (!moved && random() % 8 == 0 && !sleep_on(link)) return complain("was not woken", -1);
     if (!moved) ::sched_yield();
   }

@@ -158,7 +158,7 @@ def test_an_indexed_job(hosts: list[Host], environ: dict[str, str], tmp_path: Pa
     found = run_pods(hosts, container, own, environ, tmp_path, lambda: name_pods(hosts, names))
     size = 3 * each
     total = float(size * (size + 1) // 2)
-    links = "tcp" if each == 1 else "shm tcp"
+    links = "tls" if each == 1 else "shm tls"
     assert found == [f"PLACE {r} {size} {r % each} host{r // each} {total} {links}" for r in range(size)]
 
 
@@ -190,4 +190,4 @@ def test_the_launcher_of_an_mpi_job(hosts: list[Host], environ: dict[str, str], 
     root = {f"{name}_ALLOW_RUN_AS_ROOT{rest}": "1" for name in ("OMPI", "PRTE") for rest in ("", "_CONFIRM")}
     mpi_environ = {**environ, **root, "PATH": f"{mpi.programs}:{environ['PATH']}"}
     found = run_pods(hosts[:1], launcher, [{}], mpi_environ, tmp_path)
-    assert found == ["PLACE 0 2 0 host1 3.0 tcp", "PLACE 1 2 0 host2 3.0 tcp"]
+    assert found == ["PLACE 0 2 0 host1 3.0 tls", "PLACE 1 2 0 host2 3.0 tls"]
