@@ -76,7 +76,7 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         results = ranks.run(run_cases, size, directory, adapter, env=env)
     for rank, result in enumerate(results):
         if transport == "hosts":
-            expected = ["shm" if peer // 2 == rank // 2 else "tcp" for peer in range(size)]
+            expected = ["shm" if peer // 2 == rank // 2 else "tls" for peer in range(size)]
         else:
             expected = [transport] * size
         expected[rank] = "self"
