@@ -20,10 +20,10 @@
 #include "base/adasum.hpp"
 #include "buffer.hpp"
 #include "capi/capi.hpp"
+#include "carriers/mpi/collectives.hpp"
 #include "device.hpp"
 #include "engine/device_queue.hpp"
 #include "memory.hpp"
-#include "plan/mpi_backend.hpp"
 #include "raise.hpp"
 #include "register.hpp"
 #include "tls.hpp"
@@ -134,7 +134,7 @@ class PythonRuntime {
                                                                   const std::shared_ptr<transport::MpiWorld>& mpi) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
     // Others would need communicators of their own, which only all of their members together can make.
-    if (set == engine::kWorld) backends.push_back(plan::make_mpi_backend(mpi));
+    if (set == engine::kWorld) backends.push_back(carriers::make_mpi_backend(mpi));
     return backends;
   }
 

@@ -1,4 +1,4 @@
-#include "plan/mpi_backend.hpp"
+#include "carriers/mpi/collectives.hpp"
 
 #include <cstring>
 #include <stdexcept>
@@ -8,9 +8,13 @@
 #include "base/error.hpp"
 #include "base/reduce.hpp"
 
-namespace ringcore::plan {
+namespace ringcore::carriers {
 namespace {
 
+using plan::Backend;
+using plan::Operands;
+using plan::Query;
+using plan::Run;
 using transport::MpiLibrary;
 using transport::MpiRequest;
 using transport::MpiWorld;
@@ -165,4 +169,4 @@ std::unique_ptr<Backend> make_mpi_backend(std::shared_ptr<MpiWorld> world) {
   return std::make_unique<MpiBackend>(std::move(world));
 }
 
-}  // namespace ringcore::plan
+}  // namespace ringcore::carriers

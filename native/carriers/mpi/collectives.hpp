@@ -6,9 +6,9 @@
 #include "plan/backend.hpp"
 #include "transport/mpi/world.hpp"
 
-namespace ringcore::plan {
+namespace ringcore::carriers {
 
 // For the process set of all ranks of `world`, in their order.
-std::unique_ptr<Backend> make_mpi_backend(std::shared_ptr<transport::MpiWorld> world);
+std::unique_ptr<plan::Backend> make_mpi_backend(std::shared_ptr<transport::MpiWorld> world);
 
-}  // namespace ringcore::plan
+}  // namespace ringcore::carriers
