@@ -88,8 +88,8 @@ bool Engine::progress_eager() {
     std::memcpy(&header, bytes.data(), sizeof(header));
     const std::size_t expected = eager_bytes(operation.descriptor, static_cast<int>(m));
     const bool same = header.type == RecordType::kOperation && header.signature == operation.signature &&
-                      header.process_set == set.id && (header.flags & kEager) != 0 && header.epoch == epoch_ &&
-                      header.sequence == set.peers[m]->received_records &&
+                      header.process_set == set.id && (header.flags & kEager) != 0 &&
+                      header.epoch == membership_.epoch() && header.sequence == set.peers[m]->received_records &&
                       header.position == set.negotiation.length(set.self) && header.splits_count == 0 &&
                       header.payload_bytes == expected &&
                       header.bytes == (sizeof(header) + expected + header.descriptor_bytes + 7) / 8 * 8;

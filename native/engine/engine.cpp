@@ -72,31 +72,20 @@ void check_record_size(const Operation& group) {
 }  // namespace
 
 Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
-    : rank_(config.rank),
-      epoch_(config.epoch),
-      links_(std::move(config.links)),
-      host_of_(std::move(config.host_of)),
-      arena_(config.arena),
+    : arena_(config.arena),
       fusion_arena_(config.fusion_arena),
       make_backends_(std::move(config.make_backends)),
       settings_(settings),
       clock_(clock),
+      membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now()),
       last_tend_(clock.now()) {
-  std::vector<Rank> world(links_.size());
-  peers_.resize(links_.size());
-  for (std::size_t r = 0; r < links_.size(); ++r) {
-    world[r] = static_cast<Rank>(r);
-    if (links_[r] == nullptr) continue;
-    peers_[r] = std::make_unique<Peer>();
-    peers_[r]->rank = static_cast<Rank>(r);
-    peers_[r]->link = links_[r].get();
-    peers_[r]->last_sent = peers_[r]->last_heard = last_tend_;
-  }
-  add_process_set(std::move(world));
+  add_process_set(membership_.ranks());
   const Agreement agreement{.protocol = kProtocolVersion,
                             .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
                             .deterministic = settings_.execution.deterministic};
-  RecordHeader hello{.type = RecordType::kHello, .rows = static_cast<std::uint64_t>(rank_), .location = links_.size()};
+  RecordHeader hello{.type = RecordType::kHello,
+                     .rows = static_cast<std::uint64_t>(rank()),
+                     .location = static_cast<std::uint64_t>(size())};
   broadcast(kWorld, hello, std::as_bytes(std::span(&agreement, 1)));
 }
 
@@ -107,7 +96,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (found == sets_.end()) {
     throw Error(ErrorKind::kInvalidArgument, title(*operation) + ": there is no process set " +
                                                  std::to_string(operation->process_set) + " on rank " +
-                                                 std::to_string(rank_));
+                                                 std::to_string(rank()));
   }
   ProcessSet& set = *found->second;
   if (!operation->join) claim_name(set, *operation);
@@ -170,7 +159,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     // Some ranks may know of it already: from here on it ends as all others do.
     fail(std::make_shared<const Error>(
         ErrorKind::kResource,
-        title(*operation) + ": rank " + std::to_string(rank_) +
+        title(*operation) + ": rank " + std::to_string(rank()) +
             " has not enough memory to announce it. Remedy: submit less at once, or use fewer ranks a host."));
   }
 }
@@ -187,7 +176,7 @@ void Engine::claim_name(const ProcessSet& set, Operation& operation) {
   progress();  // the others may have answered, and nobody has looked
   if (!has_operation(set, operation.name_hash)) return;
   throw Error(ErrorKind::kDuplicateName,
-              title(operation) + ": rank " + std::to_string(rank_) +
+              title(operation) + ": rank " + std::to_string(rank()) +
                   " submitted this name again before its first use was done. Remedy: synchronize the first one, or "
                   "give each tensor a name of its own. A call that was interrupted is done when all ranks have made "
                   "it.");
@@ -222,9 +211,9 @@ bool Engine::progress() {
   } catch (const Error& error) {
     fail(std::make_shared<const Error>(error));
   } catch (const std::bad_alloc&) {
-    fail(std::make_shared<const Error>(ErrorKind::kResource,
-                                       "rank " + std::to_string(rank_) + " has not enough memory." + pending_summary() +
-                                           " Remedy: gather or scatter less at once, or use fewer ranks a host."));
+    fail(std::make_shared<const Error>(
+        ErrorKind::kResource, "rank " + std::to_string(rank()) + " has not enough memory." + pending_summary() +
+                                  " Remedy: gather or scatter less at once, or use fewer ranks a host."));
   }
   return true;
 }
@@ -233,8 +222,7 @@ bool Engine::move() {
   if (eager_.operation != nullptr && progress_eager()) return true;
   if (eager_.operation != nullptr) return false;
   bool moved = false;
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
+  for (Peer* peer : membership_.peers()) {
     moved = flush_backlog(*peer) || moved;
     moved = read_control(*peer) || moved;
     if (failure_ != nullptr) return true;
@@ -258,8 +246,7 @@ bool Engine::make_way() {
       std::count_if(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second->execution.idle(); });
   if (running < 2) return false;
   bool moved = false;
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
+  for (const Peer* peer : membership_.peers()) {
     for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
       moved = plan::set_aside(*peer->link, lane, peer->rank) || moved;
     }
@@ -281,7 +268,8 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       const bool own = decision.release.contributions[set.self].present;
       if (own && found == set.operations.end()) {
         throw Error(ErrorKind::kProtocol, "'" + decision.release.descriptor->name +
-                                              "' became complete after it had failed on rank " + std::to_string(rank_));
+                                              "' became complete after it had failed on rank " +
+                                              std::to_string(rank()));
       }
       set.execution.release(std::move(decision.release), own ? found->second : nullptr);
       return;
@@ -340,17 +328,18 @@ bool Engine::running() const {
 
 bool Engine::busy() const {
   if (eager_.operation != nullptr) return true;
-  const bool backlog = std::any_of(peers_.begin(), peers_.end(),
-                                   [](const auto& peer) { return peer != nullptr && !peer->backlog.empty(); });
+  const auto& others = membership_.peers();
+  const bool backlog =
+      std::any_of(others.begin(), others.end(), [](const Peer* peer) { return !peer->backlog.empty(); });
   return backlog || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
            return !item.second->operations.empty() || item.second->join != nullptr;
          });
 }
 
 ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
-  const auto own = std::find(members.begin(), members.end(), rank_);
+  const auto own = std::find(members.begin(), members.end(), rank());
   if (agreed && own == members.end()) {
-    throw Error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank_) + " is no member of process set " +
+    throw Error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank()) + " is no member of process set " +
                                                  std::to_string(*agreed) +
                                                  " of those that only their members add. Remedy: call this on members "
                                                  "only.");
@@ -362,10 +351,10 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   std::vector<transport::Link*> links;
   std::vector<Peer*> peers;
   for (const Rank member : members) {
-    topology.host_of.push_back(host_of_[member]);
-    links.push_back(links_[member].get());
-    peers.push_back(peers_[member].get());
-    if (peers.back() != nullptr && host_of_[member] == host_of_[rank_] && !links.back()->sees_memory()) {
+    topology.host_of.push_back(membership_.host(member));
+    peers.push_back(membership_.peer(member));
+    links.push_back(peers.back() == nullptr ? nullptr : peers.back()->link.get());
+    if (links.back() != nullptr && membership_.shares_host(member) && !links.back()->sees_memory()) {
       topology.memory_shared_in_host = false;
     }
   }
@@ -386,7 +375,7 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   early_bytes_ = 0;
   for (EarlyRecord& record : early) {
     if (record.process_set == id) {
-      receive_entry(*peers_[record.rank], *parse_record(record.bytes));
+      receive_entry(*membership_.peer(record.rank), *parse_record(record.bytes));
     } else {
       early_bytes_ += record.bytes.size();
       early_records_.push_back(std::move(record));
@@ -415,8 +404,8 @@ void Engine::reply_stacks(const std::string& text) {
   const std::string cut = text.substr(0, kMaxRecordBytes / 2);
   const std::vector<std::byte> record =
       build_record({.type = RecordType::kStackReply}, {}, {}, std::as_bytes(std::span(cut)));
-  for (const auto& peer : peers_) {
-    if (peer != nullptr && std::exchange(peer->wants_stacks, false)) send(*peer, record);
+  for (Peer* peer : membership_.peers()) {
+    if (std::exchange(peer->wants_stacks, false)) send(*peer, record);
   }
 }
 

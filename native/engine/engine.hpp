@@ -20,6 +20,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "engine/execution.hpp"
+#include "engine/membership.hpp"
 #include "engine/negotiation.hpp"
 #include "engine/record.hpp"
 #include "engine/request.hpp"
@@ -63,8 +64,8 @@ class Engine {
   Engine(EngineConfig config, EngineSettings settings, const Clock& clock);
   ~Engine();
 
-  Rank rank() const { return rank_; }
-  int size() const { return static_cast<int>(links_.size()); }
+  Rank rank() const { return membership_.self(); }
+  int size() const { return membership_.size(); }
   // In a process set; -1 where this rank is no member.
   Rank rank(ProcessSetId set) const;
   int size(ProcessSetId set) const;
@@ -98,7 +99,7 @@ class Engine {
   void fail(const std::shared_ptr<const Error>& error);
   std::shared_ptr<const Error> failure() const { return failure_; }
 
-  const std::vector<std::unique_ptr<transport::Link>>& links() const { return links_; }
+  const Membership& membership() const { return membership_; }
   // After `leave`: closes all links.
   void disconnect();
   bool busy() const;     // operations are pending, or bytes wait to be written
@@ -123,7 +124,6 @@ class Engine {
 
  private:
   struct ProcessSet;
-  struct Peer;
 
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
@@ -167,17 +167,13 @@ class Engine {
   void fail_operations_needing(const Peer& peer);
   std::string pending_summary() const;
 
-  Rank rank_;
-  std::uint32_t epoch_;
-  std::vector<std::unique_ptr<transport::Link>> links_;
-  std::vector<int> host_of_;
   transport::Arena* arena_;
   std::byte* fusion_arena_;
   BackendFactory make_backends_;
   EngineSettings settings_;
   const Clock& clock_;
   Timeline timeline_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank, null at self
+  Membership membership_;
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> sets_;
   SetNumbers set_numbers_;
   std::shared_ptr<const Error> failure_;

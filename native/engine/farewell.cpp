@@ -32,7 +32,8 @@ std::string Engine::pending_summary() const {
   }
   if (waiting.empty() && running.empty()) return "";
   constexpr std::size_t kNamed = 3;
-  std::string text = " Pending on rank " + std::to_string(rank_) + ": " + (waiting.empty() ? "nothing of its own" : "");
+  std::string text =
+      " Pending on rank " + std::to_string(rank()) + ": " + (waiting.empty() ? "nothing of its own" : "");
   for (std::size_t i = 0; i < std::min(waiting.size(), kNamed); ++i) text += (i > 0 ? ", " : "") + waiting[i];
   if (waiting.size() > kNamed) text += " and " + std::to_string(waiting.size() - kNamed) + " more";
   return text + (running.empty() ? "." : " (" + running + ").");
@@ -111,21 +112,21 @@ void Engine::leave(const std::string& reason) {
   if (failure_ == nullptr) {
     // Whoever leaves because another has left passes on who was the first, and why.
     const bool follows = reason.empty() && first_farewell_;
-    const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank_, reason);
+    const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank(), reason);
     const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
     broadcast(kWorld, header, std::as_bytes(std::span(why)));
   }
 }
 
 void Engine::disconnect() {
-  for (auto& peer : peers_) peer = nullptr;
   sets_.clear();
-  for (auto& link : links_) link = nullptr;
+  membership_.disconnect();
 }
 
 bool Engine::farewell_seen() const {
-  return failure_ != nullptr || std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-           return peer == nullptr || peer->saw_farewell || peer->left || peer->link->failure();
+  const auto& peers = membership_.peers();
+  return failure_ != nullptr || std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
+           return peer->saw_farewell || peer->left || peer->link->failure();
          });
 }
 

@@ -114,7 +114,7 @@ void Engine::send(Peer& peer, std::span<const std::byte> record) {
 
 void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> rest) {
   if (peer.left || peer.link->failure()) return;
-  header.epoch = epoch_;
+  header.epoch = membership_.epoch();
   header.sequence = peer.sent_records++;
   peer.last_sent = last_tend_;
   std::array<std::byte, sizeof(RecordHeader) + kOneWriteBytes> together;
@@ -165,9 +165,9 @@ bool Engine::read_control(Peer& peer) {
 
 void Engine::receive(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
-  if (header.epoch != epoch_) {
-    throw Error(ErrorKind::kProtocol,
-                "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " + std::to_string(epoch_));
+  if (header.epoch != membership_.epoch()) {
+    throw Error(ErrorKind::kProtocol, "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " +
+                                          std::to_string(membership_.epoch()));
   }
   if (header.sequence != peer.received_records) {
     throw Error(ErrorKind::kProtocol, "sent record " + std::to_string(header.sequence) + " where record " +
@@ -220,14 +220,15 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
                                           std::to_string(kProtocolVersion) +
                                           "; install the same version of ringcore everywhere");
   }
-  if (record.header.rows != static_cast<std::uint64_t>(peer.rank) || record.header.location != links_.size()) {
+  if (record.header.rows != static_cast<std::uint64_t>(peer.rank) ||
+      record.header.location != static_cast<std::uint64_t>(size())) {
     throw Error(ErrorKind::kProtocol, "believes to be rank " + std::to_string(record.header.rows) + " of " +
                                           std::to_string(record.header.location));
   }
   const auto differs = [&](const char* name, std::uint64_t mine, std::uint64_t other) {
     if (mine == other) return;
     throw Error(ErrorKind::kMismatch, std::string("has ") + name + " = " + std::to_string(other) + ", rank " +
-                                          std::to_string(rank_) + " has " + std::to_string(mine) +
+                                          std::to_string(rank()) + " has " + std::to_string(mine) +
                                           ". Remedy: give all ranks the same settings");
   };
   differs("RINGCORE_FUSION_THRESHOLD_BYTES", settings_.execution.fusion_threshold_bytes, theirs.fusion_threshold_bytes);

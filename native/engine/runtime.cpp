@@ -31,9 +31,7 @@ constexpr Nanoseconds kIdle = 100'000;
 
 std::vector<transport::Link*> present_links(const Engine& engine) {
   std::vector<transport::Link*> links;
-  for (const auto& link : engine.links()) {
-    if (link != nullptr) links.push_back(link.get());
-  }
+  for (const Peer* peer : engine.membership().peers()) links.push_back(peer->link.get());
   return links;
 }
 
@@ -432,7 +430,10 @@ std::vector<Span> Runtime::stop_timeline() {
 std::vector<std::string> Runtime::transports() {
   const EngineLock lock(*this);
   std::vector<std::string> names;
-  for (const auto& link : engine_.links()) names.emplace_back(link == nullptr ? "self" : link->transport());
+  for (const Rank rank : engine_.membership().ranks()) {
+    const Peer* peer = engine_.membership().peer(rank);
+    names.emplace_back(peer == nullptr ? "self" : peer->link->transport());
+  }
   return names;
 }
 

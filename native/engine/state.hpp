@@ -1,4 +1,4 @@
-// What the parts of the engine share: its peers, its process sets, and how they are spoken of. Included by the files of
+// What the parts of the engine share: its process sets, and how they are spoken of. Included by the files of
 // this folder that implement Engine, and by nothing else.
 #pragma once
 
@@ -22,24 +22,6 @@ struct Agreement {
   std::uint64_t protocol = kProtocolVersion;
   std::uint64_t fusion_threshold_bytes = 0;
   std::uint64_t deterministic = 0;
-};
-
-// A connected rank.
-struct Engine::Peer {
-  Rank rank = 0;
-  transport::Link* link = nullptr;
-  std::uint32_t sent_records = 0;
-  std::uint32_t received_records = 0;
-  std::vector<std::byte> backlog;  // control bytes that the lane had no room for
-  std::size_t backlog_sent = 0;
-  Nanoseconds last_sent = 0;
-  Nanoseconds last_heard = 0;
-  bool greeted = false;
-  bool left = false;  // said goodbye
-  bool gone = false;  // and its link's end has been noticed
-  std::string farewell;
-  bool saw_farewell = false;
-  bool wants_stacks = false;
 };
 
 struct Engine::ProcessSet {

@@ -17,9 +17,7 @@ void Engine::tend(bool idle) {
   const bool stood_still = since_last > settings_.heartbeat / 2;
   if (stood_still) {
     // This rank itself (it was stopped, or the machine was): it cannot judge others by its clock.
-    for (const auto& peer : peers_) {
-      if (peer != nullptr) peer->last_heard = now;
-    }
+    membership_.excuse_silence(now);
   }
   tend_patience(now);
   tend_links(now, idle);
@@ -49,9 +47,7 @@ void Engine::tend_patience(Nanoseconds now) {
   }
   if (ended != library_ended_) {
     // The others were there, and what stood behind the data has yet to come.
-    for (const auto& peer : peers_) {
-      if (peer != nullptr) peer->last_heard = now;
-    }
+    membership_.excuse_silence(now);
   }
   library_ended_ = ended;
   const Nanoseconds slow = static_cast<Nanoseconds>(bytes) * kNanosecondsPerLibraryByte;
@@ -60,8 +56,7 @@ void Engine::tend_patience(Nanoseconds now) {
 }
 
 void Engine::tend_links(Nanoseconds now, bool idle) {
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
+  for (Peer* peer : membership_.peers()) {
     peer->link->check();
     // What it sent before has been looked at since its end was noticed.
     if (idle && peer->left && peer->link->ended() && std::exchange(peer->gone, true) && runs_wait_for(*peer)) {
@@ -135,7 +130,7 @@ void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
     // A plan counts the members of the process set.
     const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
     return withheld(still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
-                        std::to_string(rank_) + " nothing has moved" + where + ": " + who + " withholds its data",
+                        std::to_string(rank()) + " nothing has moved" + where + ": " + who + " withholds its data",
                     who, settings_.timeout);
   }
   const std::uint64_t round = set.negotiation.round();
@@ -176,9 +171,9 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
                         " ms: " + who_submitted(set, operation) +
                         ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
     for (const Rank rank : missing) {
-      if (peers_[rank] == nullptr) continue;
-      RecordHeader request{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest};
-      send(*peers_[rank], request, {});
+      Peer* peer = membership_.peer(rank);
+      if (peer == nullptr) continue;
+      send(*peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest}, {});
     }
   }
   if (waited > settings_.timeout && !operation.cancel_sent && !set.joining()) {

@@ -1,0 +1,79 @@
+// Who takes part in one epoch of a job, and what this rank is connected with them by.
+//
+// Every member has a place: the index of all that the engine keeps about it. A rank is what users and records call the
+// member by. In the first epoch the places are the ranks in order; only this object knows that, everything else asks it.
+//
+// It owns the links of the epoch. It opens and closes none itself: whoever composes the engine does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/types.hpp"
+#include "transport/link.hpp"
+
+namespace ringcore::engine {
+
+using Place = std::int32_t;
+
+// Another member, and how far the talk with it has come.
+struct Peer {
+  Rank rank = 0;
+  std::unique_ptr<transport::Link> link;
+  std::uint32_t sent_records = 0;
+  std::uint32_t received_records = 0;
+  std::vector<std::byte> backlog;  // control bytes that the lane had no room for
+  std::size_t backlog_sent = 0;
+  Nanoseconds last_sent = 0;
+  Nanoseconds last_heard = 0;
+  bool greeted = false;
+  bool left = false;  // said goodbye
+  bool gone = false;  // and its link's end has been noticed
+  std::string farewell;
+  bool saw_farewell = false;
+  bool wants_stacks = false;
+};
+
+class Membership {
+ public:
+  // `links` and `host_of` by place; the link of this rank's own place is null.
+  Membership(std::uint32_t epoch, Rank self, std::vector<std::unique_ptr<transport::Link>> links,
+             std::vector<int> host_of, Nanoseconds now);
+
+  std::uint32_t epoch() const { return epoch_; }
+  int size() const { return static_cast<int>(host_of_.size()); }
+  // This rank.
+  Rank self() const { return rank_of(self_); }
+  // All members, in ascending order.
+  std::vector<Rank> ranks() const;
+
+  // Null for this rank.
+  Peer* peer(Rank rank) const { return by_place_[index_of(rank)].get(); }
+  // All others, in the order of their places.
+  const std::vector<Peer*>& peers() const { return peers_; }
+  // Numbers the groups of members that share memory.
+  int host(Rank rank) const { return host_of_[index_of(rank)]; }
+  bool shares_host(Rank rank) const { return host(rank) == host(self()); }
+
+  // Nobody was silent up to now: this rank could not hear.
+  void excuse_silence(Nanoseconds now);
+  // Closes all links. The members are still known.
+  void disconnect();
+
+ private:
+  Rank rank_of(Place place) const { return place; }
+  Place place_of(Rank rank) const { return rank; }
+  std::size_t index_of(Rank rank) const { return static_cast<std::size_t>(place_of(rank)); }
+
+  std::uint32_t epoch_;
+  Place self_;
+  std::vector<int> host_of_;  // by place
+  std::vector<std::unique_ptr<Peer>> by_place_;  // null at self
+  std::vector<Peer*> peers_;
+};
+
+}  // namespace ringcore::engine
