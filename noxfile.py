@@ -73,10 +73,10 @@ DISTRIBUTIONS = {
     "torch": ["packages/torch"],
     "horovod": ["packages/horovod"],
     "lightning": ["packages/lightning"],
-    "tensorflow": ["packages/tensorflow", "native/capi/ringcore.h"],
-    "jax": ["packages/jax", "native/capi/ringcore.h"],
+    "tensorflow": ["packages/tensorflow", "native/capi/ringcore.h", "native/capi/ringcore.hpp"],
+    "jax": ["packages/jax", "native/capi/ringcore.h", "native/capi/ringcore.hpp"],
     "keras": ["packages/keras"],
-    "mxnet": ["packages/mxnet", "native/capi/ringcore.h"],
+    "mxnet": ["packages/mxnet", "native/capi/ringcore.h", "native/capi/ringcore.hpp"],
 }
 BUILD_TOOLS = [
     "build", "scikit-build-core[hatchling]>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11", "hatchling>=1.27",

@@ -12,22 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "ringcore.h"
+#include "capi/ringcore.hpp"
 #include "xla/ffi/api/ffi.h"
 
 namespace {
 
+namespace capi = ringcore::capi;
 namespace ffi = xla::ffi;
 
 const ringcore_functions* engine = nullptr;
-
-// A call under way. XLA keeps the arrays until its promise is kept, but not what describes them.
-struct Pending {
-  ffi::Promise promise;
-  std::string name;
-  // Where results go that the engine allocates: those whose size the other ranks decide. Empty for the others.
-  std::vector<ffi::Span<std::byte>> copied;
-};
 
 ffi::ErrorCode code_of(std::int32_t error) {
   switch (error) {
@@ -51,125 +44,122 @@ std::string wrong_size(const std::string& name, std::size_t sent, std::size_t co
          "jax.clear_caches().";
 }
 
-// The engine's results into XLA's buffers; what is wrong, or nothing.
-std::string copy_results(Pending& pending, ringcore_operation* operation) {
-  for (std::size_t i = 0; i < pending.copied.size(); ++i) {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-    const std::unique_ptr<ringcore_memory, decltype(engine->free_memory)> memory(
-        engine->take_result(operation, i, &data, &bytes), engine->free_memory);
-    const ffi::Span<std::byte> target = pending.copied[i];
-    if (bytes != target.size()) return wrong_size(pending.name, bytes, target.size());
-    if (bytes > 0) std::memcpy(target.begin(), data, bytes);
-  }
-  return {};
-}
-
-void end(void* context, ringcore_operation* operation) {
-  const std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
-  const char* message = nullptr;
-  const std::int32_t error = engine->error(operation, &message);
-  if (error != RINGCORE_OK) return pending->promise.SetError({code_of(error), message});
-  std::string wrong = copy_results(*pending, operation);
-  if (!wrong.empty()) return pending->promise.SetError({ffi::ErrorCode::kInvalidArgument, std::move(wrong)});
-  pending->promise.SetAvailable();
-}
-
-// What describes a call to the engine, with the memory that it points to.
+// What describes an operation to the engine. The request names shapes that XLA keeps for as long as the call lasts.
 struct Described {
-  std::vector<ringcore_array> inputs;
-  std::vector<void*> outputs;
-  std::vector<ffi::Span<std::byte>> copied;  // see Pending
-  ringcore_request request{};
-
-  Described(const Described&) = delete;
-  Described& operator=(const Described&) = delete;
-  Described(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
-            std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
-            ffi::RemainingArgs arguments, ffi::RemainingRets results);
+  capi::Request request;
+  // Where results go that the engine allocates: those whose size the other ranks decide. Empty for the others.
+  std::vector<ffi::Span<std::byte>> copied;
 };
 
-Described::Described(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
-                     std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
-                     ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  const bool in_place = collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST;
+Described describe(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
+                   std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
+                   const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
+  Described described;
+  capi::Request& request = described.request;
+  request.name = name;
+  request.options.collective = collective;
+  request.options.op = op;
+  request.options.root = root;
+  request.options.process_set = process_set;
+  request.options.prescale = prescale;
+  request.options.postscale = postscale;
   // An argument without a result is there to keep the order of the calls.
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ffi::AnyBuffer input = *arguments.get<ffi::AnyBuffer>(i);
     ffi::AnyBuffer output = **results.get<ffi::AnyBuffer>(i);
     const auto shape = input.dimensions();
-    inputs.push_back({input.untyped_data(), reinterpret_cast<const std::uint64_t*>(shape.begin()),
-                      static_cast<std::int32_t>(shape.size()), dtypes.begin()[i]});
-    if (in_place) {
-      outputs.push_back(output.untyped_data());
+    request.inputs.push_back({input.untyped_data(), reinterpret_cast<const std::uint64_t*>(shape.begin()),
+                              static_cast<std::int32_t>(shape.size()), dtypes.begin()[i]});
+    if (capi::writes_to_outputs(collective)) {
+      request.outputs.push_back(output.untyped_data());
     } else {
-      copied.emplace_back(static_cast<std::byte*>(output.untyped_data()), output.size_bytes());
+      described.copied.emplace_back(static_cast<std::byte*>(output.untyped_data()), output.size_bytes());
     }
   }
-  request.name = name.data();
-  request.name_bytes = name.size();
-  request.collective = collective;
-  request.op = op;
-  request.root = root;
-  request.process_set = process_set;
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.inputs = inputs.data();
-  request.outputs = in_place ? outputs.data() : nullptr;
-  request.count = inputs.size();
+  return described;
 }
+
+// A call on the CPU, which lasts until its operation has ended. XLA keeps the arrays until the promise is kept.
+class Pending {
+ public:
+  explicit Pending(Described described) : described_(std::move(described)) {}
+
+  ffi::Future start() {
+    ffi::Future future(promise_);
+    described_.request.submit<&Pending::end>(*engine, this);
+    return future;
+  }
+
+ private:
+  void end(ringcore_operation* operation) {
+    const std::unique_ptr<Pending> self(this);
+    const capi::Outcome outcome = capi::outcome_of(*engine, operation);
+    if (!outcome.ok()) return promise_.SetError({code_of(outcome.error), outcome.message});
+    std::string wrong = copy_results(operation);
+    if (!wrong.empty()) return promise_.SetError({ffi::ErrorCode::kInvalidArgument, std::move(wrong)});
+    promise_.SetAvailable();
+  }
+
+  // The engine's results into XLA's buffers; what is wrong, or nothing.
+  std::string copy_results(ringcore_operation* operation) {
+    for (std::size_t i = 0; i < described_.copied.size(); ++i) {
+      const capi::Result result = capi::take_result(*engine, operation, i);
+      const ffi::Span<std::byte> target = described_.copied[i];
+      if (result.bytes != target.size()) return wrong_size(described_.request.name, result.bytes, target.size());
+      if (result.bytes > 0) std::memcpy(target.begin(), result.data, result.bytes);
+    }
+    return {};
+  }
+
+  ffi::Promise promise_;
+  Described described_;
+};
 
 ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
                   std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
                   ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-  Described described(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results);
-  auto pending = std::make_unique<Pending>();
-  pending->name = name;
-  pending->copied = std::move(described.copied);
-  ffi::Future future(pending->promise);
-  engine->submit(&described.request, end, pending.release());
-  return future;
+  auto pending = std::make_unique<Pending>(
+      describe(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results));
+  return pending.release()->start();
 }
 
 // A call on a GPU, which lasts until its operation has been launched.
 struct Launch {
   void* stream;
-  std::string name;
-  std::vector<ffi::Span<std::byte>> copied;
+  Described described;
   ffi::Error outcome = ffi::Error::Success();
-};
 
-void end_launch(void* context, ringcore_operation* operation) {
-  auto& launch = *static_cast<Launch*>(context);
-  const char* message = nullptr;
-  const std::int32_t error = engine->error(operation, &message);
-  if (error != RINGCORE_OK) {
-    launch.outcome = ffi::Error(code_of(error), message);
-    return;
+  void end(ringcore_operation* operation) {
+    const std::string& name = described.request.name;
+    if (const capi::Outcome ended = capi::outcome_of(*engine, operation); !ended.ok()) {
+      outcome = ffi::Error(code_of(ended.error), ended.message);
+      return;
+    }
+    if (const std::int32_t failed = engine->hold_back(operation, stream); failed != RINGCORE_OK) {
+      outcome = ffi::Error(code_of(failed), "ResourceError: '" + name + "': the GPU has failed");
+      return;
+    }
+    for (std::size_t i = 0; i < described.copied.size(); ++i) {
+      const ffi::Span<std::byte> target = described.copied[i];
+      const std::size_t bytes = engine->copy_result(operation, i, target.begin(), target.size(), stream);
+      if (bytes == target.size()) continue;
+      outcome = ffi::Error(ffi::ErrorCode::kInvalidArgument, wrong_size(name, bytes, target.size()));
+    }
   }
-  if (const std::int32_t failed = engine->hold_back(operation, launch.stream); failed != RINGCORE_OK) {
-    launch.outcome = ffi::Error(code_of(failed), "ResourceError: '" + launch.name + "': the GPU has failed");
-    return;
-  }
-  for (std::size_t i = 0; i < launch.copied.size(); ++i) {
-    const ffi::Span<std::byte> target = launch.copied[i];
-    const std::size_t bytes = engine->copy_result(operation, i, target.begin(), target.size(), launch.stream);
-    if (bytes == target.size()) continue;
-    launch.outcome = ffi::Error(ffi::ErrorCode::kInvalidArgument, wrong_size(launch.name, bytes, target.size()));
-  }
-}
+};
 
 ffi::Error start_on_gpu(void* stream, std::int32_t gpu, std::string_view name, std::int32_t collective, std::int32_t op,
                         std::int32_t root, std::int32_t process_set, double prescale, double postscale,
                         ffi::Span<const std::int32_t> dtypes, ffi::RemainingArgs arguments,
                         ffi::RemainingRets results) {
-  Described described(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results);
-  Launch launch{.stream = stream, .name = std::string(name), .copied = std::move(described.copied)};
-  described.request.blocking = 1;
-  described.request.on_gpu = 1;
-  described.request.gpu = gpu;
-  described.request.stream = stream;
-  engine->submit(&described.request, end_launch, &launch);
+  Launch launch{stream,
+                describe(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results)};
+  ringcore_request& options = launch.described.request.options;
+  options.blocking = 1;
+  options.on_gpu = 1;
+  options.gpu = gpu;
+  options.stream = stream;
+  launch.described.request.submit<&Launch::end>(*engine, &launch);
   return launch.outcome;
 }
 

@@ -18,11 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "capi/ringcore.h"
+#include "capi/ringcore.hpp"
 #include "mxnet_c.hpp"
 
 namespace {
 
+namespace capi = ringcore::capi;
 namespace mx = ringcore::mxnet;
 
 mx::Functions api;  // MXNet's
@@ -122,17 +123,6 @@ class Tensor {
   void* data_ = nullptr;
 };
 
-// What Python passes; see `_shim.py`.
-struct Call {
-  std::int32_t collective;
-  std::int32_t op;
-  std::int32_t root;
-  std::int32_t process_set;
-  std::int32_t priority;
-  double prescale;
-  double postscale;
-};
-
 const char* title_of(int collective) {
   switch (collective) {
     case RINGCORE_ALLREDUCE: return "ringcore.allreduce";
@@ -145,13 +135,9 @@ const char* title_of(int collective) {
 
 class Task {
  public:
-  Task(const Call& call, std::string_view name, std::vector<Tensor> inputs, std::vector<Tensor> outputs,
-       std::vector<std::uint64_t> splits)
-      : call_(call),
-        name_(name),
-        inputs_(std::move(inputs)),
-        outputs_(std::move(outputs)),
-        splits_(std::move(splits)) {}
+  // `request`: without its arrays.
+  Task(capi::Request request, std::vector<Tensor> inputs, std::vector<Tensor> outputs)
+      : request_(std::move(request)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
 
   // Hands the task to MXNet, which from then on owns it.
   static void push(std::unique_ptr<Task> task) {
@@ -169,8 +155,8 @@ class Task {
     }
     mx::Device device{mx::kCpu, 0};
     int property = mx::kCpuPrioritized;
-    const int priority = task->call_.priority;
-    const char* title = title_of(task->call_.collective);
+    const int priority = task->request_.options.priority;
+    const char* title = title_of(task->request_.options.collective);
     // Deleted with MXNet's own record of it: also if it never runs, because one of its arrays has an error already.
     const auto remove = [](void* self) { delete static_cast<Task*>(self); };
     require(api.MXEnginePushAsyncND(run, task.release(), remove, &device, read.data(), static_cast<int>(read.size()),
@@ -180,9 +166,6 @@ class Task {
 
  private:
   bool in_place() const { return outputs_.empty(); }
-  bool writes_to_outputs() const {
-    return call_.collective == RINGCORE_ALLREDUCE || call_.collective == RINGCORE_BROADCAST;
-  }
   const std::vector<Tensor>& targets() const { return in_place() ? inputs_ : outputs_; }
 
   static void run(void*, void* on_complete, void* self) {
@@ -202,45 +185,24 @@ class Task {
       return std::any_of(targets().begin(), targets().end(),
                          [&](const Tensor& target) { return target.chunk() == input.chunk(); });
     };
-    std::vector<ringcore_array> arrays;
-    std::vector<void*> addresses;
     for (Tensor& input : inputs_) {
       input.locate(written(input));
-      arrays.push_back(input.described());
+      request_.inputs.push_back(input.described());
     }
     for (Tensor& output : outputs_) output.locate(true);
-    for (const Tensor& target : targets()) addresses.push_back(target.data());
-    ringcore_request request{};
-    request.name = name_.data();
-    request.name_bytes = name_.size();
-    request.collective = call_.collective;
-    request.op = call_.op;
-    request.root = call_.root;
-    request.process_set = call_.process_set;
-    request.priority = call_.priority;
-    request.blocking = naive ? 1 : 0;
-    request.prescale = call_.prescale;
-    request.postscale = call_.postscale;
-    request.inputs = arrays.data();
-    request.outputs = writes_to_outputs() ? addresses.data() : nullptr;
-    request.count = arrays.size();
-    request.splits = splits_.data();
-    request.split_count = splits_.size();
+    for (const Tensor& target : targets()) request_.outputs.push_back(target.data());
+    request_.options.blocking = naive ? 1 : 0;
     // Nothing of this task after it: it may have ended.
-    engine->submit(
-        &request, [](void* self, ringcore_operation* ended) { static_cast<Task*>(self)->finish(ended); }, this);
+    request_.submit<&Task::finish>(*engine, this);
   }
 
   void finish(ringcore_operation* ended) {
-    const char* message = nullptr;
-    if (engine->error(ended, &message) != RINGCORE_OK) return end(message);
-    if (writes_to_outputs()) return end(nullptr);
+    const capi::Outcome outcome = capi::outcome_of(*engine, ended);
+    if (!outcome.ok()) return end(outcome.message);
+    if (capi::writes_to_outputs(request_.options.collective)) return end(nullptr);
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      void* data = nullptr;
-      std::size_t bytes = 0;
-      ringcore_memory* memory = engine->take_result(ended, i, &data, &bytes);
-      if (bytes > 0) std::memcpy(outputs_[i].data(), data, bytes);
-      engine->free_memory(memory);
+      const capi::Result result = capi::take_result(*engine, ended, i);
+      if (result.bytes > 0) std::memcpy(outputs_[i].data(), result.data, result.bytes);
     }
     end(nullptr);
   }
@@ -259,11 +221,9 @@ class Task {
     on_complete_(&error);
   }
 
-  Call call_;
-  std::string name_;
+  capi::Request request_;
   std::vector<Tensor> inputs_;
   std::vector<Tensor> outputs_;  // none: the inputs
-  std::vector<std::uint64_t> splits_;
   mx::OnComplete on_complete_{};
 };
 
@@ -317,10 +277,18 @@ extern "C" {
                                                        std::size_t split_count, const std::uint64_t* splits) {
   told.clear();
   try {
-    const Call call{collective, op, root, process_set, priority, prescale, postscale};
-    Task::push(std::make_unique<Task>(call, std::string_view(name, name_bytes), tensors_of(inputs, count),
-                                      tensors_of(outputs, output_count),
-                                      std::vector<std::uint64_t>(splits, splits + split_count)));
+    capi::Request request;
+    request.name.assign(name, name_bytes);
+    request.splits.assign(splits, splits + split_count);
+    request.options.collective = collective;
+    request.options.op = op;
+    request.options.root = root;
+    request.options.process_set = process_set;
+    request.options.priority = priority;
+    request.options.prescale = prescale;
+    request.options.postscale = postscale;
+    Task::push(
+        std::make_unique<Task>(std::move(request), tensors_of(inputs, count), tensors_of(outputs, output_count)));
   } catch (const std::exception& error) {
     told = error.what();
   }

@@ -18,11 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "capi/ringcore.h"
+#include "capi/ringcore.hpp"
 #include "tensorflow_c.hpp"
 
 namespace {
 
+namespace capi = ringcore::capi;
 namespace tf = ringcore::tensorflow;
 
 tf::Functions api;                          // TensorFlow's
@@ -142,7 +143,7 @@ struct Kernel {
   std::int64_t postscale = std::bit_cast<std::int64_t>(1.0);
   std::int64_t what = kRank;
 
-  bool writes_to_outputs() const { return collective == RINGCORE_ALLREDUCE || collective == RINGCORE_BROADCAST; }
+  bool writes_to_outputs() const { return capi::writes_to_outputs(collective); }
 };
 
 // One execution of a node.
@@ -170,24 +171,15 @@ class Execution {
       ranks_ = std::max(engine->size(static_cast<int>(kernel_.process_set)), 1);
       rank_ = engine->rank(static_cast<int>(kernel_.process_set));
     }
-    ringcore_request request{};
-    request.name = name_.data();
-    request.name_bytes = name_.size();
-    request.collective = kernel_.collective;
-    request.op = static_cast<int>(kernel_.op);
-    request.root = static_cast<int>(kernel_.root);
-    request.process_set = static_cast<int>(kernel_.process_set);
-    request.blocking = kernel_.mode == kEager ? 1 : 0;
-    request.prescale = std::bit_cast<double>(kernel_.prescale);
-    request.postscale = std::bit_cast<double>(kernel_.postscale);
-    request.inputs = arrays_.data();
-    request.outputs = kernel_.writes_to_outputs() ? targets_.data() : nullptr;
-    request.count = arrays_.size();
-    request.owns_gaps = in_a_row_ ? 1 : 0;
-    request.splits = splits_.data();
-    request.split_count = splits_.size();
-    engine->submit(
-        &request, [](void* self, ringcore_operation* ended) { static_cast<Execution*>(self)->finish(ended); }, this);
+    ringcore_request& options = request_.options;
+    options.collective = kernel_.collective;
+    options.op = static_cast<int>(kernel_.op);
+    options.root = static_cast<int>(kernel_.root);
+    options.process_set = static_cast<int>(kernel_.process_set);
+    options.blocking = kernel_.mode == kEager ? 1 : 0;
+    options.prescale = std::bit_cast<double>(kernel_.prescale);
+    options.postscale = std::bit_cast<double>(kernel_.postscale);
+    request_.submit<&Execution::finish>(*engine, this);
   }
 
  private:
@@ -199,13 +191,13 @@ class Execution {
 
   void read_inputs() {
     const Reference name = input(0);
-    name_.assign(static_cast<const char*>(api.TensorData(name.get())), api.TensorByteSize(name.get()));
+    request_.name.assign(static_cast<const char*>(api.TensorData(name.get())), api.TensorByteSize(name.get()));
     if (kernel_.mode == kQualified) {
       const tf::StringView node = api.GetOpKernelName(context_);
-      name_ += "/" + std::string(node.data, node.len);
+      request_.name += "/" + std::string(node.data, node.len);
     }
     if (const std::int64_t iteration = api.GetIterId(context_); iteration > 0) {
-      name_ += "#" + std::to_string(iteration % kIterations);
+      request_.name += "#" + std::to_string(iteration % kIterations);
     }
     const int inputs = api.NumInputs(context_);
     const int tensors = kernel_.collective == RINGCORE_ALLTOALL ? 1 : inputs - 1;
@@ -227,7 +219,7 @@ class Execution {
       Reference target(api.ForwardInputOrAllocateOutput(context_, &candidate, 1, index, shape.data(),
                                                         static_cast<int>(shape.size()), &forwarded, status_));
       if (!status_.ok()) return;
-      targets_.push_back(api.TensorData(target.get()));
+      request_.outputs.push_back(api.TensorData(target.get()));
       source = forwarded >= 0 ? std::move(target) : input(1 + index);
       if (target != nullptr) tensors_.push_back(std::move(target));
     }
@@ -247,7 +239,7 @@ class Execution {
     void* data = nullptr;
     ringcore_memory* memory = engine->allocate(bytes, &data);
     if (memory == nullptr) return false;
-    in_a_row_ = true;
+    request_.options.owns_gaps = 1;
     const std::shared_ptr<ringcore_memory> owner(memory, engine->free_memory);
     auto* at = static_cast<std::byte*>(data);
     for (int i = 0; i < tensors; ++i) {
@@ -257,7 +249,7 @@ class Execution {
       engine->copy(at, api.TensorData(source.get()), size);
       Reference output = adopt(api.TensorType(source.get()), shape, at, size, owner);
       api.SetOutput(context_, i, output.get(), status_);
-      targets_.push_back(at);
+      request_.outputs.push_back(at);
       add_array(api.TensorType(source.get()), shape, std::move(output));
       at += aligned(size);
     }
@@ -266,7 +258,7 @@ class Execution {
 
   void add_array(int type, const std::vector<std::int64_t>& shape, Reference tensor) {
     const auto& kept = shapes_.emplace_back(shape.begin(), shape.end());
-    arrays_.push_back(
+    request_.inputs.push_back(
         {api.TensorData(tensor.get()), kept.data(), static_cast<std::int32_t>(kept.size()), dtype_of(type)});
     types_.push_back(type);
     tensors_.push_back(std::move(tensor));
@@ -283,11 +275,12 @@ class Execution {
 
   void read_splits(const Reference& tensor) {
     const auto* rows = static_cast<const std::int64_t*>(api.TensorData(tensor.get()));
-    splits_.assign(rows, rows + api.TensorByteSize(tensor.get()) / sizeof(std::int64_t));
-    const auto negative = std::find_if(rows, rows + splits_.size(), [](std::int64_t count) { return count < 0; });
-    if (negative == rows + splits_.size()) return;
-    status_.set(kInvalidArgument, "InvalidArgument: alltoall '" + name_ + "': splits are numbers of rows, not " +
-                                      std::to_string(*negative));
+    request_.splits.assign(rows, rows + api.TensorByteSize(tensor.get()) / sizeof(std::int64_t));
+    const auto negative =
+        std::find_if(rows, rows + request_.splits.size(), [](std::int64_t count) { return count < 0; });
+    if (negative == rows + request_.splits.size()) return;
+    status_.set(kInvalidArgument, "InvalidArgument: alltoall '" + request_.name +
+                                      "': splits are numbers of rows, not " + std::to_string(*negative));
   }
 
   // It is this rank whose splits do not fit its rows; where there are none, these are divided evenly.
@@ -295,10 +288,10 @@ class Execution {
     if (kernel_.collective != RINGCORE_ALLTOALL) return false;
     const std::uint64_t rows = shapes_[0].empty() ? 1 : shapes_[0][0];
     const auto ranks = static_cast<std::size_t>(std::max(engine->size(static_cast<int>(kernel_.process_set)), 1));
-    if (splits_.empty()) return rows % ranks != 0;
+    if (request_.splits.empty()) return rows % ranks != 0;
     std::uint64_t sent = 0;
-    for (const std::uint64_t count : splits_) sent += count;
-    return splits_.size() != ranks || sent != rows;
+    for (const std::uint64_t count : request_.splits) sent += count;
+    return request_.splits.size() != ranks || sent != rows;
   }
 
   void set_place() {
@@ -320,9 +313,8 @@ class Execution {
   }
 
   void finish(ringcore_operation* ended) {
-    const char* message = nullptr;
-    if (const int kind = engine->error(ended, &message); kind != RINGCORE_OK) {
-      status_.set(kind == RINGCORE_MISMATCH && has_wrong_splits() ? kInvalidArgument : code_of(kind), message);
+    if (const auto [error, message] = capi::outcome_of(*engine, ended); error != RINGCORE_OK) {
+      status_.set(error == RINGCORE_MISMATCH && has_wrong_splits() ? kInvalidArgument : code_of(error), message);
     } else if (kernel_.collective == RINGCORE_JOIN) {
       const std::int32_t last = engine->last_joined(ended);
       allocate(0, kInt32, {}, &last, sizeof(last));
@@ -333,7 +325,7 @@ class Execution {
   }
 
   void take_results(ringcore_operation* ended) {
-    const auto count = static_cast<std::int64_t>(arrays_.size());
+    const auto count = static_cast<std::int64_t>(request_.inputs.size());
     std::vector<std::int64_t> received;  // rows from each rank, tensor by tensor
     for (int i = 0; i < count; ++i) {
       std::vector<std::int64_t> shape(shapes_[i].begin(), shapes_[i].end());
@@ -355,10 +347,8 @@ class Execution {
 
   // TensorFlow takes over the memory that the engine has allocated.
   void set_output(int index, int type, const std::vector<std::int64_t>& shape, ringcore_operation* ended) {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-    ringcore_memory* memory = engine->take_result(ended, index, &data, &bytes);
-    const Reference output = adopt(type, shape, data, bytes, {memory, engine->free_memory});
+    capi::Result result = capi::take_result(*engine, ended, index);
+    const Reference output = adopt(type, shape, result.data, result.bytes, std::move(result.memory));
     api.SetOutput(context_, index, output.get(), status_);
   }
 
@@ -379,14 +369,10 @@ class Execution {
   TF_OpKernelContext* context_;
   std::function<void()> done_;
   Status status_;
-  std::string name_;
+  capi::Request request_;
   std::vector<Reference> tensors_;  // what the engine reads and writes
   std::vector<std::vector<std::uint64_t>> shapes_;
   std::vector<int> types_;
-  std::vector<ringcore_array> arrays_;
-  std::vector<void*> targets_;
-  std::vector<std::uint64_t> splits_;
-  bool in_a_row_ = false;
   int ranks_ = 1;
   int rank_ = 0;
 };
