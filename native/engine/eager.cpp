@@ -12,6 +12,38 @@ constexpr std::size_t kMaxEagerRegistered = 16 * 1024;
 
 }  // namespace
 
+std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int member) {
+  switch (descriptor.collective) {
+    case Collective::kAllreduce:
+    case Collective::kReduceScatter: return descriptor.shape.elements() * size_of(descriptor.dtype);
+    case Collective::kBroadcast:
+      return member == descriptor.root ? descriptor.shape.elements() * size_of(descriptor.dtype) : 0;
+    case Collective::kAllgather:
+    case Collective::kAlltoall: {
+      // Another rank's rows are not to be believed.
+      std::size_t bytes = 0;
+      const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
+      return __builtin_mul_overflow(rows, row_bytes, &bytes) ? SIZE_MAX : bytes;
+    }
+    case Collective::kBarrier: return 0;
+  }
+  __builtin_unreachable();
+}
+
+std::optional<EagerPart> eager_part(const Descriptor& descriptor, std::uint64_t rows,
+                                    std::span<const std::uint64_t> splits, const std::byte* data, int self) {
+  if (descriptor.collective != Collective::kAlltoall) return EagerPart{data, rows};
+  std::uint64_t before = 0;
+  std::uint64_t sum = 0;
+  for (std::size_t m = 0; m < splits.size(); ++m) {
+    if (static_cast<int>(m) == self) before = sum;
+    if (splits[m] > rows - sum) return std::nullopt;
+    sum += splits[m];
+  }
+  if (sum != rows) return std::nullopt;
+  return EagerPart{data + before * descriptor.shape.row_elements() * size_of(descriptor.dtype), splits[self]};
+}
+
 bool is_eager(const Operation& operation, std::size_t members, std::size_t limit, bool registered) {
   const Descriptor& descriptor = operation.descriptor;
   // A root that is no member is found by the general way.
@@ -19,9 +51,9 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
   if (!operation.awaited || descriptor.on_device || descriptor.is_group()) return false;
   if (descriptor.prescale != 1.0 && host_scales(descriptor, 1).input != 1.0) return false;
   if (registered && operation.bytes() > kMaxEagerRegistered) return false;
-  if (descriptor.collective == Collective::kBarrier) return true;
-  return (descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kBroadcast) &&
-         operation.bytes() <= limit;
+  if (operation.splits.size() != eager_splits(descriptor, members)) return false;
+  return descriptor.collective == Collective::kBarrier ||
+         operation.bytes() + eager_splits(descriptor, members) * sizeof(std::uint64_t) <= limit;
 }
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
@@ -33,19 +65,24 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   for (const auto& [id, other] : sets_) {
     if (!other->operations.empty() || other->join != nullptr || !other->execution.idle()) return false;
   }
+  const std::optional<EagerPart> own =
+      eager_part(descriptor, descriptor.shape.rows(), operation->splits, operation->input, set.self);
+  if (!own) return false;
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
   header.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
   header.position = set.negotiation.length(set.self);
   header.signature = operation->signature;
   header.name_hash = operation->name_hash;
   header.rows = descriptor.shape.rows();
-  const std::size_t bytes = eager_bytes(descriptor, set.self);
+  const std::size_t bytes = eager_bytes(descriptor, header.rows, set.self);
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
   const std::span<const std::byte> payload(operation->input, bytes);
   std::span<const std::byte> rest = payload;
-  if (introduce(set, *operation)) {
-    header.flags |= kHasDescriptor;
-    eager_record_ = build_record(header, encode(descriptor), {}, payload);
+  const bool is_new = introduce(set, *operation);
+  if (is_new || !operation->splits.empty()) {
+    if (is_new) header.flags |= kHasDescriptor;
+    eager_record_ =
+        build_record(header, is_new ? encode(descriptor) : std::vector<std::byte>(), operation->splits, payload);
     std::memcpy(&header, eager_record_.data(), sizeof(header));
     rest = std::span<const std::byte>(eager_record_).subspan(sizeof(header));
   } else {
@@ -63,8 +100,8 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   if (timeline_.enabled()) operation->submitted_at = clock_.now();
   eager_ = {operation, &set};
   set.unflushed = false;  // the buckets are empty, and its place in the log is not to be taken twice
-  eager_sources_.assign(set.peers.size(), nullptr);
-  eager_sources_[set.self] = operation->input;
+  eager_parts_.assign(set.peers.size(), {});
+  eager_parts_[set.self] = *own;
   eager_record_bytes_.assign(set.peers.size(), 0);
   const bool sent = std::all_of(set.peers.begin(), set.peers.end(),
                                 [](const Peer* peer) { return peer == nullptr || peer->backlog.empty(); });
@@ -86,13 +123,15 @@ bool Engine::progress_eager() {
     }
     RecordHeader header;
     std::memcpy(&header, bytes.data(), sizeof(header));
-    const std::size_t expected = eager_bytes(operation.descriptor, static_cast<int>(m));
+    const std::size_t expected = eager_bytes(operation.descriptor, header.rows, static_cast<int>(m));
+    const std::size_t splits = eager_splits(operation.descriptor, set.peers.size());
+    const std::size_t before = sizeof(header) + splits * sizeof(std::uint64_t);
     const bool same = header.type == RecordType::kOperation && header.signature == operation.signature &&
                       header.process_set == set.id && (header.flags & kEager) != 0 &&
                       header.epoch == membership_.epoch() && header.sequence == set.peers[m]->received_records &&
-                      header.position == set.negotiation.length(set.self) && header.splits_count == 0 &&
+                      header.position == set.negotiation.length(set.self) && header.splits_count == splits &&
                       header.payload_bytes == expected &&
-                      header.bytes == (sizeof(header) + expected + header.descriptor_bytes + 7) / 8 * 8;
+                      header.bytes == (before + expected + header.descriptor_bytes + 7) / 8 * 8;
     if (!same) {
       leave_eager();
       return false;
@@ -102,19 +141,28 @@ bool Engine::progress_eager() {
       continue;
     }
     if (header.descriptor_bytes > 0 && eager_record_bytes_[m] == 0) {  // the member's first use, looked at once
-      const auto described = bytes.subspan(sizeof(header) + expected, header.descriptor_bytes);
+      const auto described = bytes.subspan(before + expected, header.descriptor_bytes);
       if (!std::ranges::equal(described, encode(operation.descriptor))) {
         leave_eager();
         return false;
       }
     }
-    eager_sources_[m] = bytes.data() + sizeof(header);
+    eager_splits_.resize(splits);
+    if (splits > 0) std::memcpy(eager_splits_.data(), bytes.data() + sizeof(header), splits * sizeof(std::uint64_t));
+    const std::optional<EagerPart> part =
+        eager_part(operation.descriptor, header.rows, eager_splits_, bytes.data() + before, set.self);
+    if (!part) {  // told by the general way
+      leave_eager();
+      return false;
+    }
+    eager_parts_[m] = *part;
     eager_record_bytes_[m] = header.bytes;
   }
   if (!all) return false;
+  // While it is still known as the one that waits: there may be no memory for its result.
+  set.execution.finish_eager(eager_parts_, operation);
   const std::shared_ptr<Operation> done = std::move(eager_.operation);
   eager_ = {};
-  set.execution.finish_eager(done->descriptor, eager_sources_, *done);
   for (std::size_t m = 0; m < set.peers.size(); ++m) {
     if (set.peers[m] == nullptr) continue;
     ++set.peers[m]->received_records;
@@ -142,6 +190,7 @@ void Engine::leave_eager() {
   entry.signature = operation->signature;
   entry.name_hash = operation->name_hash;
   entry.rows = operation->descriptor.shape.rows();
+  entry.splits = operation->splits;
   entry.descriptor = set.signatures.find(operation->signature);
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;

@@ -196,7 +196,8 @@ class Engine {
     std::shared_ptr<Operation> operation;
     ProcessSet* set = nullptr;
   } eager_;
-  std::vector<const std::byte*> eager_sources_;  // by member
+  std::vector<EagerPart> eager_parts_;           // by member
+  std::vector<std::uint64_t> eager_splits_;      // of one member
   std::vector<std::size_t> eager_record_bytes_;  // by member
   std::vector<std::byte> eager_record_;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "base/reduce.hpp"
@@ -129,11 +130,13 @@ void Execution::release_one(const std::shared_ptr<const Descriptor>& described, 
   if (own != nullptr) {
     if (descriptor.collective == Collective::kBarrier) return complete_small(std::move(own));
     if (release.all_have(kEager)) {
-      std::vector<const std::byte*> sources(size());
+      std::vector<EagerPart> parts;
       for (int m = 0; m < size(); ++m) {
-        sources[m] = m == self_ ? own->input : release.contributions[m].payload.data();
+        const Contribution& from = release.contributions[m];
+        const std::byte* const data = m == self_ ? own->input : from.payload.data();
+        parts.push_back(eager_part(descriptor, from.rows, from.splits, data, self_).value());  // splits were checked
       }
-      finish_eager(descriptor, sources, *own);
+      finish_eager(parts, *own);
       return complete_small(std::move(own));
     }
   }
@@ -206,15 +209,57 @@ void Execution::flush() {
   launch_buckets();
 }
 
-void Execution::finish_eager(const Descriptor& descriptor, std::span<const std::byte* const> sources,
-                             Operation& own) const {
-  if (descriptor.collective == Collective::kBarrier || own.bytes() == 0) return;
-  if (descriptor.collective == Collective::kBroadcast) {
-    if (own.output != sources[descriptor.root]) std::memcpy(own.output, sources[descriptor.root], own.bytes());
-    return;
+void Execution::finish_eager(std::span<const EagerPart> parts, Operation& own) {
+  switch (own.descriptor.collective) {
+    case Collective::kBarrier: return;
+    case Collective::kAllreduce:
+    case Collective::kReduceScatter: return reduce_eager(parts, own);
+    case Collective::kAllgather:
+    case Collective::kAlltoall: return gather_eager(parts, own);
+    case Collective::kBroadcast: {
+      const std::byte* const from = parts[own.descriptor.root].data;
+      if (own.output != from && own.bytes() > 0) std::memcpy(own.output, from, own.bytes());
+      return;
+    }
   }
-  std::byte* const targets[] = {own.output};
-  reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own.count(),
+  __builtin_unreachable();
+}
+
+// One behind the other, in the order of the members.
+void Execution::gather_eager(std::span<const EagerPart> parts, Operation& own) const {
+  const std::size_t row_bytes = own.descriptor.shape.row_elements() * size_of(own.descriptor.dtype);
+  std::uint64_t rows = 0;
+  own.result_rows.clear();
+  for (const EagerPart& part : parts) {
+    own.result_rows.push_back(part.rows);
+    rows += part.rows;
+  }
+  own.result = Memory(rows * row_bytes);
+  std::byte* at = own.result.data();
+  for (const EagerPart& part : parts) {
+    if (part.rows * row_bytes > 0) std::memcpy(at, part.data, part.rows * row_bytes);
+    at += part.rows * row_bytes;
+  }
+}
+
+// All elements, or those of this member's rows.
+void Execution::reduce_eager(std::span<const EagerPart> parts, Operation& own) {
+  const Descriptor& descriptor = own.descriptor;
+  std::uint64_t begin = 0;
+  std::uint64_t count = own.count();
+  std::byte* target = own.output;
+  if (descriptor.collective == Collective::kReduceScatter) {
+    const auto blocks = dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
+    begin = std::accumulate(blocks.begin(), blocks.begin() + self_, std::uint64_t{0});
+    count = blocks[self_];
+    own.result = Memory(count * size_of(descriptor.dtype));
+    target = own.result.data();
+  }
+  if (count == 0) return;
+  eager_sources_.clear();
+  for (const EagerPart& part : parts) eager_sources_.push_back(part.data + begin * size_of(descriptor.dtype));
+  std::byte* const targets[] = {target};
+  reduce_many(descriptor.dtype, summing(descriptor.op), eager_sources_, targets, count,
               host_scales(descriptor, size()).result);
 }
 

@@ -55,6 +55,16 @@ struct FusionBuffers {
   std::size_t offset(int lane) const { return (lane - transport::kFirstDataLane) * bytes_per_lane; }
 };
 
+// What an operation takes of the data that a member sent along with its announcement.
+struct EagerPart {
+  const std::byte* data = nullptr;
+  std::uint64_t rows = 0;
+};
+
+// Of `rows` rows at `data`; nothing where `splits`, of an alltoall one for each member, do not fit them.
+std::optional<EagerPart> eager_part(const Descriptor& descriptor, std::uint64_t rows,
+                                    std::span<const std::uint64_t> splits, const std::byte* data, int self);
+
 class Execution {
  public:
   // `links`: by member, null at self. `backends`: of this process set.
@@ -69,8 +79,8 @@ class Execution {
   void release(Release release, std::shared_ptr<Operation> own);
   // Closes the open buckets.
   void flush();
-  // Completes an operation from every member's data; `sources` by member.
-  void finish_eager(const Descriptor& descriptor, std::span<const std::byte* const> sources, Operation& own) const;
+  // Completes an operation from every member's data; `parts` by member.
+  void finish_eager(std::span<const EagerPart> parts, Operation& own);
   // What ended without a task, for the timeline.
   void record_small(const Operation& operation) const;
   // Moves what can be moved. Throws Error{kProtocol}.
@@ -145,6 +155,8 @@ class Execution {
   void complete_small(std::shared_ptr<Operation> operation);
   bool refuse_capture(const Descriptor& descriptor, Operation& own);
   void finish_alone(Operation& own) const;
+  void gather_eager(std::span<const EagerPart> parts, Operation& own) const;
+  void reduce_eager(std::span<const EagerPart> parts, Operation& own);
   void schedule(std::unique_ptr<Task> task);
   bool slices(const Task& task) const;
   bool progress_lane(Lane& lane);
@@ -183,6 +195,7 @@ class Execution {
   std::vector<std::unique_ptr<Task>> buckets_;  // open: more tensors may join them
   std::array<Lane, transport::kLaneCount> lanes_;
   std::array<Memory, transport::kLaneCount> private_fusion_;
+  std::vector<const std::byte*> eager_sources_;
   std::uint64_t next_run_ = 0;
   std::uint64_t library_ended_ = 0;
   std::vector<std::shared_ptr<Operation>> done_;

@@ -60,7 +60,8 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   // The full shape of an allgather differs from call to call although its signature does not.
   entry.descriptor = set.signatures.find(header.signature);
   std::span<const std::byte> payload;
-  if ((header.flags & kEager) != 0) payload = {operation.input, eager_bytes(operation.descriptor, set.self)};
+  if ((header.flags & kEager) != 0)
+    payload = {operation.input, eager_bytes(operation.descriptor, header.rows, set.self)};
   if (descriptor.empty() && operation.splits.empty() && payload.empty()) {
     header.bytes = sizeof(header);  // the steady state of a training loop
     for (Peer* peer : set.peers) {
@@ -283,7 +284,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
         entry.splits.size() != entry.descriptor->parts.size()) {
       throw Error(ErrorKind::kProtocol, "announced a group without its rows");
     }
-    if ((header.flags & kEager) != 0 && record.payload.size() != eager_bytes(*entry.descriptor, member)) {
+    if ((header.flags & kEager) != 0 && record.payload.size() != eager_bytes(*entry.descriptor, header.rows, member)) {
       throw Error(ErrorKind::kProtocol,
                   "sent " + std::to_string(record.payload.size()) + " bytes for '" + entry.descriptor->name + "'");
     }

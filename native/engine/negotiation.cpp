@@ -381,7 +381,6 @@ void Negotiation::settle(std::uint64_t name_hash, std::vector<Decision>& decisio
       if (!pending.contributions[m].present && !joined_[m]) return;
     }
     Pending complete = std::move(pending);
-    let_go(complete.contributions);
     found->second.pop_front();
     if (found->second.empty()) pending_.erase(found);
     finish(name_hash, std::move(complete), decisions);
@@ -393,6 +392,7 @@ void Negotiation::finish(std::uint64_t name_hash, Pending pending, std::vector<D
     if (auto error = check_complete(pending)) fail(pending, name_hash, std::move(error), decisions);
   }
   if (pending.error) return;
+  let_go(pending.contributions);
   Decision decision;
   decision.kind = Decision::Kind::kRelease;
   decision.release.descriptor = pending.descriptor;

@@ -76,18 +76,13 @@ inline std::uint8_t blocking_flags(const Operation& operation) {
   return (operation.awaited ? kFlush : 0) | (operation.only_thread ? kBlocked : 0);
 }
 
-// How many bytes member `member` sends along with its announcement of an eager operation.
-inline std::size_t eager_bytes(const Descriptor& descriptor, int member) {
-  switch (descriptor.collective) {
-    case Collective::kAllreduce: return descriptor.shape.elements() * size_of(descriptor.dtype);
-    case Collective::kBroadcast:
-      return member == descriptor.root ? descriptor.shape.elements() * size_of(descriptor.dtype) : 0;
-    case Collective::kBarrier:
-    case Collective::kAllgather:
-    case Collective::kReduceScatter:
-    case Collective::kAlltoall: return 0;
-  }
-  __builtin_unreachable();
+// How many bytes member `member`, which has `rows` rows, sends along with its announcement of an eager operation: all
+// that it puts in. SIZE_MAX where no memory holds so many rows.
+std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int member);
+
+// How many splits go along with it.
+inline std::size_t eager_splits(const Descriptor& descriptor, std::size_t members) {
+  return descriptor.collective == Collective::kAlltoall ? members : 0;
 }
 
 // Whether the operation carries its data in the announcement. Where ranks answer differently, the data is not used.

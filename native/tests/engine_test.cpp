@@ -237,6 +237,99 @@ TEST_CASE("allgather, broadcast, reducescatter and alltoall") {
   });
 }
 
+TEST_CASE("data of small blocking gathers, scatters and exchanges travels in their announcement") {
+  on_all_clusters([](Cluster& cluster) {
+    const int ranks = cluster.ranks();
+    cluster.run([&](Rank rank) {
+      engine::Runtime& runtime = cluster.runtime(rank);
+      const auto r = static_cast<std::size_t>(rank);
+      constexpr int kTimes = 5;
+      runtime.start_timeline();
+      for (int time = 0; time < kTimes; ++time) {
+        // Rank r gives r + time rows (r, time): none at first.
+        std::vector<std::int32_t> own;
+        for (int i = 0; i < rank + time; ++i) own.insert(own.end(), {rank, time});
+        const auto gathered = make(Collective::kAllgather, "gather", {r + static_cast<std::size_t>(time), 2},
+                                   DType::kInt32, own.data(), nullptr);
+        run(runtime, gathered);
+        std::vector<std::int32_t> expected;
+        for (int s = 0; s < ranks; ++s) {
+          CHECK(gathered->result_rows[static_cast<std::size_t>(s)] == static_cast<std::uint64_t>(s + time));
+          for (int i = 0; i < s + time; ++i) expected.insert(expected.end(), {s, time});
+        }
+        REQUIRE(gathered->result.size() == expected.size() * 4);
+        CHECK(std::equal(expected.begin(), expected.end(),
+                         reinterpret_cast<const std::int32_t*>(gathered->result.data())));
+
+        // One row more than can be dealt out evenly; element e of rank r is e times its mark.
+        const auto rows = static_cast<std::uint64_t>(2 * ranks + 1);
+        std::vector<float> values(rows * 3);
+        for (std::size_t e = 0; e < values.size(); ++e) values[e] = static_cast<float>(e) * mark(rank);
+        const auto scattered =
+            make(Collective::kReduceScatter, "scatter", {rows, 3}, DType::kFloat32, values.data(), nullptr);
+        run(runtime, scattered);
+        const std::size_t first = rank == 0 ? 0 : 9 + (r - 1) * 6;
+        REQUIRE(scattered->result.size() == (rank == 0 ? 9 : 6) * sizeof(float));
+        for (std::size_t e = 0; e < scattered->result.size() / sizeof(float); ++e) {
+          const float sum = static_cast<float>(first + e) * static_cast<float>((1 << ranks) - 1);
+          CHECK(reinterpret_cast<const float*>(scattered->result.data())[e] == sum);
+        }
+
+        // Rank r sends d + time bytes r * 16 + d to rank d.
+        std::vector<std::uint8_t> outgoing;
+        std::vector<std::uint64_t> splits;
+        for (int d = 0; d < ranks; ++d) {
+          splits.push_back(static_cast<std::uint64_t>(d + time));
+          outgoing.insert(outgoing.end(), splits.back(), static_cast<std::uint8_t>(rank * 16 + d));
+        }
+        const auto exchanged =
+            make(Collective::kAlltoall, "exchange", {outgoing.size()}, DType::kUInt8, outgoing.data(), nullptr);
+        exchanged->splits = splits;
+        run(runtime, exchanged);
+        std::vector<std::uint8_t> incoming;
+        for (int s = 0; s < ranks; ++s) {
+          incoming.insert(incoming.end(), splits[r], static_cast<std::uint8_t>(s * 16 + rank));
+        }
+        REQUIRE(exchanged->result.size() == incoming.size());
+        CHECK(std::equal(incoming.begin(), incoming.end(),
+                         reinterpret_cast<const std::uint8_t*>(exchanged->result.data())));
+        CHECK(exchanged->result_rows == std::vector<std::uint64_t>(static_cast<std::size_t>(ranks), splits[r]));
+      }
+      const std::vector<engine::Span> spans = runtime.stop_timeline();
+      for (const char* name : {"gather", "scatter", "exchange"}) {
+        CHECK(std::count_if(spans.begin(), spans.end(), [&](const engine::Span& span) {
+                return span.activity == "short cut" && span.name == name;
+              }) == kTimes);
+      }
+    });
+  });
+}
+
+TEST_CASE("ranks of which only one has little to gather still meet, and splits that do not fit are told to all") {
+  on_all_clusters([](Cluster& cluster) {
+    cluster.run([&](Rank rank) {
+      engine::Runtime& runtime = cluster.runtime(rank);
+      for (int time = 0; time < 3; ++time) {
+        const std::size_t rows = rank == time ? 5 : 50'000;
+        std::vector<float> own(rows, mark(rank));
+        const auto gathered = make(Collective::kAllgather, "gather", {rows}, DType::kFloat32, own.data(), nullptr);
+        run(runtime, gathered);
+        const auto* at = reinterpret_cast<const float*>(gathered->result.data());
+        for (int s = 0; s < cluster.ranks(); ++s) {
+          const std::size_t theirs = s == time ? 5 : 50'000;
+          REQUIRE(std::count(at, at + theirs, mark(s)) == static_cast<long>(theirs));
+          at += theirs;
+        }
+        std::vector<float> rest(4, 1.0F);
+        const auto exchanged = make(Collective::kAlltoall, "exchange", {4}, DType::kFloat32, rest.data(), nullptr);
+        exchanged->splits.assign(static_cast<std::size_t>(cluster.ranks()), 0);
+        exchanged->splits.back() = rank == 1 ? 3 : 4;
+        CHECK_THROWS_WITH_AS(run(runtime, exchanged), doctest::Contains("rank 1 gave"), Error);
+      }
+    });
+  });
+}
+
 TEST_CASE("a mismatch fails on every rank with the same message, and the engine stays usable") {
   on_all_clusters([](Cluster& cluster) {
     std::vector<std::string> messages(cluster.ranks());
