@@ -1,0 +1,111 @@
+"""Building the engine alone, with its tests; checking it, its models and its style."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nox
+
+from tools.distributions import JOBS, mpi_headers
+from tools.environments import BUILD, ROOT, fingerprint, is_current, require_system, requirements
+
+NATIVE = ROOT / "native"
+
+
+def build_native(session: nox.Session, variant: str, *options: str) -> Path:
+    """Compile the engine, in an environment that has the group `compile`; returns the build folder."""
+    require_system(session, "g++", "doctest/doctest.h")
+    folder = BUILD / "native" / variant
+    session.log(f"compiling the engine ({variant}) in {folder.relative_to(ROOT)}")
+    session.run(
+        "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options,
+        silent=True,
+    )  # fmt: skip
+    session.run("cmake", "--build", str(folder), "-j", JOBS)
+    return folder
+
+
+def run_native_tests(session: nox.Session, variant: str, *options: str, env: dict[str, str] | None = None) -> None:
+    """Compile the engine's tests and run them: the fault schedules, which take one processor, beside all others."""
+    folder = build_native(session, variant, "-DRINGCORE_BUILD_TESTS=ON", *options)
+    session.log(f"running the engine's tests ({variant})")
+    if session.posargs:
+        session.run(str(folder / "ringcore_tests"), *session.posargs, external=True, env=env)
+        return
+    schedules = "*simulation_test*"
+    command = [str(folder / "ringcore_tests"), f"--source-file={schedules}"]
+    with subprocess.Popen(command, env=os.environ | (env or {})) as beside:
+        session.run(command[0], f"--source-file-exclude={schedules}", external=True, env=env)
+    if beside.returncode != 0:
+        session.error("the tests of fault schedules failed")
+
+
+def check_models(session: nox.Session) -> None:
+    """Let spin see every state of the models in native/spec."""
+    models = sorted((NATIVE / "spec").glob("*.pml"))
+    if not models:
+        session.error("native/spec has no model")
+    for model in models:
+        folder = BUILD / "spin" / model.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        text = model.read_text()
+        claims = re.findall(r"^\s*ltl\s+(\w+)", text, re.MULTILINE)
+        compile_verifier = ["gcc", "-w", "-O2", "-DCOLLAPSE", "-DMEMLIM=8000"]
+        with session.chdir(folder):
+            for options in re.findall(r"^ \* check: (.*)$", text, re.MULTILINE) or [""]:
+                session.run("spin", "-a", *options.split(), str(model))
+                session.run(*compile_verifier, "-DSAFETY", "-DNOCLAIM", "-o", "safety", "pan.c")
+                check_model(session, model, "./safety", "-w26")
+                if claims:
+                    session.run(*compile_verifier, "-o", "liveness", "pan.c")
+                for claim in claims:
+                    check_model(session, model, "./liveness", "-a", "-N", claim)
+
+
+def check_model(session: nox.Session, model: Path, *command: str) -> None:
+    """Run a verifier that spin generated, and read its report: its exit code says nothing."""
+    session.log(f"{model.name}: {' '.join(command)}")
+    report = session.run(*command, "-m1000000", silent=True) or ""
+    print(report)
+    if "errors: 0" not in report or "max search depth too small" in report:
+        session.error(f"{model.name}: {' '.join(command)} found an error, or did not see every state")
+
+
+def tidy(session: nox.Session) -> None:
+    """Run clang-tidy on the engine's sources that have changed, or whose headers have, since they were last clean."""
+    require_system(session, "g++", "doctest/doctest.h")
+    folder = BUILD / "native" / "tidy"
+    session.run(
+        "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DRINGCORE_BUILD_TESTS=ON",
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DRINGCORE_MPI_HEADERS={mpi_headers(session)}", silent=True,
+    )  # fmt: skip
+    headers = sorted(NATIVE.rglob("*.hpp"))
+    common = fingerprint(*requirements("lint"), ROOT / ".clang-tidy", *headers)
+    stamps = {
+        source: (folder / f"{source.parent.name}-{source.stem}.clean", fingerprint(common, source))
+        for source in sorted(NATIVE.rglob("*.cpp"))
+        if "tests" not in source.relative_to(NATIVE).parts
+    }
+    changed = [source for source, (stamp, key) in stamps.items() if not is_current(stamp, key)]
+    session.log(f"clang-tidy: {len(changed)} of {len(stamps)} files to check")
+    program = Path(session.bin, "clang-tidy")
+
+    def check(source: Path) -> subprocess.CompletedProcess[str]:
+        command = [str(program), "--quiet", "-p", str(folder), str(source)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+
+    failed = []
+    with ThreadPoolExecutor(int(JOBS)) as pool:
+        for source, report in zip(changed, pool.map(check, changed), strict=True):
+            if report.returncode == 0:
+                stamp, key = stamps[source]
+                stamp.write_text(key)
+            else:
+                failed.append(source.name)
+                print(report.stdout, report.stderr, sep="")
+    if failed:
+        session.error(f"clang-tidy has something to say about {', '.join(failed)}")

@@ -1,0 +1,74 @@
+"""The suites that session `tests` runs, and how."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import nox
+
+from tools.environments import environment_binary
+
+# What waits for processors more than for anything else; the longest first.
+BESIDE_OTHERS = [
+    ("torch", "the Lightning strategies", "packages/lightning/tests"),
+    *(
+        (name, f"conformance with {name}", "tests/conformance", f"-k={name} or keras")
+        for name in ("jax", "tensorflow", "mxnet")
+    ),
+    ("torch", "conformance with PyTorch and the engine alone", "tests/conformance"),
+    ("jax", "the JAX adapter", "packages/jax/tests"),
+    ("torch", "the PyTorch adapter", "packages/torch/tests"),
+    ("torch", "GPUs, by a double of CUDA", "tests/gpu"),
+    ("torch", "images and charts", "tests/deploy"),
+    *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
+    *((name, f"Keras on {name}", "packages/keras/tests") for name in ("torch", "jax", "tensorflow")),
+    ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
+    ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
+    ("mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py"),
+    ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
+    ("tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests", "-k=not 3-tcp"),
+    ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
+    ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
+]  # fmt: skip
+
+
+def adapter_of(framework: str) -> str:
+    """The framework itself, where there are environments of several versions of it."""
+    return framework.partition("-")[0]
+
+
+def pytest_command(framework: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Runs tests in a framework's environment; and the variables for it."""
+    python = environment_binary(framework, "python")
+    variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "KERAS_BACKEND": adapter_of(framework)}
+    return [str(python), "-m", "pytest", *arguments], variables
+
+
+def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str) -> None:
+    """Run tests in a framework's environment."""
+    session.log(f"testing {what}")
+    command, variables = pytest_command(framework, *arguments, *session.posargs)
+    session.run(*command, external=True, env=variables)
+
+
+def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) -> None:
+    """Run suites, each the arguments of `run_pytest`, two at a time; each shows what it printed when it has ended."""
+
+    def run(suite: tuple[str, ...]) -> bool:
+        framework, what, *arguments = suite
+        command, variables = pytest_command(framework, *arguments, *session.posargs)
+        done = subprocess.run(
+            command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        session.log(f"tested {what}:\n{done.stdout}")
+        return done.returncode == 0
+
+    suites = list(suites)
+    with ThreadPoolExecutor(2) as pool:
+        failed = [suite[1] for suite, well in zip(suites, pool.map(run, suites), strict=True) if not well]
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
