@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant("doubled records are accepted", "engine/messages.cpp",
            "if (header.sequence != peer.received_records) {", "if (false) {"),
     Mutant("records of another epoch are accepted", "engine/messages.cpp",
-           "if (header.epoch != epoch_) {", "if (false) {"),
+           "if (header.epoch != membership_.epoch()) {", "if (false) {"),
     Mutant("tasks run in another order on some ranks", "engine/execution_lanes.cpp",
            "tasks.insert(less_urgent, std::move(task));",
            "const bool swaps = self_ % 2 == 1 && !tasks.empty() && tasks.back()->run == nullptr;\n"
