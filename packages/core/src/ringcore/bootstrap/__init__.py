@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ringcore.bootstrap.rendezvous import RendezvousServer
 
 if TYPE_CHECKING:
-    from ringcore.bootstrap.mesh import Mesh, PeerConnection, connect
+    from ringcore.bootstrap.connector import PeerConnection
+    from ringcore.bootstrap.mesh import Mesh, connect
 
 __all__ = ["Mesh", "PeerConnection", "RendezvousServer", "connect"]
 

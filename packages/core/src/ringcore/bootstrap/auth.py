@@ -36,6 +36,10 @@ MAX_UNAUTHENTICATED_BYTES = HELLO_BYTES + _PROOF_BYTES
 _WELCOME = b"+"
 # Whoever is turned away dials again after about so long.
 _AGAIN_S = 0.05
+TURNED_AWAY = (
+    "the other end closes connections before it lets this rank in: too many strangers connect to it, or it is no rank "
+    "of this version of ringcore"
+)
 
 RENDEZVOUS = 1
 MESH = 2
@@ -125,6 +129,47 @@ class Acceptance:
         return _WELCOME
 
 
+class Introduction:
+    """The dialler's side as a state machine: send the `greeting`, then feed it what arrives, and send what it says."""
+
+    def __init__(self, key: bytes, hello: Hello) -> None:
+        self._key = key
+        self.greeting = hello.pack() + secrets.token_bytes(_NONCE_BYTES)
+        self._received = b""
+        self._answered = False
+        self._secret = b""
+        self.secret = b""
+
+    def wanted_bytes(self) -> int:
+        """How many bytes to read next at most: what comes behind the handshake stays in the connection."""
+        total = _NONCE_BYTES + _PROOF_BYTES + (len(_WELCOME) if self._answered else 0)
+        return total - len(self._received)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes from the acceptor; returns bytes to send back.
+
+        `secret` is set once the acceptor is authenticated and has let this rank in.
+
+        Raises:
+            BootstrapError: It does not know the key.
+        """
+        self._received += data
+        if self.wanted_bytes() > 0:
+            return b""
+        if self._answered:
+            self.secret = self._secret
+            return b""
+        nonce, proof = self._received[:_NONCE_BYTES], self._received[_NONCE_BYTES:]
+        if not hmac.compare_digest(proof, _proof(self._key, b"acceptor", self.greeting, nonce)):
+            raise BootstrapError(
+                "the other end does not know this job's key; are two jobs using the same address, or do the ranks "
+                "have different RINGCORE_KEY_FILEs?"
+            )
+        self._answered = True
+        self._secret = _secret_of(self._key, self.greeting, nonce)
+        return _proof(self._key, b"dialler", self.greeting, nonce)
+
+
 def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: float) -> bytes:
     """The dialler's side, blocking.
 
@@ -141,24 +186,21 @@ def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: 
         TurnedAwayError: The acceptor closed the connection: dial again.
         BootstrapError: The acceptor does not know the key, or did not answer in time.
     """
-    greeting = hello.pack() + secrets.token_bytes(_NONCE_BYTES)
+    introduction = Introduction(key, hello)
     try:
-        send_all(connection, greeting, deadline)
-        answer = receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
-        nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-        if not hmac.compare_digest(proof, _proof(key, b"acceptor", greeting, nonce)):
-            raise BootstrapError(
-                "the other end does not know this job's key; are two jobs using the same address, or do the ranks "
-                "have different RINGCORE_KEY_FILEs?"
-            )
-        send_all(connection, _proof(key, b"dialler", greeting, nonce), deadline)
-        receive_exactly(connection, len(_WELCOME), deadline)
+        send_all(connection, introduction.greeting, deadline)
+        while not introduction.secret:
+            answer = introduction.feed(receive_exactly(connection, introduction.wanted_bytes(), deadline))
+            if answer:
+                send_all(connection, answer, deadline)
     except ConnectionClosedError as error:
-        raise TurnedAwayError(
-            "the other end closes connections before it lets this rank in: too many strangers connect to it, or it "
-            "is no rank of this version of ringcore"
-        ) from error
-    return _secret_of(key, greeting, nonce)
+        raise TurnedAwayError(TURNED_AWAY) from error
+    return introduction.secret
+
+
+def pause_before_next() -> float:
+    """Seconds: not all of those that were turned away at the same time come back at the same time."""
+    return _AGAIN_S * (0.5 + secrets.randbelow(1000) / 1000)
 
 
 def until_let_in(dial: Callable[[], T], deadline: float) -> T:
@@ -178,8 +220,7 @@ def until_let_in(dial: Callable[[], T], deadline: float) -> T:
         try:
             return dial()
         except TurnedAwayError:
-            # Not all of those that were turned away at the same time come back at the same time.
-            pause_s = _AGAIN_S * (0.5 + secrets.randbelow(1000) / 1000)
+            pause_s = pause_before_next()
             if time.monotonic() + pause_s > deadline:
                 raise
             time.sleep(pause_s)

@@ -1,0 +1,372 @@
+"""Connects this rank with others, all of them side by side on one thread.
+
+Of two ranks the lower one dials. Whether they share memory is found out by trying: it dials the Unix socket of the
+other, both prove the key, and they pass each other the descriptors of their memory files. Names of hosts play no part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringcore._errors import BootstrapError
+from ringcore.bootstrap.acceptor import Acceptor
+from ringcore.bootstrap.auth import MESH, TURNED_AWAY, Hello
+from ringcore.bootstrap.dialler import Call, Dialler
+from ringcore.bootstrap.encryption import is_encrypted
+from ringcore.bootstrap.interfaces import sockaddr
+from ringcore.bootstrap.paths import Endpoint, Path, describe_hosts, endpoints_of, paths_between
+from ringcore.bootstrap.sockets import peer_uid
+
+if TYPE_CHECKING:
+    from ringcore.environment.settings import Settings
+
+# In the hello of a connection through a Unix socket, in place of a lane.
+_SHARED = 0xFFFF
+# Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp/link.hpp.
+_CONTROL_LANES, _DATA_LANES = 1, 3
+_IP_BIND_ADDRESS_NO_PORT = 24  # of <linux/in.h>; in Python from 3.12 on
+# A memory file is passed along with this byte.
+_SEGMENT = b"m"
+# How long the loop sleeps at most: it has a deadline, and may be told to stop.
+_NAP_S = 0.05
+
+
+@dataclass
+class PeerConnection:
+    """The authenticated connection to one rank.
+
+    Attributes:
+        rank: The peer.
+        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane, and further ones for each
+            lane of data where the link is striped; "mpi": nothing.
+        fds: Non-blocking descriptors, owned by whoever takes this object.
+        segment_fd: The peer's memory file, for "shm".
+        secrets: One for each descriptor, 32 bytes, where the link is encrypted.
+        control_secret: Of the first descriptor, where it leaves the host.
+    """
+
+    rank: int
+    kind: str
+    fds: list[int]
+    segment_fd: int | None = None
+    secrets: list[bytes] = field(default_factory=list)
+    control_secret: bytes = b""
+
+    def close(self) -> None:
+        """Give it up."""
+        for fd in [*self.fds, *([self.segment_fd] if self.segment_fd is not None else [])]:
+            os.close(fd)
+
+
+@dataclass
+class Connector:
+    """Makes the connections of one rank; `peers` has those that are complete.
+
+    Args:
+        rank: This rank.
+        epoch: Of the connections.
+        key: The job's key.
+        contacts: Of all ranks, as the rendezvous has told them.
+        segment_fd: This rank's memory file; None: it shares no memory.
+        listeners: Where the others dial; closed by `finish`.
+        settings: `transport`, `network`, `network_interfaces`, `encryption` are used.
+        deadline: By `time.monotonic()`.
+        over_mpi: What shares no memory is left to MPI.
+    """
+
+    rank: int
+    epoch: int
+    key: bytes
+    contacts: list[dict[str, Any]]
+    segment_fd: int | None
+    listeners: list[socket.socket]
+    settings: Settings
+    deadline: float
+    over_mpi: bool = False
+    peers: dict[int, PeerConnection] = field(default_factory=dict)
+    _lanes: dict[int, dict[int, tuple[socket.socket, bytes]]] = field(default_factory=dict)
+    _exchanging: dict[socket.socket, int] = field(default_factory=dict)  # with which rank
+    _elsewhere: set[int] = field(default_factory=set)  # higher ranks that share no memory, where MPI connects those
+    _known: dict[int, list[Endpoint]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._acceptor = Acceptor(self.listeners, self.key, self._accepted)
+        self._dialler = Dialler(self.key)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._acceptor.fileno(), selectors.EVENT_READ)
+        self._selector.register(self._dialler.fileno(), selectors.EVENT_READ)
+
+    def most_connections(self) -> int:
+        """How many connections there are to a peer at most."""
+        theirs = [endpoint.connections for rank in range(len(self.contacts)) for endpoint in self._endpoints(rank)]
+        stripes = sum(max(endpoint.connections, *theirs) for endpoint in self._endpoints(self.rank))
+        return _CONTROL_LANES + _DATA_LANES * stripes
+
+    def dial(self, others: Iterable[int]) -> None:
+        """Begin to connect with those of these ranks that are this one's to dial."""
+        # The next ones first: then not all ranks dial the same one at the same time.
+        for peer in sorted(peer for peer in others if peer > self.rank):
+            self._dial(peer)
+
+    def serve_until_connected(self, others: Iterable[int]) -> None:
+        """Go on until these ranks are connected, or left to MPI.
+
+        Raises:
+            BootstrapError: One of them cannot be reached, or has not come up to the deadline.
+        """
+        missing = {peer for peer in others if peer != self.rank}
+        while True:
+            missing -= self.peers.keys() | self._elsewhere
+            if not missing:
+                return
+            if time.monotonic() > self.deadline:
+                raise BootstrapError(self._describe_missing(sorted(missing)))
+            self._service()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Answers the others on a thread of its own, while this one waits for something else.
+
+        Raises:
+            BootstrapError: What went wrong there.
+        """
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                while not stop.is_set():
+                    self._service()
+            except BaseException as error:  # raised on the thread that waits
+                failures.append(error)
+
+        thread = threading.Thread(target=serve, name="ringcore-connect", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def finish(self) -> None:
+        """Listen no more; what is connected stays."""
+        self._dialler.close()
+        self._acceptor.close()
+        self._selector.close()
+
+    def close(self) -> None:
+        """Give up everything that was connected."""
+        self.finish()
+        for peer in self.peers.values():
+            peer.close()
+        for connection in self._exchanging:
+            connection.close()
+        for lanes in self._lanes.values():
+            for lane, _ in lanes.values():
+                lane.close()
+
+    def _service(self) -> None:
+        nap_s = min(_NAP_S, self._dialler.service())
+        for key, _ in self._selector.select(nap_s):
+            if key.fileobj in self._exchanging:
+                self._take_segment(key.fileobj)
+        self._acceptor.service(0)
+
+    def _describe_missing(self, missing: list[int]) -> str:
+        lower = [peer for peer in missing if peer < self.rank]
+        higher = [peer for peer in missing if peer > self.rank]
+        problems = []
+        if lower:
+            told = ", ".join(f"{e.ip} port {e.port}" for e in self._endpoints(self.rank)) or "a Unix socket"
+            problems.append(
+                f"ranks {lower} did not connect to rank {self.rank} in time; they were told {told}: can they reach it "
+                "(firewall, --network)?"
+            )
+        if higher:
+            problems.append(
+                f"ranks {higher} did not let rank {self.rank} in in time: are they stopped? Or {TURNED_AWAY}"
+            )
+        return f"{' '.join(problems)} {describe_hosts(self.contacts)}"
+
+    # The lower rank's side.
+
+    def _dial(self, peer: int) -> None:
+        name = self.contacts[peer]["unix"]
+        if self.segment_fd is None or name is None:
+            self._dial_lanes(peer)
+            return
+        self._dialler.dial([
+            Call(
+                Hello(MESH, self.epoch, self.rank, peer, _SHARED),
+                functools.partial(_open_unix, f"\0{name}"),
+                lambda connection, _: self._offer_segment(peer, connection),
+                lambda _: self._dial_lanes(peer),  # It is not on this host.
+            )
+        ])  # fmt: skip
+
+    def _dial_lanes(self, peer: int) -> None:
+        """The two share no memory."""
+        if self.settings.transport == "shm":
+            raise BootstrapError(
+                f"rank {self.rank} and rank {peer} do not share memory, but RINGCORE_TRANSPORT=shm allows nothing else"
+            )
+        if self.over_mpi:
+            self._elsewhere.add(peer)
+            return
+        stripes = self._stripes(peer)
+        encrypted = is_encrypted(self.settings.encryption, stripes)
+        self._dialler.dial(
+            Call(
+                Hello(MESH, self.epoch, self.rank, peer, lane, encrypted),
+                functools.partial(self._open_tcp, path),
+                self._lane_dialled(peer, lane, len(stripes), encrypted=encrypted),
+                self._no_way(peer, path),
+            )
+            for lane, path in enumerate(stripes)
+        )
+
+    def _stripes(self, peer: int) -> list[Path]:
+        """The way of each connection to a peer; that of the first, which is for control, is the first path.
+
+        Raises:
+            BootstrapError: There is none.
+        """
+        lower, higher = sorted((self.rank, peer))
+        paths = paths_between(self._endpoints(lower), self._endpoints(higher))
+        if not paths:
+            raise BootstrapError(
+                f"ranks {self.rank} and {peer} have no family of addresses in common; choose a network that both are "
+                f"on with --network. {describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
+            )
+        return [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
+
+    def _endpoints(self, rank: int) -> list[Endpoint]:
+        if rank not in self._known:
+            self._known[rank] = endpoints_of(self.contacts[rank])
+        return self._known[rank]
+
+    def _lane_dialled(
+        self, peer: int, lane: int, count: int, *, encrypted: bool
+    ) -> Callable[[socket.socket, bytes], None]:
+        def dialled(connection: socket.socket, secret: bytes) -> None:
+            self._add_lane(peer, lane, count, connection, secret, encrypted=encrypted)
+
+        return dialled
+
+    def _no_way(self, peer: int, path: Path) -> Callable[[OSError], None]:
+        def refused(error: OSError) -> None:
+            raise BootstrapError(
+                f"rank {self.rank} cannot connect from {path.lower.ip} to rank {peer} at {path.higher.ip} port "
+                f"{path.higher.port} ({error}); is a firewall between the hosts, or must another network be chosen "
+                f"with --network? {describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
+            ) from error
+
+        return refused
+
+    def _open_tcp(self, path: Path) -> socket.socket:
+        mine, theirs = path.lower, path.higher
+        connection = socket.socket(socket.AF_INET6 if ":" in theirs.ip else socket.AF_INET, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            if self.settings.network or self.settings.network_interfaces:
+                # The port is chosen with the peer: bound alone, each takes one that no other connection can have.
+                connection.setsockopt(socket.SOL_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+                connection.bind(sockaddr(mine.ip, 0, mine.interface))  # else the kernel may take another interface
+            begin_to_connect(connection, sockaddr(theirs.ip, theirs.port, mine.interface))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    # The higher rank's side.
+
+    def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
+        peer = hello.from_rank
+        right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank and peer < self.rank
+        if not right or peer in self.peers or peer in self._exchanging.values():
+            connection.close()
+        elif hello.lane == _SHARED:
+            self._offer_segment(peer, connection)
+        else:
+            stripes = self._stripes(peer)
+            if hello.encrypted != is_encrypted(self.settings.encryption, stripes) or hello.lane >= len(stripes):
+                connection.close()
+                return
+            self._add_lane(peer, hello.lane, len(stripes), connection, secret, encrypted=hello.encrypted)
+
+    # Both.
+
+    def _add_lane(
+        self, peer: int, lane: int, count: int, connection: socket.socket, secret: bytes, *, encrypted: bool
+    ) -> None:
+        lanes = self._lanes.setdefault(peer, {})
+        lanes[lane] = connection, secret
+        if len(lanes) < count:
+            return
+        del self._lanes[peer]
+        secrets = [lanes[number][1] for number in range(count)]
+        fds = [_release(lanes[number][0]) for number in range(count)]
+        self.peers[peer] = PeerConnection(peer, "tcp", fds, None, secrets if encrypted else [], secrets[0])
+
+    def _offer_segment(self, peer: int, connection: socket.socket) -> None:
+        """Send this rank's memory file; the peer's comes when it does."""
+        if self.segment_fd is None:
+            raise BootstrapError("a rank offers shared memory that this rank was told not to use")
+        try:
+            socket.send_fds(connection, [_SEGMENT], [self.segment_fd])
+        except OSError as error:
+            raise BootstrapError(f"rank {peer} broke off while memory was exchanged: {error}") from error
+        self._exchanging[connection] = peer
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _take_segment(self, connection: socket.socket) -> None:
+        peer = self._exchanging[connection]
+        try:
+            data, fds, _, _ = socket.recv_fds(connection, len(_SEGMENT), 1)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise BootstrapError(f"rank {peer} broke off while memory was exchanged: {error}") from error
+        if data != _SEGMENT or len(fds) != 1:
+            raise BootstrapError(f"rank {peer} broke off while memory was exchanged")
+        del self._exchanging[connection]
+        self._selector.unregister(connection)
+        self.peers[peer] = PeerConnection(peer, "shm", [_release(connection)], fds[0])
+
+
+def begin_to_connect(connection: socket.socket, address: Any) -> None:
+    """Raises OSError where it is known at once that this leads nowhere."""
+    try:
+        connection.connect(address)
+    except BlockingIOError:
+        if connection.family == socket.AF_UNIX:  # Its queue is full; nothing has begun.
+            raise
+
+
+def _open_unix(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        begin_to_connect(connection, path)
+        if peer_uid(connection) != os.getuid():
+            raise OSError("it belongs to another user")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _release(connection: socket.socket) -> int:
+    connection.setblocking(False)
+    return connection.detach()
