@@ -1,10 +1,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
@@ -334,6 +337,42 @@ TEST_CASE("tcp: the death of the peer is noticed") {
   child.kill();
   CHECK(child.wait() == -SIGKILL);
   CHECK((sleep_on(*link) && (link->check(), link->failure().has_value())));
+}
+
+TEST_CASE("tcp: links that carry short records keep little memory") {
+  constexpr std::size_t kLinks = 32;
+  constexpr std::size_t kMostPagesALane = 4;
+  // Of this process, in pages.
+  const auto resident = [] {
+    std::ifstream statistics("/proc/self/statm");
+    std::size_t all = 0;
+    std::size_t in_memory = 0;
+    statistics >> all >> in_memory;
+    return in_memory;
+  };
+  Child child([&] {
+    std::vector<SocketPair> pairs;
+    std::vector<std::unique_ptr<Link>> links;
+    for (std::size_t i = 0; i < kLinks; ++i) {
+      pairs.emplace_back([] { return unix_pair(); });
+      links.push_back(pairs.back().link(0));
+      links.push_back(pairs.back().link(1));
+    }
+    const std::size_t before = resident();
+    const std::array<std::byte, 64> record{};
+    for (int round = 0; round < 1000; ++round) {
+      for (std::size_t i = 0; i < links.size(); ++i) {
+        const int lane = round % kLaneCount;
+        if (links[i]->write(lane, record) != record.size()) return false;
+        Link& other = *links[i ^ 1];
+        if (!arrive(other, lane, record.size())) return false;
+        other.consume(lane, record.size());
+        other.arm();
+      }
+    }
+    return resident() - before < links.size() * kLaneCount * kMostPagesALane;
+  });
+  CHECK(child.wait() == 0);
 }
 
 TEST_CASE("tcp: a link needs as many sockets for each lane of data") {

@@ -76,7 +76,7 @@ std::span<const std::byte> Connection::peek() {
   // Asks the kernel only when the caller has seen all there is: it wants more than that.
   if (buffered_bytes() == 0 || shown_) fill();
   shown_ = true;
-  return {buffer_.data() + begin_, buffered_bytes()};
+  return {buffer_.get() + begin_, buffered_bytes()};
 }
 
 void Connection::consume(std::size_t bytes) {
@@ -89,7 +89,7 @@ std::size_t Connection::read(std::span<std::byte> out) {
   expected_ = 1;
   if (buffered_bytes() == 0) return receive(out);
   const std::size_t taken = std::min(buffered_bytes(), out.size());
-  std::memcpy(out.data(), buffer_.data() + begin_, taken);
+  std::memcpy(out.data(), buffer_.get() + begin_, taken);
   consume(taken);
   return taken + (taken < out.size() ? receive(out.subspan(taken)) : 0);
 }
@@ -114,13 +114,13 @@ bool Connection::fill() {
 }
 
 std::span<std::byte> Connection::room() {
-  if (buffer_.empty()) buffer_.resize(kBufferBytes);
+  if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
   if (begin_ > 0 && (begin_ == end_ || end_ > kBufferBytes / 2)) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, buffered_bytes());
+    std::memmove(buffer_.get(), buffer_.get() + begin_, buffered_bytes());
     end_ -= begin_;
     begin_ = 0;
   }
-  return {buffer_.data() + end_, kBufferBytes - end_};
+  return {buffer_.get() + end_, kBufferBytes - end_};
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {

@@ -62,7 +62,9 @@ class Connection {
   LinkFailure& failure_;
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
-  std::vector<std::byte> buffer_;  // allocated when it is first needed
+  // Made when it is first needed, and not filled: what no byte has come to takes no memory. An empty one is filled from
+  // its front again, so that a connection that carries short records touches a page or two.
+  std::unique_ptr<std::byte[]> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   bool shown_ = false;  // `peek` returned all of the buffer, and none of it was consumed
