@@ -127,6 +127,12 @@ void Negotiation::append(int member, Entry entry) {
   log.entries.push_back(std::move(entry));
 }
 
+void Negotiation::append_alike(const Entry& entry) {
+  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
+    if (m != self_) append(m, entry);
+  }
+}
+
 // Who waits for a small operation submits nothing else: only many threads at once have much under way.
 void Negotiation::hold(const Entry& entry) {
   held_bytes_ += entry.payload.size();

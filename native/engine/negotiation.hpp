@@ -84,6 +84,9 @@ class Negotiation {
   // Appends to a member's log. Throws Error{kProtocol} for an entry that no correct member appends.
   void append(int member, Entry entry);
 
+  // Appends the entry to the logs of all other members: it is what this one has announced at its own next position.
+  void append_alike(const Entry& entry);
+
   // Decides every round that is complete, in order.
   void decide(std::vector<Decision>& decisions);
 

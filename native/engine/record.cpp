@@ -101,16 +101,48 @@ void check_shape(const Descriptor& descriptor) {
   if (size > static_cast<std::uint64_t>(PTRDIFF_MAX)) refuse("a shape of no memory");
 }
 
+void check_length(std::uint32_t bytes, std::size_t header) {
+  if (bytes < header || bytes > kMaxRecordBytes || bytes % 8 != 0) refuse("length " + std::to_string(bytes));
+}
+
+// The fields that all records begin with.
+ShortHeader beginning_of(std::span<const std::byte> bytes) {
+  ShortHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  return header;
+}
+
+std::optional<RecordView> parse_tree_record(std::span<const std::byte> bytes) {
+  const ShortHeader header = beginning_of(bytes);
+  check_length(header.bytes, sizeof(header));
+  if (header.flags >= 8 || header.bytes - sizeof(header) < header.flags) {
+    refuse("padding of " + std::to_string(header.flags) + " bytes");
+  }
+  if (bytes.size() < header.bytes) return std::nullopt;
+  RecordView view;
+  view.header = {.bytes = header.bytes,
+                 .type = header.type,
+                 .process_set = header.process_set,
+                 .epoch = header.epoch,
+                 .sequence = header.sequence};
+  view.whole = bytes.first(header.bytes);
+  view.payload = view.whole.subspan(sizeof(header), header.bytes - sizeof(header) - header.flags);
+  return view;
+}
+
 }  // namespace
 
+bool is_tree_record(std::span<const std::byte> bytes) {
+  return bytes.size() >= sizeof(ShortHeader) && beginning_of(bytes).type == RecordType::kTree;
+}
+
 std::optional<RecordView> parse_record(std::span<const std::byte> bytes) {
+  if (is_tree_record(bytes)) return parse_tree_record(bytes);
   if (bytes.size() < sizeof(RecordHeader)) return std::nullopt;
   RecordView view;
   std::memcpy(&view.header, bytes.data(), sizeof(RecordHeader));
   const RecordHeader& header = view.header;
-  if (header.bytes < sizeof(RecordHeader) || header.bytes > kMaxRecordBytes || header.bytes % 8 != 0) {
-    refuse("length " + std::to_string(header.bytes));
-  }
+  check_length(header.bytes, sizeof(header));
   if (static_cast<int>(header.type) >= kRecordTypeCount) refuse("type " + std::to_string(int(header.type)));
   const std::uint64_t content = sizeof(RecordHeader) + std::uint64_t{header.descriptor_bytes} +
                                 std::uint64_t{header.splits_count} * 8 + header.payload_bytes;

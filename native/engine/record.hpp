@@ -1,6 +1,7 @@
 // The control records that ranks exchange on lane 0, and their parser, which trusts nothing.
 //
-// A record is a 72-byte header, then by its flags: the descriptor, the splits, and a payload. Little-endian.
+// A record is a 72-byte header, then by its flags: the descriptor, the splits, and a payload. Little-endian. Those that go
+// along a tree have a header of 16 bytes, and all else in their payload.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +17,30 @@ namespace ringcore::engine {
 enum class RecordType : std::uint8_t {
   // Entries of the sender's log in one process set; they have a position.
   kOperation,  // an operation was submitted
-  kNoop,       // fills a position (see negotiation.hpp); may carry kFlush, kFill, kBlocked
-  kJoin,       // the sender contributes nothing more until every rank has joined
-  kCancel,     // an operation waited longer than the limit; the payload says what for
+  kNoop,  // fills a position (see negotiation.hpp); may carry kFlush, kFill, kBlocked
+  kJoin,  // the sender contributes nothing more until every rank has joined
+  kCancel,  // an operation waited longer than the limit; the payload says what for
   // Not in any log.
-  kHello,      // the first record of a link: rank, size, protocol, settings that must agree
+  kHello,  // the first record of a link: rank, size, protocol, settings that must agree
   kHeartbeat,
-  kAbort,      // the sender's engine failed; the payload is the error message
-  kBye,        // the sender leaves; the payload says why, if there is a reason
-  kByeSeen,    // answers kBye: the sender has read everything up to it
+  kAbort,  // the sender's engine failed; the payload is the error message
+  kBye,  // the sender leaves; the payload says why, if there is a reason
+  kByeSeen,  // answers kBye: the sender has read everything up to it
   kStackRequest,
   kStackReply,  // the payload: where the sender's Python threads stand
+  // Entries of many logs.
+  kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 11;
+inline constexpr int kRecordTypeCount = 12;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,
   kHasSplits = 2,
-  kEager = 4,    // the payload is the sender's contribution
-  kFlush = 8,    // closes the open fusion buckets
-  kFill = 16,    // asks all ranks to fill their logs up to this position
-  kBlocked = 32, // the sender's only thread waits for `name_hash`
-  kInPlace = 64, // the data lies ready where the result goes
+  kEager = 4,  // the payload is the sender's contribution
+  kFlush = 8,  // closes the open fusion buckets
+  kFill = 16,  // asks all ranks to fill their logs up to this position
+  kBlocked = 32,  // the sender's only thread waits for `name_hash`
+  kInPlace = 64,  // the data lies ready where the result goes
 };
 
 struct RecordHeader {
@@ -50,7 +53,7 @@ struct RecordHeader {
   std::uint64_t position = 0;
   std::uint64_t signature = 0;
   std::uint64_t name_hash = 0;
-  std::uint64_t rows = 0;      // first dimension; kAbort: kind of error; kBye: who left first
+  std::uint64_t rows = 0;  // first dimension; kAbort: kind of error; kBye: who left first
   std::uint64_t location = 0;  // of the data in the sender's arena, plus 1; 0: not registered
   std::int32_t priority = 0;
   std::uint32_t descriptor_bytes = 0;
@@ -58,6 +61,17 @@ struct RecordHeader {
   std::uint32_t payload_bytes = 0;
 };
 static_assert(sizeof(RecordHeader) == 72);
+
+// What a kTree record has instead: the first fields of the above.
+struct ShortHeader {
+  std::uint32_t bytes = 0;
+  RecordType type = RecordType::kTree;
+  std::uint8_t flags = 0;  // how many bytes of padding the record ends with
+  ProcessSetId process_set = kWorld;
+  std::uint32_t epoch = 0;
+  std::uint32_t sequence = 0;
+};
+static_assert(sizeof(ShortHeader) == 16);
 
 inline constexpr std::size_t kMaxRecordBytes = 68 * 1024;
 // Leaves room for the header and a descriptor.
@@ -78,6 +92,8 @@ struct RecordView {
 // The record at the front of `bytes`; nullopt when it has not arrived whole. Throws Error{kProtocol} on anything that
 // no correct peer sends: sizes out of bounds, unknown types.
 std::optional<RecordView> parse_record(std::span<const std::byte> bytes);
+// Whether a kTree record begins here.
+bool is_tree_record(std::span<const std::byte> bytes);
 
 // A record with its variable parts, ready to be written.
 std::vector<std::byte> build_record(RecordHeader header, std::span<const std::byte> descriptor,

@@ -1,0 +1,155 @@
+#include "engine/agreement_tree.hpp"
+
+#include <algorithm>
+
+namespace ringcore::engine {
+
+AgreementTree::AgreementTree(TreeShape shape)
+    : shape_(std::move(shape)), from_above_(0, shape_.size()), up_(shape_.begin, shape_.end), down_(0, shape_.size()) {
+  for (const TreeShape::Child& child : shape_.children) children_.emplace_back(child);
+}
+
+void AgreementTree::append(Entry entry, std::uint64_t position) {
+  unanswered_.emplace_back(position, entry);
+  hold({.begin = shape_.begin, .end = shape_.begin + 1, .position = position, .entry = std::move(entry)});
+  if (open_) pass_all();
+}
+
+void AgreementTree::want_open(bool wants) {
+  wants_open_ = wants;
+  tell_wants();
+}
+
+void AgreementTree::end() {
+  pass_all();
+  pass({.kind = TreeItem::Kind::kEnd});
+}
+
+void AgreementTree::receive(int member, std::span<const std::byte> body) {
+  if (ended_) return;
+  if (member == shape_.parent) {
+    if (!children_.empty()) relayed_.emplace_back(body.begin(), body.end());
+    for (TreeItem& item : from_above_.read(body)) come_down(item);
+    return;
+  }
+  const auto child =
+      std::find_if(children_.begin(), children_.end(), [&](const Below& each) { return each.shape.member == member; });
+  if (child == children_.end()) throw Error(ErrorKind::kProtocol, "is no neighbour in the tree");
+  receive_from_below(*child, body);
+}
+
+void AgreementTree::receive_from_below(Below& child, std::span<const std::byte> body) {
+  for (TreeItem& item : child.reader.read(body)) {
+    switch (item.kind) {
+      case TreeItem::Kind::kEntry: hold(std::move(item)); break;
+      case TreeItem::Kind::kAlike: throw Error(ErrorKind::kProtocol, "speaks for all members of the process set");
+      case TreeItem::Kind::kOpen:
+        child.wants_open = item.open;
+        tell_wants();
+        break;
+      case TreeItem::Kind::kEnd:
+        pass_all();
+        pass(std::move(item));
+        break;
+    }
+  }
+  if (open_) pass_all();
+}
+
+void AgreementTree::hold(TreeItem item) {
+  if (ended_ || ending_) return;
+  const std::uint64_t position = item.position;
+  Round& round = held_[position];
+  round.covered += item.end - item.begin;
+  round.items.push_back(std::move(item));
+  if (round.covered >= shape_.end - shape_.begin) pass_until(position);
+}
+
+// What is held before that position belongs to members that have gone on: their logs stay in order.
+void AgreementTree::pass_until(std::uint64_t position) {
+  while (!held_.empty() && held_.begin()->first <= position) {
+    pass_round(std::move(held_.extract(held_.begin()).mapped().items));
+  }
+}
+
+void AgreementTree::pass_all() {
+  if (!held_.empty()) pass_until(held_.rbegin()->first);
+}
+
+// Neighbours in the order of the tree that say the same are one item.
+void AgreementTree::pass_round(std::vector<TreeItem> items) {
+  std::stable_sort(items.begin(), items.end(), [](const TreeItem& a, const TreeItem& b) { return a.begin < b.begin; });
+  std::vector<TreeItem> runs;
+  for (TreeItem& item : items) {
+    if (!runs.empty() && runs.back().end == item.begin && runs.back().says_the_same(item)) {
+      runs.back().end = item.end;
+    } else {
+      runs.push_back(std::move(item));
+    }
+  }
+  for (TreeItem& run : runs) pass(std::move(run));
+}
+
+// Upwards; from the root on, down.
+void AgreementTree::pass(TreeItem item) {
+  if (ended_ || ending_) return;
+  ending_ = item.kind == TreeItem::Kind::kEnd;
+  if (!shape_.is_root()) return up_.add(item);
+  const bool of_all = item.begin == 0 && item.end == shape_.size();
+  if (item.kind == TreeItem::Kind::kEntry && of_all) item.kind = TreeItem::Kind::kAlike;
+  down_.add(item);
+  come_down(item);
+}
+
+void AgreementTree::tell_wants() {
+  const bool wants = wants_open_ || std::any_of(children_.begin(), children_.end(),
+                                                [](const Below& child) { return child.wants_open; });
+  if (std::exchange(told_open_, wants) != wants) pass({.kind = TreeItem::Kind::kOpen, .open = wants});
+}
+
+void AgreementTree::come_down(TreeItem& item) {
+  if (ended_) throw Error(ErrorKind::kProtocol, "goes on behind the end of the tree");
+  switch (item.kind) {
+    case TreeItem::Kind::kEntry: return deliver_entry(item);
+    case TreeItem::Kind::kAlike: return deliver_alike(item);
+    case TreeItem::Kind::kOpen:
+      open_ = item.open;
+      if (open_) pass_all();
+      return;
+    case TreeItem::Kind::kEnd:
+      ended_ = true;
+      held_.clear();
+      return;
+  }
+}
+
+void AgreementTree::deliver_alike(const TreeItem& item) {
+  for (std::uint64_t i = 0; i < item.count; ++i) {
+    if (unanswered_.empty()) throw Error(ErrorKind::kProtocol, "has an answer to what this rank never said");
+    Delivery delivery{.alike = true, .members = {}, .entry = unanswered_.front().second};
+    take_answer(item.position + i);
+    delivered_.push_back(std::move(delivery));
+  }
+}
+
+void AgreementTree::deliver_entry(TreeItem& item) {
+  Delivery delivery{.members = {}, .entry = std::move(item.entry)};
+  for (int i = item.begin; i < item.end; ++i) {
+    if (i != shape_.begin) delivery.members.push_back(shape_.order[static_cast<std::size_t>(i)]);
+    if (i == shape_.begin) take_answer(item.position);
+  }
+  delivered_.push_back(std::move(delivery));
+}
+
+void AgreementTree::take_answer(std::uint64_t position) {
+  if (unanswered_.empty() || unanswered_.front().first != position) {
+    throw Error(ErrorKind::kProtocol, "has an answer to what this rank never said");
+  }
+  unanswered_.pop_front();
+}
+
+AgreementTree::Bodies AgreementTree::take_down() {
+  return shape_.is_root() ? down_.take() : std::exchange(relayed_, {});
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,108 @@
+// How the logs of a process set with many members reach all of them: along a tree, instead of from each to each.
+//
+// What holds is what holds among few: every member gets the entries of every log, in the order of that log. Negotiation
+// needs no more to decide the same. The tree only spares what nobody needs to be told separately:
+//
+// - Upwards, what a subtree has at one position is held back until all of its members have something there. Where they
+//   all say the same, that is one entry; else runs of members that do.
+// - The root sends what has come together down to everybody. Where all members said the same, it is enough to say so.
+//   What comes down comes in one order: also what a member itself has said counts as known to all once it comes back.
+// - Somebody may have to see what is announced though not by all: to fill its log, to say who is missing, to join. It
+//   wants the tree to be open; as long as somebody does, nothing is held back.
+// - A member that leaves ends the tree, at one point of what comes down, up to which all members know the same. From there
+//   on each sends its log to each, as among few, beginning with what has not come down.
+//
+// This class knows no links, no clock and no thread: records go in and come out.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/negotiation.hpp"
+#include "engine/tree_items.hpp"
+#include "engine/tree_shape.hpp"
+
+namespace ringcore::engine {
+
+class AgreementTree {
+ public:
+  using Bodies = std::vector<std::vector<std::byte>>;
+
+  // What all know now.
+  struct Delivery {
+    bool alike = false;  // the next entry of all other members is what this one has announced at its own
+    std::vector<int> members;  // otherwise of these, this one left out
+    Entry entry;
+  };
+
+  explicit AgreementTree(TreeShape shape);
+
+  const TreeShape& shape() const { return shape_; }
+
+  // The next entry of this member's log.
+  void append(Entry entry, std::uint64_t position);
+  // Whether this member wants to see what is announced, though not by all; and whether that is shown.
+  void want_open(bool wants);
+  bool open() const { return open_; }
+  // This member leaves. Go on until the tree has ended: others are reached through this member.
+  void end();
+  bool ended() const { return ended_; }
+
+  // A record of a neighbour. Throws Error{kProtocol}.
+  void receive(int member, std::span<const std::byte> body);
+
+  // Nothing that this member has announced waits for an answer.
+  bool answered() const { return unanswered_.empty(); }
+  bool has_news() const { return !up_.empty() || !down_.empty() || !relayed_.empty(); }
+  // For the parent, and for each child.
+  Bodies take_up() { return up_.take(); }
+  Bodies take_down();
+  std::vector<Delivery> take_delivered() { return std::exchange(delivered_, {}); }
+  // After the end: what this member has announced and others do not know, with its positions.
+  std::deque<std::pair<std::uint64_t, Entry>> take_unanswered() { return std::exchange(unanswered_, {}); }
+
+ private:
+  struct Round {
+    int covered = 0;  // members of the subtree that have something there
+    std::vector<TreeItem> items;
+  };
+  struct Below {
+    explicit Below(const TreeShape::Child& child) : shape(child), reader(child.begin, child.end) {}
+    TreeShape::Child shape;
+    TreeReader reader;
+    bool wants_open = false;
+  };
+
+  void receive_from_below(Below& child, std::span<const std::byte> body);
+  void hold(TreeItem item);
+  void pass_until(std::uint64_t position);
+  void pass_all();
+  void pass_round(std::vector<TreeItem> items);
+  void pass(TreeItem item);
+  void tell_wants();
+  void come_down(TreeItem& item);
+  void deliver_alike(const TreeItem& item);
+  void deliver_entry(TreeItem& item);
+  void take_answer(std::uint64_t position);
+
+  TreeShape shape_;
+  std::vector<Below> children_;
+  TreeReader from_above_;
+  TreeWriter up_;
+  TreeWriter down_;  // of the root
+  Bodies relayed_;  // of all others
+  std::map<std::uint64_t, Round> held_;  // by position
+  std::deque<std::pair<std::uint64_t, Entry>> unanswered_;
+  std::vector<Delivery> delivered_;
+  bool wants_open_ = false;
+  bool told_open_ = false;
+  bool open_ = false;
+  bool ending_ = false;  // the end has been passed on upwards
+  bool ended_ = false;
+};
+
+}  // namespace ringcore::engine

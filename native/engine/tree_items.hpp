@@ -1,0 +1,83 @@
+// What travels along the tree, as bytes: a few for an operation that both ends know.
+//
+// Each direction of each connection has a table of the operations that were described there, which both ends keep alike.
+// Positions are counted from the item before, fields that say nothing are left out. The reader trusts nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/negotiation.hpp"
+#include "engine/signatures.hpp"
+
+namespace ringcore::engine {
+
+struct TreeItem {
+  enum class Kind : std::uint8_t {
+    kEntry,  // the next entry of the log of every member in [begin, end)
+    kAlike,  // the next entry of every log is what the reader itself has there; only from the root
+    kOpen,  // upwards: somebody wants to see what is announced, though not by all; downwards: it is shown
+    kEnd,  // the tree ends here: a member leaves
+  };
+  Kind kind = Kind::kEntry;
+  int begin = 0;  // in the order of the tree
+  int end = 0;
+  std::uint64_t position = 0;
+  std::uint64_t count = 1;  // of a kAlike: so many positions
+  bool open = false;
+  Entry entry;
+
+  bool says_the_same(const TreeItem& other) const;
+};
+
+// The largest body of a record.
+inline constexpr std::size_t kMaxTreeBytes = kMaxRecordBytes - sizeof(ShortHeader) - 8;
+
+class TreeWriter {
+ public:
+  // Of items that are mostly about [begin, end).
+  TreeWriter(int begin, int end) : begin_(begin), end_(end) {}
+
+  void add(const TreeItem& item);
+  bool empty() const { return bodies_.empty() && body_.empty() && alike_ == 0; }
+  // The bodies of the records to be sent.
+  std::vector<std::vector<std::byte>> take();
+
+ private:
+  void write_alike();
+  void write_entry(const TreeItem& item);
+  void close_before(std::size_t bytes);
+
+  int begin_;
+  int end_;
+  Signatures described_{1};
+  std::uint64_t alike_from_ = 0;  // rounds of which only their number is to be written
+  std::uint64_t alike_ = 0;
+  std::uint64_t next_position_ = 0;
+  std::vector<std::byte> body_;
+  std::vector<std::vector<std::byte>> bodies_;
+};
+
+class ByteReader;
+
+class TreeReader {
+ public:
+  // Items are about members in [begin, end).
+  TreeReader(int begin, int end) : begin_(begin), end_(end) {}
+
+  // All items of a record. Throws Error{kProtocol}.
+  std::vector<TreeItem> read(std::span<const std::byte> body);
+
+ private:
+  TreeItem read_entry(ByteReader& bytes, std::uint8_t first);
+  void describe(Entry& entry, ByteReader& bytes, bool has_descriptor);
+
+  int begin_;
+  int end_;
+  Signatures described_{1};
+  std::uint64_t next_position_ = 0;
+};
+
+}  // namespace ringcore::engine
