@@ -36,7 +36,7 @@ LAYERS = {
     "transport": {"base"},
     "device": {"base"},
     "plan": {"base", "transport"},
-    "engine": {"base", "transport", "device", "plan"},
+    "engine": {"base", "transport", "plan"},
     "carriers": {"base", "transport", "device", "plan", "engine"},
     "capi": {"base", "transport", "device", "plan", "engine", "carriers"},
 }

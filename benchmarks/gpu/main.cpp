@@ -18,10 +18,11 @@
 #include <vector>
 
 #include "base/library.hpp"
+#include "carriers/gpu/tensor.hpp"
+#include "carriers/standard.hpp"
 #include "device/communicator.hpp"
 #include "device/kernels.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_queue.hpp"
 #include "engine/runtime.hpp"
 
 namespace {
@@ -64,6 +65,7 @@ void measure_launches(device::Device& gpu) {
   engine::RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
+  config.engine.make_carriers = carriers::standard();
   engine::Runtime runtime(std::move(config));
   for (const std::size_t bytes : {8UL, 1024UL, 64UL << 10, 1UL << 20, 16UL << 20, 64UL << 20, 256UL << 20}) {
     const std::uint64_t count = bytes / 4;
@@ -145,6 +147,7 @@ void measure_replays(device::Device& gpu, const Graphs& graphs) {
   engine::RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
+  config.engine.make_carriers = carriers::standard();
   engine::Runtime runtime(std::move(config));
   for (const std::size_t bytes : {1024UL, 1UL << 20, 64UL << 20}) {
     const std::uint64_t count = bytes / 4;
@@ -157,7 +160,7 @@ void measure_replays(device::Device& gpu, const Graphs& graphs) {
           engine::make_operation({.collective = Collective::kAllreduce, .name = name}, array, &array);
       runtime.run(operation, {});
       if (operation->error != nullptr) throw *operation->error;
-      engine::hold_back(*operation, array.stream);
+      carriers::hold_back(*operation, array.stream);
     };
     const double ours = launch_us(stream.get(), bytes, run);  // connects as well
     synchronize(stream.get());

@@ -1,4 +1,5 @@
 #include "cases.hpp"
+#include "carriers/standard.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -68,6 +69,7 @@ void connect(Rank_& self) {
   config.engine.epoch = 1;
   config.engine.links.resize(job.ranks);
   config.engine.host_of.assign(job.ranks, 0);
+  config.engine.make_carriers = carriers::standard();
   config.local_ranks = job.ranks;
   config.settings.heartbeat = 20 * kSecond;
   const std::size_t reserved = 3 * config.settings.execution.fusion_threshold_bytes;

@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "carriers/plans/executor.hpp"
 #include "cases.hpp"
-#include "plan/executor.hpp"
 #include "plan/generators.hpp"
 #include "transport/shm.hpp"
 #include "transport/tcp.hpp"
@@ -77,7 +77,7 @@ void measure(std::string_view name, const Links& links) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     const double begin = processor_seconds();
     for (int round = 0; round < kRounds; ++round) {
-      std::array<std::unique_ptr<plan::PlanRun>, 2> runs;
+      std::array<std::unique_ptr<carriers::PlanRun>, 2> runs;
       for (std::size_t rank = 0; rank < 2; ++rank) {
         std::array<Link*, 2> others{};
         others[1 - rank] = links[rank].get();
@@ -86,8 +86,8 @@ void measure(std::string_view name, const Links& links) {
                                 .data_layout = plan::Layout::even(kCount, plan.chunks),
                                 .data = reinterpret_cast<std::byte*>(data[rank].data()),
                                 .scratch = reinterpret_cast<std::byte*>(scratch[rank].data())};
-        runs[rank] = std::make_unique<plan::PlanRun>(plan, static_cast<Rank>(rank), std::move(operands), others,
-                                                     transport::kFirstDataLane, 1);
+        runs[rank] = std::make_unique<carriers::PlanRun>(plan, static_cast<Rank>(rank), std::move(operands), others,
+                                                         transport::kFirstDataLane, 1);
       }
       while (!runs[0]->done() || !runs[1]->done()) {
         runs[0]->progress();

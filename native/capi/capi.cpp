@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "engine/device_queue.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "transport/copy.hpp"
 
 namespace {
@@ -184,7 +184,7 @@ const std::uint64_t* rows(const ringcore_operation* operation, std::size_t index
 
 std::int32_t hold_back(const ringcore_operation* operation, void* stream) {
   try {
-    engine::hold_back(*operation->operation, reinterpret_cast<std::uintptr_t>(stream));
+    carriers::hold_back(*operation->operation, reinterpret_cast<std::uintptr_t>(stream));
     return RINGCORE_OK;
   } catch (const Error& error) {
     return code_of(error.kind());
@@ -194,7 +194,7 @@ std::int32_t hold_back(const ringcore_operation* operation, void* stream) {
 std::size_t copy_result(ringcore_operation* operation, std::size_t index, void* target, std::size_t bytes,
                         void* stream) {
   try {
-    return engine::copy_result(operation->part(index), target, bytes, reinterpret_cast<std::uintptr_t>(stream));
+    return carriers::copy_result(operation->part(index), target, bytes, reinterpret_cast<std::uintptr_t>(stream));
   } catch (const Error&) {
     return SIZE_MAX;
   }

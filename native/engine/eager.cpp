@@ -58,12 +58,12 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
   const Descriptor& descriptor = operation->descriptor;
-  if (set.peers.size() == 1 || !set.operations.empty() || !set.negotiation.quiet() || !set.execution.idle()) {
+  if (set.peers.size() == 1 || !set.operations.empty() || !set.negotiation.quiet() || !set.schedule.idle()) {
     return false;
   }
   // While it waits nothing else moves: there must be nothing else.
   for (const auto& [id, other] : sets_) {
-    if (!other->operations.empty() || other->join != nullptr || !other->execution.idle()) return false;
+    if (!other->operations.empty() || other->join != nullptr || !other->schedule.idle()) return false;
   }
   const std::optional<EagerPart> own =
       eager_part(descriptor, descriptor.shape.rows(), operation->splits, operation->input, set.self);
@@ -160,7 +160,7 @@ bool Engine::progress_eager() {
   }
   if (!all) return false;
   // While it is still known as the one that waits: there may be no memory for its result.
-  set.execution.finish_eager(eager_parts_, operation);
+  set.schedule.finish_eager(eager_parts_, operation);
   const std::shared_ptr<Operation> done = std::move(eager_.operation);
   eager_ = {};
   for (std::size_t m = 0; m < set.peers.size(); ++m) {
@@ -173,7 +173,7 @@ bool Engine::progress_eager() {
     set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
   }
   set.negotiation.skip_round();
-  if (timeline_.enabled()) set.execution.record_small(*done);
+  if (timeline_.enabled()) set.schedule.record_small(*done);
   complete(done, nullptr);
   return true;
 }

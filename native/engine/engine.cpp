@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/device_queue.hpp"
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
@@ -74,7 +73,7 @@ void check_record_size(const Operation& group) {
 Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
     : arena_(config.arena),
       fusion_arena_(config.fusion_arena),
-      make_backends_(std::move(config.make_backends)),
+      make_carriers_(std::move(config.make_carriers)),
       settings_(settings),
       clock_(clock),
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now()),
@@ -122,13 +121,9 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     return;
   }
   Descriptor& descriptor = operation->descriptor;
-  if (descriptor.on_device) note_capture(*operation);
-  operation->signature = descriptor.signature();
   check(descriptor);
-  if (descriptor.on_device) {
-    set.execution.use_device(*operation);
-    record_ready(*operation);
-  }
+  if (descriptor.on_device) set.schedule.admit(*operation);
+  operation->signature = descriptor.signature();
   if (descriptor.collective == Collective::kAlltoall && operation->splits.empty()) {
     operation->splits = even_splits(descriptor, set.peers.size());
   }
@@ -231,11 +226,11 @@ bool Engine::move() {
     if (set->undecided) decide(*set);
     const std::uint64_t until = set->negotiation.fill_until();
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
-    moved = set->execution.progress() || moved;
+    moved = set->schedule.progress() || moved;
     collect_done(*set);
     // Whoever leaves now takes nothing with it that others still need.
-    if (set->all_joined && set->execution.idle()) end_join(*set, nullptr);
-    if (std::string warning = set->execution.take_warning(); !warning.empty()) warnings_.push_back(std::move(warning));
+    if (set->all_joined && set->schedule.idle()) end_join(*set, nullptr);
+    if (std::string warning = set->schedule.take_warning(); !warning.empty()) warnings_.push_back(std::move(warning));
   }
   return moved || make_way();
 }
@@ -243,15 +238,9 @@ bool Engine::move() {
 // When nothing moves and several process sets are at work: a transfer of one may stand in the way of another's.
 bool Engine::make_way() {
   const auto running =
-      std::count_if(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second->execution.idle(); });
+      std::count_if(sets_.begin(), sets_.end(), [](const auto& s) { return !s.second->schedule.idle(); });
   if (running < 2) return false;
-  bool moved = false;
-  for (const Peer* peer : membership_.peers()) {
-    for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
-      moved = plan::set_aside(*peer->link, lane, peer->rank) || moved;
-    }
-  }
-  return moved;
+  return sets_.at(kWorld)->schedule.make_way();  // which has the links of all
 }
 
 void Engine::decide(ProcessSet& set) {
@@ -271,7 +260,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
                                               "' became complete after it had failed on rank " +
                                               std::to_string(rank()));
       }
-      set.execution.release(std::move(decision.release), own ? found->second : nullptr);
+      set.schedule.release(std::move(decision.release), own ? found->second : nullptr);
       return;
     }
     case Decision::Kind::kFail: {
@@ -281,7 +270,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       set.operations.erase(found);
       return;
     }
-    case Decision::Kind::kFlush: set.execution.flush(); return;
+    case Decision::Kind::kFlush: set.schedule.flush(); return;
     case Decision::Kind::kJoined:
       if (set.join == nullptr) return;
       set.join->last_joined = set.negotiation.members()[decision.last_joined];
@@ -291,11 +280,11 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
 }
 
 void Engine::collect_done(ProcessSet& set) {
-  for (const auto& operation : set.execution.done()) {
+  for (const auto& operation : set.schedule.done()) {
     set.operations.erase(operation->name_hash);
     complete(operation, std::exchange(operation->error, nullptr));
   }
-  set.execution.done().clear();
+  set.schedule.done().clear();
 }
 
 void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error) {
@@ -323,7 +312,7 @@ int Engine::size(ProcessSetId set) const {
 }
 
 bool Engine::running() const {
-  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->execution.idle(); });
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->schedule.idle(); });
 }
 
 bool Engine::busy() const {
@@ -361,13 +350,16 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   // The shared fusion buffer is the world's: ranks run the tasks of several process sets in different orders, so that
   // two sets that waited for the same buffer could wait for each other.
   const bool shared = id == kWorld && topology.memory_shared_in_host;
-  const FusionBuffers fusion{shared ? fusion_arena_ : nullptr, settings_.execution.fusion_threshold_bytes};
-  std::vector<std::unique_ptr<plan::Backend>> backends;
-  if (make_backends_) backends = make_backends_(id, members);
-  auto set =
-      std::make_unique<ProcessSet>(id, std::move(members), self,
-                                   Execution(id, self, std::move(links), std::move(topology), std::move(backends),
-                                             fusion, settings_.execution, clock_, timeline_));
+  Schedule schedule({.process_set = id,
+                     .self = self,
+                     .links = std::move(links),
+                     .topology = std::move(topology),
+                     .fusion_arena = shared ? fusion_arena_ : nullptr,
+                     .settings = settings_.execution,
+                     .clock = clock_,
+                     .timeline = timeline_},
+                    make_carriers_);
+  auto set = std::make_unique<ProcessSet>(id, std::move(members), self, std::move(schedule));
   set->peers = std::move(peers);
   sets_.emplace(id, std::move(set));
   std::vector<EarlyRecord> early = std::move(early_records_);
@@ -389,7 +381,7 @@ void Engine::remove_process_set(ProcessSetId id) {
   if (found == sets_.end()) return set_numbers_.free(id);
   if (eager_.operation != nullptr) leave_eager();
   if (id == kWorld || !found->second->operations.empty() || found->second->join != nullptr ||
-      !found->second->execution.idle()) {
+      !found->second->schedule.idle()) {
     throw Error(ErrorKind::kInvalidArgument,
                 "process set " + std::to_string(id) +
                     (id == kWorld ? " is the world and stays" : " has operations that are not done"));

@@ -5,7 +5,7 @@
 // tests the simulated network. All calls come from one thread at a time.
 //
 // The way of an operation: submit -> a record to every member (announce) -> Negotiation decides the round ->
-// Execution fuses, plans and runs it -> done. A small awaited operation takes its data along in the record.
+// Schedule puts it into a task, and a carrier carries it out -> done. A small awaited operation takes its data along in the record.
 #pragma once
 
 #include <functional>
@@ -19,11 +19,11 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
-#include "engine/execution.hpp"
 #include "engine/membership.hpp"
 #include "engine/negotiation.hpp"
 #include "engine/record.hpp"
 #include "engine/request.hpp"
+#include "engine/schedule.hpp"
 #include "engine/set_numbers.hpp"
 #include "engine/timeline.hpp"
 #include "transport/link.hpp"
@@ -44,19 +44,15 @@ struct EngineSettings {
   Nanoseconds heartbeat = 2 * kSecond;
 };
 
-// Makes what does whole collectives for a process set; asked on every member.
-using BackendFactory =
-    std::function<std::vector<std::unique_ptr<plan::Backend>>(ProcessSetId id, const std::vector<Rank>& members)>;
-
 // Where this rank stands in the job, and what it is connected with.
 struct EngineConfig {
   Rank rank = 0;
   std::uint32_t epoch = 0;
   std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
-  std::vector<int> host_of;                             // by rank; ranks of one host share memory
-  transport::Arena* arena = nullptr;                    // null: no registered memory
-  std::byte* fusion_arena = nullptr;                    // see FusionBuffers
-  BackendFactory make_backends;                         // null: there are none
+  std::vector<int> host_of;  // by rank; ranks of one host share memory
+  transport::Arena* arena = nullptr;  // null: no registered memory
+  std::byte* fusion_arena = nullptr;  // see CarrierConfig
+  CarrierFactory make_carriers;  // see carriers/standard.hpp
 };
 
 class Engine {
@@ -102,7 +98,7 @@ class Engine {
   const Membership& membership() const { return membership_; }
   // After `leave`: closes all links.
   void disconnect();
-  bool busy() const;     // operations are pending, or bytes wait to be written
+  bool busy() const;  // operations are pending, or bytes wait to be written
   bool running() const;  // a plan is under way: peers wait for its next step
   bool in_short_cut() const { return eager_.operation != nullptr; }  // and nothing else goes on
   Timeline& timeline() { return timeline_; }
@@ -169,7 +165,7 @@ class Engine {
 
   transport::Arena* arena_;
   std::byte* fusion_arena_;
-  BackendFactory make_backends_;
+  CarrierFactory make_carriers_;
   EngineSettings settings_;
   const Clock& clock_;
   Timeline timeline_;
@@ -185,7 +181,7 @@ class Engine {
   bool left_ = false;
   Nanoseconds last_tend_ = 0;
   std::uint64_t library_ended_ = 0;  // when it was last looked
-  Nanoseconds patience_ = 0;         // a peer that has sent nothing for this long is lost
+  Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;
   std::vector<std::shared_ptr<Operation>> completed_;
   int untold_ = 0;
@@ -196,8 +192,8 @@ class Engine {
     std::shared_ptr<Operation> operation;
     ProcessSet* set = nullptr;
   } eager_;
-  std::vector<EagerPart> eager_parts_;           // by member
-  std::vector<std::uint64_t> eager_splits_;      // of one member
+  std::vector<EagerPart> eager_parts_;  // by member
+  std::vector<std::uint64_t> eager_splits_;  // of one member
   std::vector<std::size_t> eager_record_bytes_;  // by member
   std::vector<std::byte> eager_record_;
 

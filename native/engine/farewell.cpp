@@ -26,7 +26,7 @@ std::string Engine::pending_summary() const {
   std::vector<std::string> waiting;
   if (eager_.operation != nullptr) waiting.push_back(title(*eager_.operation));
   for (const auto& [id, set] : sets_) {
-    if (const std::string text = set->execution.describe_running(); !text.empty()) running = text;
+    if (const std::string text = set->schedule.describe_running(); !text.empty()) running = text;
     if (set->join != nullptr) waiting.push_back(title(*set->join));
     for (const auto& [name_hash, operation] : set->operations) waiting.push_back(title(*operation));
   }
@@ -81,7 +81,7 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
   const RecordHeader header{.type = RecordType::kAbort, .rows = static_cast<std::uint64_t>(error->kind())};
   if (error->kind() != ErrorKind::kShutdown) broadcast(kWorld, header, std::as_bytes(std::span(text)));
   for (auto& [id, set] : sets_) {
-    set->execution.fail(error->kind() == ErrorKind::kShutdown);
+    set->schedule.fail(error->kind() == ErrorKind::kShutdown);
     for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
     set->operations.clear();
     if (set->join != nullptr) end_join(*set, error);
@@ -101,7 +101,7 @@ bool Engine::wind_down() {
     const bool wanted =
         std::any_of(operations.begin(), operations.end(), [&](const auto& item) { return ends(*set, *item.second); });
     if (wanted && !set->joining()) close_buckets(*set, {.type = RecordType::kNoop, .flags = kFlush});
-    ended = ended && !wanted && set->execution.idle() && set->execution.landed();
+    ended = ended && !wanted && set->schedule.idle() && set->schedule.drained();
   }
   return ended;
 }

@@ -15,13 +15,13 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/types.hpp"
-#include "engine/on_device.hpp"
 
 namespace ringcore::engine {
 
 using ProcessSetId = std::uint16_t;
-inline constexpr int kProcessSetBits = 14;  // the rest of 32 bits numbers its runs, see Execution::schedule
+inline constexpr int kProcessSetBits = 14;  // the rest of 32 bits numbers its runs, see Schedule::queue
 inline constexpr ProcessSetId kWorld = 0;
+inline constexpr int kHost = -1;  // the device number of host memory
 
 // Extents of a tensor, outermost first. Tensors of more dimensions are described with their last ones multiplied.
 struct Shape {
@@ -98,6 +98,23 @@ class Memory {
   std::size_t size_ = 0;
 };
 
+class Carrier;
+
+// What a carrier keeps with a tensor.
+struct CarrierState {
+  virtual ~CarrierState() = default;
+};
+
+// What an operation has besides when its tensor lies on a device, outside the host's memory.
+struct OnDevice {
+  int device = kHost;
+  std::uintptr_t stream = 0;  // the framework's: in which the input is made; in the end where the result is used
+  const std::byte* input = nullptr;  // there; the operation's own are those of the host while it is fetched
+  std::byte* output = nullptr;
+  Carrier* fetched_by = nullptr;        // that brings the result back
+  std::unique_ptr<CarrierState> state;  // of the carrier that it was admitted by
+};
+
 enum class OperationState : std::uint8_t { kSubmitted, kReleased, kDone };
 
 // One submitted operation on this rank. The submitter keeps input and output alive until it is done.
@@ -142,7 +159,7 @@ struct Operation {
     if (parts.empty()) return count() * size_of(descriptor.dtype);
     return output == nullptr ? 0 : parts.back()->output + parts.back()->bytes() - output;
   }
-  // Of a tensor on a GPU, for which `done` means that it was launched there; of a group its parts have it.
+  // Of a tensor on a device, for which `done` means that it was launched there; of a group its parts have it.
   std::unique_ptr<OnDevice> on_device;
 
   bool done() const { return state.load(std::memory_order_acquire) == OperationState::kDone; }

@@ -25,17 +25,17 @@ struct Agreement {
 };
 
 struct Engine::ProcessSet {
-  ProcessSet(ProcessSetId id, std::vector<Rank> ranks, int self, Execution execution)
+  ProcessSet(ProcessSetId id, std::vector<Rank> ranks, int self, Schedule schedule)
       : id(id),
         self(self),
         signatures(ranks.size()),
         negotiation(std::move(ranks), self),
-        execution(std::move(execution)) {}
+        schedule(std::move(schedule)) {}
   ProcessSetId id;
   int self;  // index among the members
   Signatures signatures;
   Negotiation negotiation;
-  Execution execution;
+  Schedule schedule;
   std::vector<Peer*> peers;  // by member, null at self
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
   std::shared_ptr<Operation> join;

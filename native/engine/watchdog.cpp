@@ -27,7 +27,7 @@ void Engine::tend(bool idle) {
     tend_stalls(*set, now);
     if (failure_ != nullptr) return;
     try {
-      set->execution.tend(now, settings_.timeout);
+      set->schedule.watch(now, settings_.timeout);
     } catch (const Error& error) {
       return fail(std::make_shared<const Error>(error));
     }
@@ -41,7 +41,7 @@ void Engine::tend_patience(Nanoseconds now) {
   std::size_t bytes = 0;
   std::uint64_t ended = 0;
   for (const auto& [id, set] : sets_) {
-    const Execution::LibraryWork work = set->execution.library_work();
+    const Schedule::LibraryWork work = set->schedule.library_work();
     bytes += work.bytes;
     ended += work.ended;
   }
@@ -123,7 +123,7 @@ void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
                                            " does (is it stopped in a debugger, or does its host swap?), or raise "
                                            "RINGCORE_TIMEOUT_S if the network may be that slow."));
   };
-  if (const auto still = set.execution.find_still(elapsed, settings_.timeout)) {
+  if (const auto still = set.schedule.find_still(elapsed, settings_.timeout)) {
     std::vector<Rank> ranks;
     for (const int m : still->members) ranks.push_back(set.negotiation.members()[m]);
     const std::string who = ranks.empty() ? "some rank" : list_ranks(ranks);
@@ -160,7 +160,7 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
       fail(std::make_shared<const Error>(ErrorKind::kTimeout,
                                          title(operation) + " was started on all ranks and has not ended within " +
                                              std::to_string(settings_.timeout / kSecond) +
-                                             " s: " + set.execution.describe_running() + "."));
+                                             " s: " + set.schedule.describe_running() + "."));
     }
     return;
   }
@@ -199,7 +199,7 @@ bool Engine::runs_wait_for(const Peer& peer) const {
   return std::any_of(sets_.begin(), sets_.end(), [&peer](const auto& item) {
     const ProcessSet& set = *item.second;
     const int member = set.member(peer.rank);
-    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer && set.execution.waits_for(member);
+    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer && set.schedule.waits_for(member);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "capi/capi.hpp"
+#include "carriers/standard.hpp"
 
 namespace {
 
@@ -17,6 +18,7 @@ std::shared_ptr<engine::Runtime> single_rank() {
   engine::RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
+  config.engine.make_carriers = carriers::standard();
   return std::make_shared<engine::Runtime>(std::move(config));
 }
 

@@ -94,7 +94,7 @@ class MeetingBackend final : public plan::Backend {
 
 ClusterOptions with_library(const std::shared_ptr<Meeting>& meeting) {
   ClusterOptions options{.ranks = meeting->ranks};
-  options.make_backends = [meeting](engine::ProcessSetId, const std::vector<Rank>&) {
+  options.make_backends = [meeting](engine::ProcessSetId) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
     backends.push_back(std::make_unique<MeetingBackend>(meeting));
     return backends;

@@ -10,6 +10,7 @@
 
 #include <sys/socket.h>
 
+#include "carriers/standard.hpp"
 #include "engine/runtime.hpp"
 #include "transport/segment.hpp"
 #include "transport/shm.hpp"
@@ -22,7 +23,7 @@ struct ClusterOptions {
   std::vector<int> host_of;  // empty: one host
   engine::EngineSettings settings = small_settings();
   int socket_buffer_bytes = 0;  // between hosts; 0: the system's default
-  engine::BackendFactory make_backends = nullptr;
+  carriers::BackendFactory make_backends = nullptr;
 
   static engine::EngineSettings small_settings() {
     engine::EngineSettings settings;
@@ -49,7 +50,7 @@ class Cluster {
       config.host_of = options_.host_of;
       config.arena = arenas_.back().get();
       config.fusion_arena = segments_.back()->arena().data();
-      config.make_backends = options_.make_backends;
+      config.make_carriers = carriers::standard(options_.make_backends);
       configs[r].settings = options_.settings;
       configs[r].local_ranks = ranks;
     }

@@ -11,8 +11,8 @@
 
 #include <doctest/doctest.h>
 
+#include "carriers/gpu/tensor.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_queue.hpp"
 #include "engine/runtime.hpp"
 
 namespace ringcore::testing {
@@ -142,7 +142,7 @@ inline void submit_and_wait(engine::Runtime& runtime, const std::shared_ptr<engi
     runtime.wait(*operation, engine::Runtime::kForever, {});
   }
   if (operation->error != nullptr) throw *operation->error;
-  engine::hold_back(*operation, framework.handle());
+  carriers::hold_back(*operation, framework.handle());
 }
 
 }  // namespace ringcore::testing

@@ -17,8 +17,9 @@
 
 #include <doctest/doctest.h>
 
+#include "carriers/gpu/launcher.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "cluster.hpp"
-#include "engine/device_queue.hpp"
 #include "gpu_framework.hpp"
 
 namespace {
@@ -144,12 +145,12 @@ TEST_CASE("gpu: memory is registered in the way that every rank's NCCL knows") {
   use_double();
   if (!gives_windows()) return;
   const SteadyClock clock;
-  std::vector<std::unique_ptr<engine::DeviceQueue>> queues;
-  std::vector<engine::DeviceQueue::Hello> hellos;
+  std::vector<std::unique_ptr<carriers::Launcher>> launchers;
+  std::vector<carriers::Launcher::Hello> hellos;
   for (const Rank rank : {0, 1}) {
-    queues.push_back(std::make_unique<engine::DeviceQueue>(rank, rank, 2, /*host*/ 0, /*deterministic*/ false,
-                                                           /*packed_bytes*/ 1 << 20, clock));
-    std::memcpy(&hellos.emplace_back(), queues.back()->message().data(), sizeof(engine::DeviceQueue::Hello));
+    launchers.push_back(std::make_unique<carriers::Launcher>(rank, rank, 2, /*host*/ 0, /*deterministic*/ false,
+                                                             /*packed_bytes*/ 1 << 20, clock));
+    std::memcpy(&hellos.emplace_back(), launchers.back()->message().data(), sizeof(carriers::Launcher::Hello));
   }
   hellos[1].registers = device::Registering::kLocal;
   const int before = call_double("gpu_double_uses", 1);
@@ -157,18 +158,23 @@ TEST_CASE("gpu: memory is registered in the way that every rank's NCCL knows") {
   descriptor->collective = Collective::kAllreduce;
   descriptor->dtype = DType::kFloat32;
   descriptor->shape = {.dims = 1, .extent = {kSmall}};
-  for (const auto& queue : queues) {
-    queue->hear(std::as_bytes(std::span(hellos)));
-    REQUIRE(queue->agreed());
-    CHECK(queue->way().empty());
-    auto task = std::make_unique<engine::DeviceTask>();
-    task->descriptors = {descriptor, descriptor};
-    queue->push(std::move(task));
+  for (const auto& launcher : launchers) {
+    launcher->hear(std::as_bytes(std::span(hellos)));
+    REQUIRE(launcher->agreed());
+    CHECK(launcher->way().empty());
+    launcher->expect();
   }
+  engine::Task bucket;
+  bucket.descriptors = {descriptor, descriptor};
+  carriers::Launcher::Launch launches[] = {{.task = bucket}, {.task = bucket}};
   const auto ended = [&] {
-    std::vector<std::shared_ptr<Operation>> done;
-    for (const auto& queue : queues) queue->progress(done);
-    return queues[0]->idle() && queues[0]->landed() && queues[1]->idle() && queues[1]->landed();
+    bool all = true;
+    for (std::size_t i = 0; i < launchers.size(); ++i) {
+      launchers[i]->forget_ended();
+      if (!launches[i].ended) launchers[i]->progress(launches[i]);
+      all = all && launches[i].ended && launchers[i]->drained();
+    }
+    return all;
   };
   wait_until(ended, "the bucket is not reduced");
   CHECK(call_double("gpu_double_uses", 1) - before == 2);
@@ -186,7 +192,7 @@ TEST_CASE("gpu: memory grows while the GPU uses what it had before, and the host
     submit_and_wait(runtime, small.group("small"), framework);
     const auto grown = large.group("large");
     submit_and_wait(runtime, grown, framework);
-    CHECK_FALSE(engine::has_landed(*grown));
+    CHECK_FALSE(carriers::has_ended(*grown));
     if (nccl_registers()) CHECK(allocations() >= 2);
     tell_double("gpu_double_let_go", framework.stream());
     small.check(2);

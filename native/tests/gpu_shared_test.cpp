@@ -11,11 +11,11 @@
 #include <doctest/doctest.h>
 
 #include "base/reduce.hpp"
+#include "carriers/gpu/arenas.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "cluster.hpp"
 #include "device/kernels.hpp"
 #include "device/reduce.hpp"
-#include "engine/device_arenas.hpp"
-#include "engine/device_queue.hpp"
 #include "gpu_framework.hpp"
 
 namespace {
@@ -65,7 +65,7 @@ std::vector<float> sum_of_all(engine::Runtime& runtime, const Framework& framewo
   const auto operation = engine::make_operation(allreduce(name, op), array, &array);
   runtime.run(operation, {});
   if (operation->error != nullptr) throw *operation->error;
-  engine::hold_back(*operation, framework.handle());
+  carriers::hold_back(*operation, framework.handle());
   framework.read(tensor, values);
   framework.synchronize();
   return values;
@@ -121,7 +121,7 @@ TEST_CASE("shared gpu: sums, averages, groups and broadcasts in pieces, on one G
       const auto group = engine::make_group(grouped, std::move(parts));
       runtime.run(group, {});
       REQUIRE(group->error == nullptr);
-      engine::hold_back(*group, framework.handle());
+      carriers::hold_back(*group, framework.handle());
       for (int i = 0; i < 130; ++i) {
         std::vector<double> result;
         framework.read(tensors[i], result);
@@ -137,7 +137,7 @@ TEST_CASE("shared gpu: sums, averages, groups and broadcasts in pieces, on one G
             engine::make_operation({.collective = Collective::kBroadcast, .name = name, .root = root}, array, &array);
         runtime.run(operation, {});
         REQUIRE(operation->error == nullptr);
-        engine::hold_back(*operation, framework.handle());
+        carriers::hold_back(*operation, framework.handle());
         framework.read(tensor, sent);
         framework.synchronize();
         CHECK(sent == std::vector<float>(sent.size(), static_cast<float>(root)));
@@ -164,10 +164,10 @@ TEST_CASE("shared gpu: the host waits neither for its own GPU nor for the other 
     cluster.runtime(rank).run(operation, {});
     REQUIRE(operation->error == nullptr);
     if (rank == 1) {
-      CHECK_FALSE(engine::has_landed(*operation));
+      CHECK_FALSE(carriers::has_ended(*operation));
       tell_double("gpu_double_let_go", framework.stream());
     }
-    engine::hold_back(*operation, framework.handle());
+    carriers::hold_back(*operation, framework.handle());
     framework.read(tensor, values);
     framework.synchronize();
     CHECK(values == std::vector<float>(1000, 3));
@@ -212,7 +212,7 @@ TEST_CASE("shared gpu: a timeout lets all streams go on, also where a late rank 
     await([&] { return runtime.failure() != nullptr; });
     CHECK(runtime.failure()->kind() == ErrorKind::kTimeout);
     if (rank == 2) tell_double("gpu_double_let_go", framework.stream());
-    engine::hold_back(*operation, framework.handle());
+    carriers::hold_back(*operation, framework.handle());
     framework.synchronize();
   });
 }
@@ -222,7 +222,7 @@ TEST_CASE("shared gpu: what a late rank writes holds nobody back again") {
   use_double();
   const IpcEverywhere everywhere;
   device::Device& gpu = device::Device::of(0);
-  using engine::SharedArenas;
+  using carriers::SharedArenas;
   const auto first_stream = std::make_shared<const device::Stream>(gpu);
   const auto second_stream = std::make_shared<const device::Stream>(gpu);
   SharedArenas first(first_stream, 0, 4096);

@@ -14,9 +14,10 @@
 
 #include <doctest/doctest.h>
 
+#include "carriers/gpu/launcher.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "cluster.hpp"
 #include "device/device.hpp"
-#include "engine/device_queue.hpp"
 #include "gpu_framework.hpp"
 
 namespace {
@@ -65,11 +66,11 @@ void exchange(engine::Runtime& runtime, Rank rank) {
   CHECK(runtime.wait(*sums, engine::Runtime::kForever, {}));
   CHECK(deals->error == nullptr);
   CHECK(sums->error == nullptr);
-  engine::hold_back(*deals, first.handle());
-  engine::hold_back(*sums, second.handle());
+  carriers::hold_back(*deals, first.handle());
+  carriers::hold_back(*sums, second.handle());
   second.synchronize();
   std::vector<std::int16_t> result;
-  first.read(deals->on_device->result, result);
+  first.read(carriers::gpu_tensor(*deals)->result, result);
   first.synchronize();
   CHECK(result == std::vector<std::int16_t>(1500, 1));
   // Their memory in the host is free for the next ones.
@@ -170,8 +171,8 @@ TEST_CASE("gpu: kernels are compiled for a GPU that is younger than NVRTC") {
   ::unsetenv("GPU_DOUBLE_CAPABILITY");
 }
 
-engine::DeviceQueue::Hello hello_of(int version, const char* uuid, const char* address) {
-  engine::DeviceQueue::Hello hello;
+carriers::Launcher::Hello hello_of(int version, const char* uuid, const char* address) {
+  carriers::Launcher::Hello hello;
   hello.nccl_version = version;
   hello.has_kernels = 1;
   std::strncpy(hello.uuid, uuid, sizeof(hello.uuid));
@@ -182,12 +183,12 @@ engine::DeviceQueue::Hello hello_of(int version, const char* uuid, const char* a
 TEST_CASE("gpu: ranks that NCCL would refuse go by way of the host, and are told why") {
   use_double();
   const SteadyClock clock;
-  const auto agreed = [&](const engine::DeviceQueue::Hello& a, const engine::DeviceQueue::Hello& b) {
-    engine::DeviceQueue queue(0, 0, 2, /*host*/ 0, /*deterministic*/ false, /*packed_bytes*/ 1 << 20, clock);
-    const engine::DeviceQueue::Hello hellos[] = {a, b};
-    queue.hear(std::as_bytes(std::span(hellos)));
-    REQUIRE(queue.agreed());
-    return queue.way();
+  const auto agreed = [&](const carriers::Launcher::Hello& a, const carriers::Launcher::Hello& b) {
+    carriers::Launcher launcher(0, 0, 2, /*host*/ 0, /*deterministic*/ false, /*packed_bytes*/ 1 << 20, clock);
+    const carriers::Launcher::Hello hellos[] = {a, b};
+    launcher.hear(std::as_bytes(std::span(hellos)));
+    REQUIRE(launcher.agreed());
+    return launcher.way();
   };
   CHECK(agreed(hello_of(22707, "a", "0000:10:00.0"), hello_of(22707, "b", "0000:20:00.0")).empty());
   CHECK(agreed(hello_of(22707, "a", "0000:10:00.0"), hello_of(22907, "b", "0000:20:00.0"))

@@ -11,9 +11,10 @@
 #include <doctest/doctest.h>
 
 #include "capi/capi.hpp"
+#include "carriers/gpu/tensor.hpp"
+#include "carriers/standard.hpp"
 #include "cluster.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_queue.hpp"
 #include "gpu_framework.hpp"
 
 namespace {
@@ -43,12 +44,12 @@ TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, an
     const auto operation = engine::make_operation(allreduce(name), array, &array);
     cluster.runtime(rank).run(operation, {});
     REQUIRE(operation->error == nullptr);
-    CHECK_FALSE(engine::has_landed(*operation));
-    engine::hold_back(*operation, framework.handle());
+    CHECK_FALSE(carriers::has_ended(*operation));
+    carriers::hold_back(*operation, framework.handle());
     framework.read(tensor, result);
     tell_double("gpu_double_let_go", framework.stream());
     framework.synchronize();
-    CHECK(engine::has_landed(*operation));
+    CHECK(carriers::has_ended(*operation));
     CHECK(result == std::vector<float>(1000, 3.0F));
   });
 }
@@ -76,7 +77,7 @@ TEST_CASE("gpu: a group is packed, averaged with its factors, and unpacked") {
     const auto group = engine::make_group(name, std::move(parts));
     cluster.runtime(rank).run(group, {});
     REQUIRE(group->error == nullptr);
-    engine::hold_back(*group, framework.handle());
+    carriers::hold_back(*group, framework.handle());
     std::vector<std::vector<double>> results(kTensors);
     for (int i = 0; i < kTensors; ++i) framework.read(tensors[i], results[i]);
     framework.synchronize();
@@ -103,9 +104,9 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
       operation->splits = std::move(splits);
       runtime.run(operation, {});
       REQUIRE(operation->error == nullptr);
-      engine::hold_back(*operation, framework.handle());
+      carriers::hold_back(*operation, framework.handle());
       std::vector<float> result;
-      framework.read(operation->on_device->result, result);
+      framework.read(carriers::gpu_tensor(*operation)->result, result);
       framework.synchronize();
       return result;
     };
@@ -169,9 +170,9 @@ TEST_CASE("gpu: captured collectives run in each replay, without the host") {
     }
     REQUIRE(graph.end() == 0);
 
-    CHECK_FALSE(engine::has_landed(*not_ended));
+    CHECK_FALSE(carriers::has_ended(*not_ended));
     tell_double("gpu_double_let_go", other.stream());
-    engine::hold_back(*not_ended, framework.handle());  // replays follow it on all ranks
+    carriers::hold_back(*not_ended, framework.handle());  // replays follow it on all ranks
     const auto base = static_cast<float>(rank);
     for (const float step : {1.0F, 10.0F}) {
       const std::vector<float> values(5, base + step);
@@ -330,6 +331,7 @@ TEST_CASE("gpu: through the C border") {
   engine::RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
+  config.engine.make_carriers = carriers::standard();
   const auto runtime = std::make_shared<engine::Runtime>(std::move(config));
   capi::set_runtime(runtime);
   const Framework framework(0);

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "carriers/plans/executor.hpp"
 #include "link_fixtures.hpp"
-#include "plan/executor.hpp"
 #include "plan/planner.hpp"
 #include "transport/mpi/world.hpp"
 
@@ -179,7 +179,7 @@ struct Sum {
 
   std::vector<float> data;
   std::vector<std::byte> scratch;
-  plan::PlanRun run;
+  carriers::PlanRun run;
 
  private:
   plan::Operands operands(const plan::Plan& plan) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "carriers/standard.hpp"
 #include "engine/engine.hpp"
 #include "transport/sim.hpp"
 
@@ -49,6 +50,7 @@ TEST_CASE("of the operations that wait or run, the most urgent ends first") {
   for (Rank rank = 0; rank < kRanks; ++rank) {
     engine::EngineConfig config;
     config.rank = rank;
+    config.make_carriers = carriers::standard();
     config.epoch = 1;
     config.host_of = {0, 1, 2};
     config.links.resize(kRanks);

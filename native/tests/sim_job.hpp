@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "carriers/plans/executor.hpp"
+#include "carriers/standard.hpp"
 #include "engine/engine.hpp"
-#include "plan/executor.hpp"
 #include "transport/sim.hpp"
 
 namespace ringcore::testing {
@@ -51,6 +52,7 @@ class SimJob {
     for (Rank rank = 0; rank < ranks; ++rank) {
       engine::EngineConfig config;
       config.rank = rank;
+      config.make_carriers = carriers::standard();
       config.links.resize(static_cast<std::size_t>(ranks));
       for (Rank peer = 0; peer < ranks; ++peer) {
         if (peer != rank) {

@@ -106,7 +106,7 @@ TEST_CASE("a transfer too large to be set aside is refused") {
       job.engine(rank).wanted(*operations.back(), false);
     }
   }
-  const plan::TransferHeader header{.run = 12345, .bytes = std::uint64_t{5} << 30};
+  const carriers::TransferHeader header{.run = 12345, .bytes = std::uint64_t{5} << 30};
   job.network().inject(1, 0, transport::kFirstDataLane, std::as_bytes(std::span(&header, 1)));
   REQUIRE(job.run_until([&] { return job.engine(0).failure() != nullptr; }));
   const std::string why = job.engine(0).failure()->what();

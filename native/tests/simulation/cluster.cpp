@@ -1,4 +1,5 @@
 #include "cluster.hpp"
+#include "carriers/standard.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -57,6 +58,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
 void Cluster::make_engine(RankState& state) {
   engine::EngineConfig config;
   config.rank = state.rank;
+  config.make_carriers = carriers::standard();
   config.epoch = epoch_;
   config.links.resize(static_cast<std::size_t>(workload_.ranks));
   for (Rank peer = 0; peer < workload_.ranks; ++peer) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "carriers/standard.hpp"
 #include "cluster.hpp"
 #include "oracles.hpp"
 
@@ -65,6 +66,7 @@ TEST_CASE("small blocking operations one after the other show that a peer is ali
   for (Rank rank = 0; rank < 2; ++rank) {
     engine::EngineConfig config;
     config.rank = rank;
+    config.make_carriers = carriers::standard();
     config.links.resize(2);
     config.links[1 - rank] = network.link(rank, 1 - rank);
     config.host_of = {0, 1};

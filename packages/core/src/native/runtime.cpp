@@ -20,9 +20,10 @@
 #include "base/adasum.hpp"
 #include "buffer.hpp"
 #include "capi/capi.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "carriers/mpi/collectives.hpp"
+#include "carriers/standard.hpp"
 #include "device.hpp"
-#include "engine/device_queue.hpp"
 #include "memory.hpp"
 #include "raise.hpp"
 #include "register.hpp"
@@ -44,7 +45,7 @@ using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vect
 
 // Whether nobody reads or writes the operation's memory any more.
 bool is_let_go(const Operation& operation) {
-  return operation.done() && !operation.in_use && engine::has_landed(operation);
+  return operation.done() && !operation.in_use && carriers::has_ended(operation);
 }
 
 // How often this process has been forked off: what was made before belongs to the parent.
@@ -61,11 +62,14 @@ class PythonRuntime {
     config.engine.rank = rank;
     config.engine.epoch = epoch;
     config.engine.links.resize(size);
+    bool with_mpi = false;
     for (const auto& [peer, kind, fds, segment_fd, secrets] : peers) {
       config.engine.links[peer] = kind == "mpi" ? transport::make_mpi_link(mpi, peer)
                                                 : make_link(rank, size, peer, kind, fds, segment_fd, secrets);
-      if (kind == "mpi") config.engine.make_backends = [mpi](auto set, const auto&) { return mpi_backends(set, mpi); };
+      with_mpi = with_mpi || kind == "mpi";
     }
+    config.engine.make_carriers = carriers::standard(
+        [mpi = with_mpi ? mpi : nullptr](engine::ProcessSetId set) { return mpi_backends(set, mpi); });
     config.local_ranks = static_cast<int>(std::count(host_of.begin(), host_of.end(), host_of[rank]));
     const bool single_host = config.local_ranks == size;
     config.engine.host_of = std::move(host_of);
@@ -134,7 +138,7 @@ class PythonRuntime {
                                                                   const std::shared_ptr<transport::MpiWorld>& mpi) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
     // Others would need communicators of their own, which only all of their members together can make.
-    if (set == engine::kWorld) backends.push_back(carriers::make_mpi_backend(mpi));
+    if (set == engine::kWorld && mpi != nullptr) backends.push_back(carriers::make_mpi_backend(mpi));
     return backends;
   }
 
@@ -169,7 +173,7 @@ class PythonHandle {
   // Dropped without a wait, or its wait was interrupted: the engine still reads and writes the memory.
   ~PythonHandle() {
     if (operation_ == nullptr || runtime_.is_none()) return;
-    if (!operation_->done() || !engine::has_landed(*operation_)) {
+    if (!operation_->done() || !carriers::has_ended(*operation_)) {
       runtime().abandon(std::move(operation_), std::move(memory_));
     } else if (operation_->in_use) {
       memory_.release();
@@ -189,7 +193,7 @@ class PythonHandle {
   }
 
   // True when it has ended, and the GPU has ended it as well.
-  bool landed() { return done(0) && engine::has_landed(*operation_); }
+  bool landed() { return done(0) && carriers::has_ended(*operation_); }
 
   bool wait(double timeout_s);
   // After a wait: why it was interrupted, or why the operation failed.
@@ -197,7 +201,7 @@ class PythonHandle {
   // The result of an operation on a GPU, once.
   device::Memory take_device_result(std::size_t index) {
     const engine::OnDevice& tensor = *part(index).on_device;
-    device::Memory result = std::move(part(index).on_device->result);
+    device::Memory result = std::move(carriers::gpu_tensor(part(index))->result);
     result.move_to(reinterpret_cast<device::cuda::Stream>(tensor.stream));
     return result;
   }
@@ -300,7 +304,7 @@ void PythonHandle::enter_stream(const engine::OnDevice& tensor) {
   while (nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) array = nb::cast<const Buffer&>(array).owner;
   const std::optional<std::uintptr_t> stream = current_stream(array, tensor.device);
-  engine::hold_back(*operation_, stream.value_or(tensor.stream));
+  carriers::hold_back(*operation_, stream.value_or(tensor.stream));
 }
 
 // A TypeError of its own: adapters prepare an array that the engine cannot work on, and mistakes in a call pass through.

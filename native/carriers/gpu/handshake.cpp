@@ -5,11 +5,11 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "carriers/gpu/launcher.hpp"
+#include "carriers/gpu/shared.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_queue.hpp"
-#include "engine/device_shared.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
 namespace {
 
 using Notice = SharedGpu::Notice;
@@ -18,12 +18,12 @@ using Notice = SharedGpu::Notice;
 constexpr std::size_t kMinArenaBytes = std::size_t{4} << 20;
 constexpr std::size_t kMaxArenaBytes = std::size_t{64} << 20;
 
-bool same_gpu(const DeviceQueue::Hello& a, const DeviceQueue::Hello& b) {
+bool same_gpu(const Launcher::Hello& a, const Launcher::Hello& b) {
   return a.host == b.host && std::memcmp(a.uuid, b.uuid, sizeof(a.uuid)) == 0;
 }
 
 // The members on each GPU.
-std::vector<std::vector<int>> group_by_gpu(std::span<const DeviceQueue::Hello> hellos) {
+std::vector<std::vector<int>> group_by_gpu(std::span<const Launcher::Hello> hellos) {
   std::vector<std::vector<int>> gpus;
   for (int m = 0; m < static_cast<int>(hellos.size()); ++m) {
     const auto known = std::find_if(gpus.begin(), gpus.end(), [&](const std::vector<int>& group) {
@@ -39,7 +39,7 @@ std::vector<std::vector<int>> group_by_gpu(std::span<const DeviceQueue::Hello> h
 }
 
 // Whether they use parts (MIG) of one GPU that NCCL cannot tell apart: it compared places on the bus once.
-bool alike_for_nccl(const DeviceQueue::Hello& a, const DeviceQueue::Hello& b) {
+bool alike_for_nccl(const Launcher::Hello& a, const Launcher::Hello& b) {
   return a.host == b.host && a.nccl_version < kNcclSharesGpus && !same_gpu(a, b) &&
          std::memcmp(a.address, b.address, sizeof(a.address)) == 0;
 }
@@ -63,13 +63,13 @@ std::vector<Message> messages_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::span<const std::byte> DeviceQueue::message() {
+std::span<const std::byte> Launcher::message() {
   if (round_ == Round::kHello) return std::as_bytes(std::span(&hello_, 1));
   const Notice* notice = shared_->notice();
   return notice == nullptr ? std::span<const std::byte>() : std::as_bytes(std::span(notice, 1));
 }
 
-void DeviceQueue::hear(std::span<const std::byte> messages) {
+void Launcher::hear(std::span<const std::byte> messages) {
   if (round_ == Round::kHello) return agree(messages_of<Hello>(messages));
   const std::vector<Notice> notices = messages_of<Notice>(messages);
   why_not_shared_ = problem_among(notices);
@@ -85,7 +85,7 @@ void DeviceQueue::hear(std::span<const std::byte> messages) {
 }
 
 // Why NCCL cannot connect the members' GPUs; empty where it can, if no two share one.
-std::string DeviceQueue::problem_of_nccl(std::span<const Hello> hellos) const {
+std::string Launcher::problem_of_nccl(std::span<const Hello> hellos) const {
   for (std::size_t m = 0; m < hellos.size(); ++m) {
     if (hellos[m].nccl_version == 0) {
       return member(m) + " cannot use NCCL" + (problem_.empty() ? "" : ": " + problem_);
@@ -105,7 +105,7 @@ std::string DeviceQueue::problem_of_nccl(std::span<const Hello> hellos) const {
   return "";
 }
 
-void DeviceQueue::agree(std::span<const Hello> hellos) {
+void Launcher::agree(std::span<const Hello> hellos) {
   id_ = hellos.front().id;
   const auto bare = std::find_if(hellos.begin(), hellos.end(), [](const Hello& hello) { return !hello.has_kernels; });
   kernels_ = bare == hellos.end();
@@ -148,7 +148,7 @@ void DeviceQueue::agree(std::span<const Hello> hellos) {
   }
 }
 
-std::string DeviceQueue::way() const {
+std::string Launcher::way() const {
   if (by_nccl_) return kernels_warning_;
   if (shared_ != nullptr) {
     return why_not_nccl_ + ": allreduce and broadcast go through the memory of that GPU (CUDA IPC" +
@@ -161,7 +161,7 @@ std::string DeviceQueue::way() const {
          "the same NCCL; `ringcore doctor` shows the libraries.";
 }
 
-bool DeviceQueue::takes(const Descriptor& descriptor) const {
+bool Launcher::takes(const Descriptor& descriptor) const {
   if (!by_nccl_ && shared_ == nullptr) return false;
   const bool all_reduced = descriptor.collective == Collective::kAllreduce;
   if (shared_ != nullptr && !all_reduced && descriptor.collective != Collective::kBroadcast) return false;
@@ -174,7 +174,7 @@ bool DeviceQueue::takes(const Descriptor& descriptor) const {
   return !needs_nccl || device::nccl_dtype(descriptor.dtype).has_value();
 }
 
-std::string DeviceQueue::refuses_capture(const Descriptor& descriptor) const {
+std::string Launcher::refuses_capture(const Descriptor& descriptor) const {
   if (!by_nccl_) {
     return why_not_nccl_ +
            ", and what takes the place of NCCL then is no part of a graph. Remedy: give each rank a GPU of its own and "
@@ -192,4 +192,4 @@ std::string DeviceQueue::refuses_capture(const Descriptor& descriptor) const {
   return "";
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

@@ -1,13 +1,12 @@
-#include "engine/device_shared.hpp"
+#include "carriers/gpu/shared.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "base/error.hpp"
-#include "engine/device_queue.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
 namespace {
 
 int gpu_of(const std::vector<std::vector<int>>& gpus, int member) {
@@ -52,12 +51,12 @@ void SharedGpu::open(std::span<const Notice> notices) {
   arenas_.open(own_group);
 }
 
-void SharedGpu::begin(const DeviceTask& task, double scale) {
-  const Descriptor& first = task.descriptor();
+void SharedGpu::begin(const engine::Task& task, double scale) {
+  const engine::Descriptor& first = task.descriptor();
   collective_ = first.collective;
   const bool reduces = collective_ == Collective::kAllreduce;
   dtype_ = reduces ? first.dtype : DType::kUInt8;
-  op_ = summing(first.op);
+  op_ = engine::summing(first.op);
   prescale_ = reduces ? first.prescale : 1.0;
   const double result_scale = reduces ? scale : 1.0;
   // Where there is one GPU, in the precision of the sum.
@@ -73,7 +72,7 @@ void SharedGpu::begin(const DeviceTask& task, double scale) {
   for (std::size_t i = 0; i < task.descriptors.size(); ++i) {
     const std::size_t bytes = task.descriptors[i]->shape.elements() * size_of(task.descriptors[i]->dtype);
     if (!task.operations.empty()) {
-      const OnDevice& tensor = *task.operations[i]->on_device;
+      const engine::OnDevice& tensor = *task.operations[i]->on_device;
       parts_.push_back({device::pointer(tensor.input), device::pointer(tensor.output), bytes_, bytes});
     }
     bytes_ += (bytes + device::kVectorBytes - 1) / device::kVectorBytes * device::kVectorBytes;
@@ -165,4 +164,4 @@ void SharedGpu::copy(bool in, double factor) const {
   if (!segments.empty()) device::copy_segments(stream_->device(), stream_->get(), dtype_, segments, factor);
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

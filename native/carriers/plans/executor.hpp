@@ -17,7 +17,14 @@
 #include "plan/run.hpp"
 #include "transport/link.hpp"
 
-namespace ringcore::plan {
+namespace ringcore::carriers {
+
+using plan::ChunkRef;
+using plan::Operands;
+using plan::Plan;
+using plan::Program;
+using plan::Run;
+using plan::Step;
 
 // Every transfer starts with this on its lane.
 struct TransferHeader {
@@ -123,4 +130,4 @@ class PlanRun final : public Run {
 // "send chunk 3 to rank 1", "wait for rank 2", ...
 std::string describe(const Step& step);
 
-}  // namespace ringcore::plan
+}  // namespace ringcore::carriers

@@ -4,8 +4,8 @@
 // stream when it was submitted; it is done for the host when it has been launched, and whoever uses the result lets its
 // own stream wait for `completion` (`hold_back`). What was launched is watched: NCCL's errors, and its age.
 //
-// Before the first of them the ranks tell each other what they have (`Hello`), through the engine itself. Where several
-// share a GPU, and NCCL does not let them, they tell each other more, and meet in its memory (device_shared.hpp). Where
+// Before the first of them the ranks tell each other what they have (`Hello`). Where several
+// share a GPU, and NCCL does not let them, they tell each other more, and meet in its memory (shared.hpp). Where
 // that cannot be either, where one has no NCCL, and for what cannot be done on GPUs, `takes` is false on all ranks: then
 // the tensors are copied to the host and go through our own plans (`fetch`, `give_back`).
 //
@@ -16,8 +16,8 @@
 // Buckets are packed into memory that NCCL knows where it can. All ranks take part in registering it, so that it grows at
 // the same place of their order, by what they know alike: the sizes of the tensors. A rank that has joined does so too.
 //
-// In four files: device_agreement.cpp says what goes which way, device_queue.cpp carries it out and watches it,
-// device_collectives.cpp launches it, device_streams.cpp is about the framework's streams.
+// In three files: handshake.cpp says what goes which way, launcher.cpp carries it out and watches it, collectives.cpp has
+// what is launched for each collective.
 #pragma once
 
 #include <cstdint>
@@ -31,34 +31,21 @@
 #include "base/clock.hpp"
 #include "device/communicator.hpp"
 #include "device/device.hpp"
-#include "engine/negotiation.hpp"
-#include "engine/request.hpp"
+#include "engine/carrier.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
+
+using engine::Descriptor;
+using engine::OnDevice;
+using engine::Operation;
+using engine::Task;
 
 class SharedGpu;
 
 // NCCL from this version on lets several ranks use one GPU, where NCCL_MULTI_RANK_GPU_ENABLE says so.
 inline constexpr int kNcclSharesGpus = 23000;
 
-// One collective on the GPU: of one operation, or the allreduces of a bucket.
-struct DeviceTask {
-  std::vector<std::shared_ptr<const Descriptor>> descriptors;  // one, or those of the bucket; also when joined
-  std::vector<std::shared_ptr<Operation>> operations;  // the same order; empty when this rank has joined
-  std::vector<Contribution> contributions;  // of a task that is no bucket
-  bool begun = false;
-  device::Memory work;  // for data that cannot lie in an operation's own memory
-
-  const Descriptor& descriptor() const { return *descriptors.front(); }
-  // Whether its tensors are packed into one buffer.
-  bool fuses() const { return descriptors.size() > 1 && !descriptor().captured; }
-  // Whether they are parts of one group.
-  bool belongs_with(const Operation& other) const {
-    return other.whole != nullptr && operations.front()->whole == other.whole;
-  }
-};
-
-class DeviceQueue {
+class Launcher {
  public:
   // What a member tells the others, all in one gather of bytes.
   struct Hello {
@@ -74,9 +61,9 @@ class DeviceQueue {
 
   // `device`: the number of this rank's GPU; `host`: where this rank is.
   // `packed_bytes`: what tensors are packed into has about that size.
-  DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic, std::size_t packed_bytes,
-              const Clock& clock);
-  ~DeviceQueue();
+  Launcher(int device, int self, int size, std::uint64_t host, bool deterministic, std::size_t packed_bytes,
+           const Clock& clock);
+  ~Launcher();
 
   // What this rank tells the others next, until they have agreed on how it is done; empty: it is not known yet.
   std::span<const std::byte> message();
@@ -91,21 +78,29 @@ class DeviceQueue {
   // Why it cannot become part of a graph, and what to do; empty when it can.
   std::string refuses_capture(const Descriptor& descriptor) const;
 
-  // The next task to launch, in the order of all ranks.
-  void push(std::unique_ptr<DeviceTask> task) {
+  // A task is the next one to launch, in the order of all ranks.
+  void expect() {
     used_ = true;
-    queue_.push_back(std::move(task));
+    ++expected_;
   }
-  // Launches what can be launched; appends operations that are done for the host. Throws Error{kPeerLost, kResource}.
-  bool progress(std::vector<std::shared_ptr<Operation>>& done);
-  bool idle() const { return queue_.empty(); }
+  // A task that is being launched.
+  struct Launch {
+    const Task& task;
+    device::Memory work;  // for data that cannot lie in an operation's own memory
+    bool begun = false;
+    bool ended = false;  // all of it is in the stream
+  };
+  // Launches what can be launched; true if anything was. Throws Error{kPeerLost, kResource}.
+  bool progress(Launch& launch);
+  // Forgets what has ended on the GPU.
+  void forget_ended();
   // Whether the GPU has ended all that was launched.
-  bool landed() const { return flights_.empty(); }
+  bool drained() const { return launched_.empty(); }
   // The number of the GPU that this rank has told the others.
   int ordinal() const { return ordinal_; }
   // Watches what was launched: throws Error{kTimeout} when it has been under way for longer than `limit`, and what NCCL
   // reports.
-  void tend(Nanoseconds now, Nanoseconds limit);
+  void watch(Nanoseconds now, Nanoseconds limit);
   // Ends what is under way on the GPU: its results are worthless.
   void abort();
 
@@ -114,10 +109,11 @@ class DeviceQueue {
   // Starts to copy the result of such an operation to where it belongs.
   void give_back(const std::shared_ptr<Operation>& operation);
 
-  std::string describe() const;
+  // What a task that is not launched yet waits for.
+  std::string waiting_for() const;
 
  private:
-  struct Flight {
+  struct Launched {
     std::shared_ptr<device::Event> event;
     std::string name;
     Nanoseconds launched_at;
@@ -129,26 +125,25 @@ class DeviceQueue {
   std::string problem_of_nccl(std::span<const Hello> hellos) const;
   void agree(std::span<const Hello> hellos);
   bool connect();
-  bool has_room(const DeviceTask& task);
-  void begin(DeviceTask& task);
-  void begin_allreduce(DeviceTask& task);
-  void begin_fused(DeviceTask& task);
-  void begin_captured(DeviceTask& task);
-  void begin_allgather(DeviceTask& task);
-  void begin_broadcast(DeviceTask& task);
-  void begin_reducescatter(DeviceTask& task);
-  void begin_alltoall(DeviceTask& task);
-  void pack(const DeviceTask& task, bool in, double factor) const;
-  void end(DeviceTask& task);
-  void scale_captured(const DeviceTask& task, bool inputs, double factor) const;
-  void wait_for_inputs(const DeviceTask& task) const;
+  bool has_room(const Task& task);
+  void begin(Launch& launch);
+  void begin_allreduce(Launch& launch);
+  void begin_fused(Launch& launch);
+  void begin_captured(const Task& task);
+  void begin_allgather(const Task& task);
+  void begin_broadcast(const Task& task);
+  void begin_reducescatter(Launch& launch);
+  void begin_alltoall(const Task& task);
+  void pack(const Task& task, bool in, double factor) const;
+  void end(Launch& launch);
+  void scale_captured(const Task& task, bool inputs, double factor) const;
+  void wait_for_inputs(const Task& task) const;
   void copy(const Descriptor& descriptor, const std::byte* from, std::byte* to, std::uint64_t elements,
             double factor) const;
   device::Memory identity(const Descriptor& descriptor) const;
-  void launched(std::string name, std::vector<std::shared_ptr<Operation>> operations);
-  void land();
-  void let_go_of_outgrown();
-  void let_go_of_all();
+  void note_launched(std::string name, std::vector<std::shared_ptr<Operation>> operations);
+  void release_outgrown();
+  void release_all();
 
   int ordinal_;
   int self_;
@@ -173,21 +168,8 @@ class DeviceQueue {
   std::string why_not_shared_;
   std::optional<device::Communicator> communicator_;
   device::UniqueId id_{};
-  std::deque<std::unique_ptr<DeviceTask>> queue_;
-  std::deque<Flight> flights_;
+  int expected_ = 0;  // tasks that are to be launched
+  std::deque<Launched> launched_;
 };
 
-// Finds out whether an operation is captured, and becomes part of a graph. Throws Error{kInvalidArgument} where it cannot.
-void note_capture(Operation& operation);
-// Records where an operation's tensors are ready, in the framework's streams. Throws Error{kResource}.
-void record_ready(Operation& operation);
-// What is given to `stream` from now on waits for the results of an operation that is done. No other stream does: the
-// memory of its tensors stays until `has_landed`.
-void hold_back(const Operation& operation, std::uintptr_t stream);
-// Copies the result of an operation that is done to `target` on its GPU, in `stream`, if it has so many bytes; returns
-// how many it has.
-std::size_t copy_result(Operation& operation, void* target, std::size_t bytes, std::uintptr_t stream);
-// Whether the GPU has ended an operation that is done: its memory is used no more.
-bool has_landed(const Operation& operation);
-
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

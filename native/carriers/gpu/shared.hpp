@@ -18,15 +18,13 @@
 #include <string>
 #include <vector>
 
+#include "carriers/gpu/arenas.hpp"
 #include "device/communicator.hpp"
 #include "device/kernels.hpp"
 #include "device/reduce.hpp"
-#include "engine/device_arenas.hpp"
-#include "engine/request.hpp"
+#include "engine/carrier.hpp"
 
-namespace ringcore::engine {
-
-struct DeviceTask;
+namespace ringcore::carriers {
 
 class SharedGpu {
  public:
@@ -48,7 +46,7 @@ class SharedGpu {
   int gpu_count() const { return static_cast<int>(gpus_.size()); }
 
   // Allreduce and broadcast. `scale`: of the result.
-  void begin(const DeviceTask& task, double scale);
+  void begin(const engine::Task& task, double scale);
   // Gives the next part to the stream; false when it has all. `between_gpus`: null where this rank does not link them.
   bool step(device::Communicator* between_gpus);
   // Behind a task: what the stream is given from now on waits until all others have taken the result. False where this
@@ -97,4 +95,4 @@ class SharedGpu {
   std::size_t piece_bytes_ = 0;  // 0: none was started
 };
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

@@ -3,10 +3,17 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_queue.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
+
+using engine::OnDevice;
+using engine::Operation;
+
+GpuTensor* gpu_tensor(const Operation& operation) {
+  return operation.on_device == nullptr ? nullptr : static_cast<GpuTensor*>(operation.on_device->state.get());
+}
 
 void note_capture(Operation& operation) {
   const auto captures = [](const Operation& part) {
@@ -41,14 +48,14 @@ void note_capture(Operation& operation) {
 void record_ready(Operation& operation) {
   if (operation.descriptor.captured) return;  // the stream's own order says it
   const auto each = [](Operation& part, const Operation* before) {
-    OnDevice& tensor = *part.on_device;
+    const OnDevice& tensor = *part.on_device;
     if (before != nullptr && before->on_device->stream == tensor.stream) {
-      tensor.ready = before->on_device->ready;
+      gpu_tensor(part)->ready = gpu_tensor(*before)->ready;
       return;
     }
     device::Device& device = device::Device::of(tensor.device);
     const device::Device::Current current(device);
-    tensor.ready = std::make_shared<device::Event>(device, stream_of(tensor.stream));
+    gpu_tensor(part)->ready = std::make_shared<device::Event>(device, stream_of(tensor.stream));
   };
   if (operation.parts.empty()) return each(operation, nullptr);
   const Operation* before = nullptr;
@@ -74,14 +81,14 @@ void hold_back_captured(const Operation& operation, std::uintptr_t stream) {
 void hold_back(const Operation& operation, std::uintptr_t stream) {
   const device::Event* last = nullptr;
   const auto each = [&](const Operation& part) {
-    OnDevice& tensor = *part.on_device;
-    const device::Event* completion = tensor.completion.get();
+    const GpuTensor* const tensor = gpu_tensor(part);
+    const device::Event* completion = tensor == nullptr ? nullptr : tensor->completion.get();
     if (completion != nullptr && completion != last) {
       const device::Device::Current current(completion->device());
       completion->hold_back(stream_of(stream));
     }
     last = completion;
-    tensor.stream = stream;
+    part.on_device->stream = stream;
   };
   if (operation.descriptor.captured) hold_back_captured(operation, stream);
   if (operation.on_device != nullptr) each(operation);
@@ -91,10 +98,10 @@ void hold_back(const Operation& operation, std::uintptr_t stream) {
 }
 
 std::size_t copy_result(Operation& operation, void* target, std::size_t bytes, std::uintptr_t stream) {
-  device::Memory result = std::move(operation.on_device->result);
+  device::Memory result = std::move(gpu_tensor(operation)->result);
   if (result.size() != bytes || bytes == 0) return result.size();
   hold_back(operation, stream);
-  const device::Device::Current current(operation.on_device->completion->device());
+  const device::Device::Current current(gpu_tensor(operation)->completion->device());
   device::check_cuda(device::driver().cuMemcpyDtoDAsync_v2(device::pointer(target), device::pointer(result.data()),
                                                            bytes, stream_of(stream)),
                      "cuMemcpyDtoDAsync");
@@ -102,19 +109,20 @@ std::size_t copy_result(Operation& operation, void* target, std::size_t bytes, s
   return bytes;
 }
 
-bool has_landed(const Operation& operation) {
-  const auto landed = [](const Operation& part) {
-    if (part.on_device == nullptr || part.on_device->completion == nullptr) return true;
-    const device::Event& completion = *part.on_device->completion;
+bool has_ended(const Operation& operation) {
+  const auto ended = [](const Operation& part) {
+    const GpuTensor* const tensor = gpu_tensor(part);
+    if (tensor == nullptr || tensor->completion == nullptr) return true;
+    const device::Event& completion = *tensor->completion;
     const device::Device::Current current(completion.device());
     return completion.reached();
   };
   try {
-    return landed(operation) &&
-           std::all_of(operation.parts.begin(), operation.parts.end(), [&](const auto& part) { return landed(*part); });
+    return ended(operation) &&
+           std::all_of(operation.parts.begin(), operation.parts.end(), [&](const auto& part) { return ended(*part); });
   } catch (const Error&) {
     return true;  // the GPU has failed: nothing uses the memory any more
   }
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

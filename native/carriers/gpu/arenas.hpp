@@ -13,7 +13,7 @@
 
 #include "device/ipc.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
 
 class SharedArenas {
  public:
@@ -68,4 +68,4 @@ class SharedArenas {
   device::Stream aborting_;
 };
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

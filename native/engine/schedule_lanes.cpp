@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/device_queue.hpp"
-#include "engine/execution_task.hpp"
+#include "engine/schedule.hpp"
 #include "engine/set_numbers.hpp"
 
 namespace ringcore::engine {
@@ -24,14 +23,10 @@ int lane_of(std::int32_t priority, bool in_order, std::uint64_t run) {
 
 }  // namespace
 
-void Execution::schedule(std::unique_ptr<Task> task) {
-  // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
-  // the same order on every rank. Messages from memory to memory meet in the order of the runs, too.
-  const bool has_messages = std::any_of(links_.begin(), links_.end(), [](const transport::Link* link) {
-    return link != nullptr && link->has_messages();
-  });
-  const bool in_order = task->descriptors.size() > 1 || slices(*task) || chooser_.has_backends() || has_messages;
-  task->lane = lane_of(task->priority, in_order, next_run_);
+void Schedule::queue(std::unique_ptr<Task> task) {
+  const bool in_order = task->carrier->queue(*task);
+  task->lane =
+      task->carrier->completes_at_launch() ? launch_lane(*task->carrier) : lane_of(task->priority, in_order, next_run_);
   if (in_order) task->priority = 0;
   // Never 0; different for the runs of different process sets that may be under way at the same time.
   constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
@@ -43,28 +38,44 @@ void Execution::schedule(std::unique_ptr<Task> task) {
   tasks.insert(less_urgent, std::move(task));
 }
 
-bool Execution::progress() {
-  bool moved = progress_device();
-  // The urgent lane first.
-  for (int lane = transport::kLaneCount - 1; lane >= transport::kFirstDataLane; --lane) {
-    moved = progress_lane(lanes_[lane]) || make_way(lane) || moved;
+// Behind those of the links, one for each post.
+int Schedule::launch_lane(const Carrier& carrier) const {
+  const auto post =
+      std::find_if(posts_.begin(), posts_.end(), [&](const Post& each) { return each.carrier.get() == &carrier; });
+  return transport::kLaneCount + static_cast<int>(post - posts_.begin());
+}
+
+bool Schedule::progress() {
+  bool moved = !deferred_.empty() && release_deferred();
+  for (const Post& post : posts_) {
+    if (post.ready && post.carrier->completes_at_launch()) post.carrier->progress();
+  }
+  // What is launched first, then the urgent lane.
+  for (std::size_t lane = lanes_.size(); lane-- > transport::kFirstDataLane;) {
+    moved = progress_lane(lanes_[lane]) || make_way(static_cast<int>(lane)) || moved;
   }
   return moved;
 }
 
 // In a lane where nothing moves, and where the ranks may be at different tasks: a transfer for one may stand in the way
 // of another's.
-bool Execution::make_way(int lane) {
-  const std::deque<std::unique_ptr<Task>>& tasks = lanes_[lane].tasks;
+bool Schedule::make_way(int lane) {
+  const std::deque<std::unique_ptr<Task>>& tasks = lanes_[static_cast<std::size_t>(lane)].tasks;
   if (tasks.size() < 2 || (tasks.front()->priority == 0 && tasks.back()->priority == 0)) return false;
+  return tasks.front()->carrier->make_way(lane);
+}
+
+bool Schedule::make_way() {
   bool moved = false;
-  for (int m = 0; m < size(); ++m) {
-    if (m != self_) moved = plan::set_aside(*links_[m], lane, m) || moved;
+  for (const Post& post : posts_) {
+    for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
+      moved = post.carrier->make_way(lane) || moved;
+    }
   }
   return moved;
 }
 
-bool Execution::progress_lane(Lane& lane) {
+bool Schedule::progress_lane(Lane& lane) {
   bool moved = false;
   bool sending = false;  // one of those before
   int begun = 0;         // of those before
@@ -82,8 +93,10 @@ bool Execution::progress_lane(Lane& lane) {
       continue;
     }
     task.run->hold(sending);
-    if (advance(task, moved)) {
+    if (task.run->progress()) moved = task.moved = true;
+    if (task.run->done()) {
       finish(task);
+      moved = true;
       --lane.begun;
       it = lane.tasks.erase(it);
       continue;
@@ -95,49 +108,23 @@ bool Execution::progress_lane(Lane& lane) {
   return moved;
 }
 
-// True when its run is done.
-bool Execution::advance(Task& task, bool& moved) {
-  do {
-    if (task.copy) {
-      moved = task.moved = true;
-      if (!copy_piece(task)) return false;
-    }
-    if (task.run->progress()) moved = task.moved = true;
-    if (!task.run->done()) return false;
-    moved = task.moved = true;
-  } while ((task.choice.trial != nullptr && agree_on_times(task)) || (task.sliced && next_slice(task)));
-  return true;
+void Schedule::start(Task& task) {
+  task.started_at = clock_.now();
+  for (const auto& operation : task.operations) operation->started_at = task.started_at;
+  task.run = task.carrier->start(task);
 }
 
-bool Execution::idle() const {
-  return deferred_.empty() && (device_ == nullptr || device_->idle()) &&
+void Schedule::finish(Task& task) {
+  if (task.library_bytes > 0) ++library_ended_;
+  for (auto& operation : task.operations) complete(std::move(operation));
+}
+
+bool Schedule::idle() const {
+  return deferred_.empty() &&
          std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.tasks.empty(); });
 }
 
-// After a run that was a trial: true while the ranks exchange what they have measured.
-bool Execution::agree_on_times(Task& task) {
-  if (std::exchange(task.agreeing, false)) {
-    plan::Chooser::decide(*std::exchange(task.choice.trial, nullptr));
-    return false;
-  }
-  const std::span<double> times = chooser_.measured(task.choice, clock_.now() - task.ready_at);
-  if (times.empty()) return false;
-  if (timeline_.enabled()) record_steps(task);
-  task.agreeing = true;
-  const plan::Query query{.collective = Collective::kAllreduce,
-                          .bytes = times.size_bytes(),
-                          .dtype = DType::kFloat64,
-                          .op = ReduceOp::kMax};
-  const plan::Plan& plan = chooser_.choose_plan(query);
-  run_plan(task, plan,
-           {.dtype = query.dtype,
-            .op = query.op,
-            .data_layout = plan::Layout::even(times.size(), plan.chunks),
-            .data = reinterpret_cast<std::byte*>(times.data())});
-  return true;
-}
-
-bool Execution::waits_for(int member) const {
+bool Schedule::waits_for(int member) const {
   return std::any_of(lanes_.begin(), lanes_.end(), [member](const Lane& lane) {
     return std::any_of(lane.tasks.begin(), lane.tasks.end(), [member](const std::unique_ptr<Task>& task) {
       return task->run != nullptr && task->run->waits_for(member);
@@ -145,26 +132,26 @@ bool Execution::waits_for(int member) const {
   });
 }
 
-Execution::LibraryWork Execution::library_work() const {
+Schedule::LibraryWork Schedule::library_work() const {
   LibraryWork work{.ended = library_ended_};
   for (const Lane& lane : lanes_) {
     for (const std::unique_ptr<Task>& task : lane.tasks) {
-      if (task->run != nullptr && task->choice.backend != nullptr) work.bytes += task->run_bytes;
+      if (task->run != nullptr) work.bytes += task->library_bytes;
     }
   }
   return work;
 }
 
-std::optional<Execution::Still> Execution::find_still(Nanoseconds elapsed, Nanoseconds limit) {
+std::optional<Schedule::Still> Schedule::find_still(Nanoseconds elapsed, Nanoseconds limit) {
   for (const Lane& lane : lanes_) {
     bool moved = false;  // this one, or one that goes before it
     for (const std::unique_ptr<Task>& each : lane.tasks) {
       Task& task = *each;
-      if (task.run == nullptr) continue;
+      // What is launched is watched by its carrier.
+      if (task.run == nullptr || task.carrier->completes_at_launch()) continue;
       moved = std::exchange(task.moved, false) || moved;
       task.still_for = moved ? 0 : task.still_for + elapsed;
-      const std::size_t of_library = task.choice.backend == nullptr ? 0 : task.run_bytes;
-      if (task.still_for <= limit + static_cast<Nanoseconds>(of_library) * kNanosecondsPerLibraryByte) continue;
+      if (task.still_for <= limit + static_cast<Nanoseconds>(task.library_bytes) * kNanosecondsPerLibraryByte) continue;
       Still still{.operation = task.title(), .bytes = task.bytes, .members = {}, .waits_for = task.run->waiting_for()};
       for (int m = 0; m < size(); ++m) {
         if (m != self_ && task.run->waits_for(m)) still.members.push_back(m);
@@ -175,7 +162,7 @@ std::optional<Execution::Still> Execution::find_still(Nanoseconds elapsed, Nanos
   return std::nullopt;
 }
 
-std::string Execution::describe_running() const {
+std::string Schedule::describe_running() const {
   for (const Lane& lane : lanes_) {
     if (lane.begun == 0) continue;
     // The first may have come just now.
@@ -183,7 +170,7 @@ std::string Execution::describe_running() const {
                                       [](const std::unique_ptr<Task>& each) { return each->run != nullptr; });
     return task.title() + " waits for " + task.run->waiting_for();
   }
-  return device_ == nullptr ? "" : device_->describe();
+  return "";
 }
 
 }  // namespace ringcore::engine

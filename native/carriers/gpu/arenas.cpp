@@ -1,4 +1,4 @@
-#include "engine/device_arenas.hpp"
+#include "carriers/gpu/arenas.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "device/libraries.hpp"
 #include "device/reduce.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
 namespace {
 
 namespace cuda = device::cuda;
@@ -115,4 +115,4 @@ void SharedArenas::abort(std::uint32_t value) {
   own_.reset();  // others may still write there: nobody uses it again
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

@@ -5,12 +5,13 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "carriers/gpu/launcher.hpp"
+#include "carriers/gpu/shared.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "device/kernels.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_queue.hpp"
-#include "engine/device_shared.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
 namespace {
 
 // Tensors of a fused buffer begin at multiples of this: the kernels move 16 bytes at once.
@@ -20,7 +21,7 @@ std::size_t padded(std::size_t bytes) { return (bytes + kPackAlignment - 1) / kP
 
 std::size_t bytes_of(const Descriptor& descriptor) { return descriptor.shape.elements() * size_of(descriptor.dtype); }
 
-std::size_t packed_bytes(const DeviceTask& task) {
+std::size_t packed_bytes(const Task& task) {
   std::size_t bytes = 0;
   for (const auto& descriptor : task.descriptors) bytes += padded(bytes_of(*descriptor));
   return bytes;
@@ -32,7 +33,7 @@ constexpr std::size_t kMinRegisteredBytes = std::size_t{2} << 20;
 }  // namespace
 
 // All in the stream that is captured, in the operations' own memory.
-void DeviceQueue::begin_captured(DeviceTask& task) {
+void Launcher::begin_captured(const Task& task) {
   const Descriptor& descriptor = task.descriptor();
   const device::cuda::Stream stream = stream_of(task.operations.front()->on_device->stream);
   if (!device::Stream::captures(stream)) {
@@ -58,7 +59,7 @@ void DeviceQueue::begin_captured(DeviceTask& task) {
   group.end();
 }
 
-void DeviceQueue::scale_captured(const DeviceTask& task, bool inputs, double factor) const {
+void Launcher::scale_captured(const Task& task, bool inputs, double factor) const {
   std::vector<device::Segment> segments;
   segments.reserve(task.operations.size());
   for (const auto& operation : task.operations) {
@@ -70,38 +71,39 @@ void DeviceQueue::scale_captured(const DeviceTask& task, bool inputs, double fac
                         segments, factor);
 }
 
-void DeviceQueue::wait_for_inputs(const DeviceTask& task) const {
+void Launcher::wait_for_inputs(const Task& task) const {
   const device::Event* last = nullptr;
   for (const auto& operation : task.operations) {
-    const device::Event* ready = operation->on_device->ready.get();
+    const device::Event* ready = gpu_tensor(*operation)->ready.get();
     if (ready != last) ready->hold_back(stream_->get());
     last = ready;
   }
 }
 
-void DeviceQueue::copy(const Descriptor& descriptor, const std::byte* from, std::byte* to, std::uint64_t elements,
-                       double factor) const {
+void Launcher::copy(const Descriptor& descriptor, const std::byte* from, std::byte* to, std::uint64_t elements,
+                    double factor) const {
   if (elements == 0 || (from == to && factor == 1.0)) return;
   const device::Segment segment{device::pointer(from), device::pointer(to), elements};
   device::copy_segments(*device_, stream_->get(), descriptor.dtype, {&segment, 1}, factor);
 }
 
 // What a rank that has joined contributes.
-device::Memory DeviceQueue::identity(const Descriptor& descriptor) const {
+device::Memory Launcher::identity(const Descriptor& descriptor) const {
   const std::size_t bytes = (bytes_of(descriptor) + 7) / 8 * 8;
   device::Memory memory(bytes, stream_);
-  device::fill_identity(stream_->get(), descriptor.dtype, summing(descriptor.op), device::pointer(memory.data()),
-                        bytes);
+  device::fill_identity(stream_->get(), descriptor.dtype, engine::summing(descriptor.op),
+                        device::pointer(memory.data()), bytes);
   return memory;
 }
 
-void DeviceQueue::begin_allreduce(DeviceTask& task) {
+void Launcher::begin_allreduce(Launch& launch) {
+  const Task& task = launch.task;
   const Descriptor& descriptor = task.descriptor();
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   if (task.operations.empty()) {
-    task.work = identity(descriptor);
-    from = to = task.work.data();
+    launch.work = identity(descriptor);
+    from = to = launch.work.data();
   } else {
     from = task.operations.front()->on_device->input;
     to = task.operations.front()->on_device->output;
@@ -115,7 +117,7 @@ void DeviceQueue::begin_allreduce(DeviceTask& task) {
 }
 
 // Whether the fusion buffer is large enough, and known to NCCL. Registering takes long: it grows in large steps.
-bool DeviceQueue::has_room(const DeviceTask& task) {
+bool Launcher::has_room(const Task& task) {
   const std::size_t bytes = packed_bytes(task);
   if (fusion_ != nullptr && fusion_->size() >= bytes) return true;
   if (registering_ == device::Registering::kNone) {
@@ -131,14 +133,15 @@ bool DeviceQueue::has_room(const DeviceTask& task) {
 }
 
 // Packs the tensors of a bucket, and reduces them as one.
-void DeviceQueue::begin_fused(DeviceTask& task) {
+void Launcher::begin_fused(Launch& launch) {
+  const Task& task = launch.task;
   const Descriptor& first = task.descriptor();
   const std::size_t bytes = packed_bytes(task);
   if (task.operations.empty()) {
     Descriptor whole = first;
-    whole.shape = Shape{.dims = 1, .extent = {bytes / size_of(first.dtype)}};
-    task.work = identity(whole);
-    copy(whole, task.work.data(), fusion_->data(), whole.shape.elements(), 1.0);
+    whole.shape = engine::Shape{.dims = 1, .extent = {bytes / size_of(first.dtype)}};
+    launch.work = identity(whole);
+    copy(whole, launch.work.data(), fusion_->data(), whole.shape.elements(), 1.0);
   } else {
     pack(task, true, first.prescale);
   }
@@ -147,7 +150,7 @@ void DeviceQueue::begin_fused(DeviceTask& task) {
 }
 
 // Between the tensors of a bucket and the fused buffer; `in`: into it.
-void DeviceQueue::pack(const DeviceTask& task, bool in, double factor) const {
+void Launcher::pack(const Task& task, bool in, double factor) const {
   std::vector<device::Segment> segments;
   segments.reserve(task.operations.size());
   std::uint64_t at = device::pointer(fusion_->data());
@@ -161,7 +164,7 @@ void DeviceQueue::pack(const DeviceTask& task, bool in, double factor) const {
   device::copy_segments(*device_, stream_->get(), task.descriptor().dtype, segments, factor);
 }
 
-void DeviceQueue::begin_allgather(DeviceTask& task) {
+void Launcher::begin_allgather(const Task& task) {
   const Descriptor& descriptor = task.descriptor();
   Operation& operation = *task.operations.front();
   const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
@@ -173,15 +176,16 @@ void DeviceQueue::begin_allgather(DeviceTask& task) {
     rows += operation.result_rows[m];
     even = even && operation.result_rows[m] == operation.result_rows[0];
   }
-  OnDevice& tensor = *operation.on_device;
-  tensor.result = device::Memory(rows * row_bytes, stream_);
+  const OnDevice& tensor = *operation.on_device;
+  device::Memory& result = gpu_tensor(operation)->result;
+  result = device::Memory(rows * row_bytes, stream_);
   if (even) {
-    communicator_->all_gather(tensor.input, tensor.result.data(), operation.result_rows[0] * row_bytes,
-                              device::nccl::kUint8, stream_->get());
+    communicator_->all_gather(tensor.input, result.data(), operation.result_rows[0] * row_bytes, device::nccl::kUint8,
+                              stream_->get());
     return;
   }
   device::Communicator::Group group(*communicator_);
-  std::byte* at = tensor.result.data();
+  std::byte* at = result.data();
   for (int m = 0; m < size_; ++m) {
     const std::size_t bytes = operation.result_rows[m] * row_bytes;
     const std::byte* from = m == self_ ? tensor.input : at;
@@ -191,53 +195,55 @@ void DeviceQueue::begin_allgather(DeviceTask& task) {
   group.end();
 }
 
-void DeviceQueue::begin_broadcast(DeviceTask& task) {
+void Launcher::begin_broadcast(const Task& task) {
   const OnDevice& tensor = *task.operations.front()->on_device;
   communicator_->broadcast(tensor.input, tensor.output, bytes_of(task.descriptor()), device::nccl::kUint8,
                            task.descriptor().root, stream_->get());
 }
 
-void DeviceQueue::begin_reducescatter(DeviceTask& task) {
+void Launcher::begin_reducescatter(Launch& launch) {
+  const Task& task = launch.task;
   const Descriptor& descriptor = task.descriptor();
-  OnDevice& tensor = *task.operations.front()->on_device;
+  const Operation& operation = *task.operations.front();
+  device::Memory& result = gpu_tensor(operation)->result;
   const std::size_t element = size_of(descriptor.dtype);
-  const std::byte* from = tensor.input;
+  const std::byte* from = operation.on_device->input;
   if (descriptor.prescale != 1.0) {
-    task.work = device::Memory(bytes_of(descriptor), stream_);
-    copy(descriptor, from, task.work.data(), descriptor.shape.elements(), descriptor.prescale);
-    from = task.work.data();
+    launch.work = device::Memory(bytes_of(descriptor), stream_);
+    copy(descriptor, from, launch.work.data(), descriptor.shape.elements(), descriptor.prescale);
+    from = launch.work.data();
   }
   const std::vector<std::uint64_t> blocks =
-      dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size_);
-  tensor.result = device::Memory(blocks[self_] * element, stream_);
+      engine::dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size_);
+  result = device::Memory(blocks[self_] * element, stream_);
   const int dtype = *device::nccl_dtype(descriptor.dtype);
   const int op = device::nccl_op(descriptor.dtype, descriptor.op);
   if (blocks.front() == blocks.back()) {
-    communicator_->reduce_scatter(from, tensor.result.data(), blocks.front(), dtype, op, stream_->get());
+    communicator_->reduce_scatter(from, result.data(), blocks.front(), dtype, op, stream_->get());
     return;
   }
   device::Communicator::Group group(*communicator_);
   for (int m = 0; m < size_; ++m) {
     if (blocks[m] > 0) {
-      communicator_->reduce(from, m == self_ ? tensor.result.data() : nullptr, blocks[m], dtype, op, m, stream_->get());
+      communicator_->reduce(from, m == self_ ? result.data() : nullptr, blocks[m], dtype, op, m, stream_->get());
     }
     from += blocks[m] * element;
   }
   group.end();
 }
 
-void DeviceQueue::begin_alltoall(DeviceTask& task) {
+void Launcher::begin_alltoall(const Task& task) {
   Operation& operation = *task.operations.front();
-  OnDevice& tensor = *operation.on_device;
+  device::Memory& result = gpu_tensor(operation)->result;
   const std::size_t row_bytes = task.descriptor().shape.row_elements() * size_of(task.descriptor().dtype);
   operation.result_rows.resize(size_);
   for (int m = 0; m < size_; ++m) operation.result_rows[m] = task.contributions[m].splits[self_];
   const std::uint64_t rows =
       std::accumulate(operation.result_rows.begin(), operation.result_rows.end(), std::uint64_t{0});
-  tensor.result = device::Memory(rows * row_bytes, stream_);
+  result = device::Memory(rows * row_bytes, stream_);
   device::Communicator::Group group(*communicator_);
-  const std::byte* from = tensor.input;
-  std::byte* to = tensor.result.data();
+  const std::byte* from = operation.on_device->input;
+  std::byte* to = result.data();
   for (int m = 0; m < size_; ++m) {
     const std::size_t outgoing = operation.splits[m] * row_bytes;
     const std::size_t incoming = operation.result_rows[m] * row_bytes;
@@ -250,11 +256,12 @@ void DeviceQueue::begin_alltoall(DeviceTask& task) {
 }
 
 // What follows the collective in our stream.
-void DeviceQueue::end(DeviceTask& task) {
+void Launcher::end(Launch& launch) {
+  const Task& task = launch.task;
   const Descriptor& descriptor = task.descriptor();
   if (shared_ != nullptr) {
-    launched(descriptor.name, task.operations);
-    if (shared_->drain()) launched(descriptor.name, {});
+    note_launched(descriptor.name, task.operations);
+    if (shared_->drain()) note_launched(descriptor.name, {});
     return;
   }
   const double scale = final_scale(descriptor, size_);
@@ -269,12 +276,12 @@ void DeviceQueue::end(DeviceTask& task) {
     } else if (descriptor.collective == Collective::kAllreduce) {
       copy(descriptor, tensor.output, tensor.output, descriptor.shape.elements(), scale);
     } else if (descriptor.collective == Collective::kReduceScatter) {
-      const std::byte* result = tensor.result.data();
-      copy(descriptor, result, tensor.result.data(), tensor.result.size() / size_of(descriptor.dtype), scale);
+      const device::Memory& result = gpu_tensor(*task.operations.front())->result;
+      copy(descriptor, result.data(), result.data(), result.size() / size_of(descriptor.dtype), scale);
     }
   }
-  task.work = {};
-  launched(descriptor.name, task.operations);
+  launch.work = {};
+  note_launched(descriptor.name, task.operations);
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

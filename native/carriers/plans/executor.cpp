@@ -1,4 +1,4 @@
-#include "plan/executor.hpp"
+#include "carriers/plans/executor.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,13 @@
 #include "base/error.hpp"
 #include "base/reduce.hpp"
 
-namespace ringcore::plan {
+namespace ringcore::carriers {
 namespace {
+
+using plan::Buffer;
+using plan::Channel;
+using plan::Layout;
+using plan::StepKind;
 
 // A local reduction gives other channels and other tasks a turn after this many bytes.
 constexpr std::size_t kReduceSlice = 512 * 1024;
@@ -497,4 +502,4 @@ std::string PlanRun::waiting_for() const {
   return "nothing";
 }
 
-}  // namespace ringcore::plan
+}  // namespace ringcore::carriers

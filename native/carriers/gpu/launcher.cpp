@@ -1,4 +1,4 @@
-#include "engine/device_queue.hpp"
+#include "carriers/gpu/launcher.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "carriers/gpu/shared.hpp"
+#include "carriers/gpu/tensor.hpp"
 #include "device/libraries.hpp"
-#include "engine/device_shared.hpp"
 
-namespace ringcore::engine {
+namespace ringcore::carriers {
 namespace {
 
 bool gpus_may_be_shared(int nccl_version) {
@@ -19,8 +20,8 @@ bool gpus_may_be_shared(int nccl_version) {
 
 }  // namespace
 
-DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, bool deterministic,
-                         std::size_t packed_bytes, const Clock& clock)
+Launcher::Launcher(int device, int self, int size, std::uint64_t host, bool deterministic, std::size_t packed_bytes,
+                   const Clock& clock)
     : ordinal_(device),
       self_(self),
       size_(size),
@@ -54,16 +55,16 @@ DeviceQueue::DeviceQueue(int device, int self, int size, std::uint64_t host, boo
   }
 }
 
-DeviceQueue::~DeviceQueue() {
+Launcher::~Launcher() {
   // Frees memory in an order that the stream of it allows; without a GPU there is nothing to free.
-  let_go_of_all();
-  flights_.clear();
+  release_all();
+  launched_.clear();
   communicator_.reset();
   shared_.reset();
 }
 
 // True when NCCL's communicator is ready, or none is needed.
-bool DeviceQueue::connect() {
+bool Launcher::connect() {
   if (!communicator_) {
     if (shared_ == nullptr) {
       communicator_.emplace(*device_, id_, self_, size_);
@@ -74,116 +75,114 @@ bool DeviceQueue::connect() {
   return !communicator_ || communicator_->ready();
 }
 
-bool DeviceQueue::progress(std::vector<std::shared_ptr<Operation>>& done) {
-  land();
-  bool moved = false;
-  while (!queue_.empty()) {
-    if (!connect()) return moved;
-    DeviceTask& task = *queue_.front();
-    const device::Device::Current current(*device_);
-    moved = true;
-    if (by_nccl_ && !task.begun && task.fuses() && !has_room(task)) return true;
-    if (!std::exchange(task.begun, true)) begin(task);
-    if (!connect()) return true;
-    if (shared_ != nullptr && shared_->step(communicator_ ? &*communicator_ : nullptr)) continue;
-    end(task);
-    done.insert(done.end(), task.operations.begin(), task.operations.end());
-    queue_.pop_front();
+bool Launcher::progress(Launch& launch) {
+  if (!connect()) return false;
+  const device::Device::Current current(*device_);
+  const bool fuses = launch.task.descriptors.size() > 1 && !launch.task.descriptor().captured;
+  if (by_nccl_ && !launch.begun && fuses && !has_room(launch.task)) return true;
+  if (!std::exchange(launch.begun, true)) begin(launch);
+  if (!connect()) return true;
+  if (shared_ != nullptr) {
+    while (shared_->step(communicator_ ? &*communicator_ : nullptr)) {
+      if (!connect()) return true;
+    }
   }
-  return moved;
+  end(launch);
+  launch.ended = true;
+  --expected_;
+  return true;
 }
 
-void DeviceQueue::begin(DeviceTask& task) {
-  const Nanoseconds now = clock_.now();
-  for (const auto& operation : task.operations) operation->started_at = now;
+void Launcher::begin(Launch& launch) {
+  const Task& task = launch.task;
   if (task.descriptor().captured) return begin_captured(task);
   wait_for_inputs(task);
   if (shared_ != nullptr) return shared_->begin(task, final_scale(task.descriptor(), size_));
   switch (task.descriptor().collective) {
-    case Collective::kAllreduce: return task.descriptors.size() == 1 ? begin_allreduce(task) : begin_fused(task);
+    case Collective::kAllreduce: return task.descriptors.size() == 1 ? begin_allreduce(launch) : begin_fused(launch);
     case Collective::kAllgather: return begin_allgather(task);
     case Collective::kBroadcast: return begin_broadcast(task);
-    case Collective::kReduceScatter: return begin_reducescatter(task);
+    case Collective::kReduceScatter: return begin_reducescatter(launch);
     case Collective::kAlltoall: return begin_alltoall(task);
     case Collective::kBarrier: break;  // has no tensor
   }
 }
 
-void DeviceQueue::launched(std::string name, std::vector<std::shared_ptr<Operation>> operations) {
+void Launcher::note_launched(std::string name, std::vector<std::shared_ptr<Operation>> operations) {
   const auto event = std::make_shared<device::Event>(*device_, stream_->get());
-  for (const auto& operation : operations) operation->on_device->completion = event;
-  flights_.push_back({event, std::move(name), clock_.now(), std::move(operations)});
+  for (const auto& operation : operations) gpu_tensor(*operation)->completion = event;
+  launched_.push_back({event, std::move(name), clock_.now(), std::move(operations)});
 }
 
-// Forgets what has ended on the GPU.
-void DeviceQueue::land() {
-  if (flights_.empty() && outgrown_.empty()) return;
+void Launcher::forget_ended() {
+  if (launched_.empty() && outgrown_.empty()) return;
   const device::Device::Current current(*device_);
-  while (!flights_.empty() && flights_.front().event->reached()) flights_.pop_front();
+  while (!launched_.empty() && launched_.front().event->reached()) launched_.pop_front();
   // Not sooner: where NCCL frees with CUDA's plain call, that waits for all that runs on the GPU.
-  if (!outgrown_.empty() && flights_.empty() && queue_.empty() && communicator_->ready()) let_go_of_outgrown();
+  if (!outgrown_.empty() && launched_.empty() && expected_ == 0 && communicator_->ready()) release_outgrown();
 }
 
-void DeviceQueue::let_go_of_outgrown() {
+void Launcher::release_outgrown() {
   for (const auto& memory : outgrown_) communicator_->deregister_memory(*memory);
   outgrown_.clear();
 }
 
 // Before the communicator ends. What the GPU still uses is forgotten with it, and freed behind that.
-void DeviceQueue::let_go_of_all() {
+void Launcher::release_all() {
   try {
-    land();
-    if (fusion_ == nullptr || !flights_.empty() || !queue_.empty() || !communicator_->ready()) return;
+    forget_ended();
+    if (fusion_ == nullptr || !launched_.empty() || !expected_ == 0 || !communicator_->ready()) return;
     const device::Device::Current current(*device_);
     outgrown_.push_back(std::move(fusion_));
-    let_go_of_outgrown();
+    release_outgrown();
   } catch (const Error& error) {
     problem_ = error.what();  // it was aborted, or the GPU has failed: nothing is left to deregister
   }
 }
 
-void DeviceQueue::tend(Nanoseconds now, Nanoseconds limit) {
+void Launcher::watch(Nanoseconds now, Nanoseconds limit) {
   if (communicator_) communicator_->ready();
-  land();
-  if (flights_.empty() || now - flights_.front().launched_at < limit) return;
+  forget_ended();
+  if (launched_.empty() || now - launched_.front().launched_at < limit) return;
   throw Error(ErrorKind::kTimeout,
-              "'" + flights_.front().name + "' was launched on GPU " + std::to_string(device_->ordinal()) + " " +
-                  std::to_string((now - flights_.front().launched_at) / kSecond) +
+              "'" + launched_.front().name + "' was launched on GPU " + std::to_string(device_->ordinal()) + " " +
+                  std::to_string((now - launched_.front().launched_at) / kSecond) +
                   " s ago and has not ended. Remedy: look whether a rank's GPU or its link has failed; raise "
                   "RINGCORE_TIMEOUT_S where the work before it takes so long.");
 }
 
-void DeviceQueue::abort() {
-  let_go_of_all();
-  queue_.clear();
+void Launcher::abort() {
+  release_all();
   if (communicator_) communicator_->abort();
   if (shared_ != nullptr) shared_->abort();
 }
 
-bool DeviceQueue::fetch(Operation& operation) {
-  OnDevice& tensor = *operation.on_device;
+bool Launcher::fetch(Operation& operation) {
+  const OnDevice& place = *operation.on_device;
+  GpuTensor& tensor = *gpu_tensor(operation);
   const device::Device::Current current(*device_);
   if (tensor.fetched == nullptr) {
     const std::size_t bytes = operation.bytes();
     tensor.staging = device::HostMemory(*device_, bytes);
     tensor.ready->hold_back(stream_->get());
     if (bytes > 0) {
-      device::check_cuda(device::driver().cuMemcpyDtoHAsync_v2(tensor.staging.data(), device::pointer(tensor.input),
+      device::check_cuda(device::driver().cuMemcpyDtoHAsync_v2(tensor.staging.data(), device::pointer(place.input),
                                                                bytes, stream_->get()),
                          "cuMemcpyDtoHAsync");
     }
     tensor.fetched = std::make_shared<device::Event>(*device_, stream_->get());
     tensor.staging.used_until(tensor.fetched);
     operation.input = tensor.staging.data();
-    operation.output = tensor.output == nullptr ? nullptr : tensor.staging.data();
+    operation.output = place.output == nullptr ? nullptr : tensor.staging.data();
   }
   return tensor.fetched->reached();
 }
 
-void DeviceQueue::give_back(const std::shared_ptr<Operation>& operation) {
-  OnDevice& tensor = *operation->on_device;
+void Launcher::give_back(const std::shared_ptr<Operation>& operation) {
+  const OnDevice& place = *operation->on_device;
+  GpuTensor& tensor = *gpu_tensor(*operation);
   const device::Device::Current current(*device_);
-  const bool has_result = tensor.output == nullptr;
+  const bool has_result = place.output == nullptr;
   const std::size_t bytes = has_result ? operation->result.size() : operation->bytes();
   if (has_result) {
     // From memory that is not pinned CUDA copies only when all is done that the stream was given before.
@@ -193,19 +192,17 @@ void DeviceQueue::give_back(const std::shared_ptr<Operation>& operation) {
   }
   if (bytes > 0) {
     device::check_cuda(
-        device::driver().cuMemcpyHtoDAsync_v2(device::pointer(has_result ? tensor.result.data() : tensor.output),
+        device::driver().cuMemcpyHtoDAsync_v2(device::pointer(has_result ? tensor.result.data() : place.output),
                                               tensor.staging.data(), bytes, stream_->get()),
         "cuMemcpyHtoDAsync");
   }
-  launched(operation->descriptor.name, {operation});
+  note_launched(operation->descriptor.name, {operation});
   tensor.staging.used_until(tensor.completion);
 }
 
-std::string DeviceQueue::describe() const {
-  if (queue_.empty()) return "";
-  const Descriptor& descriptor = queue_.front()->descriptor();
-  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "' waits for NCCL to " +
-         (fusion_ == nullptr ? "connect" : "connect, or to register the memory that it is packed into");
+std::string Launcher::waiting_for() const {
+  return std::string("NCCL to connect") +
+         (fusion_ == nullptr ? "" : ", or to register the memory that it is packed into");
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore::carriers

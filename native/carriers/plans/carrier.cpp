@@ -1,0 +1,66 @@
+#include "carriers/plans/carrier.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "carriers/plans/executor.hpp"
+#include "carriers/plans/host_run.hpp"
+
+namespace ringcore::carriers {
+namespace {
+
+using engine::Descriptor;
+using engine::Task;
+
+// In shared memory a bucket is packed, reduced and unpacked while it is in a core's own cache, and a meeting of the ranks
+// costs little. Measured with 100 MB in tensors of 640 KB: 13 ms, and 30 in buckets of 64 MiB.
+constexpr std::size_t kCachedBytes = 1024 * 1024;
+
+bool same_bucket(const Descriptor& a, const Descriptor& b) {
+  return a.dtype == b.dtype && a.op == b.op && host_scales(a, 1).result == host_scales(b, 1).result;
+}
+
+}  // namespace
+
+PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends)
+    : config_(std::move(config)),
+      fusion_{config_.fusion_arena, config_.settings.fusion_threshold_bytes},
+      chooser_(plan::Planner(config_.topology, plan::CostModel{}), std::move(backends)) {}
+
+std::size_t PlanCarrier::bucket_bytes() const {
+  const bool in_memory = config_.topology.single_host() && config_.topology.memory_shared_in_host;
+  const std::size_t most = config_.settings.fusion_threshold_bytes;
+  return in_memory ? std::min(most, kCachedBytes) : most;
+}
+
+bool PlanCarrier::fuses(const Task& bucket, const Descriptor& descriptor, const engine::Operation*) const {
+  return same_bucket(bucket.descriptor(), descriptor);
+}
+
+bool PlanCarrier::queue(const Task& task) {
+  // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
+  // the same order on every rank. Messages from memory to memory meet in the order of the runs, too.
+  return task.descriptors.size() > 1 || slices(task) || chooser_.has_backends() ||
+         std::any_of(config_.links.begin(), config_.links.end(),
+                     [](const transport::Link* link) { return link != nullptr && link->has_messages(); });
+}
+
+// Private memory of more than two ranks of one host: packing copies twice, but without it they would wait for each other
+// at every step of a ring (measured with 4 ranks on 2 cores).
+bool PlanCarrier::slices(const Task& task) const {
+  return task.descriptor().collective == Collective::kAllreduce && task.descriptors.size() == 1 &&
+         (task.bucket || !task.registered) && size() > 2 && config_.topology.single_host() &&
+         fusion_.arena != nullptr && fusion_.bytes_per_lane >= config_.settings.slice_bytes;
+}
+
+std::unique_ptr<engine::Run> PlanCarrier::start(Task& task) { return std::make_unique<HostRun>(*this, task); }
+
+bool PlanCarrier::make_way(int lane) {
+  bool moved = false;
+  for (int m = 0; m < size(); ++m) {
+    if (m != config_.self) moved = set_aside(*config_.links[m], lane, m) || moved;
+  }
+  return moved;
+}
+
+}  // namespace ringcore::carriers

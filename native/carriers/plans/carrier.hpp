@@ -1,0 +1,52 @@
+// Carries out operations on the host's memory: by a plan over the links, or by a library that does whole collectives on
+// the same memory (carriers/mpi). The chooser says which, for each kind of operation and size.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/carrier.hpp"
+#include "plan/backend.hpp"
+#include "plan/chooser.hpp"
+
+namespace ringcore::carriers {
+
+// The buffers that tensors are packed into, one a data lane. They lie at the front of the arena, at the same offset on
+// every rank, and so are visible to the other ranks of the host.
+struct FusionBuffers {
+  std::byte* arena = nullptr;  // null: no shared memory, private buffers are used
+  std::size_t bytes_per_lane = 0;  // the buffer of lane l starts at (l - kFirstDataLane) * bytes_per_lane
+
+  std::size_t offset(int lane) const { return (lane - transport::kFirstDataLane) * bytes_per_lane; }
+};
+
+class PlanCarrier final : public engine::Carrier {
+ public:
+  PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends);
+
+  std::string_view name() const override { return "plans"; }
+  bool takes(const engine::Descriptor& descriptor) const override { return !descriptor.captured; }
+  std::size_t bucket_bytes() const override;
+  bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
+             const engine::Operation* own) const override;
+  bool queue(const engine::Task& task) override;
+  std::unique_ptr<engine::Run> start(engine::Task& task) override;
+  bool make_way(int lane) override;
+
+ private:
+  friend class HostRun;
+
+  int size() const { return config_.topology.ranks(); }
+  // Whether the task's only tensor goes through the fusion buffer slice by slice.
+  bool slices(const engine::Task& task) const;
+
+  engine::CarrierConfig config_;
+  FusionBuffers fusion_;
+  plan::Chooser chooser_;
+  std::array<engine::Memory, transport::kLaneCount> private_fusion_;
+};
+
+}  // namespace ringcore::carriers

@@ -1,0 +1,359 @@
+#include "carriers/plans/host_run.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/reduce.hpp"
+#include "engine/set_numbers.hpp"
+
+namespace ringcore::carriers {
+namespace {
+
+using engine::dealt_blocks;
+using engine::Descriptor;
+using engine::Memory;
+using engine::Operation;
+using engine::slot_of;
+using engine::summing;
+using engine::Task;
+
+// Copies before a plan are made in pieces of this size: in between other lanes, control records and heartbeats move.
+constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
+
+void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
+  if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
+  const double scale = host_scales(descriptor, 1).input;
+  if (scale != 1.0) scale_in_place(descriptor.dtype, to, count, scale);
+}
+
+}  // namespace
+
+HostRun::HostRun(PlanCarrier& carrier, Task& task) : carrier_(carrier), task_(task) { start(); }
+
+void HostRun::start() {
+  switch (descriptor().collective) {
+    case Collective::kAllreduce: return start_allreduce();
+    case Collective::kAllgather: return start_allgather();
+    case Collective::kBroadcast: return start_broadcast();
+    case Collective::kReduceScatter: return start_reducescatter();
+    case Collective::kAlltoall: return start_alltoall();
+    case Collective::kBarrier: break;  // completes when it is released
+  }
+}
+
+bool HostRun::progress() {
+  bool moved = false;
+  do {
+    if (copy_) {
+      moved = true;
+      if (!copy_piece()) return true;
+    }
+    moved = run_->progress() || moved;
+    if (!run_->done()) return moved;
+    moved = true;
+  } while ((choice_.trial != nullptr && agree_on_times()) || (sliced_ && next_slice()));
+  unpack();
+  done_ = true;
+  return true;
+}
+
+void HostRun::abandon() {
+  run_->abandon();
+  kept_ = std::move(carrier_.private_fusion_[static_cast<std::size_t>(task_.lane)]);
+}
+
+// Data that must lie elsewhere, or be scaled, before the plan runs.
+void HostRun::copy_first(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const double scale = host_scales(task_.descriptor(), size()).input;
+  if (bytes > 0 && (to != from || scale != 1.0)) copy_ = Copy{to, from, bytes, scale};
+}
+
+// True when all is copied.
+bool HostRun::copy_piece() {
+  Copy& copy = *copy_;
+  const std::size_t bytes = std::min(copy.bytes, kCopyBytes);
+  const DType dtype = task_.descriptor().dtype;
+  if (copy.to != copy.from) std::memcpy(copy.to, copy.from, bytes);
+  if (copy.scale != 1.0) scale_in_place(dtype, copy.to, bytes / size_of(dtype), copy.scale);
+  copy = {copy.to + bytes, copy.from + bytes, copy.bytes - bytes, copy.scale};
+  if (copy.bytes > 0) return false;
+  copy_.reset();
+  ready_at_ = now();
+  return true;
+}
+
+void HostRun::start_allreduce() {
+  if (carrier_.slices(task_)) {
+    sliced_ = true;
+    return start_slice();
+  }
+  plan::Operands operands;
+  plan::Query query;
+  if (task_.descriptors.size() == 1) {
+    place_alone(operands);
+    query.registered = query.inputs_ready = !operands.peer_data.empty();
+  } else {
+    place_in_fusion_buffer(operands);
+    query.registered = !operands.peer_data.empty();
+  }
+  query.collective = Collective::kAllreduce;
+  query.bytes = task_.bytes;
+  run(query, std::move(operands));
+}
+
+// Packs the next slice of the task's only tensor and starts the plan on it.
+void HostRun::start_slice() {
+  const Descriptor& descriptor = task_.descriptor();
+  const std::size_t bytes = std::min(task_.bytes - slice_begin_, config().settings.slice_bytes);
+  const std::size_t count = bytes / size_of(descriptor.dtype);
+  plan::Operands operands;
+  use_fusion_arena(bytes, operands);
+  if (task_.operations.empty()) {
+    fill_identity(descriptor.dtype, summing(descriptor.op), packed_, count);
+  } else {
+    copy_scaled(descriptor, packed_, task_.operation().input + slice_begin_, count);
+  }
+  run({.collective = Collective::kAllreduce, .bytes = bytes, .registered = true}, std::move(operands));
+}
+
+// After a slice: unpacks it. False when it was the last one.
+bool HostRun::next_slice() {
+  const std::size_t bytes = std::min(task_.bytes - slice_begin_, config().settings.slice_bytes);
+  if (!task_.operations.empty() && bytes > 0) {
+    std::memcpy(task_.operation().output + slice_begin_, packed_, bytes);
+  }
+  if (timed()) record_steps();
+  slice_begin_ += bytes;
+  if (slice_begin_ == task_.bytes) return false;
+  start_slice();
+  return true;
+}
+
+// Works on the operation's own memory.
+void HostRun::place_alone(plan::Operands& operands) {
+  const Descriptor& descriptor = task_.descriptor();
+  const std::size_t count = descriptor.shape.elements();
+  if (task_.operations.empty()) {
+    work_ = Memory(task_.bytes);
+    fill_identity(descriptor.dtype, summing(descriptor.op), work_.data(), count);
+    operands.data = work_.data();
+  } else {
+    copy_first(task_.operation().output, task_.operation().input, task_.bytes);
+    operands.data = task_.operation().output;
+  }
+  if (!task_.registered || task_.bucket) return;
+  operands.peer_data.resize(size(), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self() || !config().links[m]->sees_memory()) continue;
+    operands.peer_data[m] = config().links[m]->peer_memory(task_.contributions[m].location - 1, task_.bytes);
+  }
+}
+
+// The task's lane of the fusion buffer, which the other ranks see.
+void HostRun::use_fusion_arena(std::size_t bytes, plan::Operands& operands) {
+  operands.data = packed_ = carrier_.fusion_.arena + carrier_.fusion_.offset(task_.lane);
+  operands.peer_data.resize(size(), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self() || !config().links[m]->sees_memory()) continue;
+    operands.peer_data[m] = config().links[m]->peer_memory(carrier_.fusion_.offset(task_.lane), bytes);
+  }
+}
+
+void HostRun::place_in_fusion_buffer(plan::Operands& operands) {
+  if (carrier_.fusion_.arena != nullptr && task_.bytes <= carrier_.fusion_.bytes_per_lane) {
+    use_fusion_arena(task_.bytes, operands);
+  } else {
+    Memory& buffer = carrier_.private_fusion_[static_cast<std::size_t>(task_.lane)];
+    if (buffer.size() < task_.bytes) buffer = Memory(task_.bytes);
+    operands.data = packed_ = buffer.data();
+  }
+  std::byte* at = packed_;
+  for (std::size_t i = 0; i < task_.descriptors.size(); ++i) {
+    const Descriptor& descriptor = *task_.descriptors[i];
+    const std::size_t count = descriptor.shape.elements();
+    if (task_.operations.empty()) {
+      fill_identity(descriptor.dtype, summing(descriptor.op), at, count);
+    } else {
+      copy_scaled(descriptor, at, task_.operations[i]->input, count);
+    }
+    at += count * size_of(descriptor.dtype);
+  }
+}
+
+void HostRun::start_allgather() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  std::vector<std::uint64_t> blocks(size());
+  std::uint64_t before = 0;
+  std::uint64_t total = 0;
+  operation.result_rows.resize(size());
+  for (int m = 0; m < size(); ++m) {
+    operation.result_rows[m] = task_.contributions[m].rows;
+    blocks[m] = task_.contributions[m].rows * descriptor.shape.row_elements();
+    if (m < self()) before += blocks[m];
+    total += blocks[m];
+  }
+  const std::size_t element = size_of(descriptor.dtype);
+  operation.result = Memory(total * element);
+  copy_first(operation.result.data() + before * element, operation.input, operation.bytes());
+  plan::Operands operands;
+  operands.data = operation.result.data();
+  run({.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
+}
+
+void HostRun::start_broadcast() {
+  Operation& operation = task_.operation();
+  if (self() == task_.descriptor().root) copy_first(operation.output, operation.input, operation.bytes());
+  plan::Operands operands;
+  operands.data = operation.output;
+  run({.collective = Collective::kBroadcast, .bytes = task_.bytes, .root = task_.descriptor().root},
+      std::move(operands));
+}
+
+void HostRun::start_reducescatter() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  work_ = Memory(task_.bytes);
+  copy_first(work_.data(), operation.input, operation.bytes());
+  plan::Operands operands;
+  operands.data = work_.data();
+  run({.collective = Collective::kReduceScatter, .bytes = task_.bytes}, std::move(operands),
+      dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
+}
+
+void HostRun::start_alltoall() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  const std::uint64_t row = descriptor.shape.row_elements();
+  std::vector<std::uint64_t> outgoing(size());
+  std::vector<std::uint64_t> incoming(size());
+  operation.result_rows.resize(size());
+  for (int m = 0; m < size(); ++m) {
+    outgoing[m] = operation.splits[m] * row;
+    operation.result_rows[m] = task_.contributions[m].splits[self()];
+    incoming[m] = operation.result_rows[m] * row;
+  }
+  const std::uint64_t total = std::accumulate(incoming.begin(), incoming.end(), std::uint64_t{0});
+  operation.result = Memory(total * size_of(descriptor.dtype));
+  plan::Operands operands;
+  operands.data = operation.result.data();
+  operands.input = operation.input;
+  // Ranks know different sizes here; the choice of the plan must not depend on them.
+  run({.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
+}
+
+// `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
+void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks,
+                  const std::vector<std::uint64_t>& input_blocks) {
+  const Descriptor& descriptor = task_.descriptor();
+  query.dtype = descriptor.dtype;
+  query.op = summing(descriptor.op);
+  query.deterministic = config().settings.deterministic;
+  // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
+  if (!config().topology.single_host()) query.registered = query.inputs_ready = false;
+  choice_ = carrier_.chooser_.choose(query, task_.lane, task_.priority == 0);
+  task_.library_bytes = choice_.backend == nullptr ? 0 : query.bytes;
+  operands.dtype = descriptor.dtype;
+  operands.op = summing(descriptor.op);
+  operands.final_scale = host_scales(descriptor, size()).result;
+  const plan::Plan* plan = choice_.plan;
+  const std::uint32_t chunks = plan == nullptr ? 1 : plan->chunks;
+  const int parts = plan == nullptr ? 1 : static_cast<int>(plan->chunks) / size();
+  operands.data_layout = blocks.empty() ? plan::Layout::even(query.bytes / size_of(descriptor.dtype), chunks)
+                                        : plan::Layout::blocks(blocks, parts);
+  if (!input_blocks.empty()) operands.input_layout = plan::Layout::blocks(input_blocks, parts);
+  if (plan != nullptr) {
+    run_plan(*plan, std::move(operands));
+  } else {
+    library_run_ = choice_.backend->start(query, std::move(operands), task_.lane);
+    run_ = library_run_.get();
+  }
+  ready_at_ = now();
+  if (timed()) run_->time_steps(config().clock);
+}
+
+static_assert((1 << engine::kProcessSetBits) <= transport::Link::kMessageChannels, "each process set has a channel");
+
+void HostRun::run_plan(const plan::Plan& plan, plan::Operands operands) {
+  scratch_ = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
+  operands.scratch = scratch_.data();
+  plan_run_.emplace(plan, self(), std::move(operands), config().links, task_.lane, task_.id,
+                    static_cast<int>(slot_of(config().process_set)));
+  run_ = &*plan_run_;
+}
+
+// After a run that was a trial: true while the ranks exchange what they have measured.
+bool HostRun::agree_on_times() {
+  if (std::exchange(agreeing_, false)) {
+    plan::Chooser::decide(*std::exchange(choice_.trial, nullptr));
+    return false;
+  }
+  const std::span<double> times = carrier_.chooser_.measured(choice_, now() - ready_at_);
+  if (times.empty()) return false;
+  if (timed()) record_steps();
+  agreeing_ = true;
+  const plan::Query query{.collective = Collective::kAllreduce,
+                          .bytes = times.size_bytes(),
+                          .dtype = DType::kFloat64,
+                          .op = ReduceOp::kMax};
+  const plan::Plan& plan = carrier_.chooser_.choose_plan(query);
+  run_plan(plan, {.dtype = query.dtype,
+                  .op = query.op,
+                  .data_layout = plan::Layout::even(times.size(), plan.chunks),
+                  .data = reinterpret_cast<std::byte*>(times.data())});
+  return true;
+}
+
+// What the operations get when all has run.
+void HostRun::unpack() {
+  const Descriptor& descriptor = task_.descriptor();
+  const Nanoseconds ran_at = now();
+  if (packed_ != nullptr && !sliced_) {
+    const std::byte* at = packed_;
+    for (const auto& operation : task_.operations) {
+      if (operation->bytes() > 0) std::memcpy(operation->output, at, operation->bytes());
+      at += operation->bytes();
+    }
+  }
+  if (descriptor.collective == Collective::kReduceScatter) {
+    const std::vector<std::uint64_t> blocks =
+        dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
+    const std::size_t element = size_of(descriptor.dtype);
+    const std::uint64_t before = std::accumulate(blocks.begin(), blocks.begin() + self(), std::uint64_t{0});
+    Operation& operation = task_.operation();
+    operation.result = Memory(blocks[self()] * element);
+    if (operation.result.size() > 0) {
+      std::memcpy(operation.result.data(), work_.data() + before * element, operation.result.size());
+    }
+  }
+  if (timed()) {
+    record_steps();
+    record_spans(ran_at);
+  }
+}
+
+void HostRun::record_steps() const {
+  for (const plan::Run::StepTime& time : run_->step_times()) {
+    config().timeline.record(
+        {task_.descriptor().name, describe(*time.step), task_.lane, time.channel, time.begin, time.end, time.bytes});
+  }
+}
+
+void HostRun::record_spans(Nanoseconds ran_at) const {
+  const Nanoseconds ended_at = now();
+  for (const auto& operation : task_.operations) {
+    const std::string& name = operation->descriptor.name;
+    const auto span = [&](const std::string& activity, Nanoseconds begin, Nanoseconds end) {
+      config().timeline.record({name, activity, task_.lane, -1, begin, end, operation->bytes()});
+    };
+    span("negotiate", operation->submitted_at, operation->released_at);
+    span("queue", operation->released_at, task_.started_at);
+    if (ready_at_ > task_.started_at) span(packed_ != nullptr ? "pack" : "copy", task_.started_at, ready_at_);
+    span(std::string(choice_.name()), ready_at_, ran_at);
+    if (packed_ != nullptr) span("unpack", ran_at, ended_at);
+  }
+}
+
+}  // namespace ringcore::carriers

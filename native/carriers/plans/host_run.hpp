@@ -1,0 +1,87 @@
+// A task on the host's memory, from its start to its end: where its data lies, what runs on it, what the operations get.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "carriers/plans/carrier.hpp"
+#include "carriers/plans/executor.hpp"
+#include "engine/carrier.hpp"
+
+namespace ringcore::carriers {
+
+class HostRun final : public engine::Run {
+ public:
+  // The task outlives it, and is written to: its operations get their results.
+  HostRun(PlanCarrier& carrier, engine::Task& task);
+
+  bool progress() override;
+  bool done() const override { return done_; }
+  bool waits_for(Rank rank) const override { return run_->waits_for(rank); }
+  std::string waiting_for() const override { return run_->waiting_for(); }
+  bool sending() const override { return run_->sending(); }
+  void hold(bool held) override { run_->hold(held); }
+  bool in_use() const override { return run_->in_use(); }
+  void abandon() override;
+
+ private:
+  // What must lie elsewhere, or be scaled, before the first run.
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+    double scale;
+  };
+
+  const engine::CarrierConfig& config() const { return carrier_.config_; }
+  int self() const { return config().self; }
+  int size() const { return carrier_.size(); }
+  bool timed() const { return config().timeline.enabled(); }
+  Nanoseconds now() const { return config().clock.now(); }
+  const engine::Descriptor& descriptor() const { return task_.descriptor(); }
+
+  void start();
+  void start_allreduce();
+  void start_allgather();
+  void start_broadcast();
+  void start_reducescatter();
+  void start_alltoall();
+  void run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
+           const std::vector<std::uint64_t>& input_blocks = {});
+  void run_plan(const plan::Plan& plan, plan::Operands operands);
+  bool agree_on_times();
+  void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
+  bool copy_piece();
+  void start_slice();
+  bool next_slice();
+  void use_fusion_arena(std::size_t bytes, plan::Operands& operands);
+  void place_in_fusion_buffer(plan::Operands& operands);
+  void place_alone(plan::Operands& operands);
+  void unpack();
+  void record_steps() const;
+  void record_spans(Nanoseconds ran_at) const;
+
+  PlanCarrier& carrier_;
+  engine::Task& task_;
+  engine::Memory work_;  // for data that cannot lie in an operation's own memory
+  engine::Memory scratch_;
+  std::byte* packed_ = nullptr;  // where the tensors were packed
+  bool sliced_ = false;  // the tensor goes through there slice by slice
+  std::size_t slice_begin_ = 0;  // bytes
+  std::optional<Copy> copy_;  // still to be made
+  plan::Chooser::Choice choice_;
+  bool agreeing_ = false;  // the operation has ended, `run_` is about what its trial has measured
+  // One or the other, the present one.
+  std::optional<PlanRun> plan_run_;
+  std::unique_ptr<plan::Run> library_run_;
+  plan::Run* run_ = nullptr;
+  Nanoseconds ready_at_ = 0;
+  bool done_ = false;
+  engine::Memory kept_;  // the lane's private fusion buffer, which an abandoned run goes on using
+};
+
+}  // namespace ringcore::carriers

@@ -1,0 +1,19 @@
+// What a job has of carriers: GPUs, and plans, which take the rest.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/carrier.hpp"
+#include "plan/backend.hpp"
+
+namespace ringcore::carriers {
+
+// Makes the libraries that do whole collectives for a process set; asked on every member.
+using BackendFactory = std::function<std::vector<std::unique_ptr<plan::Backend>>(engine::ProcessSetId id)>;
+
+// `make_backends`: null where there are none.
+engine::CarrierFactory standard(BackendFactory make_backends = nullptr);
+
+}  // namespace ringcore::carriers

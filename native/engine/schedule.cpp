@@ -1,0 +1,179 @@
+#include "engine/schedule.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/keep.hpp"
+
+namespace ringcore::engine {
+
+Schedule::Schedule(CarrierConfig config, const CarrierFactory& make_carriers)
+    : id_(config.process_set),
+      self_(config.self),
+      size_(config.topology.ranks()),
+      settings_(config.settings),
+      clock_(config.clock),
+      timeline_(config.timeline) {
+  if (make_carriers) {
+    for (auto& carrier : make_carriers(config)) posts_.push_back({.carrier = std::move(carrier)});
+  }
+  if (posts_.empty()) throw Error(ErrorKind::kInvalidArgument, "an engine without carriers can carry out nothing");
+  for (Post& post : posts_) post.ready = post.carrier->ready();
+  lanes_ = std::vector<Lane>(transport::kLaneCount + posts_.size());
+}
+
+void Schedule::release(Release release, std::shared_ptr<Operation> own) {
+  const Descriptor& descriptor = *release.descriptor;
+  if (own != nullptr) {
+    own->released_at = clock_.now();
+    own->state.store(OperationState::kReleased, std::memory_order_relaxed);
+  }
+  Post* const post = find_concerned(descriptor);
+  if (post == nullptr && deferred_.empty()) return release_now(std::move(release), std::move(own));
+  deferred_.push_back({std::move(release), std::move(own), post});
+}
+
+void Schedule::release_now(Release release, std::shared_ptr<Operation> own) {
+  if (release.descriptor->is_group()) {
+    return in_place_for_all(release) ? release_row(release, own) : release_parts(release, own);
+  }
+  release_one(release.descriptor, std::move(own), release);
+}
+
+// Whether it is reduced where it lies.
+bool Schedule::in_place_for_all(const Release& release) const {
+  return release.all_registered() && release.all_have(kInPlace) &&
+         host_scales(*release.descriptor, size()).input == 1.0;
+}
+
+// A group whose parts lie in a row runs as one tensor.
+void Schedule::release_row(Release& group, const std::shared_ptr<Operation>& own) {
+  struct Row {
+    std::shared_ptr<Operation> group;
+    Operation operation;
+  };
+  const auto row = std::make_shared<Row>();
+  row->group = own;
+  own->unfinished = 1;
+  Operation& operation = row->operation;
+  operation.whole = own.get();
+  operation.input = own->input;
+  operation.output = own->output;
+  operation.submitted_at = own->submitted_at;
+  operation.released_at = own->released_at;
+  operation.descriptor = *group.descriptor;
+  operation.descriptor.parts.clear();
+  operation.descriptor.dtype = own->parts.front()->descriptor.dtype;
+  operation.descriptor.shape = Shape::of(std::array{own->bytes() / size_of(operation.descriptor.dtype)});
+  const std::shared_ptr<const Descriptor> described(row, &operation.descriptor);
+  release_one(described, {row, &operation}, group);
+}
+
+void Schedule::release_parts(Release& group, const std::shared_ptr<Operation>& own) {
+  const std::vector<std::shared_ptr<const Descriptor>>& parts = group.descriptor->parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Release release;
+    release.priority = group.priority;
+    release.contributions.resize(group.contributions.size());
+    for (std::size_t m = 0; m < group.contributions.size(); ++m) {
+      const Contribution& contribution = group.contributions[m];
+      release.contributions[m].present = contribution.present;
+      if (parts[i]->has_free_rows()) release.contributions[m].rows = contribution.rows_of(i);
+    }
+    // The part keeps its group alive.
+    const std::shared_ptr<Operation> part =
+        own == nullptr ? nullptr : std::shared_ptr<Operation>(own, own->parts[i].get());
+    if (part != nullptr) {
+      part->submitted_at = own->submitted_at;
+      part->released_at = own->released_at;
+    }
+    release_one(parts[i], part, release);
+  }
+}
+
+// The operation is done; of a group only when all of its parts are.
+void Schedule::complete(std::shared_ptr<Operation> operation) {
+  if (operation->on_device != nullptr && operation->on_device->fetched_by != nullptr) {
+    operation->on_device->fetched_by->give_back(operation);
+  }
+  Operation* whole = operation->whole;
+  if (whole == nullptr) return done_.push_back(std::move(operation));
+  if (--whole->unfinished == 0) done_.emplace_back(operation, whole);
+}
+
+void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
+                           Release& release) {
+  const Descriptor& descriptor = *described;
+  Carrier& carrier = find_carrier(descriptor);
+  if (!carrier.completes_at_launch() && finish_small(descriptor, own, release)) return;
+  const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
+  const bool registered = in_place_for_all(release);
+  const bool large_and_in_place = registered && bytes >= settings_.direct_bytes;
+  const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
+                      bytes <= carrier.bucket_bytes() && !large_and_in_place;
+  if (bucket) {
+    auto* const open = open_bucket(carrier, release, descriptor, own.get(), bytes);
+    if (open != nullptr) return (*open)->add(described, std::move(own), bytes);
+  }
+  auto task = std::make_unique<Task>();
+  task->add(described, std::move(own), bytes);
+  task->carrier = &carrier;
+  task->registered = registered;
+  task->priority = release.priority;
+  task->bucket = bucket;
+  if (bucket) {
+    task->absent = release.absent();
+    buckets_.push_back(std::move(task));
+    return;
+  }
+  task->contributions = std::move(release.contributions);
+  queue(std::move(task));
+}
+
+// The bucket that the tensor still fits into; one that is too full for it is closed.
+std::unique_ptr<Task>* Schedule::open_bucket(const Carrier& carrier, const Release& release,
+                                             const Descriptor& descriptor, const Operation* own, std::size_t bytes) {
+  const auto open = std::find_if(buckets_.begin(), buckets_.end(), [&](const auto& bucket) {
+    return bucket->carrier == &carrier && carrier.fuses(*bucket, descriptor, own) && bucket->absent == release.absent();
+  });
+  if (open == buckets_.end()) return nullptr;
+  if ((*open)->bytes + bytes <= carrier.bucket_bytes()) return &*open;
+  std::unique_ptr<Task> full = std::move(*open);
+  buckets_.erase(open);
+  queue(std::move(full));
+  return nullptr;
+}
+
+void Schedule::flush() {
+  if (!deferred_.empty()) {
+    deferred_.emplace_back();
+    return;
+  }
+  std::vector<std::unique_ptr<Task>> closed = std::move(buckets_);
+  buckets_.clear();
+  for (auto& bucket : closed) queue(std::move(bucket));
+}
+
+void Schedule::fail(bool leaving) {
+  for (Lane& lane : lanes_) {
+    for (std::unique_ptr<Task>& task : lane.tasks) {
+      if (task->run == nullptr || !task->run->in_use()) continue;
+      task->run->abandon();
+      for (const auto& operation : task->operations) {
+        (operation->whole == nullptr ? *operation : *operation->whole).in_use = true;
+      }
+      keep_for_ever(std::move(task));  // who carries out the run goes on writing
+    }
+    lane = {};
+  }
+  buckets_.clear();
+  done_.clear();
+  deferred_.clear();
+  // A library's communicator ends in order, with its carrier: what is aborted loses what it still sends to other hosts.
+  for (const Post& post : posts_) {
+    if (!(leaving && post.carrier->drained())) post.carrier->abort();
+  }
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,119 @@
+// What ends without a task: what came along with the announcements, and what concerns this rank alone.
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/reduce.hpp"
+#include "engine/schedule.hpp"
+
+namespace ringcore::engine {
+
+// Without a task: what has no data, what came with the announcements, and what concerns this rank alone.
+bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operation>& own, const Release& release) {
+  if (own != nullptr && descriptor.collective == Collective::kBarrier) {
+    complete_small(std::move(own));
+    return true;
+  }
+  if (own != nullptr && release.all_have(kEager)) {
+    std::vector<EagerPart> parts;
+    for (int m = 0; m < size(); ++m) {
+      const Contribution& from = release.contributions[m];
+      const std::byte* const data = m == self_ ? own->input : from.payload.data();
+      parts.push_back(eager_part(descriptor, from.rows, from.splits, data, self_).value());  // splits were checked
+    }
+    finish_eager(parts, *own);
+    complete_small(std::move(own));
+    return true;
+  }
+  if (size() != 1) return false;
+  finish_alone(*own);
+  complete_small(std::move(own));
+  return true;
+}
+
+// The only member: the result is the (scaled) input.
+void Schedule::finish_alone(Operation& own) const {
+  const Descriptor& descriptor = own.descriptor;
+  if (own.output == nullptr) {
+    own.result = Memory(own.bytes());
+    own.result_rows = {descriptor.shape.rows()};
+  }
+  std::byte* to = own.output != nullptr ? own.output : own.result.data();
+  if (to != own.input && own.count() > 0) std::memcpy(to, own.input, own.bytes());
+  const Scales scales = host_scales(descriptor, 1);
+  if (scales.input != 1.0) scale_in_place(descriptor.dtype, to, own.count(), scales.input);
+  if (scales.result != 1.0) scale_in_place(descriptor.dtype, to, own.count(), scales.result);
+}
+
+void Schedule::finish_eager(std::span<const EagerPart> parts, Operation& own) {
+  switch (own.descriptor.collective) {
+    case Collective::kBarrier: return;
+    case Collective::kAllreduce:
+    case Collective::kReduceScatter: return reduce_eager(parts, own);
+    case Collective::kAllgather:
+    case Collective::kAlltoall: return gather_eager(parts, own);
+    case Collective::kBroadcast: {
+      const std::byte* const from = parts[own.descriptor.root].data;
+      if (own.output != from && own.bytes() > 0) std::memcpy(own.output, from, own.bytes());
+      return;
+    }
+  }
+  __builtin_unreachable();
+}
+
+// One behind the other, in the order of the members.
+void Schedule::gather_eager(std::span<const EagerPart> parts, Operation& own) const {
+  const std::size_t row_bytes = own.descriptor.shape.row_elements() * size_of(own.descriptor.dtype);
+  std::uint64_t rows = 0;
+  own.result_rows.clear();
+  for (const EagerPart& part : parts) {
+    own.result_rows.push_back(part.rows);
+    rows += part.rows;
+  }
+  own.result = Memory(rows * row_bytes);
+  std::byte* at = own.result.data();
+  for (const EagerPart& part : parts) {
+    if (part.rows * row_bytes > 0) std::memcpy(at, part.data, part.rows * row_bytes);
+    at += part.rows * row_bytes;
+  }
+}
+
+// All elements, or those of this member's rows.
+void Schedule::reduce_eager(std::span<const EagerPart> parts, Operation& own) {
+  const Descriptor& descriptor = own.descriptor;
+  std::uint64_t begin = 0;
+  std::uint64_t count = own.count();
+  std::byte* target = own.output;
+  if (descriptor.collective == Collective::kReduceScatter) {
+    const auto blocks = dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
+    begin = std::accumulate(blocks.begin(), blocks.begin() + self_, std::uint64_t{0});
+    count = blocks[self_];
+    own.result = Memory(count * size_of(descriptor.dtype));
+    target = own.result.data();
+  }
+  if (count == 0) return;
+  eager_sources_.clear();
+  for (const EagerPart& part : parts) eager_sources_.push_back(part.data + begin * size_of(descriptor.dtype));
+  std::byte* const targets[] = {target};
+  reduce_many(descriptor.dtype, summing(descriptor.op), eager_sources_, targets, count,
+              host_scales(descriptor, size()).result);
+}
+
+void Schedule::complete_small(std::shared_ptr<Operation> operation) {
+  if (timeline_.enabled()) record_small(*operation);
+  complete(std::move(operation));
+}
+
+void Schedule::record_small(const Operation& operation) const {
+  // The short cut asks for no clock unless a timeline is recorded, which may have begun since.
+  const Nanoseconds now = clock_.now();
+  const Nanoseconds begin = operation.submitted_at == 0 ? now : operation.submitted_at;
+  const Nanoseconds released = operation.released_at == 0 ? begin : operation.released_at;
+  const auto span = [&](const std::string& activity, Nanoseconds from, Nanoseconds to) {
+    timeline_.record({operation.descriptor.name, activity, transport::kControlLane, -1, from, to, operation.bytes()});
+  };
+  if (released > begin) span("negotiate", begin, released);
+  span("short cut", released, now);
+}
+
+}  // namespace ringcore::engine
