@@ -393,6 +393,7 @@ nb::list take_spans(engine::Runtime& runtime, std::vector<engine::Span> (engine:
 }  // namespace
 
 void register_runtime(nb::module_& module) {
+  module.attr("DIRECT_BYTES") = engine::ExecutionSettings{}.direct_bytes;
   nb::exception<UnsupportedArray>(module, "UnsupportedArray", PyExc_TypeError);
   ::pthread_atfork(nullptr, nullptr, [] {
     ++forks;

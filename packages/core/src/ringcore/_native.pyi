@@ -139,6 +139,8 @@ def tls_library() -> str:
     Opens the OpenSSL that encrypts between hosts; its version and its file. Raises ResourceError.
     """
 
+DIRECT_BYTES: int = 32768
+
 class UnsupportedArray(TypeError):
     pass
 

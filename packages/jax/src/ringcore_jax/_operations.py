@@ -8,6 +8,7 @@ ringcore's exceptions. In a compiled program XLA runs it, and its exception carr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from ringcore.adapter import (
     context,
     global_process_set,
     process_set_id_of,
+    reduce_compressed,
     root_index,
     title_of,
 )
@@ -102,12 +104,12 @@ def allreduce(
         PeerLostError: A rank died or left. On every rank.
     """
     if compression is not Compression.none:
-        dtypes = jax.tree.map(jnp.result_type, tensor)
-        reduced = allreduce(
-            jax.tree.map(compression.compress, tensor), op=op, name=name, prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor, process_set=process_set,
+        reduce = partial(
+            allreduce, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set,
         )  # fmt: skip
-        return jax.tree.map(compression.decompress, reduced, dtypes)
+        leaves, structure = jax.tree.flatten(tensor)
+        return jax.tree.unflatten(structure, reduce_compressed(compression, leaves, reduce))
     leaves, structure = jax.tree.flatten(tensor)
     if not _is_traced(leaves):
         return _start_allreduce(

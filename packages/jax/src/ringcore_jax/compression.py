@@ -1,28 +1,17 @@
-"""Fewer bytes on the wire: arrays are sent as 16-bit floats. Sums are made in float32 and rounded once."""
+"""What arrays are sent as. See `ringcore.adapter.Compressor`."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
+from ringcore import adapter
 
 
-class Compressor:
+class Compressor(adapter.Compressor):
     """Sends arrays as they are. Subclasses change `wire_dtype`."""
 
-    wire_dtype: Any = None
-
-    @classmethod
-    def compress(cls, tensor: Any) -> Any:
-        """The array as it is sent."""
-        if cls.wire_dtype is None or jnp.result_type(tensor) not in (jnp.float32, jnp.float64):
-            return tensor
-        return jnp.asarray(tensor, cls.wire_dtype)
-
-    @classmethod
-    def decompress(cls, tensor: Any, dtype: Any) -> Any:
-        """The received array in its own dtype again."""
-        return jnp.asarray(tensor, dtype)
+    wide_dtypes = (jnp.float32, jnp.float64)
+    dtype_of = staticmethod(jnp.result_type)
+    cast = staticmethod(jnp.asarray)
 
 
 class _Float16(Compressor):

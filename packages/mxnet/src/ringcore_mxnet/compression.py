@@ -1,28 +1,27 @@
-"""Fewer bytes on the wire: gradients are sent as 16-bit floats. Sums are made in float32 and rounded once."""
+"""What gradients and tensors are sent as. See `ringcore.adapter.Compressor`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from ringcore import adapter
 
 
-class Compressor:
+class Compressor(adapter.Compressor):
     """Sends tensors as they are. Subclasses change `wire_dtype`."""
 
-    wire_dtype: str | None = None
+    wide_dtypes = (np.float32, np.float64)
 
-    @classmethod
-    def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """The tensor as it is sent, and what `decompress` needs to know."""
-        if cls.wire_dtype is None or tensor.stype != "default" or tensor.dtype not in (np.float32, np.float64):
-            return tensor, None
-        return tensor.astype(cls.wire_dtype), tensor.dtype
+    @staticmethod
+    def dtype_of(tensor: Any) -> Any:
+        """A tensor's dtype; of row-sparse ones None, as they are sent as they are."""
+        return tensor.dtype if tensor.stype == "default" else None
 
-    @classmethod
-    def decompress(cls, tensor: Any, dtype: Any) -> Any:
-        """The received tensor in its own dtype again."""
-        return tensor if dtype is None else tensor.astype(dtype)
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        """The tensor in another dtype."""
+        return tensor.astype(dtype)
 
 
 class _Float16(Compressor):

@@ -21,6 +21,7 @@ from ringcore.adapter import (
     global_process_set,
     name_or_next,
     process_set_id_of,
+    reduce_compressed,
     root_index,
 )
 
@@ -146,16 +147,13 @@ def _reduce(
     process_set: ProcessSet,
     compression: type[Compressor],
 ) -> list[tf.Tensor]:
-    pairs = [compression.compress(_as_tensor(tensor, kind)) for tensor in tensors]
-    sent = [tensor for tensor, _ in pairs]
-    if op is ReduceOp.ADASUM:
-        results = _adasum(sent, name, prescale_factor * postscale_factor, process_set, kind)
-    else:
-        results = _start(
-            ops.ringcore_allreduce, kind, name, process_set, sent,
-            **_reduction(op, prescale_factor, postscale_factor),
-        )  # fmt: skip
-    return [compression.decompress(tensor, dtype) for tensor, (_, dtype) in zip(results, pairs, strict=True)]
+    def reduce(sent: list[tf.Tensor]) -> list[tf.Tensor]:
+        if op is ReduceOp.ADASUM:
+            return _adasum(sent, name, prescale_factor * postscale_factor, process_set, kind)
+        factors = _reduction(op, prescale_factor, postscale_factor)
+        return _start(ops.ringcore_allreduce, kind, name, process_set, sent, **factors)
+
+    return reduce_compressed(compression, [_as_tensor(tensor, kind) for tensor in tensors], reduce)
 
 
 def _adasum(

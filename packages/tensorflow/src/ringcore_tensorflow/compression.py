@@ -1,26 +1,16 @@
-"""Fewer bytes on the wire: tensors are sent as 16-bit floats. Sums are made in float32 and rounded once."""
+"""What gradients and tensors are sent as. See `ringcore.adapter.Compressor`."""
 
 from __future__ import annotations
 
 import tensorflow as tf
+from ringcore import adapter
 
 
-class Compressor:
+class Compressor(adapter.Compressor):
     """Sends tensors as they are. Subclasses change `wire_dtype`."""
 
-    wire_dtype: tf.DType | None = None
-
-    @classmethod
-    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.DType | None]:
-        """The tensor as it is sent, and what `decompress` needs to know."""
-        if cls.wire_dtype is None or tensor.dtype not in (tf.float32, tf.float64):
-            return tensor, None
-        return tf.cast(tensor, cls.wire_dtype), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: tf.Tensor, dtype: tf.DType | None) -> tf.Tensor:
-        """The received tensor in its own dtype again."""
-        return tensor if dtype is None else tf.cast(tensor, dtype)
+    wide_dtypes = (tf.float32, tf.float64)
+    cast = staticmethod(tf.cast)
 
 
 class _Float16(Compressor):

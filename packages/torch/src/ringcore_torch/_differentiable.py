@@ -8,11 +8,12 @@ collectives, in the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from ringcore import Average, InvalidArgument
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next, reduce_compressed
 
 from ringcore_torch import _operations as plain
 from ringcore_torch._linear import Allgather, Allreduce, Alltoall, Broadcast, LinearMap, Reducescatter
@@ -80,12 +81,12 @@ def allreduce(
     factors: dict[str, Any] = {
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
-    compressed, context = compression.compress(tensor)
+    compressed, dtype = compression.compress(tensor)
     if not _tracked(compressed):
-        return compression.decompress(plain.allreduce(compressed, op=op, name=name, **factors), context)
+        return compression.decompress(plain.allreduce(compressed, op=op, name=name, **factors), dtype)
     name = name_or_next(name, "allreduce", process_set)
     (result,) = _run(Allreduce(name, op, **factors), [compressed])
-    return compression.decompress(result, context)
+    return compression.decompress(result, dtype)
 
 
 def grouped_allreduce(
@@ -105,9 +106,7 @@ def grouped_allreduce(
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
     name = name_or_next(name, "grouped_allreduce", process_set)
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    results = _run(Allreduce(name, op, **factors), [tensor for tensor, _ in pairs])
-    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(results, pairs, strict=True)]
+    return reduce_compressed(compression, tensors, partial(_run, Allreduce(name, op, **factors)))
 
 
 def allgather(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from ringcore import Adasum, InvalidArgument
-from ringcore.adapter import ProcessSet, name_or_next
+from ringcore.adapter import ProcessSet, name_or_next, reduce_compressed
 
-from ringcore_torch._operations import grouped_allreduce_async
+from ringcore_torch._operations import grouped_allreduce
 from ringcore_torch.buckets import check_dtypes
 from ringcore_torch.compression import Compressor
 from ringcore_torch.wrapping import with_methods
@@ -32,17 +33,12 @@ class AdasumOptimizer(torch.optim.Optimizer):
         """Step, then combine the steps of all ranks."""
         before = [parameter.detach().clone() for _, parameter in self._named]
         loss = super().step(closure)
-        pairs = [
-            self._compression.compress(parameter.detach() - old)
-            for (_, parameter), old in zip(self._named, before, strict=True)
-        ]
-        handle = grouped_allreduce_async(
-            [delta for delta, _ in pairs], name=self._prefix, op=Adasum, process_set=self._process_set
-        )
-        deltas = handle.synchronize()
+        own = [parameter.detach() - old for (_, parameter), old in zip(self._named, before, strict=True)]
+        combine = partial(grouped_allreduce, name=self._prefix, op=Adasum, process_set=self._process_set)
+        deltas = reduce_compressed(self._compression, own, combine)
         with torch.no_grad():
-            for (_, parameter), old, delta, (_, dtype) in zip(self._named, before, deltas, pairs, strict=True):
-                parameter.copy_(old + self._compression.decompress(delta, dtype))
+            for (_, parameter), old, delta in zip(self._named, before, deltas, strict=True):
+                parameter.copy_(old + delta)
         return loss
 
     @property

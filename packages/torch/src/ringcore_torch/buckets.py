@@ -24,8 +24,6 @@ Groups = int | Sequence[Sequence[torch.Tensor]] | None
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 25 << 20
 _ALIGNMENT_BYTES = 64
-# The engine packs smaller gradients more quickly than they can be given a place here, one Python call after the other.
-_SMALL_BYTES = 32 << 10
 _MOST_PACKED = 2000  # a group is described in one record
 
 
@@ -323,7 +321,7 @@ def make_buckets(
     for parameters in _deal([parameter for _, parameter in named], groups):
         name = f"{prefix}.bucket{len(buckets)}"
         own = [names[id(parameter)] for parameter in parameters]
-        if compression.wire_dtype is None and _bytes(parameters) < _SMALL_BYTES * len(parameters):
+        if compression.wire_dtype is None and _bytes(parameters) < adapter.SMALL_BYTES * len(parameters):
             buckets.append(PackedBucket(name, parameters, own))
         else:
             buckets.append(FlatBucket(name, parameters, own, compression))
@@ -366,7 +364,7 @@ def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Ten
     taken = {id(parameter) for group in chosen for parameter in group}
     rest = [parameter for parameter in reversed(parameters) if id(parameter) not in taken]
     for small in (False, True):
-        for same in _by_kind(p for p in rest if (_bytes([p]) < _SMALL_BYTES) is small):
+        for same in _by_kind(p for p in rest if (_bytes([p]) < adapter.SMALL_BYTES) is small):
             dealt += _fill(same, first=not dealt, small=small)
     return dealt
 

@@ -1,26 +1,16 @@
-"""Fewer bytes on the wire: tensors are sent as 16-bit floats. Sums are made in float32 and rounded once."""
+"""What gradients and tensors are sent as. See `ringcore.adapter.Compressor`."""
 
 from __future__ import annotations
 
 import torch
+from ringcore import adapter
 
 
-class Compressor:
+class Compressor(adapter.Compressor):
     """Sends tensors as they are. Subclasses change `wire_dtype`."""
 
-    wire_dtype: torch.dtype | None = None
-
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """The tensor as it is sent, and what `decompress` needs to know."""
-        if cls.wire_dtype is None or tensor.dtype not in (torch.float32, torch.float64):
-            return tensor, None
-        return tensor.to(cls.wire_dtype), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-        """The received tensor in its own dtype again."""
-        return tensor if dtype is None else tensor.to(dtype)
+    wide_dtypes = (torch.float32, torch.float64)
+    cast = staticmethod(torch.Tensor.to)
 
 
 class _Float16(Compressor):

@@ -28,9 +28,11 @@ from ringcore.adapter.collectives import (
     require_same_version,
     root_index,
 )
+from ringcore.adapter.compression import Compressor, reduce_compressed
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.framework import Finish, Framework
 from ringcore.adapter.gradients import (
+    SMALL_BYTES,
     buckets,
     check_gradient_options,
     dealt_out,
@@ -60,7 +62,9 @@ __all__ = [
     "COLLECTIVE_CODES",
     "DTYPE_CODES",
     "DTYPE_NAMES",
+    "SMALL_BYTES",
     "Buffer",
+    "Compressor",
     "Context",
     "DeviceArray",
     "Finish",
@@ -105,6 +109,7 @@ __all__ = [
     "name_or_next",
     "naming",
     "process_set_id_of",
+    "reduce_compressed",
     "reducescatter",
     "require_same_version",
     "root_index",

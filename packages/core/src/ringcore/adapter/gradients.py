@@ -26,6 +26,10 @@ def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_pre
         raise InvalidArgument("gradient_predivide_factor divides an average in two steps; use op=Average")
 
 
+# Smaller gradients the engine packs, more quickly than they can be given a place in registered memory, one Python call
+# after the other; from so much on it reduces them where they lie.
+SMALL_BYTES: int = _native.DIRECT_BYTES
+
 # A bucket is full when it has so much.
 _BUCKET_BYTES = 4 << 20
 

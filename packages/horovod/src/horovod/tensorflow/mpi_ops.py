@@ -19,7 +19,7 @@ from ringcore import (
     shutdown,
     size,
 )
-from ringcore.adapter import ReduceOp
+from ringcore.adapter import ReduceOp, reduce_compressed
 from ringcore_tensorflow import (
     Adasum,
     Average,
@@ -241,12 +241,11 @@ def grouped_reducescatter(
     if any(tensor.shape.rank == 0 for tensor in kept):
         raise InvalidArgument("reducescatter: a scalar has no rows that ranks could share; reshape it to [1]")
     ranks = known(process_set).size()
-    pairs = [compression.compress(with_gradient_times(ranks, tensor)) for tensor in kept]
-    results = reduced(
-        ring.grouped_reducescatter, [tensor for tensor, _ in pairs], op, prescale_factor, postscale_factor,
-        process_set, name=name,
-    )  # fmt: skip
-    return [compression.decompress(result, dtype) for result, (_, dtype) in zip(results, pairs, strict=True)]
+
+    def reduce(sent: list[Any]) -> list[Any]:
+        return reduced(ring.grouped_reducescatter, sent, op, prescale_factor, postscale_factor, process_set, name=name)
+
+    return reduce_compressed(compression, [with_gradient_times(ranks, tensor) for tensor in kept], reduce)
 
 
 @verb

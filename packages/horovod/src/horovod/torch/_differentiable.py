@@ -11,6 +11,7 @@ from typing import Any
 
 import ringcore_torch as ring
 import torch
+from ringcore.adapter import reduce_compressed
 
 from horovod.torch._operations import (
     ALLGATHER,
@@ -48,15 +49,13 @@ class _Recorded(torch.autograd.Function):
 
 
 def _run(verb: Verb, tensors: Tensors, options: Options, gradient: Gradient) -> Tensors:
-    compression = options.compression
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in pairs]
-    if torch.is_grad_enabled() and any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in sent):
+    def run(sent: Tensors) -> Tensors:
+        if not torch.is_grad_enabled() or not any(isinstance(one, torch.Tensor) and one.requires_grad for one in sent):
+            return start(verb, sent, options, waits=True).results()
         results = list(_Recorded.apply(verb, options, gradient, *sent))  # type: ignore[no-untyped-call]
-        results = [tuple(results)] if verb is ALLTOALL else results
-    else:
-        results = start(verb, sent, options, waits=True).results()
-    return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
+        return [tuple(results)] if verb is ALLTOALL else results
+
+    return reduce_compressed(options.compression, tensors, run)
 
 
 def _back(handle: Handle, options: Options, **own: Any) -> Options:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from ringcore import Min, Sum
-from ringcore.adapter import ProcessSet
+from ringcore.adapter import ProcessSet, reduce_compressed
 from ringcore_torch import Compression, allreduce, grouped_allreduce_
 
 from ringcore_keras.options import Options
@@ -15,16 +16,14 @@ from ringcore_keras.options import Options
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks, in place where they are not compressed."""
-    compression = getattr(Compression, options.compression)
-    pairs = [compression.compress(gradient) for gradient in gradients]
     title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    reduce = partial(
+        grouped_allreduce_, op=options.op, name=f"{options.name}.{title}",
+        prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
+        process_set=options.process_set,
+    )  # fmt: skip
     with torch.no_grad():
-        reduced = grouped_allreduce_(
-            [tensor for tensor, _ in pairs], op=options.op, name=f"{options.name}.{title}",
-            prescale_factor=1.0 / options.gradient_predivide_factor,
-            postscale_factor=options.gradient_predivide_factor, process_set=options.process_set,
-        )  # fmt: skip
-    return [compression.decompress(tensor, dtype) for tensor, (_, dtype) in zip(reduced, pairs, strict=True)]
+        return reduce_compressed(getattr(Compression, options.compression), gradients, reduce)
 
 
 def divided(gradient: Any, divisor: float) -> Any:

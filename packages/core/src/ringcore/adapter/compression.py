@@ -1,0 +1,59 @@
+"""Fewer bytes on the wire: tensors are sent as 16-bit floats. Sums are made in float32 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+
+class Compressor:
+    """Sends tensors as they are. An adapter derives its own, which casts; subclasses of that change `wire_dtype`.
+
+    Attributes:
+        wire_dtype: Of what is sent, in the framework's words; None: every tensor's own.
+        wide_dtypes: Those that are sent as `wire_dtype`; others stay.
+    """
+
+    wire_dtype: ClassVar[Any] = None
+    wide_dtypes: ClassVar[tuple[Any, ...]] = ()
+
+    @staticmethod
+    def dtype_of(tensor: Any) -> Any:
+        """A tensor's dtype."""
+        return tensor.dtype
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        """The tensor in another dtype, by the framework's own means."""
+        raise NotImplementedError
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """The tensor as it is sent, and what `decompress` needs to know."""
+        if cls.wire_dtype is None:
+            return tensor, None
+        dtype = cls.dtype_of(tensor)
+        return (cls.cast(tensor, cls.wire_dtype), dtype) if dtype in cls.wide_dtypes else (tensor, None)
+
+    @classmethod
+    def decompress(cls, tensor: Any, dtype: Any) -> Any:
+        """The received tensor in its own dtype again."""
+        return tensor if dtype is None else cls.cast(tensor, dtype)
+
+
+def reduce_compressed(
+    compression: type[Compressor], tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Reduce tensors of which less is sent.
+
+    Args:
+        compression: How they are sent.
+        tensors: As the user has them.
+        reduce: Reduces them as they are sent.
+
+    Returns:
+        The results, in the tensors' own dtypes.
+    """
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    results = reduce([sent for sent, _ in pairs])
+    return [compression.decompress(result, kept) for result, (_, kept) in zip(results, pairs, strict=True)]
