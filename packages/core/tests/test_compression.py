@@ -8,7 +8,7 @@ import numpy as np
 from ringcore import adapter
 
 
-class Compressor(adapter.Compressor):
+class Compressor(adapter.Compressor[Any]):
     wide_dtypes = (np.dtype("float32"), np.dtype("float64"))
     cast = staticmethod(np.ndarray.astype)
 

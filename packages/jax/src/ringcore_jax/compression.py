@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from ringcore import adapter
 
 
-class Compressor(adapter.Compressor):
+class Compressor(adapter.Compressor[Any]):
     """Sends arrays as they are. Subclasses change `wire_dtype`."""
 
     wide_dtypes = (jnp.float32, jnp.float64)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
-from ringcore.adapter import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, batch_statistics, global_process_set
 
 from ringcore_keras.backends import backend
 
@@ -16,8 +17,7 @@ from ringcore_keras.backends import backend
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
     """`keras.layers.BatchNormalization` whose mean and variance in training are those of all ranks' batches together.
 
-    Ranks may have batches of different size. The mean is found first and the variance around it: no digits are lost to
-    cancellation.
+    Ranks may have batches of different size.
 
     Args:
         process_set: The ranks whose batches belong together. It is not saved: a loaded layer belongs to all ranks.
@@ -35,19 +35,21 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             if keras.backend.standardize_dtype(inputs.dtype) in ("float16", "bfloat16")
             else inputs
         )
-        weights = ops.ones_like(wide)
-        if mask is not None:
-            weights = weights * ops.cast(ops.expand_dims(mask, -1), wide.dtype)
-        sums = self._sum(ops.stack([ops.sum(wide * weights, axes), ops.sum(weights, axes)]), "mean")
-        count = ops.maximum(ops.stop_gradient(sums[1]), 1)
-        mean = sums[0] / count
+        weights = None if mask is None else ops.cast(ops.expand_dims(mask, -1), wide.dtype)
+
+        def sum_of(values: Any) -> Any:
+            return ops.sum(values if weights is None else values * weights, axes)
+
         shape = [1] * len(inputs.shape)
         shape[self.axis] = -1
-        centred = (wide - ops.reshape(mean, shape)) * weights
-        variance = self._sum(ops.sum(centred * centred, axes), "variance") / count
-        return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype)
+        found = batch_statistics(
+            wide, sum_of(ops.ones_like(wide)), sum_of=sum_of, over_ranks=self._over_ranks,
+            spread=lambda x: ops.reshape(x, shape), constant=lambda count: ops.maximum(ops.stop_gradient(count), 1),
+        )  # fmt: skip
+        return ops.cast(found.mean, inputs.dtype), ops.cast(found.variance, inputs.dtype)
 
-    def _sum(self, tensor: Any, what: str) -> Any:
+    def _over_ranks(self, parts: Sequence[Any], what: str) -> Sequence[Any]:
         # Without the numbers that Keras gives to models and layers: a rank may have made more of them than others.
         path = re.sub("_[0-9]+", "", self.path)
-        return backend.allreduce_sum(tensor, f"SyncBatchNormalization.{path}.{what}", self._process_set)
+        name = f"SyncBatchNormalization.{path}.{what}"
+        return list(ops.unstack(backend.allreduce_sum(ops.stack(list(parts)), name, self._process_set), len(parts)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from ringcore import ProcessSet, Sum, global_process_set
-from ringcore.adapter import name_or_next
+from ringcore.adapter import batch_statistics, name_or_next
 
 from ringcore_mxnet._operations import allreduce_
 
@@ -20,8 +22,7 @@ _process_sets: dict[str, ProcessSet] = {}
 class SyncBatchNorm(mx.gluon.nn.BatchNorm):  # type: ignore[misc]
     """`mx.gluon.nn.BatchNorm` whose mean and variance in training are those of all ranks' batches together.
 
-    Works hybridized as well. Ranks may have batches of different size. The mean is found first and the variance around
-    it: no digits are lost to cancellation.
+    Works hybridized as well. Ranks may have batches of different size.
 
     Args:
         options: Those of `mx.gluon.nn.BatchNorm`.
@@ -92,14 +93,12 @@ class _SyncBatchNormOperator(mx.operator.CustomOp):  # type: ignore[misc]
         x, gamma, beta = in_data
         x = x.astype(gamma.dtype, copy=False)
         if is_train and not self.use_global_stats:
-            count = mx.nd.full((1,), x.size / gamma.size, dtype=gamma.dtype)
-            sums = self._sum(mx.nd.concat(x.sum(self.over), count, dim=0), "mean")
-            total = sums[-1:]
-            mean = mx.nd.broadcast_div(sums[:-1], total)
-            centred = mx.nd.broadcast_sub(x, mean.reshape(self.shape))
-            variance = mx.nd.broadcast_div(self._sum((centred * centred).sum(self.over), "variance"), total)
-            for running, found in zip(aux, (mean, variance), strict=True):
-                running[:] = self.momentum * running + (1 - self.momentum) * found
+            mean, variance, total, centred = batch_statistics(
+                x, mx.nd.full((1,), x.size / gamma.size, dtype=gamma.dtype), sum_of=lambda x: x.sum(self.over),
+                over_ranks=self._over_ranks, spread=lambda x: x.reshape(self.shape), constant=lambda count: count,
+            )  # fmt: skip
+            for running, now in zip(aux, (mean, variance), strict=True):
+                running[:] = self.momentum * running + (1 - self.momentum) * now
         else:
             total, variance = None, aux[1]
             centred = mx.nd.broadcast_sub(x, aux[0].reshape(self.shape))
@@ -117,7 +116,7 @@ class _SyncBatchNormOperator(mx.operator.CustomOp):  # type: ignore[misc]
         of_beta, of_gamma = given.sum(self.over), (given * normal).sum(self.over)
         of_x = given
         if total is not None:  # the mean and the variance are functions of x
-            sums = self._sum(mx.nd.stack(of_beta, of_gamma), "backward")
+            sums = self._over_ranks([of_beta, of_gamma], "backward")
             first, second = (mx.nd.broadcast_div(part, total).reshape(self.shape) for part in sums)
             of_x = mx.nd.broadcast_sub(given - mx.nd.broadcast_mul(normal, second), first)
         of_x = mx.nd.broadcast_mul(of_x, inverse)
@@ -127,5 +126,8 @@ class _SyncBatchNormOperator(mx.operator.CustomOp):  # type: ignore[misc]
         self.assign(in_grad[1], req[1], mx.nd.zeros_like(of_gamma) if self.fix_gamma else of_gamma)
         self.assign(in_grad[2], req[2], of_beta)
 
-    def _sum(self, tensor: Any, what: str) -> Any:
-        return allreduce_(tensor, op=Sum, name=f"{self.key}.{what}", process_set=self.process_set)
+    def _over_ranks(self, parts: Sequence[Any], what: str) -> list[Any]:
+        sent = mx.nd.concat(*parts, dim=0)
+        total = allreduce_(sent, op=Sum, name=f"{self.key}.{what}", process_set=self.process_set)
+        ends = list(itertools.accumulate(part.size for part in parts))
+        return [total[end - part.size : end] for part, end in zip(parts, ends, strict=True)]

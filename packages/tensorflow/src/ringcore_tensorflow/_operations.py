@@ -151,7 +151,8 @@ def _reduce(
         if op is ReduceOp.ADASUM:
             return _adasum(sent, name, prescale_factor * postscale_factor, process_set, kind)
         factors = _reduction(op, prescale_factor, postscale_factor)
-        return _start(ops.ringcore_allreduce, kind, name, process_set, sent, **factors)
+        results: list[tf.Tensor] = _start(ops.ringcore_allreduce, kind, name, process_set, sent, **factors)
+        return results
 
     return reduce_compressed(compression, [_as_tensor(tensor, kind) for tensor in tensors], reduce)
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from ringcore import adapter
 
 
-class Compressor(adapter.Compressor):
+class Compressor(adapter.Compressor[tf.Tensor]):
     """Sends tensors as they are. Subclasses change `wire_dtype`."""
 
     wide_dtypes = (tf.float32, tf.float64)

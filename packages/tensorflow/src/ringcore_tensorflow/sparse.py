@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tensorflow as tf
-from ringcore import Average, InvalidArgument, Sum
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
+from ringcore import Average, Sum
+from ringcore.adapter import ProcessSet, ReduceOp, check_rows, global_process_set
 
 from ringcore_tensorflow import _operations as dense
 from ringcore_tensorflow._graph import as_written
@@ -51,12 +51,9 @@ def allreduce(
     Raises:
         InvalidArgument: Another `op`, or an average or a factor of integers.
     """
-    if op not in (Average, Sum):
-        raise InvalidArgument(f"allreduce of tf.IndexedSlices takes op=Average or op=Sum, not {op.name}")
+    check_rows("allreduce of tf.IndexedSlices", slices.values.dtype.name, op, factor)
     base = text_of(name, "sparse_allreduce", process_set)
     values, indices = _combined(slices.values, slices.indices)
-    if values.dtype.is_integer and (op is Average or factor != 1.0):
-        raise InvalidArgument(f"allreduce of tf.IndexedSlices of {values.dtype.name} takes op=Sum and no factors")
     scale = tf.cast(factor, values.dtype)
     if op is Average:
         scale = scale / tf.cast(dense.size_op(process_set), values.dtype)

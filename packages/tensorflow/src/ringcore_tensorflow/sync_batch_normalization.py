@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from ringcore import Sum
-from ringcore.adapter import ProcessSet, global_process_set
+from ringcore.adapter import ProcessSet, batch_statistics, global_process_set
 
 from ringcore_tensorflow._operations import allreduce
 
@@ -16,8 +17,7 @@ from ringcore_tensorflow._operations import allreduce
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
     """`keras.layers.BatchNormalization` whose mean and variance in training are those of all ranks' batches together.
 
-    Ranks may have batches of different size, also empty ones. The mean is found first and the variance around it: no
-    digits are lost to cancellation.
+    Ranks may have batches of different size, also empty ones.
 
     Args:
         process_set: The ranks whose batches belong together. It is not saved: a loaded layer belongs to all ranks.
@@ -31,20 +31,18 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     def _moments(self, inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
         axes = self._reduction_axes
         wide = tf.cast(inputs, tf.float32) if inputs.dtype in (tf.float16, tf.bfloat16) else inputs
-        weights = (
-            tf.ones_like(wide)
-            if mask is None
-            else tf.broadcast_to(tf.cast(mask, wide.dtype)[..., None], tf.shape(wide))
-        )
-        sums = self._sum([tf.reduce_sum(wide * weights, axes), tf.reduce_sum(weights, axes)])
-        count = tf.maximum(tf.stop_gradient(sums[1]), 1)
-        mean = sums[0] / count
-        shape = [1] * wide.shape.rank
-        shape[self.axis] = -1
-        centred = (wide - tf.reshape(mean, shape)) * weights
-        (squares,) = self._sum([tf.reduce_sum(centred * centred, axes)])
-        return tf.cast(mean, inputs.dtype), tf.cast(squares / count, inputs.dtype)
+        weights = None if mask is None else tf.broadcast_to(tf.cast(mask, wide.dtype)[..., None], tf.shape(wide))
 
-    def _sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        total = allreduce(tf.stack(tensors), op=Sum, process_set=self._process_set)
-        return list(tf.unstack(total, num=len(tensors)))
+        def sum_of(values: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(values if weights is None else values * weights, axes)
+
+        shape = [-1 if axis == self.axis % wide.shape.rank else 1 for axis in range(wide.shape.rank)]
+        found = batch_statistics(
+            wide, sum_of(tf.ones_like(wide)), sum_of=sum_of, over_ranks=self._over_ranks,
+            spread=lambda x: tf.reshape(x, shape), constant=lambda count: tf.maximum(tf.stop_gradient(count), 1),
+        )  # fmt: skip
+        return tf.cast(found.mean, inputs.dtype), tf.cast(found.variance, inputs.dtype)
+
+    def _over_ranks(self, parts: Sequence[tf.Tensor], _: str) -> Sequence[tf.Tensor]:
+        total = allreduce(tf.stack(list(parts)), op=Sum, process_set=self._process_set)
+        return list(tf.unstack(total, num=len(parts)))

@@ -6,11 +6,15 @@ import torch
 from ringcore import adapter
 
 
-class Compressor(adapter.Compressor):
+class Compressor(adapter.Compressor[torch.Tensor]):
     """Sends tensors as they are. Subclasses change `wire_dtype`."""
 
     wide_dtypes = (torch.float32, torch.float64)
-    cast = staticmethod(torch.Tensor.to)
+
+    @staticmethod
+    def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor in another dtype."""
+        return tensor.to(dtype)
 
 
 class _Float16(Compressor):

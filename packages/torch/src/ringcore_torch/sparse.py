@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 from ringcore import Average, InvalidArgument, Sum
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next
+from ringcore.adapter import ProcessSet, ReduceOp, check_rows, global_process_set, start_allreduce_of_rows
 
-from ringcore_torch._operations import allgather_async
+from ringcore_torch._operations import grouped_allgather_async
 
 
 def sparse_allreduce_async(
@@ -18,7 +18,7 @@ def sparse_allreduce_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], torch.Tensor]:
-    """Start the reduction of a sparse COO tensor: two allgathers, of indices and of values.
+    """Start the reduction of a sparse COO tensor: an allgather of indices and values.
 
     Args:
         tensor: In the COO layout, of the same shape and the same number of sparse dimensions on every rank. Ranks may
@@ -31,22 +31,21 @@ def sparse_allreduce_async(
         A function that waits and returns the coalesced result, a new tensor.
 
     Raises:
-        InvalidArgument: Not in the COO layout, or another `op`.
+        InvalidArgument: Not in the COO layout, another `op`, or an average of integers.
     """
     if tensor.layout is not torch.sparse_coo:
         raise InvalidArgument(f"sparse_allreduce_async takes a tensor in the COO layout, not {tensor.layout}")
-    if op not in (Average, Sum):
-        raise InvalidArgument(f"sparse_allreduce_async takes op=Average or op=Sum, not {op.name}")
-    base = name_or_next(name, "sparse_allreduce", process_set)
+    check_rows("sparse_allreduce_async", str(tensor.dtype).removeprefix("torch."), op)
     own = tensor.detach().coalesce()
-    # Rows of the gathered tensors are values: indices are transposed.
-    indices = allgather_async(own.indices().t().contiguous(), name=f"{base}.indices", process_set=process_set)
-    values = allgather_async(own.values(), name=f"{base}.values", process_set=process_set)
 
-    def finish() -> torch.Tensor:
+    def combine(indices: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
         total = torch.sparse_coo_tensor(
-            indices.synchronize().t(), values.synchronize(), tensor.shape, device=tensor.device, check_invariants=False
+            indices.t(), values, tensor.shape, device=tensor.device, check_invariants=False
         ).coalesce()
-        return total / process_set.size() if op is Average else total
+        return total if op is Sum else total * scale
 
-    return finish
+    # Rows of the gathered tensors are values: indices are transposed.
+    return start_allreduce_of_rows(
+        grouped_allgather_async, own.indices().t().contiguous(), own.values(), combine, op=op, name=name,
+        process_set=process_set,
+    )  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from ringcore import Sum
-from ringcore.adapter import ProcessSet, global_process_set, name_or_next
+from ringcore.adapter import ProcessSet, Statistics, batch_statistics, global_process_set, name_or_next
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ringcore_torch._differentiable import allreduce
@@ -15,8 +16,7 @@ from ringcore_torch._differentiable import allreduce
 class SyncBatchNorm(_BatchNorm):
     """`torch.nn.BatchNorm*d` whose mean and variance in training are those of all ranks' batches together.
 
-    Ranks may have batches of different size, also empty ones. The mean is found first and the variance around it: no
-    digits are lost to cancellation.
+    Ranks may have batches of different size, also empty ones.
 
     Args:
         num_features: Channels: the second dimension of the input.
@@ -43,22 +43,22 @@ class SyncBatchNorm(_BatchNorm):
         shape = [1, -1] + [1] * (input.dim() - 2)
         # Sums over a batch have more digits than a 16-bit float, and leave the range of float16.
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        count = values.new_full((1,), input.numel() / max(input.shape[1], 1))
-        sums = self._sum(torch.cat([values.sum(dims), count]), "mean")
-        total = sums[-1].detach()
-        mean = sums[:-1] / total
-        centred = values - mean.view(shape)
-        variance = self._sum((centred * centred).sum(dims), "variance") / total
-        self._track(mean.detach(), variance.detach(), total)
-        result = centred * torch.rsqrt(variance + self.eps).view(shape)
+        found = batch_statistics(
+            values, values.new_full((1,), input.numel() / max(input.shape[1], 1)), sum_of=lambda x: x.sum(dims),
+            over_ranks=self._over_ranks, spread=lambda x: x.view(shape), constant=torch.Tensor.detach,
+        )  # fmt: skip
+        self._track(found)
+        result: torch.Tensor = found.centred * torch.rsqrt(found.variance + self.eps).view(shape)
         if self.affine:
             result = result * self.weight.view(shape) + self.bias.view(shape)
         return result.to(input.dtype)
 
-    def _sum(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
-        return allreduce(tensor, op=Sum, name=f"{self._name}.{what}", process_set=self._process_set)
+    def _over_ranks(self, parts: Sequence[torch.Tensor], what: str) -> Sequence[torch.Tensor]:
+        total = allreduce(torch.cat(list(parts)), op=Sum, name=f"{self._name}.{what}", process_set=self._process_set)
+        sums: tuple[torch.Tensor, ...] = total.split([len(part) for part in parts])  # type: ignore[no-untyped-call]
+        return sums
 
-    def _track(self, mean: torch.Tensor, variance: torch.Tensor, total: torch.Tensor) -> None:
+    def _track(self, found: Statistics) -> None:
         if (
             not self.training
             or self.running_mean is None
@@ -69,5 +69,6 @@ class SyncBatchNorm(_BatchNorm):
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             weight = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-            for running, now in ((self.running_mean, mean), (self.running_var, variance * (total / (total - 1)))):
+            unbiased = found.variance * (found.count / (found.count - 1))
+            for running, now in ((self.running_mean, found.mean), (self.running_var, unbiased)):
                 running.lerp_(now.to(running.dtype), weight)

@@ -7,6 +7,7 @@ share. An adapter imports nothing else of the core.
 from ringcore._errors import as_ringcore_error
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
+from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
 from ringcore.adapter.collectives import (
     COLLECTIVE_CODES,
@@ -40,6 +41,7 @@ from ringcore.adapter.gradients import (
     keep_freed_memory,
 )
 from ringcore.adapter.objects import gather_bytes
+from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, naming, share_of, title_of
 from ringcore.adapter.verbs import Verbs
 from ringcore.environment.libraries import version_here
@@ -75,6 +77,7 @@ __all__ = [
     "ProcessSet",
     "ReduceOp",
     "Settings",
+    "Statistics",
     "UnsupportedArray",
     "Verbs",
     "__version__",
@@ -87,12 +90,14 @@ __all__ = [
     "as_buffer",
     "as_ringcore_error",
     "barrier",
+    "batch_statistics",
     "before_shutdown",
     "broadcast",
     "buckets",
     "capi",
     "check",
     "check_gradient_options",
+    "check_rows",
     "context",
     "copy",
     "dealt_out",
@@ -114,6 +119,7 @@ __all__ = [
     "require_same_version",
     "root_index",
     "share_of",
+    "start_allreduce_of_rows",
     "title_of",
     "version_here",
 ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
+
+from ringcore.adapter.framework import Tensor
 
 
-class Compressor:
+class Compressor(Generic[Tensor]):
     """Sends tensors as they are. An adapter derives its own, which casts; subclasses of that change `wire_dtype`.
 
     Attributes:
@@ -18,17 +20,18 @@ class Compressor:
     wide_dtypes: ClassVar[tuple[Any, ...]] = ()
 
     @staticmethod
-    def dtype_of(tensor: Any) -> Any:
+    def dtype_of(tensor: Tensor) -> Any:
         """A tensor's dtype."""
-        return tensor.dtype
+        dtype: Any = getattr(tensor, "dtype", None)
+        return dtype
 
     @staticmethod
-    def cast(tensor: Any, dtype: Any) -> Any:
+    def cast(tensor: Tensor, dtype: Any) -> Tensor:
         """The tensor in another dtype, by the framework's own means."""
         raise NotImplementedError
 
     @classmethod
-    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
         """The tensor as it is sent, and what `decompress` needs to know."""
         if cls.wire_dtype is None:
             return tensor, None
@@ -36,14 +39,14 @@ class Compressor:
         return (cls.cast(tensor, cls.wire_dtype), dtype) if dtype in cls.wide_dtypes else (tensor, None)
 
     @classmethod
-    def decompress(cls, tensor: Any, dtype: Any) -> Any:
+    def decompress(cls, tensor: Tensor, dtype: Any) -> Tensor:
         """The received tensor in its own dtype again."""
         return tensor if dtype is None else cls.cast(tensor, dtype)
 
 
 def reduce_compressed(
-    compression: type[Compressor], tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
-) -> list[Any]:
+    compression: type[Compressor[Tensor]], tensors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Sequence[Tensor]]
+) -> list[Tensor]:
     """Reduce tensors of which less is sent.
 
     Args:
