@@ -89,11 +89,10 @@ __all__ = [
     "stop_timeline",
 ]
 
-keras_2.install()
-
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """`horovod.init`; and progress bars are drawn by rank 0 only."""
+    """`horovod.init`; progress bars are drawn by rank 0 only, and Keras 3 takes lines of Keras 2, see `keras_2`."""
+    keras_2.install()
     _init(comm, process_sets)
     ringcore_keras.init()
 

@@ -1,6 +1,7 @@
-"""What scripts for Horovod take from Keras 2: Keras 3 is given it, as far as the scripts' own lines need it.
+"""What scripts for Horovod take from Keras 2: `hvd.init()` gives it to Keras 3, as far as the scripts' lines need it.
 
-It is of no effect on what Keras 3 has itself. On TensorFlow only, as Horovod knows Keras nowhere else.
+An import of the alias changes nothing of Keras, and `hvd.init()` nothing that Keras 3 has itself. On TensorFlow only:
+Horovod knows Keras nowhere else. For each there is a line that needs none of it, see the page of this distribution.
 """
 
 from __future__ import annotations

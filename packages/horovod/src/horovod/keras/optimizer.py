@@ -41,7 +41,27 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         optimizer, compression, sparse_as_dense, gradient_predivide_factor, op, backward_passes_per_step,
         average_aggregated_gradients, num_groups, groups, process_set,
     )  # fmt: skip
-    return ringcore_keras.DistributedOptimizer(optimizer, **options)
+    wrapped = ringcore_keras.DistributedOptimizer(optimizer, **options)
+    # Past Keras' __setattr__, which would take it for a variable.
+    vars(wrapped)["_agg_helper"] = Passes(wrapped) if backward_passes_per_step > 1 else None
+    return wrapped
+
+
+class Passes:
+    """How many backward passes have been added up: an attribute that Horovod's optimizer has.
+
+    Args:
+        optimizer: Which adds them up. It is not kept, as it keeps this.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._passes = optimizer._iterations
+        self._passes_per_step = optimizer.gradient_accumulation_steps
+
+    @property
+    def counter(self) -> Any:
+        """Since the last step."""
+        return self._passes.value % self._passes_per_step
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name for it

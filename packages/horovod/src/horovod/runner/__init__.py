@@ -23,7 +23,8 @@ _UNAVAILABLE = {
     **dict.fromkeys(("use_mpi", "mpi_args"), "to start with an MPI, use its mpirun: ringcore finds its place there"),
 }  # fmt: skip
 _AS_MANY_AS_EVER = ("min_np", "min_num_proc", "max_np", "max_num_proc")
-_FAILED = "Horovod detected that one or more processes exited with non-zero status"
+# Programs match this text.
+FAILED = "Horovod detected that one or more processes exited"
 
 
 class _HorovodArgs:
@@ -88,7 +89,7 @@ def run(
     try:
         return ringcore.run(func, args, kwargs, count, executable=executable, **given)
     except RuntimeError as error:
-        error.args = (f"{_FAILED}: {error}",)
+        error.args = (f"{FAILED}: {error}",)
         raise
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ringcore.commands import cli
 
 from horovod.common.basics import gloo_built, mpi_built, translate_environment
-from horovod.runner import _FAILED, run, supported
+from horovod.runner import FAILED, run, supported
 from horovod.runner.util.network import with_one_local_host
 
 __all__ = ["gloo_built", "mpi_built", "run_commandline"]
@@ -64,5 +64,5 @@ def _run(args: Any) -> list[Any] | None:
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{_FAILED}: the launcher ended with exit code {done.returncode}")
+        raise RuntimeError(f"{FAILED}: ringrun with code {done.returncode}")
     return None

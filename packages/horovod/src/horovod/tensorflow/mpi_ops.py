@@ -36,16 +36,17 @@ from horovod.common.basics import (
     ddl_built,
     gloo_built,
     gloo_enabled,
-    init,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
     nccl_built,
     rocm_built,
 )
+from horovod.common.basics import init as _init
 from horovod.common.operations import chosen_op
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, known, remove_process_set
 from horovod.common.timeline import start_timeline, stop_timeline
+from horovod.keras import keras_2
 from horovod.tensorflow.arithmetic import reduced, reduced_rows, with_gradient_times
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.errors import verb
@@ -103,6 +104,12 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """`horovod.init`; and Keras 3 takes lines of Keras 2, see `horovod.keras.keras_2`."""
+    keras_2.install()
+    _init(comm, process_sets)
 
 
 def allreduce(

@@ -39,8 +39,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return super().step(closure)
         if averaged:
             warnings.warn(
-                "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the "
-                "gradients are averages already; write `with optimizer.skip_synchronize(): optimizer.step()`",
+                # Programs match the first part of this text.
+                "optimizer.step() called without optimizer.skip_synchronize(): the gradients are averages already, as "
+                "synchronize() was called; write `with optimizer.skip_synchronize(): optimizer.step()`",
                 stacklevel=2,
             )
         if not self._sparse or closure is not None:
