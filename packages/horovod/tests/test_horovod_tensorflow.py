@@ -127,7 +127,7 @@ def test_gradients_of_passes_are_averaged_or_added_up(differences: list[dict[str
 
 def test_an_import_changes_nothing_of_keras() -> None:
     done = python(
-        "import keras, tensorflow as tf\n"
+        "import keras, ringcore_keras, ringcore_tensorflow, tensorflow as tf\n"
         "def of_keras():\n"
         "    kinds = keras.Model, keras.optimizers.Optimizer, keras.layers.BatchNormalization, keras.Variable\n"
         "    return [dict(vars(base)) for kind in kinds for base in kind.__mro__], dir(tf.keras.losses)\n"

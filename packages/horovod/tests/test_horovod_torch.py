@@ -32,7 +32,7 @@ EXPECTED: dict[str, Any] = {
     "sparse_gradients": [[True, [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]]] * 2,
     "the_optimizer": [
         ["allreduce.noname.0.0", "allreduce.noname.1.0"], [[0.0]],
-        ["optimizer.step() called without optimizer.skip_synchronize(): th"],
+        ["optimizer.step() called without optimizer.skip_synchronize(): t"],
     ],
     "timeline": [["ALLREDUCE", "NEGOTIATE_ALLREDUCE"], "start_time_since_epoch_in_micros"],
 }  # fmt: skip
