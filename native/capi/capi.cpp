@@ -1,5 +1,6 @@
 #include "capi/capi.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <new>
@@ -24,6 +25,8 @@ using ringcore::engine::Shape;
 
 static_assert(RINGCORE_BARRIER == static_cast<int>(ringcore::Collective::kBarrier));
 static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
+static_assert(RINGCORE_AVERAGE == static_cast<int>(ringcore::ReduceOp::kAverage));
+static_assert(RINGCORE_PRODUCT == static_cast<int>(ringcore::ReduceOp::kProduct));
 static_assert(RINGCORE_BOOL == static_cast<int>(ringcore::DType::kBool));
 static_assert(RINGCORE_BOOL + 1 == ringcore::kDTypeCount);
 
@@ -92,6 +95,10 @@ std::shared_ptr<Operation> operation_of(const ringcore_request& request) {
     const Array input = array_of(request, request.inputs[i]);
     Array output = input;
     if (request.outputs != nullptr) output.data = static_cast<std::byte*>(request.outputs[i]);
+    if (request.output_rows != nullptr) {
+      output.shape.dims = std::max<std::uint8_t>(output.shape.dims, 1);
+      output.shape.extent[0] = request.output_rows[i];
+    }
     parts.push_back(ringcore::engine::make_operation(call, input, request.outputs != nullptr ? &output : nullptr));
   }
   auto operation = parts.size() == 1 ? std::move(parts.front())

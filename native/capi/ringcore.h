@@ -1,8 +1,9 @@
-/* The C border of the engine: what the compiled half of an adapter (a TensorFlow op, an XLA custom call) includes.
+/* The C border of the engine: what C code, and the compiled half of an adapter (a TensorFlow op, an XLA custom call),
+ * includes. `ringcore.get_include()` tells where it lies.
  *
  * Such a library is not linked with the engine. Python hands it the address of a `ringcore_functions`
- * (`ringcore.adapter.capi()`), and it calls through that. Entries are appended, never changed; `version` tells which
- * are there. Codes of collectives, reductions and dtypes are those of the engine (`base/types.hpp`). */
+ * (`ringcore.capi()`), and it calls through that. Functions are appended, never changed; a library looks whether
+ * `version` is the RINGCORE_VERSION that it was compiled with. Codes of collectives, reductions and dtypes are those of the engine (`base/types.hpp`). */
 #ifndef RINGCORE_H_
 #define RINGCORE_H_
 
@@ -13,7 +14,7 @@
 extern "C" {
 #endif
 
-#define RINGCORE_VERSION 2
+#define RINGCORE_VERSION 3
 
 enum {
   RINGCORE_ALLREDUCE = 0,
@@ -24,6 +25,8 @@ enum {
   RINGCORE_BARRIER = 5,
   RINGCORE_JOIN = 6
 };
+
+enum { RINGCORE_SUM = 0, RINGCORE_AVERAGE = 1, RINGCORE_MIN = 2, RINGCORE_MAX = 3, RINGCORE_PRODUCT = 4 };
 
 enum {
   RINGCORE_UINT8 = 0,
@@ -65,7 +68,7 @@ typedef struct {
   const char* name; /* the same on all ranks; UTF-8 */
   size_t name_bytes;
   int32_t collective;
-  int32_t op;          /* code of the reduction */
+  int32_t op;          /* of a reduction */
   int32_t root;        /* of a broadcast: index in the process set */
   int32_t process_set; /* 0: all ranks */
   int32_t priority;    /* the larger, the sooner */
@@ -73,7 +76,8 @@ typedef struct {
   double prescale;
   double postscale;
   const ringcore_array* inputs; /* several: a group, which runs as a whole or not at all */
-  void* const* outputs;         /* allreduce, broadcast: of the inputs' shapes, may be the inputs; else NULL */
+  void* const* outputs;         /* allreduce, broadcast: of the inputs' shapes, may be the inputs. Others: NULL, and
+                                 * the engine has the results, or places in host memory with `output_rows` */
   size_t count;                 /* of inputs and outputs; 0 for barrier and join */
   const uint64_t* splits;       /* alltoall: rows for each rank; NULL: all alike */
   size_t split_count;
@@ -82,6 +86,8 @@ typedef struct {
   void* stream;   /* CUstream, in which the inputs are made and the results are used */
   int32_t owns_gaps; /* 1: what lies between the outputs is nobody else's: tensors at the next multiple of 64 bytes
                       * behind the one before, in memory of `allocate`, are reduced as one */
+  const uint64_t* output_rows; /* of allgather, alltoall, reducescatter: the first dimension of each output. Where it is
+                                * not that of the result, the operation fails, on every rank, and nothing is written */
 } ringcore_request;
 
 /* An operation that has ended. */

@@ -30,18 +30,18 @@ std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int me
   __builtin_unreachable();
 }
 
-std::optional<EagerPart> eager_part(const Descriptor& descriptor, std::uint64_t rows,
-                                    std::span<const std::uint64_t> splits, const std::byte* data, int self) {
-  if (descriptor.collective != Collective::kAlltoall) return EagerPart{data, rows};
+std::optional<EagerPart> eager_part(const Descriptor& descriptor, const Contribution& from, int members,
+                                    const std::byte* data, int self) {
+  if (descriptor.collective != Collective::kAlltoall) return EagerPart{data, from.rows};
   std::uint64_t before = 0;
   std::uint64_t sum = 0;
-  for (std::size_t m = 0; m < splits.size(); ++m) {
-    if (static_cast<int>(m) == self) before = sum;
-    if (splits[m] > rows - sum) return std::nullopt;
-    sum += splits[m];
+  for (int m = 0; m < members; ++m) {
+    if (m == self) before = sum;
+    if (from.splits[m] > from.rows - sum) return std::nullopt;
+    sum += from.splits[m];
   }
-  if (sum != rows) return std::nullopt;
-  return EagerPart{data + before * descriptor.shape.row_elements() * size_of(descriptor.dtype), splits[self]};
+  if (sum != from.rows) return std::nullopt;
+  return EagerPart{data + before * descriptor.shape.row_elements() * size_of(descriptor.dtype), from.splits[self]};
 }
 
 bool is_eager(const Operation& operation, std::size_t members, std::size_t limit, bool registered) {
@@ -51,9 +51,9 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
   if (!operation.awaited || descriptor.on_device || descriptor.is_group()) return false;
   if (descriptor.prescale != 1.0 && host_scales(descriptor, 1).input != 1.0) return false;
   if (registered && operation.bytes() > kMaxEagerRegistered) return false;
-  if (operation.splits.size() != eager_splits(descriptor, members)) return false;
-  return descriptor.collective == Collective::kBarrier ||
-         operation.bytes() + eager_splits(descriptor, members) * sizeof(std::uint64_t) <= limit;
+  const std::size_t splits = eager_splits(descriptor, members, gives_output(operation));
+  if (operation.splits.size() != splits) return false;
+  return descriptor.collective == Collective::kBarrier || operation.bytes() + splits * sizeof(std::uint64_t) <= limit;
 }
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
@@ -65,15 +65,20 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   for (const auto& [id, other] : sets_) {
     if (!other->operations.empty() || other->join != nullptr || !other->schedule.idle()) return false;
   }
-  const std::optional<EagerPart> own =
-      eager_part(descriptor, descriptor.shape.rows(), operation->splits, operation->input, set.self);
-  if (!own) return false;
+  const auto members = static_cast<int>(set.peers.size());
+  eager_contributions_.resize(set.peers.size());
+  Contribution& own = eager_contributions_[set.self];
+  own.rows = descriptor.shape.rows();
+  own.flags = kEager | flags_of(*operation);
+  own.splits = operation->splits;
+  const std::optional<EagerPart> own_part = eager_part(descriptor, own, members, operation->input, set.self);
+  if (!own_part) return false;
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
-  header.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
+  header.flags = own.flags;
   header.position = set.negotiation.length(set.self);
   header.signature = operation->signature;
   header.name_hash = operation->name_hash;
-  header.rows = descriptor.shape.rows();
+  header.rows = own.rows;
   const std::size_t bytes = eager_bytes(descriptor, header.rows, set.self);
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
   const std::span<const std::byte> payload(operation->input, bytes);
@@ -101,7 +106,7 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   eager_ = {operation, &set};
   set.unflushed = false;  // the buckets are empty, and its place in the log is not to be taken twice
   eager_parts_.assign(set.peers.size(), {});
-  eager_parts_[set.self] = *own;
+  eager_parts_[set.self] = *own_part;
   eager_record_bytes_.assign(set.peers.size(), 0);
   const bool sent = std::all_of(set.peers.begin(), set.peers.end(),
                                 [](const Peer* peer) { return peer == nullptr || peer->backlog.empty(); });
@@ -124,7 +129,8 @@ bool Engine::progress_eager() {
     RecordHeader header;
     std::memcpy(&header, bytes.data(), sizeof(header));
     const std::size_t expected = eager_bytes(operation.descriptor, header.rows, static_cast<int>(m));
-    const std::size_t splits = eager_splits(operation.descriptor, set.peers.size());
+    const bool has_output = (header.flags & kHasOutput) != 0;
+    const std::size_t splits = eager_splits(operation.descriptor, set.peers.size(), has_output);
     const std::size_t before = sizeof(header) + splits * sizeof(std::uint64_t);
     const bool same = header.type == RecordType::kOperation && header.signature == operation.signature &&
                       header.process_set == set.id && (header.flags & kEager) != 0 &&
@@ -147,10 +153,13 @@ bool Engine::progress_eager() {
         return false;
       }
     }
-    eager_splits_.resize(splits);
-    if (splits > 0) std::memcpy(eager_splits_.data(), bytes.data() + sizeof(header), splits * sizeof(std::uint64_t));
+    Contribution& from = eager_contributions_[m];
+    from.rows = header.rows;
+    from.flags = header.flags;
+    from.splits.resize(splits);
+    if (splits > 0) std::memcpy(from.splits.data(), bytes.data() + sizeof(header), splits * sizeof(std::uint64_t));
     const std::optional<EagerPart> part =
-        eager_part(operation.descriptor, header.rows, eager_splits_, bytes.data() + before, set.self);
+        eager_part(operation.descriptor, from, static_cast<int>(set.peers.size()), bytes.data() + before, set.self);
     if (!part) {  // told by the general way
       leave_eager();
       return false;
@@ -159,6 +168,10 @@ bool Engine::progress_eager() {
     eager_record_bytes_[m] = header.bytes;
   }
   if (!all) return false;
+  if (find_wrong_output(operation.descriptor, eager_contributions_)) {
+    leave_eager();
+    return false;
+  }
   // While it is still known as the one that waits: there may be no memory for its result.
   set.schedule.finish_eager(eager_parts_, operation);
   const std::shared_ptr<Operation> done = std::move(eager_.operation);
@@ -186,7 +199,7 @@ void Engine::leave_eager() {
   if (operation->submitted_at == 0) operation->submitted_at = clock_.now();
   set.operations.emplace(operation->name_hash, operation);
   Entry entry{.type = RecordType::kOperation};
-  entry.flags = kEager | blocking_flags(*operation) | (is_in_place(*operation) ? kInPlace : 0);
+  entry.flags = kEager | flags_of(*operation);
   entry.signature = operation->signature;
   entry.name_hash = operation->name_hash;
   entry.rows = operation->descriptor.shape.rows();

@@ -58,6 +58,41 @@ std::vector<std::uint64_t> even_splits(const Descriptor& descriptor, std::size_t
   return std::vector<std::uint64_t>(members, rows / members);
 }
 
+// The caller's place for this rank's share of a reducescatter has its rows, and lies apart from the tensor or where the
+// share comes from.
+void check_share(const Operation& operation, int self, std::size_t members) {
+  const Shape& shape = operation.descriptor.shape;
+  const auto before = shape.rows() / members * static_cast<std::uint64_t>(self) +
+                      std::min<std::uint64_t>(static_cast<std::uint64_t>(self), shape.rows() % members);
+  const std::uint64_t share =
+      shape.rows() / members + (static_cast<std::uint64_t>(self) < shape.rows() % members ? 1 : 0);
+  if (operation.output_rows != share) {
+    throw Error(ErrorKind::kInvalidArgument, title(operation) + ": an output of " +
+                                                 std::to_string(operation.output_rows) + " rows was given, and of " +
+                                                 std::to_string(shape.rows()) + " rows this rank gets " +
+                                                 std::to_string(share) + ". Remedy: pass an output of so many rows.");
+  }
+  const std::size_t row_bytes = shape.row_elements() * size_of(operation.descriptor.dtype);
+  const bool apart = operation.output + share * row_bytes <= operation.input ||
+                     operation.input + operation.bytes() <= operation.output || share * row_bytes == 0;
+  if (apart || operation.output == operation.input + before * row_bytes) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              title(operation) +
+                  ": the output shares memory with other rows of the tensor than those that this rank "
+                  "gets. Remedy: pass these rows, or another output.");
+}
+
+// What the caller gave for results: announced where only all ranks together know whether it fits.
+void place_outputs(Operation& operation, int self, std::size_t members) {
+  const auto place = [&](const Operation& one) {
+    if (one.output == nullptr) return;
+    if (one.descriptor.collective == Collective::kReduceScatter) check_share(one, self, members);
+    if (one.descriptor.has_free_rows()) operation.splits.push_back(one.output_rows);
+  };
+  if (operation.parts.empty()) return place(operation);
+  for (const auto& part : operation.parts) place(*part);
+}
+
 // A group is announced in one record.
 void check_record_size(const Operation& group) {
   const std::size_t bytes = sizeof(RecordHeader) + encode(group.descriptor).size() + group.splits.size() * 8 + 7;
@@ -127,6 +162,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (descriptor.collective == Collective::kAlltoall && operation->splits.empty()) {
     operation->splits = even_splits(descriptor, set.peers.size());
   }
+  place_outputs(*operation, set.self, set.peers.size());
   if (descriptor.is_group()) check_record_size(*operation);
   if (operation->on_done) ++untold_;
   if (eager_.operation != nullptr) leave_eager();
@@ -143,9 +179,8 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   header.name_hash = operation->name_hash;
   header.rows = descriptor.shape.rows();
   header.priority = operation->priority;
-  if (is_in_place(*operation)) header.flags |= kInPlace;
   if (registered) header.location = *registered + 1;
-  header.flags |= blocking_flags(*operation);
+  header.flags |= flags_of(*operation);
   if (eager) header.flags |= kEager;
   set.unflushed = !operation->awaited;
   try {

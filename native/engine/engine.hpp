@@ -193,7 +193,7 @@ class Engine {
     ProcessSet* set = nullptr;
   } eager_;
   std::vector<EagerPart> eager_parts_;  // by member
-  std::vector<std::uint64_t> eager_splits_;  // of one member
+  std::vector<Contribution> eager_contributions_;  // by member
   std::vector<std::size_t> eager_record_bytes_;  // by member
   std::vector<std::byte> eager_record_;
 

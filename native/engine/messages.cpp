@@ -34,6 +34,21 @@ std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
   return " (after rank " + std::to_string(first) + " had left" + (why.empty() ? "" : ": " + why) + ")";
 }
 
+// What a record says of rows must be there: those of the tensors of a group, and those of outputs.
+void check_rows(const Entry& entry) {
+  const Descriptor& descriptor = *entry.descriptor;
+  const bool has_output = (entry.flags & kHasOutput) != 0;
+  const std::size_t outputs = has_output ? std::max<std::size_t>(descriptor.parts.size(), 1) : 0;
+  if (has_output && !descriptor.has_free_rows()) {
+    throw Error(ErrorKind::kProtocol, "announced rows of an output that has those of the tensor");
+  }
+  const bool is_gathered_group = descriptor.is_group() && descriptor.has_free_rows();
+  if (entry.splits.size() < outputs ||
+      (is_gathered_group && entry.splits.size() - outputs != descriptor.parts.size())) {
+    throw Error(ErrorKind::kProtocol, "announced a group or an output without its rows");
+  }
+}
+
 }  // namespace
 
 // Whether the members do not know such an operation from this rank yet: its record has the descriptor then.
@@ -281,10 +296,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
       throw Error(ErrorKind::kProtocol, "announced an operation that it never described, or not lately");
     }
     entry.descriptor = set.signatures.find(header.signature);
-    if (entry.descriptor->is_group() && entry.descriptor->has_free_rows() &&
-        entry.splits.size() != entry.descriptor->parts.size()) {
-      throw Error(ErrorKind::kProtocol, "announced a group without its rows");
-    }
+    check_rows(entry);
     if ((header.flags & kEager) != 0 && record.payload.size() != eager_bytes(*entry.descriptor, header.rows, member)) {
       throw Error(ErrorKind::kProtocol,
                   "sent " + std::to_string(record.payload.size()) + " bytes for '" + entry.descriptor->name + "'");

@@ -89,6 +89,25 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
 
 }  // namespace
 
+std::optional<WrongOutput> find_wrong_output(const Descriptor& descriptor,
+                                             std::span<const Contribution> contributions) {
+  const std::size_t parts = std::max<std::size_t>(descriptor.parts.size(), 1);
+  for (std::size_t m = 0; m < contributions.size(); ++m) {
+    const Contribution& given = contributions[m];
+    if ((given.flags & kHasOutput) == 0) continue;
+    for (std::size_t part = 0; part < parts; ++part) {
+      std::uint64_t needed = 0;
+      for (const Contribution& from : contributions) {
+        const bool exchanges = descriptor.collective == Collective::kAlltoall;
+        needed += exchanges ? from.splits[m] : descriptor.is_group() ? from.rows_of(part) : from.rows;
+      }
+      const std::uint64_t rows = given.splits[given.splits.size() - parts + part];
+      if (rows != needed) return WrongOutput{.member = m, .part = part, .rows = rows, .needed = needed};
+    }
+  }
+  return std::nullopt;
+}
+
 bool Release::all_have(std::uint8_t flag) const {
   return std::all_of(contributions.begin(), contributions.end(),
                      [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });
@@ -470,15 +489,16 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
                                                   " has so many rows that no memory holds those of all ranks.");
     }
     if (descriptor.collective != Collective::kAlltoall) continue;
-    const std::uint64_t sum = std::accumulate(contribution.splits.begin(), contribution.splits.end(), std::uint64_t{0});
-    const bool too_large = std::any_of(contribution.splits.begin(), contribution.splits.end(),
-                                       [&](std::uint64_t split) { return split > contribution.rows; });
-    if (contribution.splits.size() != members_.size() || sum != contribution.rows || too_large) {
+    const std::size_t has_output = (contribution.flags & kHasOutput) != 0 ? 1 : 0;
+    const auto splits = std::span(contribution.splits).first(contribution.splits.size() - has_output);
+    const std::uint64_t sum = std::accumulate(splits.begin(), splits.end(), std::uint64_t{0});
+    const bool too_large =
+        std::any_of(splits.begin(), splits.end(), [&](std::uint64_t split) { return split > contribution.rows; });
+    if (splits.size() != members_.size() || sum != contribution.rows || too_large) {
       return make_error(ErrorKind::kMismatch,
                         title(descriptor) + ": rank " + std::to_string(members_[m]) + " gave " +
-                            std::to_string(contribution.splits.size()) + " splits that add up to " +
-                            std::to_string(sum) + " for " + std::to_string(contribution.rows) + " rows and " +
-                            std::to_string(members_.size()) +
+                            std::to_string(splits.size()) + " splits that add up to " + std::to_string(sum) + " for " +
+                            std::to_string(contribution.rows) + " rows and " + std::to_string(members_.size()) +
                             " ranks. Remedy: give one split for each rank, adding up to the first dimension.");
     }
   }
@@ -494,6 +514,15 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
                           " joined, and only allreduce works with joined ranks. Remedy: call join() on all ranks "
                           "after the last " +
                           std::string(name_of(descriptor.collective)) + ".");
+  }
+  // Where all are there: others have failed above.
+  if (const auto wrong = absent.empty() ? find_wrong_output(descriptor, pending.contributions) : std::nullopt) {
+    return make_error(ErrorKind::kMismatch,
+                      title(descriptor.is_group() ? *descriptor.parts[wrong->part] : descriptor) + ": rank " +
+                          std::to_string(members_[wrong->member]) + " gave an output of " +
+                          std::to_string(wrong->rows) + " rows, and its result has " + std::to_string(wrong->needed) +
+                          ", which come from all ranks. Nothing was written. Remedy: pass an output of so many rows "
+                          "there, or none.");
   }
   if (!absent.empty() && descriptor.captured) {
     return make_error(ErrorKind::kMismatch, title(descriptor) + ": " + ranks_text(absent) +

@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -53,6 +54,16 @@ struct Contribution {
   // Where the first dimension may differ between ranks; `part`: of a group.
   std::uint64_t rows_of(std::optional<std::size_t> part) const { return part ? splits[*part] : rows; }
 };
+
+// A member that gave a place for the result, where that is not known before all have announced theirs, of other rows
+// than the result has.
+struct WrongOutput {
+  std::size_t member = 0;
+  std::size_t part = 0;  // of a group
+  std::uint64_t rows = 0;
+  std::uint64_t needed = 0;
+};
+std::optional<WrongOutput> find_wrong_output(const Descriptor& descriptor, std::span<const Contribution> contributions);
 
 // An operation that every member has announced (or has joined instead): it runs now, on every rank.
 struct Release {

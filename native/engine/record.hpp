@@ -41,6 +41,7 @@ enum RecordFlag : std::uint8_t {
   kFill = 16,  // asks all ranks to fill their logs up to this position
   kBlocked = 32,  // the sender's only thread waits for `name_hash`
   kInPlace = 64,  // the data lies ready where the result goes
+  kHasOutput = 128,  // behind the splits: the rows of what the sender gave for the result, of each tensor of a group
 };
 
 struct RecordHeader {

@@ -1,5 +1,6 @@
 #include "engine/request.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -86,6 +87,8 @@ std::string Shape::to_string() const {
 
 std::uint64_t Descriptor::name_hash() const { return hash_bytes(name); }
 
+bool Descriptor::has_own_result() const { return has_free_rows() || collective == Collective::kReduceScatter; }
+
 bool Descriptor::has_free_rows() const {
   return collective == Collective::kAllgather || collective == Collective::kAlltoall;
 }
@@ -132,6 +135,54 @@ void Call::check() const {
   }
 }
 
+namespace {
+
+// Whether the shapes are equal, or, where the result has rows of its own, in all but these.
+bool fits(const Shape& output, const Shape& input, bool has_own_rows) {
+  if (!has_own_rows) return output == input;
+  return output.dims == std::max<int>(input.dims, 1) && output.row_elements() == input.row_elements() &&
+         std::equal(output.extent.begin() + 1, output.extent.begin() + output.dims, input.extent.begin() + 1);
+}
+
+bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
+  return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+void check_output(const Call& call, const Array& input, const Array& output) {
+  if (output.device != input.device) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + call.name + "': input and output lie on different devices. Remedy: pass both on one.");
+  }
+  const bool has_own_rows =
+      Descriptor{.name = {}, .collective = call.collective, .shape = {}, .parts = {}}.has_own_result();
+  if (output.dtype != input.dtype || !fits(output.shape, input.shape, has_own_rows)) {
+    const auto text = [](const Array& array) {
+      return std::string(name_of(array.dtype)) + " " + array.shape.to_string();
+    };
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + call.name + "': the output is " + text(output) + ", the input " + text(input) +
+                    ". Remedy: give them one dtype and one shape" +
+                    (has_own_rows ? ", but for the first dimension, which is that of the result." : "."));
+  }
+  // Of an allgather, this rank's rows may lie anywhere in the result.
+  const std::size_t element = size_of(input.dtype);
+  if (has_own_rows && input.device != kHost) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + call.name +
+                    "': on a GPU results have memory of the engine's. Remedy: leave the output out, and "
+                    "copy the result.");
+  }
+  if (call.collective == Collective::kAlltoall &&
+      overlap(input.data, input.shape.elements() * element, output.data, output.shape.elements() * element)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + call.name +
+                    "': input and output of an alltoall share memory, and what is received would "
+                    "overwrite what is still to be sent. Remedy: pass another output.");
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, const Array* output) {
   auto operation = std::make_shared<Operation>();
   Descriptor& descriptor = operation->descriptor;
@@ -139,18 +190,9 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
   descriptor.dtype = input.dtype;
   descriptor.shape = input.shape;
   if (output != nullptr) {
+    check_output(call, input, *output);
     operation->output = output->data;
-    if (output->device != input.device) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "'" + call.name + "': input and output lie on different devices. Remedy: pass both on one.");
-    }
-    if (output->dtype != input.dtype || !(output->shape == input.shape)) {
-      const auto text = [](const Array& array) {
-        return std::string(name_of(array.dtype)) + " " + array.shape.to_string();
-      };
-      throw Error(ErrorKind::kInvalidArgument, "'" + call.name + "': the output is " + text(*output) + ", the input " +
-                                                   text(input) + ". Remedy: give them one dtype and one shape.");
-    }
+    operation->output_rows = output->shape.rows();
   }
   descriptor.name = call.name;
   descriptor.collective = call.collective;

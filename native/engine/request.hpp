@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/types.hpp"
+#include "engine/memory.hpp"
 
 namespace ringcore::engine {
 
@@ -60,6 +60,8 @@ struct Descriptor {
   bool is_group() const { return !parts.empty(); }
   // The first dimension may differ between ranks.
   bool has_free_rows() const;
+  // The result has another shape than the tensor.
+  bool has_own_result() const;
   // "allreduce sum of float32 [3, 4]" ...
   std::string to_string() const;
 };
@@ -78,25 +80,6 @@ Scales host_scales(const Descriptor& descriptor, int ranks);
 std::vector<std::uint64_t> dealt_blocks(std::uint64_t rows, std::uint64_t row_elements, int ranks);
 
 std::uint64_t hash_bytes(std::string_view bytes, std::uint64_t seed = 0);
-
-// Uninitialised memory that the engine allocates because only the negotiation tells its size.
-class Memory {
- public:
-  static constexpr std::size_t kAlignment = 64;  // what frameworks ask of memory that they take over
-
-  Memory() = default;
-  explicit Memory(std::size_t bytes)
-      : data_(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}))), size_(bytes) {}
-  std::byte* data() const { return data_.get(); }
-  std::size_t size() const { return size_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, std::align_val_t{kAlignment}); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  std::size_t size_ = 0;
-};
 
 class Carrier;
 
@@ -122,7 +105,10 @@ struct Operation {
   Descriptor descriptor;
   ProcessSetId process_set = kWorld;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;  // allreduce, broadcast; may equal input; of a group: where its parts lie in a row
+  // Allreduce, broadcast: may equal input. Allgather, alltoall, reducescatter: null where the engine allocates the
+  // result. Of a group: where its parts lie in a row.
+  std::byte* output = nullptr;
+  std::uint64_t output_rows = 0;  // of `output`; the negotiation tells whether they are those of the result
   std::vector<std::uint64_t>
       splits;  // alltoall: rows for each rank, empty: all alike; allgather of a group: rows of each part
   std::vector<std::shared_ptr<Operation>> parts;  // of a group: see `make_group`
@@ -137,7 +123,7 @@ struct Operation {
   std::atomic<OperationState> state = OperationState::kSubmitted;
   std::shared_ptr<const Error> error;  // why it failed
   bool in_use = false;  // it has failed, but MPI may still read and write its memory, which must stay for ever
-  Memory result;  // allgather, alltoall, reducescatter
+  Memory result;  // allgather, alltoall, reducescatter; nothing where `output` has it
   std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
   Rank last_joined = -1;
 
@@ -154,6 +140,12 @@ struct Operation {
   std::size_t unfinished = 0;  // parts that still run
 
   std::uint64_t count() const { return descriptor.shape.elements(); }
+  // The place of a result of so many bytes.
+  std::byte* place_result(std::size_t bytes) {
+    if (output != nullptr) return output;
+    result = Memory(bytes);
+    return result.data();
+  }
   // From its beginning to its end.
   std::size_t bytes() const {
     if (parts.empty()) return count() * size_of(descriptor.dtype);
@@ -189,7 +181,8 @@ struct Call {
   void check() const;
 };
 
-// `output` is null where the engine allocates the result. Throws Error{kInvalidArgument} when it does not fit the input.
+// `output` is null where the engine allocates the result. Throws Error{kInvalidArgument} when it does not fit the input,
+// as far as this rank can tell.
 std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, const Array* output);
 
 // One operation of several of one kind. Submit and wait for the group; the results are in its parts. Allreduces of one

@@ -35,9 +35,9 @@ struct EagerPart {
   std::uint64_t rows = 0;
 };
 
-// Of `rows` rows at `data`; nothing where `splits`, of an alltoall one for each member, do not fit them.
-std::optional<EagerPart> eager_part(const Descriptor& descriptor, std::uint64_t rows,
-                                    std::span<const std::uint64_t> splits, const std::byte* data, int self);
+// Of what a member announced, and sent along to lie at `data`; nothing where its splits do not fit its rows.
+std::optional<EagerPart> eager_part(const Descriptor& descriptor, const Contribution& from, int members,
+                                    const std::byte* data, int self);
 
 class Schedule {
  public:

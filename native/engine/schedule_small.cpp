@@ -19,7 +19,7 @@ bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operat
     for (int m = 0; m < size(); ++m) {
       const Contribution& from = release.contributions[m];
       const std::byte* const data = m == self_ ? own->input : from.payload.data();
-      parts.push_back(eager_part(descriptor, from.rows, from.splits, data, self_).value());  // splits were checked
+      parts.push_back(eager_part(descriptor, from, size(), data, self_).value());  // its splits were checked
     }
     finish_eager(parts, *own);
     complete_small(std::move(own));
@@ -34,11 +34,8 @@ bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operat
 // The only member: the result is the (scaled) input.
 void Schedule::finish_alone(Operation& own) const {
   const Descriptor& descriptor = own.descriptor;
-  if (own.output == nullptr) {
-    own.result = Memory(own.bytes());
-    own.result_rows = {descriptor.shape.rows()};
-  }
-  std::byte* to = own.output != nullptr ? own.output : own.result.data();
+  if (descriptor.has_own_result()) own.result_rows = {descriptor.shape.rows()};
+  std::byte* const to = own.place_result(own.bytes());
   if (to != own.input && own.count() > 0) std::memcpy(to, own.input, own.bytes());
   const Scales scales = host_scales(descriptor, 1);
   if (scales.input != 1.0) scale_in_place(descriptor.dtype, to, own.count(), scales.input);
@@ -70,11 +67,16 @@ void Schedule::gather_eager(std::span<const EagerPart> parts, Operation& own) co
     own.result_rows.push_back(part.rows);
     rows += part.rows;
   }
-  own.result = Memory(rows * row_bytes);
-  std::byte* at = own.result.data();
-  for (const EagerPart& part : parts) {
-    if (part.rows * row_bytes > 0) std::memcpy(at, part.data, part.rows * row_bytes);
-    at += part.rows * row_bytes;
+  std::byte* const result = own.place_result(rows * row_bytes);
+  const auto move = [&](int member) {
+    const EagerPart& part = parts[member];
+    const std::uint64_t before =
+        std::accumulate(own.result_rows.begin(), own.result_rows.begin() + member, std::uint64_t{0});
+    if (part.rows * row_bytes > 0) std::memmove(result + before * row_bytes, part.data, part.rows * row_bytes);
+  };
+  move(self_);  // what this rank has may lie anywhere in the result: it moves first
+  for (int m = 0; m < size(); ++m) {
+    if (m != self_) move(m);
   }
 }
 
@@ -88,8 +90,7 @@ void Schedule::reduce_eager(std::span<const EagerPart> parts, Operation& own) {
     const auto blocks = dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
     begin = std::accumulate(blocks.begin(), blocks.begin() + self_, std::uint64_t{0});
     count = blocks[self_];
-    own.result = Memory(count * size_of(descriptor.dtype));
-    target = own.result.data();
+    target = own.place_result(count * size_of(descriptor.dtype));
   }
   if (count == 0) return;
   eager_sources_.clear();

@@ -69,20 +69,27 @@ inline std::string list_ranks(const std::vector<Rank>& ranks) {
 }
 
 inline bool is_in_place(const Operation& operation) {
-  return operation.output != nullptr && operation.output == operation.input;
+  return operation.output != nullptr && operation.output == operation.input && !operation.descriptor.has_own_result();
 }
 
-inline std::uint8_t blocking_flags(const Operation& operation) {
-  return (operation.awaited ? kFlush : 0) | (operation.only_thread ? kBlocked : 0);
+// Whether the caller gave a place for a result of which only all ranks together know how many rows it has.
+inline bool gives_output(const Operation& operation) {
+  const Operation& first = operation.parts.empty() ? operation : *operation.parts.front();
+  return first.output != nullptr && first.descriptor.has_free_rows();
+}
+
+inline std::uint8_t flags_of(const Operation& operation) {
+  return (operation.awaited ? kFlush : 0) | (operation.only_thread ? kBlocked : 0) |
+         (is_in_place(operation) ? kInPlace : 0) | (gives_output(operation) ? kHasOutput : 0);
 }
 
 // How many bytes member `member`, which has `rows` rows, sends along with its announcement of an eager operation: all
 // that it puts in. SIZE_MAX where no memory holds so many rows.
 std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int member);
 
-// How many splits go along with it.
-inline std::size_t eager_splits(const Descriptor& descriptor, std::size_t members) {
-  return descriptor.collective == Collective::kAlltoall ? members : 0;
+// How many splits go along with it, and rows of an output.
+inline std::size_t eager_splits(const Descriptor& descriptor, std::size_t members, bool has_output) {
+  return (descriptor.collective == Collective::kAlltoall ? members : 0) + (has_output ? 1 : 0);
 }
 
 // Whether the operation carries its data in the announcement. Where ranks answer differently, the data is not used.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import ringcore
@@ -206,6 +207,48 @@ def alltoall(adapter: Adapter, checks: Checks) -> None:
 
 def _splits(adapter: Adapter, splits: list[int]):
     return splits if adapter.collectives is ringcore else adapter.tensor(np.array(splits, np.int64))
+
+
+@case
+def results_go_where_the_caller_says(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    for dtype, rows in itertools.product(adapter.dtypes, (0, 1, 30_000)):
+        parts = [payload(rank, (rows, 2), dtype) for rank in range(size)]
+        own, everything = adapter.tensor(parts[me]), np.concatenate(parts)
+        longer = [payload(rank, (rows * size + 1, 2), dtype) for rank in range(size)]
+        first = rows * me + min(me, 1)
+        share = reduced(longer, "max")[first : first + rows + (me == 0)]
+        exchanged = np.concatenate([part[:-1].reshape(size, rows, 2)[me] for part in longer])
+        sent = adapter.tensor(np.ascontiguousarray(longer[me][:-1]))
+        # Places of other values, as the framework makes them.
+        places = {
+            "allreduce": c.allreduce(own, op=OPS["min"]),
+            "broadcast": c.allreduce(own, op=OPS["min"]),
+            "allgather": c.allgather(own),
+            "reducescatter": c.reducescatter(adapter.tensor(longer[me]), op=OPS["min"]),
+            "alltoall": c.alltoall(sent),
+        }
+        calls = {
+            "allreduce": (reduced(parts, "max"), partial(c.allreduce, own, op=OPS["max"])),
+            "broadcast": (parts[size - 1], partial(c.broadcast, own, size - 1)),
+            "allgather": (everything, partial(c.allgather, own)),
+            "reducescatter": (share, partial(c.reducescatter, adapter.tensor(longer[me]), op=OPS["max"])),
+            "alltoall": (exchanged, partial(c.alltoall, sent)),
+        }
+        for verb, (expected, call) in calls.items():
+            out = places[verb]
+            common = verb not in ("reducescatter", "alltoall")
+            checks.that(f"{verb} of {rows} {dtype} returns its output", call(out=out) is out)
+            checks.equal(f"{verb} of {rows} {dtype} into an output", adapter.array(out), expected, common=common)
+        out = places["allgather"]
+        results = c.grouped_allgather([own, own], out=[out, c.allgather(own)])
+        checks.that("a group returns its outputs", results[0] is out)
+        checks.equal(f"group of {rows} {dtype}", adapter.array(results[1]), everything)
+        handle = c.reducescatter_async(adapter.tensor(longer[me]), op=OPS["max"], out=places["reducescatter"])
+        checks.that("a handle returns its output", c.synchronize(handle) is places["reducescatter"])
+        rows_and_counts = c.alltoall(sent, _splits(adapter, [rows] * size), out=places["alltoall"])
+        checks.that("rows into an output", rows_and_counts[0] is places["alltoall"])
+        checks.that("their numbers", [int(count) for count in rows_and_counts[1]] == [rows] * size)
 
 
 @case

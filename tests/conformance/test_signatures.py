@@ -46,6 +46,9 @@ def loaded(surface: str) -> object:
         return importlib.import_module(surface)
 
 
+# Whose arrays do not change, or are written by tasks of their own.
+WITHOUT_OUTPUTS = {"ringcore_jax", "ringcore_tensorflow", "ringcore_mxnet"}
+
 HERE = [surface for surface in SURFACES if is_here(surface)]
 
 
@@ -65,6 +68,9 @@ def test_a_verb_has_the_arguments_that_it_has_everywhere(surface: str, verb: str
     function = getattr(loaded(surface), verb)
     found = [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
     expected = [(p.name, p.kind, p.default) for p in VERBS[verb].parameters.values()][1:]
+    if surface in WITHOUT_OUTPUTS:
+        found = [argument for argument in found if argument[0] != "out"]
+        expected = [argument for argument in expected if argument[0] != "out"]
     if surface == "ringcore_tensorflow" and verb == "broadcast_":
         expected[0] = ("variable", *expected[0][1:])
     assert found[: len(expected)] == expected

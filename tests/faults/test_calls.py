@@ -330,3 +330,45 @@ def nothing_to_move() -> list:
 def test_tensors_without_elements(tmp_path: Path) -> None:
     nothing = [[0, 4]] * 5 + [[1, 4], [0, 4]]
     assert ranks.run(nothing_to_move, 3, tmp_path) == [nothing] * 3
+
+
+def outputs_that_do_not_fit() -> dict:
+    ringcore.init()
+    me = ringcore.rank()
+    ones = np.ones((4, 2), np.float32)
+    refused = {
+        "dtype": caught(ringcore.allgather, ones, name="gradients", out=np.empty((8, 2), np.float64)),
+        "shape": caught(ringcore.allgather, ones, name="gradients", out=np.empty((8, 3), np.float32)),
+        "gaps": caught(ringcore.allgather, ones, name="gradients", out=np.empty((8, 4), np.float32)[:, ::2]),
+        "read only": caught(ringcore.allgather, ones, name="gradients", out=np.frombuffer(bytes(64), np.float32)),
+        "share": caught(ringcore.reducescatter, ones, op=ringcore.Sum, name="gradients", out=np.empty_like(ones)),
+        "itself": caught(ringcore.alltoall, ones, name="gradients", out=ones),
+        "of a group": caught(ringcore.grouped_allgather, [ones, ones], name="gradients", out=[np.empty_like(ones)]),
+        "of an allreduce": caught(ringcore.allreduce, ones, name="gradients", out=np.empty((4, 3), np.float32)),
+    }
+    # What only all ranks together can tell: one of them is wrong.
+    agreed = []
+    for rows in (4, 50_000):
+        mine = np.ones((rows + me, 2), np.float32)
+        out = np.full((2 * rows + 1 + (me == 1), 2), -1, np.float32)
+        agreed.append(caught(ringcore.allgather, mine, name="rows", out=out))
+        agreed[-1]["untouched"] = bool((out == -1).all())
+    fits = ringcore.allgather(ones, out=np.empty((8, 2), np.float32))
+    return {"refused": refused, "agreed": agreed, "after": float(fits.sum())}
+
+
+def test_an_output_that_does_not_fit_is_refused_by_name_and_not_written(tmp_path: Path) -> None:
+    results = ranks.run(outputs_that_do_not_fit, 2, tmp_path)
+    for result in results:
+        for what, error in result["refused"].items():
+            assert error["type"] == "InvalidArgument", (what, error)
+            assert "gradients" in error["message"], (what, error)
+        assert "float64 [8, 2]" in result["refused"]["dtype"]["message"]
+        assert "not contiguous" in result["refused"]["gaps"]["message"]
+        for error in result["agreed"]:
+            assert error["type"] == "MismatchError", error
+            assert "rank 1 gave an output of" in error["message"]
+            assert error["untouched"]
+        assert result["after"] == 16.0
+    for error, other in zip(results[0]["agreed"], results[1]["agreed"], strict=True):
+        assert error["message"] == other["message"]

@@ -196,10 +196,13 @@ void HostRun::start_allgather() {
     total += blocks[m];
   }
   const std::size_t element = size_of(descriptor.dtype);
-  operation.result = Memory(total * element);
-  copy_first(operation.result.data() + before * element, operation.input, operation.bytes());
   plan::Operands operands;
-  operands.data = operation.result.data();
+  operands.data = operation.place_result(total * element);
+  std::byte* const own = operands.data + before * element;
+  const bool lies_inside = operation.input >= operands.data && operation.input < operands.data + total * element;
+  // In pieces it would overwrite what is still to be copied.
+  if (lies_inside && operation.bytes() > 0) std::memmove(own, operation.input, operation.bytes());
+  copy_first(own, lies_inside ? own : operation.input, operation.bytes());
   run({.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
 }
 
@@ -236,9 +239,8 @@ void HostRun::start_alltoall() {
     incoming[m] = operation.result_rows[m] * row;
   }
   const std::uint64_t total = std::accumulate(incoming.begin(), incoming.end(), std::uint64_t{0});
-  operation.result = Memory(total * size_of(descriptor.dtype));
   plan::Operands operands;
-  operands.data = operation.result.data();
+  operands.data = operation.place_result(total * size_of(descriptor.dtype));
   operands.input = operation.input;
   // Ranks know different sizes here; the choice of the plan must not depend on them.
   run({.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
@@ -323,10 +325,9 @@ void HostRun::unpack() {
     const std::size_t element = size_of(descriptor.dtype);
     const std::uint64_t before = std::accumulate(blocks.begin(), blocks.begin() + self(), std::uint64_t{0});
     Operation& operation = task_.operation();
-    operation.result = Memory(blocks[self()] * element);
-    if (operation.result.size() > 0) {
-      std::memcpy(operation.result.data(), work_.data() + before * element, operation.result.size());
-    }
+    const std::size_t share = blocks[self()] * element;
+    std::byte* const result = operation.place_result(share);
+    if (share > 0) std::memcpy(result, work_.data() + before * element, share);
   }
   if (timed()) {
     record_steps();

@@ -8,6 +8,10 @@
 namespace ringcore::simulation {
 namespace {
 
+// Behind the places that members give for their results.
+constexpr std::ptrdiff_t kGuardBytes = 64;
+constexpr std::byte kGuard{0xa5};
+
 constexpr std::size_t kRowAlignment = engine::Memory::kAlignment;
 
 std::size_t padded(std::size_t bytes) { return (bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment; }
@@ -16,7 +20,8 @@ std::size_t padded(std::size_t bytes) { return (bytes + kRowAlignment - 1) / kRo
 Request spoilt(Request request) {
   switch (request.misfit) {
     case Misfit::kNone:
-    case Misfit::kRoot: break;
+    case Misfit::kRoot:
+    case Misfit::kOutput: break;
     case Misfit::kDType: request.dtype = request.dtype == DType::kFloat64 ? DType::kFloat32 : DType::kFloat64; break;
     case Misfit::kOp: request.op = request.op == ReduceOp::kMax ? ReduceOp::kSum : ReduceOp::kMax; break;
     case Misfit::kPrescale: request.prescale *= 4; break;
@@ -175,6 +180,12 @@ void Cluster::make_task(RankState& state, Task& task) {
     if (request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast) {
       tensor->output = places[i];
     }
+    if (request.gives_output(task.member)) {
+      const bool wrong = request.misfit == Misfit::kOutput && task.member == request.misfit_member;
+      tensor->output_rows = result_rows_of(request, i, task.member, task.members) + (wrong ? 1 : 0);
+      task.results.emplace_back(tensor->output_rows * 2 * size_of(request.dtype) + kGuardBytes, kGuard);
+      tensor->output = task.results.back().data();
+    }
     for (int to = 0; request.collective == Collective::kAlltoall && to < task.members; ++to) {
       tensor->splits.push_back(split_of(request, i, task.member, to));
     }
@@ -187,7 +198,14 @@ void Cluster::take_results(RankState& state, Task& task) {
   if (task.taken || task.operation == nullptr || !task.operation->done()) return;
   task.taken = true;
   task.error = task.operation->error;
-  const auto take = [&task](const engine::Operation& tensor) {
+  const bool gives_output = task.request->gives_output(task.member);
+  const auto take = [&](const engine::Operation& tensor) {
+    if (gives_output) {
+      const std::vector<std::byte>& result = task.results[task.got.size()];
+      task.overrun = task.overrun || std::count(result.end() - kGuardBytes, result.end(), kGuard) != kGuardBytes;
+      task.got.emplace_back(result.begin(), result.end() - kGuardBytes);
+      return;
+    }
     const std::byte* const from = tensor.output != nullptr ? tensor.output : tensor.result.data();
     const std::size_t bytes = tensor.output != nullptr ? tensor.bytes() : tensor.result.size();
     task.got.emplace_back(from, from + bytes);
@@ -196,6 +214,12 @@ void Cluster::take_results(RankState& state, Task& task) {
     for (const auto& part : task.operation->parts) take(*part);
   } else if (task.error == nullptr) {
     take(*task.operation);
+  }
+  const auto is_untouched = [](const std::vector<std::byte>& result) {
+    return std::all_of(result.begin(), result.end(), [](std::byte byte) { return byte == kGuard; });
+  };
+  if (task.error != nullptr && task.request->misfit == Misfit::kOutput) {
+    task.overrun = !std::all_of(task.results.begin(), task.results.end(), is_untouched);
   }
   // After an error others may still be at it.
   if (task.error == nullptr)

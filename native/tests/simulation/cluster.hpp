@@ -23,6 +23,8 @@ struct Task {
   std::shared_ptr<engine::Operation> operation;
   std::vector<std::vector<std::byte>> inputs;   // of each tensor
   std::vector<std::vector<std::byte>> outputs;  // of each tensor
+  std::vector<std::vector<std::byte>> results;  // of each tensor, where the member gives a place for its result
+  bool overrun = false;                         // something was written behind one of them
   std::byte* piece = nullptr;                   // registered memory instead, of all tensors
   std::vector<std::vector<std::byte>> got;      // of each tensor
   std::shared_ptr<const Error> error;           // also when it was not taken at all

@@ -37,6 +37,7 @@ std::string check_request(const Cluster& cluster, std::size_t phase, std::size_t
   const Request& request = cluster.workload().phases[phase].requests[index];
   const bool explained = may_fail(cluster) || !request.fits() || someone_waits_alone(cluster.workload().phases[phase]);
   for (const Task* task : outcomes.tasks) {
+    if (task->overrun) return "member " + std::to_string(task->member) + " wrote where no result belongs";
     if (task->error != nullptr) {
       ++outcomes.messages[task->error->what()];
       if (!explained) return std::string("it failed: ") + task->error->what();

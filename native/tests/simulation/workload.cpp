@@ -178,8 +178,10 @@ void draw_misfit(Draw& draw, Request& request, int members) {
   if (request.reduces() && request.op != ReduceOp::kAverage) possible.push_back(Misfit::kOp);
   if (request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRoot);
   if (request.reduces() || request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRows);
+  if (request.has_own_result() && !request.reduces()) possible.insert(possible.end(), 2, Misfit::kOutput);
   request.misfit = possible[static_cast<std::size_t>(draw.below(static_cast<int>(possible.size())))];
   request.misfit_member = draw.below(members);
+  if (request.misfit == Misfit::kOutput) request.outputs |= 1U << request.misfit_member;
 }
 
 Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool joins) {
@@ -194,6 +196,7 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   request.root = draw.below(members);
   request.priority = draw.one_in(2) ? 0 : draw.below(7) - 4;
   request.salt = draw.generator()();
+  request.outputs = draw.one_in(2) ? 0 : static_cast<unsigned>(draw.below(1 << 8));
   request.place = static_cast<Place>(draw.below(workload.registered_memory ? 3 : 2));
   request.exact = !is_float(request.dtype) || draw.one_in(2);
   const auto rows = [&] { return static_cast<std::uint64_t>(draw.one_in(5) ? draw.below(1500) : draw.below(40)); };
@@ -297,6 +300,20 @@ std::uint64_t rows_of(const Request& request, std::size_t tensor, int member, in
   if (request.collective != Collective::kAlltoall) return rows;
   std::uint64_t sum = 0;
   for (int to = 0; to < members; ++to) sum += split_of(request, tensor, member, to);
+  return sum;
+}
+
+std::uint64_t result_rows_of(const Request& request, std::size_t tensor, int member, int members) {
+  const auto n = static_cast<std::uint64_t>(members);
+  const std::uint64_t rows = request.rows[tensor];
+  if (request.collective == Collective::kReduceScatter) {
+    return rows / n + (static_cast<std::uint64_t>(member) < rows % n ? 1 : 0);
+  }
+  std::uint64_t sum = 0;
+  for (int from = 0; from < members; ++from) {
+    const bool exchanges = request.collective == Collective::kAlltoall;
+    sum += exchanges ? split_of(request, tensor, from, member) : rows_of(request, tensor, from, members);
+  }
   return sum;
 }
 

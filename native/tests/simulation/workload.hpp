@@ -30,7 +30,7 @@ class Draw {
 // Where the memory of a tensor lies.
 enum class Place : std::uint8_t { kApart, kInPlace, kRegistered };
 // What one member submits otherwise than the others.
-enum class Misfit : std::uint8_t { kNone, kDType, kOp, kPrescale, kPostscale, kRoot, kRows };
+enum class Misfit : std::uint8_t { kNone, kDType, kOp, kPrescale, kPostscale, kRoot, kRows, kOutput };
 
 // What is submitted under one name. Members are numbered within the process set.
 struct Request {
@@ -47,12 +47,18 @@ struct Request {
   bool group = false;
   Place place{};
   bool exact = true;  // values whose sums need no rounding
+  unsigned outputs = 0;  // a bit for each member that gives a place for a result of other rows than its tensor
   std::uint64_t salt = 0;
   Misfit misfit{};
   int misfit_member = -1;
   int missing_member = -1;  // does not submit it
 
   bool reduces() const { return collective == Collective::kAllreduce || collective == Collective::kReduceScatter; }
+  bool has_own_result() const {
+    return collective == Collective::kAllgather || collective == Collective::kAlltoall ||
+           collective == Collective::kReduceScatter;
+  }
+  bool gives_output(int member) const { return has_own_result() && (outputs >> member & 1U) != 0; }
   bool fits() const { return misfit == Misfit::kNone && missing_member < 0; }
 };
 
@@ -83,6 +89,8 @@ Workload draw_workload(Draw& draw);
 // How many rows a member puts into a tensor, and how many of them go to another member in an alltoall.
 std::uint64_t rows_of(const Request& request, std::size_t tensor, int member, int members);
 std::uint64_t split_of(const Request& request, std::size_t tensor, int from, int to);
+// How many rows it gets, of a collective whose result has other rows than its tensor.
+std::uint64_t result_rows_of(const Request& request, std::size_t tensor, int member, int members);
 // What a member puts into a tensor.
 std::vector<std::byte> input_of(const Request& request, std::size_t tensor, int member, int members);
 // What is wrong with what a member got, or nothing. `contributors`: the members that have not joined instead.

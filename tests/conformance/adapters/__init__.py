@@ -38,10 +38,16 @@ GPUS = {
 # PyTorch's tensors on real GPUs, which ranks share where there are fewer: session `gpu_torch` has them.
 ON_GPUS = {"torch_gpu": ("ringcore_torch", "torch"), "torch_distributed_gpu": ("ringcore_torch", "torch")}
 # Cases that an adapter's framework has nothing for.
+# Arrays do not change, have a gradient, or lie on a GPU.
+_OUTPUTS = {"results_go_where_the_caller_says"}
+_WITHOUT_OUTPUTS = (
+    "jax", "jax_jit", "tensorflow", "tensorflow_function", "mxnet", "mxnet_nd", "torch_leaf", "torch_gpu", *GPUS,
+)  # fmt: skip
 LACKS: dict[str, set[str]] = {
-    name: {"join", "join_in_a_process_set"} for name in ("torch_distributed", "torch_distributed_gpu")
-} | {
-    "gpu_pairs": {"sums_of_16_bits_are_rounded_once"}  # but on each GPU, and then by NCCL
+    **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),
+    **{name: {"join", "join_in_a_process_set", *_OUTPUTS} for name in ("torch_distributed", "torch_distributed_gpu")},
+    # But on each GPU, and then by NCCL.
+    "gpu_pairs": {"sums_of_16_bits_are_rounded_once", *_OUTPUTS},
 }
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         broadcast_,
         broadcast_async,
         broadcast_async_,
+        empty,
         grouped_allgather,
         grouped_allgather_async,
         grouped_allreduce,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         synchronize,
     )
     from ringcore.commands.doctor import doctor
+    from ringcore.header import capi, get_include
     from ringcore.job.lifecycle import init, shutdown
     from ringcore.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
     from ringcore.job.state import (
@@ -92,14 +94,16 @@ _HOMES = {
     "ringcore.arrays": (
         "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
         "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
-        "broadcast_async", "broadcast_async_", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
-        "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
-        "grouped_reducescatter_async", "join", "poll", "reducescatter", "reducescatter_async", "synchronize",
+        "broadcast_async", "broadcast_async_", "empty", "grouped_allgather", "grouped_allgather_async",
+        "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
+        "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll", "reducescatter", "reducescatter_async",
+        "synchronize",
     ),
     "ringcore.job.timeline": ("start_timeline", "stop_timeline"),
     "ringcore._native": ("Handle",),
     "ringcore.adapter.collectives": ("ReduceOp",),
     "ringcore.commands.doctor": ("doctor",),
+    "ringcore.header": ("capi", "get_include"),
     "ringcore.launcher.api": ("run",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -143,9 +147,12 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "capi",
     "cross_rank",
     "cross_size",
     "doctor",
+    "empty",
+    "get_include",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",

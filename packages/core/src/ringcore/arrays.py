@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore.adapter import buffer
-from ringcore.adapter.collectives import ReduceOp
+from ringcore.adapter.collectives import ReduceOp, allocate
 from ringcore.adapter.verbs import Verbs
 
 Average = ReduceOp.AVERAGE
@@ -26,6 +27,10 @@ class Arrays:
         return buffer.as_buffer(tensor, writable=writable)
 
     as_moved = as_buffer
+
+    def as_output(self, tensor: Any) -> Buffer:
+        """See `adapter.Framework`."""
+        return buffer.as_buffer(tensor, writable=True)
 
     def contiguous(self, tensor: Any) -> Any:
         """See `adapter.Framework`."""
@@ -48,6 +53,34 @@ class Arrays:
     def row_counts(self, rows: list[int]) -> list[int]:
         """See `adapter.Framework`."""
         return rows
+
+
+def empty(shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
+    """A new uninitialised array of numpy for collectives, in memory that the ranks of a host see of each other.
+
+    What they reduce in it they reduce where it lies, several times as quickly as in other memory. It goes on working
+    after `shutdown`, as any array. Where ranks of this host share no memory it is an ordinary array.
+
+    Args:
+        shape: Numbers of elements.
+        dtype: Of numpy, or its name; bfloat16 needs ml_dtypes.
+
+    Raises:
+        ResourceError: No room; the message tells which setting makes more.
+    """
+    import numpy as np
+
+    if str(dtype) == "bfloat16":
+        import ml_dtypes
+
+        dtype = ml_dtypes.bfloat16
+    kind = np.dtype(dtype)
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = math.prod(extents)
+    memory = allocate(count * kind.itemsize) if count > 0 else None
+    if memory is None:
+        return np.empty(extents, kind)
+    return np.frombuffer(memory.view(), kind, count).reshape(extents)
 
 
 _verbs: Verbs[Any] = Verbs(Arrays())

@@ -27,6 +27,10 @@ class HostArrays:
         known = str(tensor.dtype) in DTYPE_CODES
         return as_buffer(tensor if known else tensor.reshape(-1).view(np.uint8), writable=writable)
 
+    def as_output(self, tensor: Any) -> Buffer:
+        """See `adapter.Framework`."""
+        raise InvalidArgument("arrays of JAX do not change; leave out= out, and use what is returned")
+
     def contiguous(self, tensor: Any) -> np.ndarray[Any, Any]:
         """The array's memory, which may not be written; waits until it is computed.
 

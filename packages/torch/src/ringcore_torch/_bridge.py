@@ -100,6 +100,18 @@ class Tensors:
         """See `adapter.Framework`."""
         return as_buffer(as_moved(tensor))
 
+    def as_output(self, tensor: torch.Tensor) -> Buffer:
+        """See `adapter.Framework`."""
+        buffer = as_buffer(tensor)
+        if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+            raise InvalidArgument(
+                f"the tensor of shape {list(tensor.shape)} is not contiguous, and a result is written in a row; pass "
+                "one of torch.empty"
+            )
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise InvalidArgument("the tensor requires a gradient; pass tensor.detach(), or call under torch.no_grad()")
+        return buffer
+
     def contiguous(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `adapter.Framework`."""
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:

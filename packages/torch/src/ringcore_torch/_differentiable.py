@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from ringcore import Average, InvalidArgument
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next, reduce_compressed
+from ringcore.adapter import ProcessSet, ReduceOp, global_process_set, name_or_next, reduce_compressed, title_of
 
 from ringcore_torch import _operations as plain
 from ringcore_torch._linear import Allgather, Allreduce, Alltoall, Broadcast, LinearMap, Reducescatter
@@ -25,6 +25,21 @@ def _tracked(*tensors: torch.Tensor) -> bool:
         if not isinstance(tensor, torch.Tensor):
             raise InvalidArgument(f"a tensor of PyTorch is needed, not {type(tensor).__name__}")
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _check_out(what: str, name: str | None, *tensors: torch.Tensor) -> None:
+    if _tracked(*tensors):
+        raise InvalidArgument(
+            f"{title_of(what, name)}: a result that goes into out= has no gradient; leave it out, or call under "
+            "torch.no_grad()"
+        )
+
+
+def _check_uncompressed(what: str, name: str | None, compression: type[Compressor]) -> None:
+    if compression is not Compression.none:
+        raise InvalidArgument(
+            f"{title_of(what, name)}: what is compressed cannot go into out=; leave out one of the two"
+        )
 
 
 class _Recorded(torch.autograd.Function):
@@ -65,6 +80,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
     """`plain.allreduce`, recorded by autograd where the tensor requires a gradient.
@@ -76,8 +92,16 @@ def allreduce(
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
+        out: See `plain.allreduce`; without a gradient, and without compression.
         compression: What is sent: see `Compression`.
     """
+    if out is not None:
+        _check_out("allreduce", name, tensor)
+        _check_uncompressed("allreduce", name, compression)
+        return plain.allreduce(
+            tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out,
+        )  # fmt: skip
     factors: dict[str, Any] = {
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
@@ -97,9 +121,17 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    out: Sequence[torch.Tensor] | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> list[torch.Tensor]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
+    if out is not None:
+        _check_out("grouped_allreduce", name, *tensors)
+        _check_uncompressed("grouped_allreduce", name, compression)
+        return plain.grouped_allreduce(
+            tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out,
+        )  # fmt: skip
     if not tensors:
         return []
     factors: dict[str, Any] = {
@@ -110,30 +142,52 @@ def grouped_allreduce(
 
 
 def allgather(
-    tensor: torch.Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
 
     Raises:
         MismatchError: Dtypes or other dimensions differ. On every rank.
     """
+    if out is not None:
+        _check_out("allgather", name, tensor)
+        return plain.allgather(tensor, name=name, process_set=process_set, out=out)
     (result,) = _run(Allgather(name_or_next(name, "allgather", process_set), process_set), [tensor])
     return result
 
 
 def grouped_allgather(
-    tensors: Sequence[torch.Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensors: Sequence[torch.Tensor],
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """`allgather` of several tensors that are released together: all of them run, or none."""
+    if out is not None:
+        _check_out("grouped_allgather", name, *tensors)
+        return plain.grouped_allgather(tensors, name=name, process_set=process_set, out=out)
     if not tensors:
         return []
     return _run(Allgather(name_or_next(name, "grouped_allgather", process_set), process_set), tensors)
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, *, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    root_rank: int,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A new tensor with the root's values. See `plain.broadcast`."""
+    if out is not None:
+        _check_out("broadcast", name, tensor)
+        return plain.broadcast(tensor, root_rank, name=name, process_set=process_set, out=out)
     (result,) = _run(Broadcast(name_or_next(name, "broadcast", process_set), root_rank, process_set), [tensor])
     return result
 
@@ -144,8 +198,12 @@ def alltoall(
     *,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> Any:
     """Send `splits[r]` rows to each rank r and receive theirs. See `plain.alltoall`."""
+    if out is not None:
+        _check_out("alltoall", name, tensor)
+        return plain.alltoall(tensor, splits, name=name, process_set=process_set, out=out)
     linear_map = Alltoall(name_or_next(name, "alltoall", process_set), splits, process_set)
     (result,) = _run(linear_map, [tensor])
     return result if splits is None else (result, torch.tensor(linear_map.received, dtype=torch.int32, device="cpu"))
@@ -159,8 +217,15 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
+    if out is not None:
+        _check_out("reducescatter", name, tensor)
+        return plain.reducescatter(
+            tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out,
+        )  # fmt: skip
     name = name_or_next(name, "reducescatter", process_set)
     (result,) = _run(
         Reducescatter(
@@ -179,8 +244,15 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    out: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """`reducescatter` of several tensors that are released together: all of them run, or none."""
+    if out is not None:
+        _check_out("grouped_reducescatter", name, *tensors)
+        return plain.grouped_reducescatter(
+            tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out,
+        )  # fmt: skip
     if not tensors:
         return []
     name = name_or_next(name, "grouped_reducescatter", process_set)

@@ -198,15 +198,19 @@ def allgather(
     name: str,
     *,
     process_set: ProcessSet = global_process_set,
+    targets: tuple[Any, ...] = (),
     blocking: bool = False,
+    result: object = None,
     finish: Finish | None = None,
 ) -> Handle:
     """Concatenate every rank's rows. The first dimension may differ between ranks, the others not.
 
-    The results are in `handle.result(index)`, on a GPU in `handle.device_result(index)`, the rows of each rank in
-    `handle.rows(index)`.
+    The results are in `targets`, where there are any: in host memory, with the rows of all ranks. Else they are in
+    `handle.result(index)`, on a GPU in `handle.device_result(index)`. The rows of each rank: `handle.rows(index)`.
     """
-    return _submit(_ALLGATHER, name, sources, (), process_set=process_set, blocking=blocking, finish=finish)
+    return _submit(
+        _ALLGATHER, name, sources, targets, process_set=process_set, blocking=blocking, result=result, finish=finish
+    )
 
 
 def broadcast(
@@ -244,18 +248,21 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    targets: tuple[Any, ...] = (),
     blocking: bool = False,
+    result: object = None,
     finish: Finish | None = None,
 ) -> Handle:
     """Reduce over all ranks and deal out the rows: the first ranks get one more where they do not divide evenly.
 
-    The results are in `handle.result(index)`.
+    The results are in `targets`, where there are any, else in `handle.result(index)`.
     """
     if op < 0:
         raise InvalidArgument(f"'{name}': Adasum is an allreduce; use op=Sum or op=Average")
     return _submit(
-        _REDUCESCATTER, name, sources, (), op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set, blocking=blocking, finish=finish,
+        _REDUCESCATTER, name, sources, targets, op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set, blocking=blocking, result=result,
+        finish=finish,
     )  # fmt: skip
 
 
@@ -265,12 +272,14 @@ def alltoall(
     name: str,
     *,
     process_set: ProcessSet = global_process_set,
+    target: Any = None,
     blocking: bool = False,
     finish: Finish | None = None,
 ) -> Handle:
     """Send `splits[r]` rows to each rank r. Without splits the rows are divided evenly.
 
-    The result is in `handle.result()`, the rows that came from each rank in `handle.rows()`.
+    The result is in `target`, where there is one, else in `handle.result()`; the rows that came from each rank in
+    `handle.rows()`.
     """
     if splits is not None:
         splits = [int(rows) for rows in (splits.tolist() if hasattr(splits, "tolist") else splits)]
@@ -279,8 +288,8 @@ def alltoall(
     if splits is not None and not splits:
         raise InvalidArgument(f"'{name}': there are no splits; pass one for each rank, or None to divide evenly")
     return _submit(
-        _ALLTOALL, name, (source,), (), process_set=process_set, splits=tuple(splits or ()), blocking=blocking,
-        finish=finish,
+        _ALLTOALL, name, (source,), () if target is None else (target,), process_set=process_set,
+        splits=tuple(splits or ()), blocking=blocking, finish=finish,
     )  # fmt: skip
 
 

@@ -23,6 +23,13 @@ class Framework(Protocol[Tensor]):
     def as_moved(self, tensor: Tensor, *, writable: bool = False) -> Buffer:
         """`as_buffer` for an operation that does not look at values: of dtypes too that the engine does not know."""
 
+    def as_output(self, tensor: Tensor) -> Buffer:
+        """Describe the tensor's own memory, which a result is written into.
+
+        Raises:
+            InvalidArgument: It is not contiguous, or may not be written; the message tells why, and the remedy.
+        """
+
     def contiguous(self, tensor: Tensor) -> Tensor:
         """The tensor's values in a row of memory: itself, or a copy where they are not."""
 

@@ -17,6 +17,11 @@ from ringcore.job.process_sets import ProcessSet
 first = itemgetter(0)
 
 
+def alone(out: Tensor | None) -> tuple[Tensor] | None:
+    """The place for the result of a single tensor, as that of a group of one."""
+    return None if out is None else (out,)
+
+
 class Starts(Generic[Tensor]):
     """What the verbs are made of, for frameworks that have another surface: pytrees, say.
 
@@ -43,6 +48,7 @@ class Starts(Generic[Tensor]):
         prescale_factor: float,
         postscale_factor: float,
         process_set: ProcessSet,
+        out: Sequence[Tensor] | None = None,
         priority: int = 0,
         in_place: bool = False,
         blocking: bool = False,
@@ -52,7 +58,12 @@ class Starts(Generic[Tensor]):
         try:
             if self._is_lazy is not None and any(map(self._is_lazy, tensors)):
                 raise UnsupportedArray
-            targets = tensors if in_place else tuple([self._framework.empty_like(tensor) for tensor in tensors])
+            if in_place:
+                targets = tensors
+            elif out is not None:
+                targets = self._ready(out)
+            else:
+                targets = tuple([self._framework.empty_like(tensor) for tensor in tensors])
             name = collectives.name_or_next(name, kind, process_set)
             return collectives.allreduce(
                 tensors, targets, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
@@ -61,7 +72,8 @@ class Starts(Generic[Tensor]):
         except TypeError:  # the engine cannot look at them, or may not write into them
             return self.start_allreduce_of_copies(
                 tensors, name, kind=kind, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-                process_set=process_set, priority=priority, in_place=in_place, blocking=blocking, finish=finish,
+                process_set=process_set, out=out, priority=priority, in_place=in_place, blocking=blocking,
+                finish=finish,
             )  # fmt: skip
 
     def start_allreduce_of_copies(
@@ -74,6 +86,7 @@ class Starts(Generic[Tensor]):
         prescale_factor: float,
         postscale_factor: float,
         process_set: ProcessSet,
+        out: Sequence[Tensor] | None = None,
         priority: int = 0,
         in_place: bool = False,
         blocking: bool = False,
@@ -84,8 +97,8 @@ class Starts(Generic[Tensor]):
         with naming(kind, name):
             sources = [framework.contiguous(tensor) for tensor in tensors]
         arrays = self._buffers(sources, kind, name, writable=in_place)
-        results = sources if in_place else list(map(framework.empty_like, sources))
-        targets = arrays if in_place else tuple(map(framework.as_buffer, results))
+        results = sources if in_place else list(map(framework.empty_like, sources)) if out is None else list(out)
+        targets = self._outputs(out, kind, name) or (arrays if in_place else tuple(map(framework.as_buffer, results)))
         name = collectives.name_or_next(name, kind, process_set)
 
         def done(_: Handle) -> Any:
@@ -103,17 +116,28 @@ class Starts(Generic[Tensor]):
         *,
         kind: str = "allgather",
         process_set: ProcessSet,
+        out: Sequence[Tensor] | None = None,
         blocking: bool = False,
         finish: Finish = list,
     ) -> Handle:
         """Start an allgather."""
+        if out is not None:  # without a look at them, where the engine can look itself
+            name = collectives.name_or_next(name, kind, process_set)
+            with contextlib.suppress(UnsupportedArray):
+                return collectives.allgather(
+                    self._ready(tensors), name, targets=self._ready(out), process_set=process_set, blocking=blocking,
+                    result=finish(out),
+                )  # fmt: skip
         sources = self._buffers(map(self._framework.contiguous, tensors), kind, name)
+        targets = self._outputs(out, kind, name)
         name = collectives.name_or_next(name, kind, process_set)
 
         def done(handle: Handle) -> Any:
-            return finish(self._results(handle, sources, lambda index: sum(handle.rows(index))))
+            return finish(out or self._results(handle, sources, lambda index: sum(handle.rows(index))))
 
-        return collectives.allgather(sources, name, process_set=process_set, blocking=blocking, finish=done)
+        return collectives.allgather(
+            sources, name, targets=targets, process_set=process_set, blocking=blocking, finish=done
+        )
 
     def start_reducescatter(
         self,
@@ -125,18 +149,28 @@ class Starts(Generic[Tensor]):
         prescale_factor: float,
         postscale_factor: float,
         process_set: ProcessSet,
+        out: Sequence[Tensor] | None = None,
         blocking: bool = False,
         finish: Finish = list,
     ) -> Handle:
         """Start a reducescatter."""
+        if out is not None:
+            name = collectives.name_or_next(name, kind, process_set)
+            with contextlib.suppress(UnsupportedArray):
+                return collectives.reducescatter(
+                    self._ready(tensors), name, targets=self._ready(out), op=op, prescale_factor=prescale_factor,
+                    postscale_factor=postscale_factor, process_set=process_set, blocking=blocking, result=finish(out),
+                )  # fmt: skip
         sources = self._buffers(map(self._framework.contiguous, tensors), kind, name)
+        targets = self._outputs(out, kind, name)
         name = collectives.name_or_next(name, kind, process_set)
 
         def done(handle: Handle) -> Any:
-            return finish(self._results(handle, sources, lambda index: share_of(sources[index].shape[0], process_set)))
+            rows = [share_of(source.shape[0], process_set) for source in sources]
+            return finish(out or self._results(handle, sources, rows.__getitem__))
 
         return collectives.reducescatter(
-            sources, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            sources, name, targets=targets, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, blocking=blocking, finish=done,
         )  # fmt: skip
 
@@ -147,18 +181,24 @@ class Starts(Generic[Tensor]):
         name: str | None,
         *,
         process_set: ProcessSet,
+        out: Tensor | None = None,
         blocking: bool = False,
     ) -> Handle:
         """Start an alltoall."""
         (source,) = self._buffers([self._framework.contiguous(tensor)], "alltoall", name)
+        (target,) = self._outputs(alone(out), "alltoall", name) or (None,)
         name = collectives.name_or_next(name, "alltoall", process_set)
 
         def done(handle: Handle) -> Any:
             rows = handle.rows()
-            received = self._framework.result_of(handle, (sum(rows), *source.shape[1:]), source, 0)
+            received = out
+            if out is None:
+                received = self._framework.result_of(handle, (sum(rows), *source.shape[1:]), source, 0)
             return received if splits is None else (received, self._framework.row_counts(list(rows)))
 
-        return collectives.alltoall(source, splits, name, process_set=process_set, blocking=blocking, finish=done)
+        return collectives.alltoall(
+            source, splits, name, process_set=process_set, target=target, blocking=blocking, finish=done
+        )
 
     def start_broadcast(
         self,
@@ -167,6 +207,7 @@ class Starts(Generic[Tensor]):
         name: str | None,
         *,
         process_set: ProcessSet,
+        out: Tensor | None = None,
         in_place: bool = False,
         blocking: bool = False,
         finish: Finish = first,
@@ -175,9 +216,9 @@ class Starts(Generic[Tensor]):
         framework = self._framework
         with naming("broadcast", name):
             source = framework.contiguous(tensor)
-            result = source if in_place else framework.empty_like(source)
+            result = source if in_place else framework.empty_like(source) if out is None else out
             array = framework.as_moved(source, writable=in_place)
-        target = array if in_place else framework.as_moved(result)
+        (target,) = self._outputs(alone(out), "broadcast", name) or (array if in_place else framework.as_moved(result),)
         name = collectives.name_or_next(name, "broadcast", process_set)
 
         def done(_: Handle) -> Any:
@@ -186,6 +227,26 @@ class Starts(Generic[Tensor]):
         return collectives.broadcast(
             array, target, root_rank, name, process_set=process_set, blocking=blocking, finish=done
         )
+
+    def _ready(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors whose memory holds what they are, for the engine to look at.
+
+        Raises:
+            UnsupportedArray: One holds other values.
+        """
+        if self._is_lazy is not None and any(map(self._is_lazy, tensors)):
+            raise UnsupportedArray
+        return tuple(tensors)
+
+    def _outputs(self, out: Sequence[Tensor] | None, kind: str, name: str | None) -> tuple[Buffer, ...]:
+        """The caller's places for the results; none where there are none."""
+        with naming(kind, name), naming("out", None):
+            places = tuple([self._framework.as_output(each) for each in out or ()])
+            if any(place.device >= 0 for place in places):
+                raise InvalidArgument(
+                    "on a GPU results have memory of the engine's; leave out= out, and copy what is returned"
+                )
+        return places
 
     def _buffers(
         self, tensors: Iterable[Tensor], kind: str, name: str | None, *, writable: bool = False

@@ -13,7 +13,7 @@ from ringcore._native import Handle, UnsupportedArray
 from ringcore.adapter import collectives
 from ringcore.adapter.collectives import ReduceOp, name_or_next
 from ringcore.adapter.framework import Tensor
-from ringcore.adapter.starts import Starts, first
+from ringcore.adapter.starts import Starts, alone, first
 from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
 from ringcore.job.state import context
 
@@ -38,6 +38,7 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Reduce a tensor over all ranks; every rank gets the same bits in a new tensor.
 
@@ -51,9 +52,11 @@ class Verbs(Starts[Tensor]):
             prescale_factor: Multiplied into the tensor before the reduction. Integers take whole factors, bool none.
             postscale_factor: Multiplied into the result.
             process_set: The ranks that take part.
+            out: Where the result goes, contiguous, in host memory, of the tensor's dtype and shape; it is returned.
 
         Raises:
-            InvalidArgument: Another device, an unknown dtype, an average or a fraction of integers.
+            InvalidArgument: Another device, an unknown dtype, an average or a fraction of integers, an `out` that does
+                not fit.
             MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
             TimeoutError: A rank did not submit it within `RINGCORE_TIMEOUT_S`, or nothing of it moved for so long. On
                 every rank.
@@ -61,7 +64,7 @@ class Verbs(Starts[Tensor]):
         """
         result: Tensor = self.start_allreduce(
             (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True, finish=first,
+            process_set=process_set, out=alone(out), blocking=True, finish=first,
         ).synchronize()  # fmt: skip
         return result
 
@@ -101,6 +104,7 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
         priority: int = 0,
     ) -> Handle:
         """Start an `allreduce`; `synchronize` returns the result. The tensor may not be written until then.
@@ -113,10 +117,11 @@ class Verbs(Starts[Tensor]):
             postscale_factor: Multiplied into the result.
             process_set: The ranks that take part.
             priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
+            out: See `allreduce`.
         """
         return self.start_allreduce(
             (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, priority=priority, finish=first,
+            process_set=process_set, out=alone(out), priority=priority, finish=first,
         )  # fmt: skip
 
     def allreduce_async_(
@@ -159,11 +164,12 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """`allreduce` of several tensors that are released together: all of them run, or none."""
         results: list[Tensor] = self.grouped_allreduce_async(
             tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set,
+            process_set=process_set, out=out,
         ).synchronize()  # fmt: skip
         return results
 
@@ -193,6 +199,7 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Sequence[Tensor] | None = None,
         priority: int = 0,
     ) -> Handle:
         """Start a `grouped_allreduce`."""
@@ -201,6 +208,7 @@ class Verbs(Starts[Tensor]):
         return self.start_allreduce(
             tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
             postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+            out=out,
         )  # fmt: skip
 
     def grouped_allreduce_async_(
@@ -223,38 +231,68 @@ class Verbs(Starts[Tensor]):
         )  # fmt: skip
 
     def allgather(
-        self, tensor: Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
+        self,
+        tensor: Tensor,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Concatenate every rank's tensor along the first dimension, which may differ between ranks.
 
+        Args:
+            tensor: See `allreduce`.
+            name: Identifies the tensor on all ranks.
+            process_set: The ranks that take part.
+            out: Where the result goes, contiguous, in host memory, of the tensor's dtype, with the rows of all ranks;
+                it is returned. The tensor may be this rank's rows of it.
+
         Raises:
-            MismatchError: Dtypes or other dimensions differ. On every rank.
+            MismatchError: Dtypes or other dimensions differ, or an `out` has not the rows of the result. On every rank,
+                and nothing was written.
         """
         result: Tensor = self.start_allgather(
-            [tensor], name, process_set=process_set, blocking=True, finish=first
+            [tensor], name, process_set=process_set, out=alone(out), blocking=True, finish=first
         ).synchronize()
         return result
 
     def allgather_async(
-        self, tensor: Tensor, *, name: str | None = None, process_set: ProcessSet = global_process_set
+        self,
+        tensor: Tensor,
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Handle:
         """Start an `allgather`."""
-        return self.start_allgather([tensor], name, process_set=process_set, finish=first)
+        return self.start_allgather([tensor], name, process_set=process_set, out=alone(out), finish=first)
 
     def grouped_allgather(
-        self, tensors: Sequence[Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """`allgather` of several tensors that are released together: all of them run, or none."""
-        results: list[Tensor] = self.grouped_allgather_async(tensors, name=name, process_set=process_set).synchronize()
+        results: list[Tensor] = self.grouped_allgather_async(
+            tensors, name=name, process_set=process_set, out=out
+        ).synchronize()
         return results
 
     def grouped_allgather_async(
-        self, tensors: Sequence[Tensor], *, name: str | None = None, process_set: ProcessSet = global_process_set
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+        out: Sequence[Tensor] | None = None,
     ) -> Handle:
         """Start a `grouped_allgather`."""
         if not tensors:
             return Handle.of_nothing([])
-        return self.start_allgather(tensors, name, kind="grouped_allgather", process_set=process_set)
+        return self.start_allgather(tensors, name, kind="grouped_allgather", process_set=process_set, out=out)
 
     def broadcast(
         self,
@@ -263,6 +301,7 @@ class Verbs(Starts[Tensor]):
         *,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Tensor:
         """A new tensor with the root's values.
 
@@ -271,12 +310,13 @@ class Verbs(Starts[Tensor]):
             root_rank: Rank of the job whose values win.
             name: Identifies the tensor on all ranks.
             process_set: The ranks that take part.
+            out: Where the values go; see `allreduce`.
 
         Raises:
             MismatchError: Ranks named different roots, shapes or dtypes, or a root that is no member. On every rank.
         """
         result: Tensor = self.start_broadcast(
-            tensor, root_rank, name, process_set=process_set, blocking=True
+            tensor, root_rank, name, process_set=process_set, out=out, blocking=True
         ).synchronize()
         return result
 
@@ -301,9 +341,10 @@ class Verbs(Starts[Tensor]):
         *,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Handle:
         """Start a `broadcast`."""
-        return self.start_broadcast(tensor, root_rank, name, process_set=process_set)
+        return self.start_broadcast(tensor, root_rank, name, process_set=process_set, out=out)
 
     def broadcast_async_(
         self,
@@ -325,6 +366,7 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide).
 
@@ -335,10 +377,11 @@ class Verbs(Starts[Tensor]):
             prescale_factor: Multiplied into the tensor before the reduction. Integers take whole factors, bool none.
             postscale_factor: Multiplied into the result.
             process_set: The ranks that take part.
+            out: Where this rank's rows go, contiguous, in host memory, of the tensor's dtype; it is returned.
         """
         result: Tensor = self.start_reducescatter(
             [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, blocking=True, finish=first,
+            process_set=process_set, out=alone(out), blocking=True, finish=first,
         ).synchronize()  # fmt: skip
         return result
 
@@ -351,11 +394,12 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Handle:
         """Start a `reducescatter`."""
         return self.start_reducescatter(
             [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, finish=first,
+            process_set=process_set, out=alone(out), finish=first,
         )  # fmt: skip
 
     def grouped_reducescatter(
@@ -367,11 +411,12 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """`reducescatter` of several tensors that are released together: all of them run, or none."""
         results: list[Tensor] = self.grouped_reducescatter_async(
             tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set,
+            process_set=process_set, out=out,
         ).synchronize()  # fmt: skip
         return results
 
@@ -384,13 +429,14 @@ class Verbs(Starts[Tensor]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        out: Sequence[Tensor] | None = None,
     ) -> Handle:
         """Start a `grouped_reducescatter`."""
         if not tensors:
             return Handle.of_nothing([])
         return self.start_reducescatter(
             tensors, name, kind="grouped_reducescatter", op=op, prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor, process_set=process_set,
+            postscale_factor=postscale_factor, process_set=process_set, out=out,
         )  # fmt: skip
 
     def alltoall(
@@ -400,16 +446,25 @@ class Verbs(Starts[Tensor]):
         *,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Any:
         """Send `splits[r]` rows to each rank r and receive theirs; without splits the rows are divided evenly.
+
+        Args:
+            tensor: See `allreduce`.
+            splits: Numbers of rows, one for each rank.
+            name: Identifies the tensor on all ranks.
+            process_set: The ranks that take part.
+            out: Where the received rows go, contiguous, in host memory, of the tensor's dtype, and apart from it.
 
         Returns:
             The received rows in the order of the ranks; with `splits` a pair (rows, how many came from each rank).
 
         Raises:
-            MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
+            MismatchError: A rank's splits do not fit its tensor or the number of ranks, or an `out` has not the rows
+                that come. On every rank, and nothing was written.
         """
-        return self.start_alltoall(tensor, splits, name, process_set=process_set, blocking=True).synchronize()
+        return self.start_alltoall(tensor, splits, name, process_set=process_set, out=out, blocking=True).synchronize()
 
     def alltoall_async(
         self,
@@ -418,9 +473,10 @@ class Verbs(Starts[Tensor]):
         *,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
     ) -> Handle:
         """Start an `alltoall`."""
-        return self.start_alltoall(tensor, splits, name, process_set=process_set)
+        return self.start_alltoall(tensor, splits, name, process_set=process_set, out=out)
 
     def barrier(self, *, process_set: ProcessSet = global_process_set) -> None:
         """Return when all ranks have called it."""
