@@ -1,7 +1,7 @@
 """Measures ringcore beside its peers, interleaved; writes JSON lines, a table and plots.
 
     python benchmarks/run.py [allreduce] [training] [lightning] [images] [jax] [tensorflow] [keras] [mxnet]
-                             [parameter_server] [mpi] [mpi_hosts] [OPTIONS]
+                             [parameter_server] [mpi] [mpi_hosts] [collectives] [OPTIONS]
 
 Without names the first four run; the others need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
@@ -163,6 +163,40 @@ def mpi(options: argparse.Namespace) -> None:
             return lines_of([*library.launch(ranks), *worker], library.programs, **environ)
 
         compare_mpi(f"{name}-{ranks}-ranks", f"{ranks} ranks of one host", transport, start, options.repeats)
+
+
+def collectives(options: argparse.Namespace) -> None:
+    """All collectives of ringcore beside those of each MPI, in the same ranks of one host."""
+    for ranks in options.ranks:
+        collectives_of(ranks, options)
+
+
+def collectives_of(ranks: int, options: argparse.Namespace) -> None:
+    """With one number of ranks: beside each MPI, and the ratio of a given array to the best of them."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {"PYTHONPATH": str(only_packages(RINGCORE, Path(folder))), "RINGCORE_TRANSPORT": "auto"}
+        for repeat, each in itertools.product(range(options.repeats), PACKAGES):
+            print(f"collectives, {ranks} ranks, repeat {repeat + 1}: {each}", flush=True)
+            library = installed(each)
+            worker = [str(library.programs / "python"), "collectives_rank.py", str(options.max_bytes)]
+            for line in lines_of([*library.launch(ranks), *worker], library.programs, **environ):
+                by_way = found.setdefault((line["collective"], line["bytes"]), {})
+                for way, median in line["median_us"].items():
+                    by_way.setdefault(each if way == "MPI" else way, []).append(median)
+    ways = list(next(iter(found.values())))
+    ours = [way for way in ways if way not in PACKAGES]
+    rows, cells = [], []
+    for (collective, size), times in found.items():
+        rows += [
+            {"ranks": ranks, "collective": collective, "library": way, "bytes": size, "microseconds": values}
+            for way, values in times.items()
+        ]
+        best = min(statistics.median(times[each]) for each in PACKAGES)
+        ratios = [f"{statistics.median(times[way]) / best:.2f}" for way in ours]
+        cells.append([collective, str(size), *(f"{statistics.median(times[way]):.4g}" for way in ways), *ratios])
+    header = ["", "bytes", *ways, *(f"{way} / best MPI" for way in ours)]
+    record(f"collectives-{ranks}-ranks", rows, f"{ranks} ranks of one host, microseconds:\n\n{table(header, cells)}")
 
 
 def mpi_hosts(options: argparse.Namespace) -> None:
@@ -539,6 +573,7 @@ def main() -> None:
             parameter_server,
             mpi,
             mpi_hosts,
+            collectives,
         )
     }
     names = list(comparisons)

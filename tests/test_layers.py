@@ -23,6 +23,7 @@ ROOMS = {
     "job": {"environment", "bootstrap"},
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
+    "header": set(),
     "commands": {"environment", "launcher"},
     "__main__": {"commands"},
 }

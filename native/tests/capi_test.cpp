@@ -1,4 +1,5 @@
 // The C border, on one rank; between ranks the adapters' tests go through it.
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -56,6 +57,27 @@ TEST_CASE("capi: without an engine the operation ends with what to do") {
   CHECK(outcome.code == RINGCORE_NOT_INITIALIZED);
   CHECK(outcome.message.find("init()") != std::string::npos);
   CHECK(capi::table()->rank(0) == -1);
+}
+
+TEST_CASE("capi: a gather goes into an output of so many rows, and into no other") {
+  const auto runtime = single_rank();
+  capi::set_runtime(runtime);
+  std::array<float, 3> input{1, 2, 3};
+  std::array<float, 4> place{-1, -1, -1, -1};
+  const std::uint64_t rows = input.size();
+  const ringcore_array array{input.data(), &rows, 1, RINGCORE_FLOAT32};
+  void* const output = place.data();
+  for (const std::uint64_t given : {rows + 1, rows}) {
+    ringcore_request request = request_of("gather", RINGCORE_ALLGATHER, &array, 1);
+    request.blocking = 1;
+    request.outputs = &output;
+    request.output_rows = &given;
+    Outcome outcome;
+    capi::table()->submit(&request, note, &outcome);
+    CHECK(outcome.code == (given == rows ? RINGCORE_OK : RINGCORE_MISMATCH));
+    CHECK(place[0] == (given == rows ? 1 : -1));
+  }
+  CHECK(place == std::array<float, 4>{1, 2, 3, -1});
 }
 
 TEST_CASE("capi: a group, in place and not, blocking and not") {
