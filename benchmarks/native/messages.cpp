@@ -19,7 +19,7 @@
 #include "cases.hpp"
 #include "plan/generators.hpp"
 #include "transport/shm.hpp"
-#include "transport/tcp.hpp"
+#include "transport/tcp/link.hpp"
 
 namespace ringcore::benchmarks {
 namespace {

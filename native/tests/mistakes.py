@@ -101,6 +101,11 @@ MUTANTS = [
            "write(place, packed(place_), value + kFarAhead);", ""),
     Mutant("shared memory is used again while streams may use it", "device/ipc.cpp",
            "return each.ended == nullptr && each.ordinal", "return each.exported && each.ordinal"),
+    Mutant("a tensor is used before it has come from its device", "engine/schedule_carriers.cpp",
+           "return carrier.fetch(operation);", "carrier.fetch(operation);\n    return true;"),
+    Mutant("the messages of a carrier are not waited for", "engine/schedule_carriers.cpp",
+           "if (next.post != nullptr && !prepare(*next.post)) break;",
+           "if (next.post != nullptr) prepare(*next.post);"),
     # ---- The verifier ----
     Mutant("a one-sided write may overtake a posted transfer", "plan/verifier.cpp",
            "if (ref.rank != rank) check_sent(rank, channel, clock, cell);", ""),

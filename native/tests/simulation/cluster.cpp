@@ -1,5 +1,5 @@
 #include "cluster.hpp"
-#include "carriers/standard.hpp"
+#include "carriers/plans/carrier.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -63,7 +63,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
 void Cluster::make_engine(RankState& state) {
   engine::EngineConfig config;
   config.rank = state.rank;
-  config.make_carriers = carriers::standard();
+  config.make_carriers = [this, &state](const engine::CarrierConfig& carrier) { return make_carriers(state, carrier); };
   config.epoch = epoch_;
   config.links.resize(static_cast<std::size_t>(workload_.ranks));
   for (Rank peer = 0; peer < workload_.ranks; ++peer) {
@@ -83,6 +83,29 @@ void Cluster::make_engine(RankState& state) {
   settings.heartbeat = kHeartbeat;
   state.engine = std::make_unique<engine::Engine>(std::move(config), settings, network_->clock());
   state.sets.assign(workload_.sets.size(), engine::kWorld);
+}
+
+std::vector<std::unique_ptr<engine::Carrier>> Cluster::make_carriers(RankState& state,
+                                                                     const engine::CarrierConfig& config) {
+  Shared& shared = shared_[{config.process_set, state.uses[config.process_set]++}];
+  if (shared.devices == nullptr) {
+    shared.devices = std::make_shared<SimDevices>(config.topology.ranks());
+    shared.meetings = std::make_shared<SimMeetings>(config.topology.ranks());
+  }
+  std::vector<std::unique_ptr<plan::Backend>> libraries;
+  if (workload_.library) libraries.push_back(make_sim_library(shared.meetings, config.self, *network_));
+  const bool able = workload_.able_devices || state.rank % 2 == 0;
+  std::vector<std::unique_ptr<engine::Carrier>> carriers;
+  carriers.push_back(std::make_unique<SimDeviceCarrier>(config, shared.devices, *network_, able));
+  carriers.push_back(std::make_unique<carriers::PlanCarrier>(config, std::move(libraries)));
+  return carriers;
+}
+
+std::string Cluster::flaw() const {
+  for (const auto& [id, shared] : shared_) {
+    if (!shared.devices->flaw().empty()) return describe(shared.devices->flaw());
+  }
+  return "";
 }
 
 std::vector<int> Cluster::contributors(std::size_t phase, std::size_t request) const {
@@ -186,6 +209,13 @@ void Cluster::make_task(RankState& state, Task& task) {
       task.results.emplace_back(tensor->output_rows * 2 * size_of(request.dtype) + kGuardBytes, kGuard);
       tensor->output = task.results.back().data();
     }
+    if (request.on_device) {
+      descriptor.on_device = true;
+      tensor->on_device = std::make_unique<engine::OnDevice>();
+      tensor->on_device->device = 0;
+      tensor->on_device->input = tensor->input;
+      tensor->on_device->output = tensor->output;
+    }
     for (int to = 0; request.collective == Collective::kAlltoall && to < task.members; ++to) {
       tensor->splits.push_back(split_of(request, i, task.member, to));
     }
@@ -194,8 +224,15 @@ void Cluster::make_task(RankState& state, Task& task) {
   task.operation = request.group ? engine::make_group(request.name, std::move(tensors)) : std::move(tensors.front());
 }
 
+// Of an operation that is done: after a failure what was launched has none.
+bool Cluster::has_result(const RankState& state, const Task& task) {
+  return !task.request->on_device || task.operation->error != nullptr || has_ended(*task.operation) ||
+         state.engine->failure() != nullptr;
+}
+
 void Cluster::take_results(RankState& state, Task& task) {
   if (task.taken || task.operation == nullptr || !task.operation->done()) return;
+  if (task.request->on_device && task.operation->error == nullptr && !has_ended(*task.operation)) return;
   task.taken = true;
   task.error = task.operation->error;
   const bool gives_output = task.request->gives_output(task.member);
@@ -206,8 +243,13 @@ void Cluster::take_results(RankState& state, Task& task) {
       task.got.emplace_back(result.begin(), result.end() - kGuardBytes);
       return;
     }
-    const std::byte* const from = tensor.output != nullptr ? tensor.output : tensor.result.data();
-    const std::size_t bytes = tensor.output != nullptr ? tensor.bytes() : tensor.result.size();
+    if (tensor.on_device != nullptr && tensor.on_device->output == nullptr) {
+      task.got.push_back(static_cast<const SimTensor&>(*tensor.on_device->state).result);
+      return;
+    }
+    const std::byte* const output = tensor.on_device != nullptr ? tensor.on_device->output : tensor.output;
+    const std::byte* const from = output != nullptr ? output : tensor.result.data();
+    const std::size_t bytes = output != nullptr ? tensor.bytes() : tensor.result.size();
     task.got.emplace_back(from, from + bytes);
   };
   if (task.error == nullptr && task.request->group) {
@@ -290,6 +332,7 @@ void Cluster::act(RankState& state, const Action& action) {
 bool Cluster::advance(RankState& state) {
   if (state.waiting != nullptr) {
     if (!state.waiting->done()) return false;
+    if (state.waits_for != nullptr && !has_result(state, *state.waits_for)) return false;
     if (state.waits_for != nullptr) {
       take_results(state, *state.waits_for);
     } else if (state.waiting->error != nullptr) {

@@ -1,12 +1,15 @@
 // The ranks of a simulated job: the real engines over a simulated network, driven in one thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.hpp"
 #include "faults.hpp"
+#include "sim_device.hpp"
+#include "sim_library.hpp"
 #include "transport/sim.hpp"
 #include "workload.hpp"
 
@@ -43,6 +46,7 @@ struct RankState {
   std::size_t next = 0;
   std::vector<Task> tasks;
   std::vector<engine::ProcessSetId> sets;  // by index in Workload::sets
+  std::map<engine::ProcessSetId, std::size_t> uses;  // of a number: sets so far
   std::shared_ptr<engine::Operation> waiting;
   Task* waits_for = nullptr;
   std::shared_ptr<const Error> join_error;
@@ -62,6 +66,8 @@ class Cluster {
 
   // Until nothing is left to do; what hangs, or nothing.
   std::string run();
+  // What the carriers have noticed to be wrong, or nothing.
+  std::string flaw() const;
   // Lets what is under way arrive.
   void settle();
 
@@ -75,7 +81,15 @@ class Cluster {
  private:
   static constexpr Nanoseconds kTick = 5 * kMillisecond;
 
+  // What the members of a process set share: their devices, and their library.
+  struct Shared {
+    std::shared_ptr<SimDevices> devices;
+    std::shared_ptr<SimMeetings> meetings;
+  };
+
   void make_engine(RankState& state);
+  std::vector<std::unique_ptr<engine::Carrier>> make_carriers(RankState& state, const engine::CarrierConfig& config);
+  static bool has_result(const RankState& state, const Task& task);
   void write_script(RankState& state);
   void write_phase(RankState& state, std::size_t phase);
   void make_task(RankState& state, Task& task);
@@ -96,6 +110,7 @@ class Cluster {
   std::uint32_t epoch_;
   std::vector<std::vector<std::size_t>> own_counts_;  // by phase and rank: of its requests
   std::unique_ptr<transport::SimNetwork> network_;
+  std::map<std::pair<engine::ProcessSetId, std::size_t>, Shared> shared_;  // by process set, and use of its number
   std::vector<RankState> states_;
 };
 

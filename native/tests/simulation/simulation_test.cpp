@@ -31,6 +31,7 @@ std::string flaw_of(std::uint64_t seed) {
     std::vector<simulation::Fault> faults = simulation::draw_faults(draw, workload.ranks);
     simulation::Cluster cluster(workload, std::move(faults), draw, static_cast<std::uint32_t>(7 + life));
     std::string flaw = cluster.run();
+    if (flaw.empty()) flaw = cluster.flaw();
     if (flaw.empty()) flaw = simulation::check(cluster);
     if (!flaw.empty()) return "seed " + std::to_string(seed) + ": " + flaw;
   }

@@ -198,6 +198,7 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   request.salt = draw.generator()();
   request.outputs = draw.one_in(2) ? 0 : static_cast<unsigned>(draw.below(1 << 8));
   request.place = static_cast<Place>(draw.below(workload.registered_memory ? 3 : 2));
+  request.on_device = workload.devices && request.collective != Collective::kBarrier && draw.one_in(2);
   request.exact = !is_float(request.dtype) || draw.one_in(2);
   const auto rows = [&] { return static_cast<std::uint64_t>(draw.one_in(5) ? draw.below(1500) : draw.below(40)); };
   const bool groups = request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast ||
@@ -211,6 +212,8 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   } else if (spoilt && request.collective != Collective::kBarrier) {
     draw_misfit(draw, request, members);
   }
+  if (request.has_own_result() && request.outputs != 0)
+    request.on_device = false;  // on devices the engine makes the results
   return request;
 }
 
@@ -268,6 +271,9 @@ Workload draw_workload(Draw& draw) {
   }
   workload.registered_memory = draw.one_in(2);
   workload.deterministic = draw.one_in(4);
+  workload.devices = draw.one_in(3);
+  workload.able_devices = !draw.one_in(4);
+  workload.library = draw.one_in(4);
   workload.fusion_bytes = draw.of<std::size_t>({0, 1024, 4096, 4096});
   workload.eager_bytes = draw.of<std::size_t>({0, 256, 2048});
   workload.sets.emplace_back(static_cast<std::size_t>(workload.ranks));

@@ -46,6 +46,7 @@ struct Request {
   std::vector<std::uint64_t> rows;  // of each tensor; a row has two elements
   bool group = false;
   Place place{};
+  bool on_device = false;
   bool exact = true;  // values whose sums need no rounding
   unsigned outputs = 0;  // a bit for each member that gives a place for a result of other rows than its tensor
   std::uint64_t salt = 0;
@@ -76,6 +77,9 @@ struct Workload {
   std::vector<int> host_of;
   bool registered_memory = false;
   bool deterministic = false;
+  bool devices = false;       // some requests are about tensors on a device
+  bool able_devices = false;  // which can do something on every rank
+  bool library = false;       // one that does whole collectives stands beside
   std::size_t fusion_bytes = 4096;
   std::size_t slice_bytes = 1024;
   std::size_t direct_bytes = 512;
