@@ -17,7 +17,7 @@
 
 #include "carriers/plans/executor.hpp"
 #include "cases.hpp"
-#include "plan/generators.hpp"
+#include "plan/generator.hpp"
 #include "transport/shm.hpp"
 #include "transport/tcp/link.hpp"
 
@@ -70,7 +70,9 @@ void measure(std::string_view name, const Links& links) {
   constexpr std::size_t kCount = 64;
   constexpr int kMessages = 4;  // of an exchange of two ranks: each sends its share, and then the sum of its own
   const plan::Topology topology{.host_of = {0, 1}};
-  const plan::Plan plan = *plan::direct().generate({.collective = Collective::kAllreduce, .topology = &topology});
+  const plan::PlanRequest request{.collective = Collective::kAllreduce, .topology = &topology};
+  const plan::Generator& direct = plan::generator("direct");
+  const std::array plans{*direct.generate(request, 0), *direct.generate(request, 1)};
   std::array<std::array<float, kCount>, 2> data{};
   std::array<std::array<float, 2 * kCount>, 2> scratch{};
   double best = 1;
@@ -83,11 +85,11 @@ void measure(std::string_view name, const Links& links) {
         others[1 - rank] = links[rank].get();
         plan::Operands operands{.dtype = DType::kFloat32,
                                 .op = ReduceOp::kSum,
-                                .data_layout = plan::Layout::even(kCount, plan.chunks),
+                                .data_layout = plan::Layout::even(kCount, plans[rank].chunks),
                                 .data = reinterpret_cast<std::byte*>(data[rank].data()),
                                 .scratch = reinterpret_cast<std::byte*>(scratch[rank].data())};
-        runs[rank] = std::make_unique<carriers::PlanRun>(plan, static_cast<Rank>(rank), std::move(operands), others,
-                                                         transport::kFirstDataLane, 1);
+        runs[rank] =
+            std::make_unique<carriers::PlanRun>(plans[rank], std::move(operands), others, transport::kFirstDataLane, 1);
       }
       while (!runs[0]->done() || !runs[1]->done()) {
         runs[0]->progress();

@@ -24,8 +24,8 @@
 #include "engine/negotiation.hpp"
 #include "engine/request.hpp"
 #include "engine/timeline.hpp"
-#include "plan/plan.hpp"
 #include "plan/run.hpp"
+#include "plan/topology.hpp"
 #include "transport/link.hpp"
 
 namespace ringcore::engine {

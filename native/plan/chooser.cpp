@@ -40,10 +40,9 @@ std::unique_ptr<Chooser::Trial> Chooser::make_trial(const Query& query) {
   auto trial = std::make_unique<Trial>();
   const bool large = query.bytes >= kLargeBytes;
   trial->runs = large ? 1 : kRuns;
-  for (const Plan* plan : planner_.candidates(query, large ? 0 : kHopelessPlan, kMostPlans)) {
-    trial->candidates.push_back({.plan = plan});
-  }
-  const double plan_seconds = planner_.predict(*trial->candidates.front().plan, query.bytes);
+  const auto plans = planner_.candidates(query, large ? 0 : kHopelessPlan, kMostPlans);
+  for (const Planner::Candidate& candidate : plans) trial->candidates.push_back({.plan = candidate.plan});
+  const double plan_seconds = plans.front().seconds;
   for (const auto& backend : backends_) {
     if (!backend->offers(query) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
     trial->candidates.push_back({.backend = backend.get()});

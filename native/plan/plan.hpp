@@ -1,4 +1,5 @@
-// Collectives as data. A plan says, for each rank and channel, which steps run in which order.
+// Collectives as data. A plan says, for each channel of a rank, which steps run in which order. A rank has its own
+// program of a plan and no other's: what a plan costs grows with the longest program, not with the number of ranks.
 //
 // Chunks are fractions of the buffer: a plan knows their number, not their size, so that one plan serves every message
 // size and can be cached. Where chunk c lies is said at run time by a Layout.
@@ -12,6 +13,7 @@
 //   kBroadcast       P chunks of kData: root's hold the values -> all hold root's
 //   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s
 //
+// Nodes that are no ranks (topology.hpp) begin with nothing and end with anything.
 // kScratch is private memory of the rank; its chunks are as large as the largest chunk of kData.
 // `inputs_ready`: before the plan starts, every rank knows that every rank's kData is complete. Only then may a step
 // touch another rank's memory before a signal from that rank was waited for.
@@ -49,13 +51,12 @@ struct Step {
   Rank peer = -1;  // kSend, kRecv, kRecvReduce, kSignal, kWait
   std::vector<ChunkRef> sources;
   std::vector<ChunkRef> targets;
-  // kRecvReduce: the received value is the first operand (fixes the order where both sides compute the same sum).
-  bool received_first = false;
   // kRecvReduce, kReduce: the result is the complete sum of all ranks; the average's 1/R is applied here, and only here.
   bool final = false;
   // Runs only after step `after_step` of channel `after_channel` of the same rank has taken effect; -1: no condition.
   int after_channel = -1;
   int after_step = -1;
+  bool operator==(const Step&) const = default;
 };
 
 using Channel = std::vector<Step>;
@@ -63,14 +64,21 @@ using Channel = std::vector<Step>;
 // What one rank does: its channels run side by side, the steps of a channel one after the other.
 struct Program {
   std::vector<Channel> channels;
+  // Where segments of the only channel end, the last one at its end. They claim that the program of P parts is that of
+  // one part, each segment written P times, once for each part (chunk c of the one part is chunks c * P .. c * P + P - 1),
+  // and that what is sent in a segment is received in it, on all ranks. Empty: it claims nothing.
+  std::vector<std::size_t> segment_ends;
 };
 
+// What all ranks' programs of a plan have in common.
+//
 // For each ordered pair of ranks, all sends and signals of the pair belong to one channel of the sender and to one
 // channel of the receiver: the pair's stream carries them in that order. The verifier checks it.
-struct Plan {
+struct Header {
   std::string generator;  // "ring", "flat", ...
   Collective collective{};
   int ranks = 0;
+  int nodes = 0;  // the ranks, and those who serve
   Rank root = 0;  // kBroadcast
   std::uint32_t chunks = 0;
   std::uint32_t scratch_chunks = 0;
@@ -78,15 +86,20 @@ struct Plan {
   bool one_sided = false;      // some step names another rank's memory
   bool accumulates_once = false;  // every sum is made by one kReduce in rank order: halves round once, and the bits do
   // not depend on chunk borders
-  std::vector<Program> programs;  // one a rank
+  bool operator==(const Header&) const = default;
 };
 
-// Which ranks share a host: plans use it to keep traffic inside, the cost model to know each link.
-struct Topology {
-  std::vector<int> host_of;  // index: rank; value: small number naming the host
-  bool memory_shared_in_host = true;  // ranks of a host see each other's registered memory
-  int ranks() const { return static_cast<int>(host_of.size()); }
-  bool single_host() const;
+// A plan as one rank has it.
+struct Plan : Header {
+  Rank self = 0;
+  Program program;
+  // The ranks that its steps name, in ascending order.
+  std::vector<Rank> neighbours() const;
+};
+
+// All ranks' programs: for proofs and predictions, of few ranks.
+struct WholePlan : Header {
+  std::vector<Program> programs;  // by node
 };
 
 }  // namespace ringcore::plan

@@ -2,20 +2,32 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 
 #include "base/error.hpp"
-#include "plan/generators.hpp"
 #include "plan/verifier.hpp"
 
 namespace ringcore::plan {
 namespace {
 
-constexpr int kParts[] = {1, 2, 4, 8, 16};
+// Blocks are divided into at most so many parts. Plans with fewer blocks than ranks have as many more, up to kMostParts.
+constexpr int kMostPartsOfBlock = 16;
+constexpr int kMostParts = 256;
 // Smaller pieces than this are not worth a step of their own: in shared memory a reader close behind the writer disturbs
 // it (see transport/ring.cpp), between hosts the next hop should start early.
 constexpr std::size_t kMinPartBytesInHost = 128 * 1024;
 constexpr std::size_t kMinPartBytesBetweenHosts = 32 * 1024;
+
+// Of a plan that repeats its segments so many parts are simulated; those behind take as long each as the second half of
+// these.
+constexpr int kSimulatedParts = 8;
+constexpr int kSimulatedPartsOfMany = 2;
+constexpr int kMany = 64;  // ranks
+// What takes so many times longer than the best at least is not looked at.
+constexpr double kHopeless = 4;
+// Longer programs are written again when they are needed again.
+constexpr std::size_t kKeptSteps = 1 << 15;
 
 // Whether the sum must be made at once: 16-bit floats round once, deterministic results do not depend on the plan.
 bool must_accumulate_once(const Query& query, int ranks) {
@@ -36,64 +48,129 @@ const Plan& Planner::choose(const Query& query) {
   const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
   const auto known = chosen_.find(key);
   if (known != chosen_.end()) return *known->second;
-  return *chosen_.emplace(key, &keep(std::move(offers(query).front()))).first->second;
+  return *chosen_.emplace(key, &keep(offers(query).front().sketch)).first->second;
 }
 
-std::vector<const Plan*> Planner::candidates(const Query& query, double factor, std::size_t most) {
-  std::vector<const Plan*> plans = {&choose(query)};
-  std::vector<Offer> offered = offers(query);
-  const std::size_t count = std::min(offered.size(), most);
-  for (std::size_t i = 1; i < count && offered[i].seconds <= factor * offered[0].seconds; ++i) {
-    plans.push_back(&keep(std::move(offered[i])));
+std::vector<Planner::Candidate> Planner::candidates(const Query& query, double factor, std::size_t most) {
+  const std::vector<Offer> offered = offers(query);
+  std::vector<Candidate> plans;
+  for (const Offer& offer : offered) {
+    if (plans.size() == most || (!plans.empty() && offer.seconds > factor * offered[0].seconds)) break;
+    plans.push_back({&keep(offer.sketch), offer.seconds});
   }
   return plans;
 }
 
 // The best plan of each generator, the best of all first; at least one.
-std::vector<Planner::Offer> Planner::offers(const Query& query) const {
+std::vector<Planner::Offer> Planner::offers(const Query& query) {
   // The middle of the size class stands for all of it.
   const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
   const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
   const bool once = reduces && must_accumulate_once(query, topology_.ranks());
-  const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
-  std::vector<Offer> found;
+  std::vector<Offer> hopeful;  // with what it takes at least
   for (const Generator* generator : generators()) {
-    std::optional<Offer> best;
-    for (const int parts : kParts) {
-      if (parts > 1 && bytes / topology_.ranks() / parts < min_part_bytes) break;
-      const PlanRequest request{
-          .collective = query.collective,
-          .topology = &topology_,
-          .root = query.root,
-          .parts = parts,
-          .memory_visible = query.registered && topology_.memory_shared_in_host && topology_.single_host(),
-          .inputs_ready = query.inputs_ready};
-      std::optional<Plan> plan = generator->generate(request);
-      if (!plan || (once && !plan->accumulates_once)) continue;
-      const double seconds = predict_seconds(*plan, topology_, bytes, model_);
-      if (!best || seconds < best->seconds) best = Offer{std::move(*plan), parts, seconds};
-    }
-    if (best) found.push_back(std::move(*best));
+    if (generator->serves()) continue;
+    const bool visible = query.registered && topology_.memory_shared_in_host && topology_.single_host();
+    const Sketch sketch{.generator = generator,
+                        .collective = query.collective,
+                        .root = query.root,
+                        .memory_visible = visible,
+                        .inputs_ready = query.inputs_ready};
+    if (const auto seconds = least(sketch, bytes, once)) hopeful.push_back({sketch, *seconds});
+  }
+  const auto quicker = [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; };
+  std::stable_sort(hopeful.begin(), hopeful.end(), quicker);
+  std::vector<Offer> found;
+  double best = std::numeric_limits<double>::max();
+  for (const Offer& offer : hopeful) {
+    if (offer.seconds > kHopeless * best) break;
+    const auto predicted = best_offer(offer.sketch, bytes);
+    if (!predicted) continue;
+    found.push_back(*predicted);
+    best = std::min(best, predicted->seconds);
   }
   if (found.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "no plan generator offers " + std::string(name_of(query.collective)) +
                                                  " for " + std::to_string(topology_.ranks()) + " ranks");
   }
-  std::stable_sort(found.begin(), found.end(), [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; });
+  std::stable_sort(found.begin(), found.end(), quicker);
   return found;
 }
 
-const Plan& Planner::keep(Offer offer) {
-  Plan& plan = offer.plan;
-  const std::string key = plan.generator + "/" + std::to_string(offer.parts) + "/" +
-                          std::to_string(static_cast<int>(plan.collective)) + "/" + std::to_string(plan.root) + "/" +
-                          std::to_string(plan.inputs_ready);
-  auto& slot = plans_[key];
+std::optional<double> Planner::least(const Sketch& sketch, std::size_t bytes, bool once) const {
+  const auto plan = sketch.generator->generate(request_of(sketch), 0);
+  if (!plan || (once && !plan->accumulates_once)) return std::nullopt;
+  return least_seconds(*plan, topology_, static_cast<double>(bytes) / plan->chunks);
+}
+
+// With as many parts as are best.
+std::optional<Planner::Offer> Planner::best_offer(Sketch sketch, std::size_t bytes) {
+  const Draft whole = draft(sketch);  // with one part
+  if (whole == nullptr) return std::nullopt;
+  const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
+  const std::size_t blocks = whole->chunks;
+  const auto ranks = static_cast<std::size_t>(topology_.ranks());
+  const int most = std::min(kMostParts, kMostPartsOfBlock * static_cast<int>(std::max<std::size_t>(1, ranks / blocks)));
+  std::optional<Offer> best;
+  const bool many = ranks > kMany && !whole->programs[0].segment_ends.empty();
+  for (; sketch.parts <= most; sketch.parts *= many ? 4 : 2) {
+    const std::size_t parts = static_cast<std::size_t>(sketch.parts);
+    if (parts > 1 && bytes / blocks / parts < min_part_bytes) break;
+    const std::size_t chunks = blocks * parts;
+    if (parts > 1 && whole->programs[0].segment_ends.empty()) {
+      const Draft divided = draft(sketch);
+      if (divided == nullptr || divided->chunks != chunks) break;
+    }
+    const double seconds = predict(sketch, static_cast<double>(bytes) / static_cast<double>(chunks));
+    if (!best || seconds < best->seconds) best = Offer{sketch, seconds};
+  }
+  return best;
+}
+
+double Planner::predict(const Sketch& sketch, double chunk_bytes) {
+  const auto seconds_of = [&](int parts) {
+    Sketch shorter = sketch;
+    shorter.parts = parts;
+    return predict_seconds(*draft(shorter), topology_, chunk_bytes, model_);
+  };
+  Sketch one = sketch;
+  one.parts = 1;
+  const int simulated = topology_.ranks() > kMany ? kSimulatedPartsOfMany : kSimulatedParts;
+  if (sketch.parts <= simulated || draft(one)->programs[0].segment_ends.empty()) return seconds_of(sketch.parts);
+  const double seconds = seconds_of(simulated);
+  const double each = (seconds - seconds_of(simulated / 2)) / (simulated / 2);
+  return seconds + each * (sketch.parts - simulated);
+}
+
+PlanRequest Planner::request_of(const Sketch& sketch) const {
+  return {.collective = sketch.collective,
+          .topology = &topology_,
+          .root = sketch.root,
+          .parts = sketch.parts,
+          .memory_visible = sketch.memory_visible,
+          .inputs_ready = sketch.inputs_ready};
+}
+
+Planner::Draft Planner::draft(const Sketch& sketch) {
+  const auto known = drafts_.find(sketch);
+  if (known != drafts_.end()) return known->second;
+  const PlanRequest request = request_of(sketch);
+  const Symmetry symmetry = symmetry_of_hosts(sketch.generator->symmetry(request), topology_);
+  auto found = excerpt(*sketch.generator, request, symmetry, kMostSteps);
+  const Draft draft = found ? std::make_shared<const Excerpt>(*std::move(found)) : nullptr;
+  if (draft == nullptr || draft->steps() <= kKeptSteps) drafts_.emplace(sketch, draft);
+  return draft;
+}
+
+const Plan& Planner::keep(const Sketch& sketch) {
+  auto& slot = plans_[sketch];
   if (slot == nullptr) {
-    if (const auto flaw = verify(plan, topology_)) {
+    const PlanRequest request = request_of(sketch);
+    std::optional<Plan> plan = sketch.generator->generate(request, self_);
+    if (const auto flaw = verify(*plan, *sketch.generator, request)) {
       throw Error(ErrorKind::kInvalidArgument, "the plan is wrong and will not run: " + *flaw);
     }
-    slot = std::make_unique<const Plan>(std::move(plan));
+    slot = std::make_unique<const Plan>(*std::move(plan));
   }
   return *slot;
 }

@@ -105,7 +105,7 @@ ClusterOptions with_library(const std::shared_ptr<Meeting>& meeting) {
 plan::Chooser chooser_with(double predicted_seconds) {
   std::vector<std::unique_ptr<plan::Backend>> backends;
   backends.push_back(std::make_unique<MeetingBackend>(std::make_shared<Meeting>(2), predicted_seconds));
-  return {plan::Planner({.host_of = {0, 0}}, {}), std::move(backends)};
+  return {plan::Planner({.host_of = {0, 0}}, 0, {}), std::move(backends)};
 }
 
 constexpr plan::Query kQuery{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
@@ -158,7 +158,7 @@ TEST_CASE("chooser: what is not to be tried is not tried") {
 
 TEST_CASE("chooser: between hosts a few plans are tried, in order, and the quickest has the operations") {
   const plan::Query query{.collective = Collective::kAllreduce, .bytes = 64 << 10, .dtype = DType::kFloat32};
-  plan::Chooser chooser(plan::Planner({.host_of = {0, 1, 2, 3, 4, 5, 6, 7}}, {}), {});
+  plan::Chooser chooser(plan::Planner({.host_of = {0, 1, 2, 3, 4, 5, 6, 7}}, 0, {}), {});
   std::set<std::string> tried;
   std::string quick;
   int runs = 0;
@@ -182,7 +182,7 @@ TEST_CASE("chooser: between hosts a few plans are tried, in order, and the quick
   plan::Query large = query;
   large.bytes = 64 << 20;
   CHECK(chooser.choose(large, 1, true).trial == nullptr);
-  plan::Chooser one_host(plan::Planner({.host_of = {0, 0, 0, 0}}, {}), {});
+  plan::Chooser one_host(plan::Planner({.host_of = {0, 0, 0, 0}}, 0, {}), {});
   CHECK(one_host.choose(query, 1, true).trial == nullptr);
 }
 

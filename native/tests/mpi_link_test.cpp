@@ -169,9 +169,9 @@ constexpr plan::Query kSum{
 
 // One rank's part of a sum over both.
 struct Sum {
-  Sum(const plan::Plan& plan, Rank self, std::vector<transport::Link*> links, int set, std::size_t count)
-      : data(count, static_cast<float>(1 + self + 10 * set)),
-        run(plan, self, operands(plan), links, 1, static_cast<std::uint32_t>(1 + set), set) {}
+  Sum(const plan::Plan& plan, std::vector<transport::Link*> links, int set, std::size_t count)
+      : data(count, static_cast<float>(1 + plan.self + 10 * set)),
+        run(plan, operands(plan), links, 1, static_cast<std::uint32_t>(1 + set), set) {}
   bool right(int set) const {
     const auto total = static_cast<float>(3 + 20 * set);
     return std::all_of(data.begin(), data.end(), [&](float value) { return value == total; });
@@ -268,13 +268,16 @@ TEST_CASE("mpi: plans send from memory to memory, and those of other process set
   for (const std::size_t count : {std::size_t{1}, std::size_t{5'001}, std::size_t{900'001}}) {
     MpiPair pair;
     const std::unique_ptr<Link> links[2] = {pair.link(0), pair.link(1)};
-    plan::Planner planner({.host_of = {0, 1}}, {});
-    for (const plan::Plan* plan : planner.candidates(kSum, 100, SIZE_MAX)) {
+    plan::Planner planners[2] = {{{.host_of = {0, 1}}, 0, {}}, {{.host_of = {0, 1}}, 1, {}}};
+    const std::vector<plan::Planner::Candidate> plans[2] = {planners[0].candidates(kSum, 100, SIZE_MAX),
+                                                            planners[1].candidates(kSum, 100, SIZE_MAX)};
+    for (std::size_t i = 0; i < plans[0].size(); ++i) {
       std::vector<std::unique_ptr<Sum>> sums[2];
       for (Rank r = 0; r < 2; ++r) {
         std::vector<Link*> peers(2);
         peers[1 - r] = links[r].get();
-        for (int set = 0; set < 2; ++set) sums[r].push_back(std::make_unique<Sum>(*plan, r, peers, set, count));
+        for (int set = 0; set < 2; ++set)
+          sums[r].push_back(std::make_unique<Sum>(*plans[r][i].plan, peers, set, count));
       }
       // The ranks come to them in different orders.
       sums[0][0]->run.progress();
@@ -289,7 +292,7 @@ TEST_CASE("mpi: plans send from memory to memory, and those of other process set
       }
       for (Rank r = 0; r < 2; ++r) {
         for (int set = 0; set < 2; ++set) {
-          CAPTURE(plan->generator);
+          CAPTURE(plans[r][i].plan->generator);
           CHECK(sums[r][set]->run.done());
           CHECK_FALSE(sums[r][set]->run.in_use());
           CHECK(sums[r][set]->right(set));

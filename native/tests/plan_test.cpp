@@ -6,7 +6,7 @@
 
 #include "plan/builder.hpp"
 #include "plan/cost.hpp"
-#include "plan/generators.hpp"
+#include "plan/generator.hpp"
 #include "plan/layout.hpp"
 #include "plan/planner.hpp"
 #include "plan/verifier.hpp"
@@ -31,8 +31,15 @@ std::vector<Topology> topologies(int ranks) {
   return all;
 }
 
-std::vector<Plan> all_plans(int ranks, const Topology& topology, const std::vector<int>& parts_to_try) {
-  std::vector<Plan> plans;
+Excerpt whole(const Generator& generator, const PlanRequest& request) {
+  const auto plan = excerpt(generator, request, Symmetry::none(request.topology->nodes()), SIZE_MAX);
+  REQUIRE(plan);
+  return *plan;
+}
+
+// All ranks' programs of every plan.
+std::vector<Excerpt> all_plans(int ranks, const Topology& topology, const std::vector<int>& parts_to_try) {
+  std::vector<Excerpt> plans;
   for (const Generator* generator : generators()) {
     for (const Collective collective : kCollectives) {
       for (const int parts : parts_to_try) {
@@ -40,7 +47,7 @@ std::vector<Plan> all_plans(int ranks, const Topology& topology, const std::vect
           PlanRequest request{.collective = collective, .topology = &topology, .root = ranks / 2, .parts = parts};
           request.memory_visible = topology.single_host();
           request.inputs_ready = inputs_ready;
-          if (auto plan = generator->generate(request)) plans.push_back(std::move(*plan));
+          if (generator->generate(request, 0)) plans.push_back(whole(*generator, request));
         }
       }
     }
@@ -53,7 +60,7 @@ std::vector<Plan> all_plans(int ranks, const Topology& topology, const std::vect
 TEST_CASE("the verifier accepts every generator's plans for 2 to 33 ranks") {
   for (int ranks = 2; ranks <= 33; ++ranks) {
     for (const Topology& topology : topologies(ranks)) {
-      for (const Plan& plan : all_plans(ranks, topology, ranks < 10 ? std::vector{1, 2, 3, 8} : std::vector{1, 2})) {
+      for (const Excerpt& plan : all_plans(ranks, topology, ranks < 10 ? std::vector{1, 2, 3, 8} : std::vector{1, 2})) {
         CAPTURE(ranks);
         const auto flaw = verify(plan, topology);
         CHECK_MESSAGE(!flaw, plan.generator << " " << name_of(plan.collective) << ": " << flaw.value_or(""));
@@ -65,7 +72,7 @@ TEST_CASE("the verifier accepts every generator's plans for 2 to 33 ranks") {
 TEST_CASE("every collective has a plan for every number of ranks") {
   for (int ranks = 2; ranks <= 9; ++ranks) {
     for (const Topology& topology : topologies(ranks)) {
-      Planner planner(topology, {});
+      Planner planner(topology, 0, {});
       for (const Collective collective : kCollectives) {
         for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20, std::size_t{1} << 28}) {
           const Plan& plan = planner.choose({.collective = collective, .bytes = bytes, .dtype = DType::kBFloat16});
@@ -87,7 +94,7 @@ struct Place {
   std::size_t step;
 };
 
-std::vector<Place> places(const Plan& plan) {
+std::vector<Place> places(const Excerpt& plan) {
   std::vector<Place> all;
   for (Rank rank = 0; rank < plan.ranks; ++rank) {
     for (std::size_t c = 0; c < plan.programs[rank].channels.size(); ++c) {
@@ -142,10 +149,10 @@ TEST_CASE("the verifier refuses plans with one planted mistake") {
   int missed = 0;
   for (const int ranks : {2, 3, 4, 5, 8}) {
     for (const Topology& topology : topologies(ranks)) {
-      for (const Plan& good : all_plans(ranks, topology, {1, 2})) {
+      for (const Excerpt& good : all_plans(ranks, topology, {1, 2})) {
         const std::vector<Place> all = places(good);
         for (int repeat = 0; repeat < 12; ++repeat) {
-          Plan plan = good;
+          Excerpt plan = good;
           const Place at = all[random() % all.size()];
           Channel& channel = plan.programs[at.rank].channels[at.channel];
           Step& step = channel[at.step];
@@ -206,27 +213,51 @@ TEST_CASE("the verifier refuses plans with one planted mistake") {
   CHECK(missed == 0);
 }
 
+namespace {
+
+// Writes all ranks' programs of a plan.
+class Builders {
+ public:
+  Builders(const PlanRequest& request, std::uint32_t chunks) {
+    for (Rank rank = 0; rank < request.ranks(); ++rank) ranks_.emplace_back("test", request, rank, chunks);
+    header().one_sided = true;
+  }
+  Header& header() { return ranks_[0].plan(); }
+  Builder& operator[](Rank rank) { return ranks_[rank]; }
+  Excerpt plan() {
+    Excerpt result;
+    static_cast<Header&>(result) = header();
+    result.symmetry = Symmetry::none(header().ranks);
+    for (Builder& builder : ranks_) result.programs.push_back(builder.plan().program);
+    return result;
+  }
+
+ private:
+  std::vector<Builder> ranks_;
+};
+
+}  // namespace
+
 TEST_CASE("the verifier refuses a one-sided write that overtakes a posted transfer") {
   // Rank 1 writes its chunk into rank 0's memory, which rank 0 sends to rank 2, and then writes it once more.
   const Topology topology{.host_of = {0, 0, 0}};
   const PlanRequest request{.collective = Collective::kBroadcast, .topology = &topology, .root = 1};
   const auto written_again_after = [&](Rank told_by) {
-    Builder builder("test", request, 1);
-    builder.plan().one_sided = true;
+    Builders builder(request, 1);
     const ChunkRef own{1, Buffer::kData, 0};
     const ChunkRef remote{0, Buffer::kData, 0};
-    builder.signal(0, 1);
-    builder.wait(0, 1);
-    builder.send(0, 2, 0);
-    builder.recv(2, 0, 0);
-    builder.signal(told_by, 1);
-    builder.wait(1, 0);
-    builder.reduce(1, {own}, {remote}, false);
-    builder.signal(1, 0);
-    builder.wait(1, told_by);
-    builder.reduce(1, {own}, {remote}, false);
-    builder.signal(1, 0);
-    builder.wait(0, 1);
+    builder[0].signal(1);
+    builder[0].wait(1);
+    builder[0].send(2, 0);
+    builder[2].recv(0, 0);
+    builder[told_by].signal(1);
+    builder[1].wait(0);
+    builder[1].reduce({own}, {remote}, false);
+    builder[1].signal(0);
+    builder[1].wait(told_by);
+    builder[1].reduce({own}, {remote}, false);
+    builder[1].signal(0);
+    builder[0].wait(1);
     return verify(builder.plan(), topology);
   };
   // Who takes the transfer knows that it was sent.
@@ -243,45 +274,44 @@ TEST_CASE("the verifier says which rule a plan breaks") {
   const PlanRequest sum{.collective = Collective::kAllreduce, .topology = &topology};
   const PlanRequest copy{.collective = Collective::kBroadcast, .topology = &topology};
   const auto refusal = [&](const PlanRequest& request, std::uint32_t chunks, const auto& write) {
-    Builder builder("test", request, chunks);
-    builder.plan().one_sided = true;
-    write(builder);
-    return verify(builder.plan(), topology).value_or("accepted");
+    Builders builders(request, chunks);
+    write(builders);
+    return verify(builders.plan(), topology).value_or("accepted");
   };
   const auto data = [](Rank rank, std::uint32_t chunk) { return ChunkRef{rank, Buffer::kData, chunk}; };
   const auto says = [](const std::string& text, const char* what) { return text.find(what) != std::string::npos; };
-  CHECK(says(refusal(copy, 1, [](Builder& b) { b.send(0, 1, 0), b.wait(1, 0); }), "a signal meets a transfer"));
-  CHECK(says(refusal(copy, 2, [](Builder& b) { b.send(0, 1, 0), b.recv(1, 0, 1); }), "the peer sends another chunk"));
-  CHECK(says(refusal(copy, 2, [](Builder& b) { b.send(0, 1, 0), b.use_channel(1), b.send(0, 1, 1); }),
+  CHECK(says(refusal(copy, 1, [](Builders& b) { b[0].send(1, 0), b[1].wait(0); }), "a signal meets a transfer"));
+  CHECK(says(refusal(copy, 2, [](Builders& b) { b[0].send(1, 0), b[1].recv(0, 1); }), "the peer sends another chunk"));
+  CHECK(says(refusal(copy, 2, [](Builders& b) { b[0].send(1, 0), b[0].use_channel(1), b[0].send(1, 1); }),
              "is used by two channels"));
-  CHECK(says(refusal(sum, 2, [&](Builder& b) { b.reduce(0, {data(0, 0), data(0, 1)}, {data(0, 0)}, false); }),
+  CHECK(says(refusal(sum, 2, [&](Builders& b) { b[0].reduce({data(0, 0), data(0, 1)}, {data(0, 0)}, false); }),
              "it adds different chunks"));
-  CHECK(says(refusal(sum, 1, [&](Builder& b) { b.reduce(0, {data(0, 0), data(0, 0)}, {data(0, 0)}, false); }),
+  CHECK(says(refusal(sum, 1, [&](Builders& b) { b[0].reduce({data(0, 0), data(0, 0)}, {data(0, 0)}, false); }),
              "the contribution of rank 0 is added twice"));
   CHECK(says(refusal(sum, 1,
-                     [](Builder& b) {
-                       b.plan().accumulates_once = true;
-                       b.send(0, 1, 0), b.recv_reduce(1, 0, 0, true);
+                     [](Builders& b) {
+                       b.header().accumulates_once = true;
+                       b[0].send(1, 0), b[1].recv_reduce(0, 0, true);
                      }),
              "it accumulates in several steps"));
   CHECK(says(refusal(sum, 1,
-                     [&](Builder& b) {
-                       b.plan().accumulates_once = true;
-                       b.signal(1, 0), b.wait(0, 1);
-                       b.reduce(0, {data(1, 0), data(0, 0)}, {data(0, 0)}, true);
+                     [&](Builders& b) {
+                       b.header().accumulates_once = true;
+                       b[1].signal(0), b[0].wait(1);
+                       b[0].reduce({data(1, 0), data(0, 0)}, {data(0, 0)}, true);
                      }),
              "it does not add all ranks in their order at once"));
   CHECK(says(refusal(sum, 1,
-                     [&](Builder& b) {
-                       b.plan().inputs_ready = true;
-                       b.reduce(0, {data(0, 0), data(1, 0)}, {data(0, 0)}, true);
-                       b.reduce(1, {data(1, 0)}, {data(1, 0)}, false);
+                     [&](Builders& b) {
+                       b.header().inputs_ready = true;
+                       b[0].reduce({data(0, 0), data(1, 0)}, {data(0, 0)}, true);
+                       b[1].reduce({data(1, 0)}, {data(1, 0)}, false);
                      }),
              "it writes memory that may still be read"));
 }
 
 TEST_CASE("deterministic sums are made at once, whatever the size") {
-  Planner planner({.host_of = {0, 1, 2}}, {});
+  Planner planner({.host_of = {0, 1, 2}}, 0, {});
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{64} << 20}) {
     Query query{.collective = Collective::kAllreduce, .bytes = bytes, .dtype = DType::kFloat32};
     query.deterministic = true;
@@ -293,13 +323,13 @@ TEST_CASE("the verifier waits with a rank's own write until a posted transfer is
   // The same by a receive of the chunk's own rank, which the executor holds back.
   const Topology topology{.host_of = {0, 0, 0}};
   const PlanRequest request{.collective = Collective::kBroadcast, .topology = &topology, .root = 1};
-  Builder builder("test", request, 1);
+  Builders builder(request, 1);
   for (int time = 0; time < 2; ++time) {
-    builder.send(1, 0, 0);
-    builder.recv(0, 1, 0);
-    if (time == 0) builder.send(0, 2, 0);
+    builder[1].send(0, 0);
+    builder[0].recv(1, 0);
+    if (time == 0) builder[0].send(2, 0);
   }
-  builder.recv(2, 0, 0);
+  builder[2].recv(0, 0);
   CHECK(verify(builder.plan(), topology) == std::nullopt);
 }
 
@@ -307,19 +337,17 @@ TEST_CASE("a ring sends 2 (R - 1) / R of the data, and takes the time of its clo
   for (const int ranks : {2, 3, 4, 8, 16}) {
     Topology topology;
     for (Rank rank = 0; rank < ranks; ++rank) topology.host_of.push_back(rank);
-    const auto plan = ring().generate({.collective = Collective::kAllreduce, .topology = &topology});
-    REQUIRE(plan);
-    for (const Program& program : plan->programs) {
+    topology.links.between_hosts = {.latency_s = 1e-3, .seconds_per_byte = 1e-6};
+    const Excerpt plan = whole(generator("ring"), {.collective = Collective::kAllreduce, .topology = &topology});
+    for (const Program& program : plan.programs) {
       const auto sends = std::count_if(program.channels[0].begin(), program.channels[0].end(),
                                        [](const Step& step) { return step.kind == StepKind::kSend; });
       CHECK(sends == 2 * (ranks - 1));
     }
-    CostModel model{.between_hosts = {.latency_s = 1e-3, .seconds_per_byte = 1e-6}};
-    model.step_s = 0;
-    model.touch_seconds_per_byte = 0;
+    const CostModel model{.step_s = 0, .touch_seconds_per_byte = 0};
     const double bytes = 1 << 20;
     const double closed = 2 * (ranks - 1) * 1e-3 + 2.0 * (ranks - 1) / ranks * bytes * 1e-6;
-    CHECK(predict_seconds(*plan, topology, static_cast<std::size_t>(bytes), model) == doctest::Approx(closed));
+    CHECK(predict_seconds(plan, topology, bytes / plan.chunks, model) == doctest::Approx(closed));
   }
 }
 
@@ -327,7 +355,7 @@ TEST_CASE("among many hosts messages cost time: small data does not go from ever
   for (const auto& [hosts, bytes] : {std::pair{16, 4 << 10}, {32, 4 << 10}, {32, 16 << 10}, {64, 32 << 10}}) {
     Topology topology;
     for (Rank rank = 0; rank < hosts; ++rank) topology.host_of.push_back(rank);
-    Planner planner(topology, {});
+    Planner planner(topology, 0, {});
     const Query query{
         .collective = Collective::kAllreduce, .bytes = static_cast<std::size_t>(bytes), .dtype = DType::kFloat32};
     CHECK(planner.choose(query).generator == "recursive_doubling");
@@ -335,22 +363,20 @@ TEST_CASE("among many hosts messages cost time: small data does not go from ever
 }
 
 TEST_CASE("a hierarchical plan hides most of what the ranks of a host exchange behind the network") {
-  const CostModel model{.in_host = {.latency_s = 0, .seconds_per_byte = 1e-9},
-                        .between_hosts = {.latency_s = 0, .seconds_per_byte = 4e-9},
-                        .step_s = 0,
-                        .touch_seconds_per_byte = 0};
+  const CostModel model{.step_s = 0, .touch_seconds_per_byte = 0};
   constexpr int kParts = 16;
   constexpr std::size_t kBytes = 64 << 20;
   for (const int hosts : {2, 3, 4}) {
     for (const int local : {2, 4}) {
       Topology topology;
       for (Rank rank = 0; rank < hosts * local; ++rank) topology.host_of.push_back(rank / local);
-      const auto plan =
-          hierarchical().generate({.collective = Collective::kAllreduce, .topology = &topology, .parts = kParts});
-      REQUIRE(plan);
+      topology.links = {.in_host = {.latency_s = 0, .seconds_per_byte = 1e-9},
+                        .between_hosts = {.latency_s = 0, .seconds_per_byte = 4e-9}};
+      const Excerpt plan = whole(generator("hierarchical"),
+                                 {.collective = Collective::kAllreduce, .topology = &topology, .parts = kParts});
       const double network = 2.0 * (hosts - 1) / hosts * kBytes * 4e-9;
       const double in_host = 2.0 * (local - 1) / local * kBytes * 1e-9;
-      const double predicted = predict_seconds(*plan, topology, kBytes, model);
+      const double predicted = predict_seconds(plan, topology, static_cast<double>(kBytes) / plan.chunks, model);
       CHECK(predicted > network);
       CHECK(predicted < network + in_host / 2);
     }

@@ -1,10 +1,11 @@
-// What the benchmark predicts for parameter servers (benchmarks/native/scaling), against closed formulas.
+// What is predicted for parameter servers (generators/servers.cpp), against closed formulas.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <numeric>
 
-#include "../../benchmarks/native/scaling/servers.hpp"
 #include "plan/cost.hpp"
+#include "plan/verifier.hpp"
 
 using namespace ringcore;
 
@@ -13,19 +14,26 @@ TEST_CASE("parameter servers take the time that the narrower cables need for all
   constexpr std::size_t kBytes = 8 << 20;
   constexpr int kTensors = 8;
   plan::CostModel model;
-  model.between_hosts = {.latency_s = 0, .seconds_per_byte = 1 / kRate};
   model.step_s = model.touch_seconds_per_byte = 0;
   for (const int workers : {1, 2, 4, 8, 64}) {
     for (const int servers : {1, workers, 2 * workers}) {
       CAPTURE(workers);
       CAPTURE(servers);
-      const plan::Plan plan = benchmarks::server_plan(workers, servers, kTensors);
+      plan::Topology topology{.host_of = std::vector<int>(static_cast<std::size_t>(workers + servers)),
+                              .serving = servers};
+      std::iota(topology.host_of.begin(), topology.host_of.end(), 0);
+      topology.links.between_hosts = {.latency_s = 0, .seconds_per_byte = 1 / kRate};
+      const plan::PlanRequest request{.collective = Collective::kAllreduce, .topology = &topology, .parts = kTensors};
+      const auto plan =
+          plan::excerpt(plan::generator("servers"), request, plan::Symmetry::none(topology.nodes()), plan::kMostSteps);
+      REQUIRE(plan);
+      if (workers > 1 && workers <= 8) CHECK(plan::verify(*plan, topology) == std::nullopt);
       const double narrower = std::max(1.0, static_cast<double>(workers) / servers);
       // A server with room to spare answers its last worker while the last share of the next one arrives.
       const double saved = servers > workers ? 1.0 / (kTensors * servers) : 0;
       const double closed = narrower * kBytes / kRate * (1 + 1.0 / kTensors - saved);
-      const double predicted = predict_seconds(plan, benchmarks::separate_hosts(workers + servers), kBytes, model);
-      CHECK(predicted == doctest::Approx(closed));
+      CHECK(predict_seconds(*plan, topology, static_cast<double>(kBytes) / plan->chunks, model) ==
+            doctest::Approx(closed));
     }
   }
 }

@@ -3,10 +3,10 @@
 //   ringcore_scaling BYTES_PER_S LATENCY_S BYTES TENSORS     JSON lines: {"system", "workers", "seconds"}
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 
 #include "plan/cost.hpp"
-#include "plan/generators.hpp"
-#include "servers.hpp"
+#include "plan/generator.hpp"
 
 namespace {
 
@@ -14,18 +14,24 @@ using namespace ringcore;
 
 constexpr int kMostWorkers = 64;
 constexpr int kParts = 8;  // of the ring's blocks
+constexpr plan::CostModel kModel;
 
-double ring_seconds(int workers, std::size_t bytes, const plan::CostModel& model) {
-  if (workers == 1) return 0;
-  const plan::Topology topology = benchmarks::separate_hosts(workers);
-  const auto plan =
-      plan::ring().generate({.collective = Collective::kAllreduce, .topology = &topology, .parts = kParts});
-  return predict_seconds(*plan, topology, bytes, model);
+plan::Topology separate_hosts(int workers, int servers, const plan::Links& links) {
+  plan::Topology topology{
+      .host_of = std::vector<int>(static_cast<std::size_t>(workers + servers)), .serving = servers, .links = links};
+  std::iota(topology.host_of.begin(), topology.host_of.end(), 0);
+  return topology;
 }
 
-double server_seconds(int workers, int servers, std::size_t bytes, int tensors, const plan::CostModel& model) {
-  const plan::Plan plan = benchmarks::server_plan(workers, servers, tensors);
-  return predict_seconds(plan, benchmarks::separate_hosts(workers + servers), bytes, model);
+double seconds(const char* generator, int parts, const plan::Topology& topology, std::size_t bytes) {
+  const plan::PlanRequest request{.collective = Collective::kAllreduce, .topology = &topology, .parts = parts};
+  const auto plan =
+      plan::excerpt(plan::generator(generator), request, plan::Symmetry::none(topology.nodes()), plan::kMostSteps);
+  return plan::predict_seconds(*plan, topology, static_cast<double>(bytes) / plan->chunks, kModel);
+}
+
+double ring_seconds(int workers, std::size_t bytes, const plan::Links& links) {
+  return workers == 1 ? 0 : seconds("ring", kParts, separate_hosts(workers, 0, links), bytes);
 }
 
 void print(const char* system, int workers, double seconds) {
@@ -39,14 +45,17 @@ int main(int argc, char** argv) {
     std::fputs("usage: ringcore_scaling BYTES_PER_S LATENCY_S BYTES TENSORS\n", stderr);
     return 2;
   }
-  plan::CostModel model;
-  model.between_hosts = {.latency_s = std::atof(argv[2]), .seconds_per_byte = 1 / std::atof(argv[1])};
+  plan::Links links;
+  links.between_hosts = {.latency_s = std::atof(argv[2]), .seconds_per_byte = 1 / std::atof(argv[1])};
   const std::size_t bytes = std::strtoull(argv[3], nullptr, 10);
   const int tensors = std::atoi(argv[4]);
+  const auto server_seconds = [&](int workers, int servers) {
+    return seconds("servers", tensors, separate_hosts(workers, servers, links), bytes);
+  };
   for (int workers = 1; workers <= kMostWorkers; workers *= 2) {
-    print("ringcore", workers, ring_seconds(workers, bytes, model));
-    print("1 server", workers, server_seconds(workers, 1, bytes, tensors, model));
-    print("1:1 servers", workers, server_seconds(workers, workers, bytes, tensors, model));
-    print("2:1 servers", workers, server_seconds(workers, 2 * workers, bytes, tensors, model));
+    print("ringcore", workers, ring_seconds(workers, bytes, links));
+    print("1 server", workers, server_seconds(workers, 1));
+    print("1:1 servers", workers, server_seconds(workers, workers));
+    print("2:1 servers", workers, server_seconds(workers, 2 * workers));
   }
 }

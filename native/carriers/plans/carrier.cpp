@@ -25,7 +25,7 @@ bool same_bucket(const Descriptor& a, const Descriptor& b) {
 PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends)
     : config_(std::move(config)),
       fusion_{config_.fusion_arena, config_.settings.fusion_threshold_bytes},
-      chooser_(plan::Planner(config_.topology, plan::CostModel{}), std::move(backends)) {}
+      chooser_(plan::Planner(config_.topology, config_.self, plan::CostModel{}), std::move(backends)) {}
 
 std::size_t PlanCarrier::bucket_bytes() const {
   const bool in_memory = config_.topology.single_host() && config_.topology.memory_shared_in_host;

@@ -87,11 +87,11 @@ bool set_aside(transport::Link& link, int lane, Rank peer) {
   return true;
 }
 
-PlanRun::PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
+PlanRun::PlanRun(const Plan& plan, Operands operands, std::span<transport::Link* const> links, int lane,
                  std::uint32_t id, int channel)
     : plan_(plan),
-      program_(plan.programs[self]),
-      self_(self),
+      program_(plan.program),
+      self_(plan.self),
       operands_(std::move(operands)),
       links_(links.begin(), links.end()),
       lane_(lane),
@@ -389,7 +389,7 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, std::size_
   const std::size_t bytes = std::min(total - state.done_bytes, kMessageBytes);
   if (reduces) {
     reduce_into(operands_.dtype, operands_.op, target + state.done_bytes, place(state.done_bytes), bytes / element_,
-                step.final ? operands_.final_scale : 1.0, step.received_first);
+                step.final ? operands_.final_scale : 1.0);
   }
   state.done_bytes += bytes;
   if (state.done_bytes == total) state.advance();
@@ -400,7 +400,7 @@ void PlanRun::receive_aside(const Step& step, std::span<const std::byte> payload
   std::byte* to = address(step.targets.front());
   if (step.kind == StepKind::kRecvReduce) {
     reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
-                step.final ? operands_.final_scale : 1.0, step.received_first);
+                step.final ? operands_.final_scale : 1.0);
   } else if (!payload.empty()) {
     std::memcpy(to, payload.data(), payload.size());
   }
@@ -420,7 +420,7 @@ bool PlanRun::reduce_arrived(const Step& step, ChannelState& state, std::size_t 
     from = copy;
   }
   reduce_into(operands_.dtype, operands_.op, address(step.targets.front()) + state.done_bytes, from, usable / element_,
-              step.final ? operands_.final_scale : 1.0, step.received_first);
+              step.final ? operands_.final_scale : 1.0);
   link.consume(lane_, usable);
   state.done_bytes += usable;
   return true;

@@ -45,8 +45,8 @@ class PlanRun final : public Run {
   // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
   // process sets, or overtaken); all ranks give it the same one. `channel`: of messages, the process set's own. Plan and links outlive
   // the run.
-  PlanRun(const Plan& plan, Rank self, Operands operands, std::span<transport::Link* const> links, int lane,
-          std::uint32_t id, int channel = 0);
+  PlanRun(const Plan& plan, Operands operands, std::span<transport::Link* const> links, int lane, std::uint32_t id,
+          int channel = 0);
 
   void time_steps(const Clock& clock) override;
   bool progress() override;

@@ -281,7 +281,7 @@ static_assert((1 << engine::kProcessSetBits) <= transport::Link::kMessageChannel
 void HostRun::run_plan(const plan::Plan& plan, plan::Operands operands) {
   scratch_ = Memory(plan.scratch_chunks * operands.data_layout.largest() * size_of(operands.dtype));
   operands.scratch = scratch_.data();
-  plan_run_.emplace(plan, self(), std::move(operands), config().links, task_.lane, task_.id,
+  plan_run_.emplace(plan, std::move(operands), config().links, task_.lane, task_.id,
                     static_cast<int>(slot_of(config().process_set)));
   run_ = &*plan_run_;
 }

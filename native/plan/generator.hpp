@@ -1,0 +1,47 @@
+// Plan generators: each knows one algorithm for one or more collectives.
+//
+// To add one, write a file in generators/ with a class like those there, and a function of the file's name that returns
+// its one object: the build collects them.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "plan/plan.hpp"
+#include "plan/symmetry.hpp"
+#include "plan/topology.hpp"
+
+namespace ringcore::plan {
+
+struct PlanRequest {
+  Collective collective{};
+  const Topology* topology = nullptr;
+  Rank root = 0;
+  int parts = 1;  // sub-chunks of each block, for pipelining; generators without a pipeline ignore it
+  bool memory_visible = false;  // all ranks see each other's kData
+  bool inputs_ready = false;  // see plan.hpp; only with memory_visible
+
+  int ranks() const { return topology->ranks(); }
+};
+
+class Generator {
+ public:
+  virtual ~Generator() = default;
+  virtual std::string_view name() const = 0;
+  // The plan with this rank's program. Nothing where the algorithm does not apply, for all ranks alike. There are at
+  // least two ranks, and nobody serves unless `serves`.
+  virtual std::optional<Plan> generate(const PlanRequest& request, Rank self) const = 0;
+  virtual bool serves() const { return false; }
+
+  // What it claims of its plan, so that a proof need not look at every rank; segments, of every part. The verifier
+  // believes nothing of it: it checks what it makes use of.
+  virtual Symmetry symmetry(const PlanRequest& request) const { return Symmetry::none(request.topology->nodes()); }
+};
+
+// All of them, in a fixed order.
+const std::vector<const Generator*>& generators();
+// The one of that name; the name must be one.
+const Generator& generator(std::string_view name);
+
+}  // namespace ringcore::plan

@@ -1,0 +1,50 @@
+// Parameter servers: the nodes behind the ranks have a share of each part of the buffer each. Ranks send all parts at
+// once; a server answers a part when it has every rank's.
+#include "plan/builder.hpp"
+
+namespace ringcore::plan {
+namespace {
+
+class Servers final : public Generator {
+ public:
+  std::string_view name() const override { return "servers"; }
+
+  std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
+    const int servers = request.topology->serving;
+    if (request.collective != Collective::kAllreduce || servers == 0) return std::nullopt;
+    Builder builder(name(), request, self, static_cast<std::uint32_t>(servers * request.parts));
+    const auto chunk = [&](int server, int part) { return static_cast<std::uint32_t>(server * request.parts + part); };
+    const int ranks = request.ranks();
+    if (self < ranks) {
+      // Everybody begins with another server, so that not all send to the same one: TCP would share its cable among them.
+      const auto each = [&](auto step) {
+        for (int i = 0; i < request.parts * servers; ++i) {
+          const int server = (self * servers / ranks + i) % servers;
+          step(ranks + server, chunk(server, i / servers));
+        }
+      };
+      each([&](Rank server, std::uint32_t share) { builder.send(server, share); });
+      each([&](Rank server, std::uint32_t share) { builder.recv(server, share); });
+      return std::move(builder.plan());
+    }
+    const int server = self - ranks;
+    const auto rank_at = [&](int i) { return (server * ranks / servers + i) % ranks; };
+    for (int part = 0; part < request.parts; ++part) {
+      const std::uint32_t share = chunk(server, part);
+      builder.recv(rank_at(0), share);
+      for (int i = 1; i < ranks; ++i) builder.recv_reduce(rank_at(i), share, i + 1 == ranks);
+      for (int i = 0; i < ranks; ++i) builder.send(rank_at(i), share);
+    }
+    return std::move(builder.plan());
+  }
+  bool serves() const override { return true; }
+};
+
+}  // namespace
+
+const Generator& servers() {
+  static const Servers generator;
+  return generator;
+}
+
+}  // namespace ringcore::plan

@@ -1,0 +1,20 @@
+#include "plan/topology.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace ringcore::plan {
+
+bool Topology::single_host() const {
+  return std::all_of(host_of.begin(), host_of.end(), [this](int host) { return host == host_of.front(); });
+}
+
+std::vector<std::vector<Rank>> Topology::ranks_by_host() const {
+  std::map<int, std::vector<Rank>> by_host;
+  for (Rank rank = 0; rank < ranks(); ++rank) by_host[host_of[rank]].push_back(rank);
+  std::vector<std::vector<Rank>> hosts;
+  for (auto& [host, ranks] : by_host) hosts.push_back(std::move(ranks));
+  return hosts;
+}
+
+}  // namespace ringcore::plan
