@@ -39,7 +39,8 @@ LAYERS = {
     "plan": {"base", "transport"},
     "engine": {"base", "transport", "plan"},
     "carriers": {"base", "transport", "device", "plan", "engine"},
-    "capi": {"base", "transport", "device", "plan", "engine", "carriers"},
+    "runtime": {"base", "transport", "plan", "engine"},
+    "capi": {"base", "transport", "device", "plan", "engine", "carriers", "runtime"},
 }
 
 

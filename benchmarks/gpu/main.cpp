@@ -23,7 +23,7 @@
 #include "device/communicator.hpp"
 #include "device/kernels.hpp"
 #include "device/libraries.hpp"
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 
 namespace {
 
@@ -62,11 +62,11 @@ void measure_launches(device::Device& gpu) {
   device::Communicator communicator(gpu, device::Communicator::make_id(), 0, 1);
   while (!communicator.ready()) std::this_thread::yield();
   const device::Stream stream(gpu);
-  engine::RuntimeConfig config;
+  RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
   config.engine.make_carriers = carriers::standard();
-  engine::Runtime runtime(std::move(config));
+  Runtime runtime(std::move(config));
   for (const std::size_t bytes : {8UL, 1024UL, 64UL << 10, 1UL << 20, 16UL << 20, 64UL << 20, 256UL << 20}) {
     const std::uint64_t count = bytes / 4;
     const device::Memory memory(gpu, bytes, stream.get());
@@ -144,11 +144,11 @@ struct Graphs {
 
 void measure_replays(device::Device& gpu, const Graphs& graphs) {
   const device::Stream stream(gpu);
-  engine::RuntimeConfig config;
+  RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
   config.engine.make_carriers = carriers::standard();
-  engine::Runtime runtime(std::move(config));
+  Runtime runtime(std::move(config));
   for (const std::size_t bytes : {1024UL, 1UL << 20, 64UL << 20}) {
     const std::uint64_t count = bytes / 4;
     const device::Memory memory(gpu, bytes, stream.get());

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/reduce.hpp"
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 #include "transport/arena_view.hpp"
 #include "transport/segment.hpp"
 #include "transport/shm.hpp"
@@ -59,12 +59,12 @@ struct Rank_ {
   std::unique_ptr<transport::Segment> segment;
   std::unique_ptr<transport::Arena> arena;
   std::vector<std::shared_ptr<transport::Segment>> peers;
-  std::unique_ptr<engine::Runtime> runtime;
+  std::unique_ptr<Runtime> runtime;
 };
 
 void connect(Rank_& self) {
   const Job& job = self.job;
-  engine::RuntimeConfig config;
+  RuntimeConfig config;
   config.engine.rank = self.rank;
   config.engine.epoch = 1;
   config.engine.links.resize(job.ranks);
@@ -88,7 +88,7 @@ void connect(Rank_& self) {
     config.engine.links[peer] =
         transport::make_shm_link(self.rank, peer, *self.segment, self.peers[peer], Fd(job.sockets[self.rank][peer]));
   }
-  self.runtime = std::make_unique<engine::Runtime>(std::move(config));
+  self.runtime = std::make_unique<Runtime>(std::move(config));
 }
 
 // One sample of one case: sets up, meets, runs `repeats` times.

@@ -17,10 +17,10 @@ namespace {
 
 using ringcore::Error;
 using ringcore::ErrorKind;
+using ringcore::Runtime;
 using ringcore::engine::Array;
 using ringcore::engine::Call;
 using ringcore::engine::Operation;
-using ringcore::engine::Runtime;
 using ringcore::engine::Shape;
 
 static_assert(RINGCORE_BARRIER == static_cast<int>(ringcore::Collective::kBarrier));

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "capi/ringcore.h"
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 #include "transport/pool.hpp"
 
 namespace ringcore::capi {
@@ -19,7 +19,7 @@ struct Place {
 
 // The runtime that requests go to, and the registered memory that all its ranks see, if they do; both stay their
 // owner's.
-void set_runtime(std::weak_ptr<engine::Runtime> runtime, Place place = {}, std::weak_ptr<transport::Pool> pool = {});
+void set_runtime(std::weak_ptr<Runtime> runtime, Place place = {}, std::weak_ptr<transport::Pool> pool = {});
 // In a forked child: the engine did not come along.
 void forget_runtime();
 

@@ -79,7 +79,7 @@ TEST_CASE("reductions of all kinds and factors side by side, in buckets, slices 
       std::vector<Rank> contributors(static_cast<std::size_t>(size - joined));
       std::iota(contributors.begin(), contributors.end(), joined);
       cluster.run([&](Rank rank) {
-        engine::Runtime& runtime = cluster.runtime(rank);
+        Runtime& runtime = cluster.runtime(rank);
         if (rank < joined) {
           const auto join = std::make_shared<Operation>();
           join->join = true;
@@ -239,7 +239,7 @@ TEST_CASE("integers take whole factors, which wrap; others are refused before an
                                   &array);
   };
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     for (const std::size_t count : {std::size_t{4}, std::size_t{100'000}}) {
       std::vector<std::int32_t> data(count, 1'000'000'000 + rank);
       const auto operation = make(data, DType::kInt32, 3.0, -2.0);

@@ -30,7 +30,7 @@ std::shared_ptr<Operation> allreduce(const std::string& name, std::vector<float>
 // Of this process, in bytes; a sanitizer's allocator tells nothing.
 std::size_t allocated() { return mallinfo2().uordblks; }
 
-void reduce_and_check(engine::Runtime& runtime, Rank rank, const std::string& name, bool blocking, ProcessSetId set) {
+void reduce_and_check(Runtime& runtime, Rank rank, const std::string& name, bool blocking, ProcessSetId set) {
   std::vector<float> data(2, rank == 0 ? 1.0F : 2.0F);
   const auto operation = allreduce(name, data, set);
   if (blocking) {

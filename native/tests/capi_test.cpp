@@ -15,12 +15,12 @@ namespace {
 
 using namespace ringcore;
 
-std::shared_ptr<engine::Runtime> single_rank() {
-  engine::RuntimeConfig config;
+std::shared_ptr<Runtime> single_rank() {
+  RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
   config.engine.make_carriers = carriers::standard();
-  return std::make_shared<engine::Runtime>(std::move(config));
+  return std::make_shared<Runtime>(std::move(config));
 }
 
 struct Outcome {

@@ -193,7 +193,7 @@ TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one"
   Cluster cluster(std::move(options));
   std::array<std::vector<std::string>, kRanks> plans;
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     runtime.start_timeline();
     // Of the calls side by side some have a priority: they take no part, and disturb nothing.
     std::array<std::vector<float>, 3> values;
@@ -210,7 +210,7 @@ TEST_CASE("chooser: ranks on several hosts try the same plans and settle on one"
         runtime.submit(operations.back());
       }
       for (std::size_t i = 0; i < values.size(); ++i) {
-        runtime.wait(*operations[i], engine::Runtime::kForever, {});
+        runtime.wait(*operations[i], Runtime::kForever, {});
         REQUIRE(operations[i]->error == nullptr);
         const float expected = static_cast<float>(step) + 1.5F;
         CHECK(std::all_of(values[i].begin(), values[i].end(), [&](float value) { return value == expected; }));

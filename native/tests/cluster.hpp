@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "carriers/standard.hpp"
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 #include "transport/segment.hpp"
 #include "transport/shm.hpp"
 #include "transport/tcp/link.hpp"
@@ -39,7 +39,7 @@ class Cluster {
   explicit Cluster(ClusterOptions options) : options_(std::move(options)) {
     const int ranks = options_.ranks;
     if (options_.host_of.empty()) options_.host_of.assign(ranks, 0);
-    std::vector<engine::RuntimeConfig> configs(ranks);
+    std::vector<RuntimeConfig> configs(ranks);
     for (int r = 0; r < ranks; ++r) {
       segments_.push_back(std::make_unique<transport::Segment>(transport::Segment::create(r, ranks, 256 << 20)));
       arenas_.push_back(std::make_unique<transport::Arena>(*segments_.back(), reserved()));
@@ -57,10 +57,10 @@ class Cluster {
     for (int a = 0; a < ranks; ++a) {
       for (int b = a + 1; b < ranks; ++b) connect(configs, a, b);
     }
-    for (auto& config : configs) runtimes_.push_back(std::make_unique<engine::Runtime>(std::move(config)));
+    for (auto& config : configs) runtimes_.push_back(std::make_unique<Runtime>(std::move(config)));
   }
 
-  engine::Runtime& runtime(Rank rank) { return *runtimes_[rank]; }
+  Runtime& runtime(Rank rank) { return *runtimes_[rank]; }
   transport::Arena& arena(Rank rank) { return *arenas_[rank]; }
   int ranks() const { return options_.ranks; }
 
@@ -100,7 +100,7 @@ class Cluster {
     return {Fd(fds[0]), Fd(fds[1])};
   }
 
-  void connect(std::vector<engine::RuntimeConfig>& configs, int a, int b) {
+  void connect(std::vector<RuntimeConfig>& configs, int a, int b) {
     const bool shared = options_.host_of[a] == options_.host_of[b];
     std::vector<Fd> ends_a;
     std::vector<Fd> ends_b;
@@ -126,7 +126,7 @@ class Cluster {
   ClusterOptions options_;
   std::vector<std::unique_ptr<transport::Segment>> segments_;
   std::vector<std::unique_ptr<transport::Arena>> arenas_;
-  std::vector<std::unique_ptr<engine::Runtime>> runtimes_;
+  std::vector<std::unique_ptr<Runtime>> runtimes_;
 };
 
 }  // namespace ringcore::testing

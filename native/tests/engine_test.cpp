@@ -38,12 +38,12 @@ std::shared_ptr<Operation> group_of(const std::string& name, std::vector<std::ve
   return engine::make_group(name, std::move(parts));
 }
 
-void finish(engine::Runtime& runtime, Operation& operation) {
+void finish(Runtime& runtime, Operation& operation) {
   REQUIRE(runtime.wait(operation, 30 * kSecond, {}));
   if (operation.error) throw *operation.error;
 }
 
-void run(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation) {
+void run(Runtime& runtime, const std::shared_ptr<Operation>& operation) {
   runtime.run(operation, {});
   REQUIRE(operation->done());
   if (operation->error) throw *operation->error;
@@ -139,7 +139,7 @@ TEST_CASE("registered memory is reduced in place") {
 TEST_CASE("a group that lies in a row of registered memory is reduced as one tensor") {
   Cluster cluster({.ranks = 3, .host_of = {}});
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     constexpr std::size_t kCounts[] = {30001, 7, 1, 12345};
     auto* row = reinterpret_cast<float*>(cluster.arena(rank).allocate(1 << 20));
     std::vector<float> elsewhere(std::size_t{1} << 18);
@@ -177,7 +177,7 @@ TEST_CASE("allgather, broadcast, reducescatter and alltoall") {
   on_all_clusters([](Cluster& cluster) {
     const int ranks = cluster.ranks();
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       // Rank r contributes r rows of 3 (rank 0: none).
       std::vector<std::int64_t> rows(static_cast<std::size_t>(rank) * 3, rank);
       auto gathered =
@@ -241,7 +241,7 @@ TEST_CASE("data of small blocking gathers, scatters and exchanges travels in the
   on_all_clusters([](Cluster& cluster) {
     const int ranks = cluster.ranks();
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       const auto r = static_cast<std::size_t>(rank);
       constexpr int kTimes = 5;
       runtime.start_timeline();
@@ -308,7 +308,7 @@ TEST_CASE("data of small blocking gathers, scatters and exchanges travels in the
 TEST_CASE("ranks of which only one has little to gather still meet, and splits that do not fit are told to all") {
   on_all_clusters([](Cluster& cluster) {
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       for (int time = 0; time < 3; ++time) {
         const std::size_t rows = rank == time ? 5 : 50'000;
         std::vector<float> own(rows, mark(rank));
@@ -348,7 +348,7 @@ TEST_CASE("results of gathers, scatters and exchanges go where the caller says, 
   on_all_clusters([](Cluster& cluster) {
     const auto ranks = static_cast<std::uint64_t>(cluster.ranks());
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       const auto r = static_cast<std::uint64_t>(rank);
       for (const std::uint64_t rows : {0UL, 3UL, 40'000UL}) {
         // Only some ranks say where; of the others the engine finds a place.
@@ -408,7 +408,7 @@ TEST_CASE("an output that does not fit is told to every rank, and nothing is wri
     const auto ranks = static_cast<std::uint64_t>(cluster.ranks());
     std::vector<std::string> messages(ranks);
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       for (const std::uint64_t rows : {4UL, 40'000UL}) {
         const std::vector<float> own(rows, mark(rank));
         std::vector<float> all(rows * ranks + 1, -1);
@@ -533,7 +533,7 @@ TEST_CASE("joined ranks contribute nothing") {
   on_all_clusters([](Cluster& cluster) {
     std::vector<Rank> last(cluster.ranks(), -2);
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       for (int round = 0; round < 2; ++round) {
         for (int step = 0; step <= rank; ++step) {
           std::vector<float> data(3000, mark(rank));
@@ -556,7 +556,7 @@ TEST_CASE("joined ranks contribute nothing") {
 TEST_CASE("a bucket that is open when a rank joins takes no tensors that this rank does not have") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     for (int step = 0; step < 20; ++step) {
       std::vector<float> before(10, mark(rank));
       std::vector<float> after(2000, mark(rank));
@@ -581,7 +581,7 @@ TEST_CASE("a bucket that is open when a rank joins takes no tensors that this ra
 TEST_CASE("a group is released as one, and fails as one") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     for (int step = 0; step < 3; ++step) {
       std::vector<std::vector<float>> tensors(3, std::vector<float>(10, mark(rank)));
       const auto group = group_of("g", tensors);
@@ -596,7 +596,7 @@ TEST_CASE("groups of gathers and scatters, of mixed dtypes, and of more tensors 
   on_all_clusters([](Cluster& cluster) {
     const int ranks = cluster.ranks();
     cluster.run([&](Rank rank) {
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       // Part i of rank r has r + i rows.
       std::vector<std::vector<std::int64_t>> rows;
       std::vector<std::shared_ptr<Operation>> parts;
@@ -648,7 +648,7 @@ TEST_CASE("groups of gathers and scatters, of mixed dtypes, and of more tensors 
 TEST_CASE("process sets run side by side with the world") {
   Cluster cluster({.ranks = 4, .host_of = {}});
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const auto even = runtime.add_process_set({0, 2});
     const auto odd = runtime.add_process_set({1, 3});
     for (int step = 0; step < 20; ++step) {
@@ -676,7 +676,7 @@ TEST_CASE("process sets that only their members add, each rank in an order of it
   constexpr engine::ProcessSetId kAgreed = 8190;  // the pairs have the last three numbers
   Cluster cluster({.ranks = 3, .host_of = {}});
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const Rank next = (rank + 1) % 3;
     const Rank previous = (rank + 2) % 3;
     std::vector<float> data[2] = {std::vector<float>(5000, mark(rank)), std::vector<float>(5000, mark(rank))};
@@ -875,7 +875,7 @@ TEST_CASE("join and leaving let operations end that are under way on all ranks")
         CAPTURE(joins);
         Cluster cluster({.ranks = 3, .host_of = hosts});
         cluster.run([&](Rank rank) {
-          engine::Runtime& runtime = cluster.runtime(rank);
+          Runtime& runtime = cluster.runtime(rank);
           const engine::ProcessSetId other = runtime.add_process_set({0, 1, 2});
           std::vector<float> data(count, mark(rank));
           const auto handle = allreduce("x", data);
@@ -926,7 +926,7 @@ TEST_CASE("who is told of an end may submit the next operation, and nobody needs
   on_all_clusters([](Cluster& cluster) {
     constexpr int kLength = 50;
     struct Chain {
-      engine::Runtime* runtime = nullptr;
+      Runtime* runtime = nullptr;
       std::vector<float> data;
       int index = 0;
       std::shared_ptr<const Error> error;

@@ -13,7 +13,7 @@
 
 #include "carriers/gpu/tensor.hpp"
 #include "device/libraries.hpp"
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 
 namespace ringcore::testing {
 
@@ -133,13 +133,13 @@ inline engine::Call allreduce(const std::string& name, ReduceOp op = ReduceOp::k
 }
 
 // Submits as frameworks do that wait later, and waits.
-inline void submit_and_wait(engine::Runtime& runtime, const std::shared_ptr<engine::Operation>& operation,
+inline void submit_and_wait(Runtime& runtime, const std::shared_ptr<engine::Operation>& operation,
                             const Framework& framework) {
   runtime.submit(operation);
   if (operation->descriptor.captured) {
     CHECK(operation->done());
   } else {
-    runtime.wait(*operation, engine::Runtime::kForever, {});
+    runtime.wait(*operation, Runtime::kForever, {});
   }
   if (operation->error != nullptr) throw *operation->error;
   carriers::hold_back(*operation, framework.handle());

@@ -125,7 +125,7 @@ TEST_CASE("gpu: a rank that has joined takes part when that memory is registered
   Cluster cluster(with_ranks(3));
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const Pair small(framework, kSmall, 1);
     submit_and_wait(runtime, small.group("small"), framework);
     small.check(3);
@@ -185,7 +185,7 @@ TEST_CASE("gpu: memory grows while the GPU uses what it had before, and the host
   Cluster cluster(with_ranks(2));
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const Pair small(framework, kSmall, 1);
     const Pair large(framework, kLarge, 1);
     tell_double("gpu_double_hold", framework.stream());
@@ -205,7 +205,7 @@ TEST_CASE("gpu: a graph has nothing of the memory that is registered") {
   Cluster cluster(with_ranks(2));
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const Pair pair(framework, kSmall, 1);
     submit_and_wait(runtime, pair.group("packed"), framework);
     framework.synchronize();
@@ -260,7 +260,7 @@ TEST_CASE("gpu: a rank that leaves while memory is registered is noticed at once
       const Framework framework(rank);
       const Pair pair(framework, kSmall, 1);
       const auto group = pair.group("pair");
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       if (rank == 1) {
         runtime.submit(group);
         wait_until([] { return allocations() == 2; }, "the ranks do not register");

@@ -50,14 +50,14 @@ void await(Condition condition) {
 }
 
 // All warnings until the first one comes.
-std::string log_of(engine::Runtime& runtime) {
+std::string log_of(Runtime& runtime) {
   REQUIRE(runtime.wait_for_attention(20 * kSecond));
   std::string text;
   for (const std::string& warning : runtime.take_attention().warnings) text += warning + "\n";
   return text;
 }
 
-std::vector<float> sum_of_all(engine::Runtime& runtime, const Framework& framework, std::vector<float> values,
+std::vector<float> sum_of_all(Runtime& runtime, const Framework& framework, std::vector<float> values,
                               ReduceOp op = ReduceOp::kSum) {
   const std::string name = "sum of " + std::to_string(values.size());
   const device::Memory tensor = framework.tensor(values);
@@ -93,7 +93,7 @@ TEST_CASE("shared gpu: sums, averages, groups and broadcasts in pieces, on one G
     Cluster cluster(ranks(count));
     cluster.run([&, count = count, gpus = gpus](Rank rank) {
       const Framework framework(rank % gpus);
-      engine::Runtime& runtime = cluster.runtime(rank);
+      Runtime& runtime = cluster.runtime(rank);
       const float all = static_cast<float>((1 << count) - 1);
       // The arena has 4 MiB.
       for (const std::size_t elements :
@@ -180,7 +180,7 @@ TEST_CASE("shared gpu: a rank that has joined counts as nothing") {
   Cluster cluster(ranks(3));
   cluster.run([&](Rank rank) {
     const Framework framework(0);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const auto value = static_cast<float>(rank + 2);
     CHECK(sum_of_all(runtime, framework, {value}, ReduceOp::kProduct) == std::vector<float>{24});
     if (rank > 0)
@@ -200,7 +200,7 @@ TEST_CASE("shared gpu: a timeout lets all streams go on, also where a late rank 
   Cluster cluster(std::move(options));
   cluster.run([&](Rank rank) {
     const Framework framework(0);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     sum_of_all(runtime, framework, {1});
     const device::Memory tensor = framework.filled(std::vector<float>(10, 1));
     const engine::Array array = framework.array(tensor, DType::kFloat32);

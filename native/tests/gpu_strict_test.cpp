@@ -43,7 +43,7 @@ void wait_until(Condition holds, const char* what) {
 
 // Two operations on integers of 16 bits, which NCCL does not know: the engine works on the first one, and the second
 // waits for its framework.
-void exchange(engine::Runtime& runtime, Rank rank) {
+void exchange(Runtime& runtime, Rank rank) {
   const Framework first(rank);
   const Framework second(rank);
   const device::Memory dealt = first.filled(std::vector<std::int16_t>(3000, static_cast<std::int16_t>(rank)));
@@ -59,11 +59,11 @@ void exchange(engine::Runtime& runtime, Rank rank) {
   runtime.submit(sums);
   wait_until([&] { return sums->state.load() >= engine::OperationState::kReleased; }, "both are released");
   tell_double("gpu_double_let_go", first.stream());
-  auto done = std::async(std::launch::async, [&] { return runtime.wait(*deals, engine::Runtime::kForever, {}); });
+  auto done = std::async(std::launch::async, [&] { return runtime.wait(*deals, Runtime::kForever, {}); });
   CHECK(done.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   tell_double("gpu_double_let_go", second.stream());
   CHECK(done.get());
-  CHECK(runtime.wait(*sums, engine::Runtime::kForever, {}));
+  CHECK(runtime.wait(*sums, Runtime::kForever, {}));
   CHECK(deals->error == nullptr);
   CHECK(sums->error == nullptr);
   carriers::hold_back(*deals, first.handle());
@@ -108,7 +108,7 @@ TEST_CASE("gpu: a GPU that fails ends every operation with an error, on the GPU 
   cluster.run([&](Rank rank) {
     frameworks[rank] = std::make_unique<Framework>(rank);
     const Framework& framework = *frameworks[rank];
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const device::Memory tensor = framework.filled(ones);
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const std::string name = "before";

@@ -91,7 +91,7 @@ TEST_CASE("gpu: reducescatter of uneven rows, alltoall and allgather, on two pro
   Cluster cluster({.ranks = 3});
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const engine::ProcessSetId pair = runtime.add_process_set({0, 2});
     std::vector<float> values(7);
     std::iota(values.begin(), values.end(), 0.0F);
@@ -124,7 +124,7 @@ TEST_CASE("gpu: captured collectives run in each replay, without the host") {
   Cluster cluster({.ranks = 2});
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const device::Memory sum = framework.filled(std::vector<float>(5));
     const device::Memory means = framework.filled(std::vector<double>(3));
     const device::Memory more = framework.filled(std::vector<double>(300));
@@ -212,7 +212,7 @@ TEST_CASE("gpu: a rank that captures and one that does not are told so, and both
   Cluster cluster({.ranks = 2});
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const device::Memory tensor = framework.filled(std::vector<float>(3, 1));
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const std::string name = "differs";
@@ -237,7 +237,7 @@ TEST_CASE("gpu: what cannot be captured is refused, with the reason and a remedy
   Cluster cluster({.ranks = 2});
   cluster.run([&](Rank rank) {
     const Framework framework(rank);
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     const device::Memory tensor = framework.filled(std::vector<float>(4, 1));
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const engine::Array integers = framework.array(tensor, DType::kInt16);
@@ -304,7 +304,7 @@ TEST_CASE("gpu: leaving waits for what the GPU has not ended, and submits nothin
     device::Memory tensor = framework.tensor(values);
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const std::string name = "held";
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     runtime.run(engine::make_operation(allreduce(name), array, &array), {});
     std::promise<void> left;
     std::future<void> leaves = left.get_future();
@@ -328,11 +328,11 @@ TEST_CASE("gpu: leaving waits for what the GPU has not ended, and submits nothin
 // As a custom call of XLA works: it returns when the operation is launched, and its results lie in XLA's memory.
 TEST_CASE("gpu: through the C border") {
   use_double();
-  engine::RuntimeConfig config;
+  RuntimeConfig config;
   config.engine.links.resize(1);
   config.engine.host_of = {0};
   config.engine.make_carriers = carriers::standard();
-  const auto runtime = std::make_shared<engine::Runtime>(std::move(config));
+  const auto runtime = std::make_shared<Runtime>(std::move(config));
   capi::set_runtime(runtime);
   const Framework framework(0);
   const std::vector<float> values{1, 2, 3};

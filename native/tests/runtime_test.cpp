@@ -12,7 +12,6 @@
 
 using namespace ringcore;
 using engine::Operation;
-using engine::Runtime;
 using testing::Cluster;
 
 namespace {

@@ -1,5 +1,5 @@
 // The runtime and its operations. Bindings convert, release the GIL, call: no logic.
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ class PythonRuntime {
                 const std::vector<PeerTuple>& peers, std::vector<int> host_of, capi::Place place,
                 engine::EngineSettings settings, Nanoseconds spin, const std::shared_ptr<transport::MpiWorld>& mpi)
       : size_(size), memory_(std::move(memory)) {
-    engine::RuntimeConfig config;
+    RuntimeConfig config;
     config.engine.rank = rank;
     config.engine.epoch = epoch;
     config.engine.links.resize(size);
@@ -79,7 +79,7 @@ class PythonRuntime {
     }
     config.settings = settings;
     config.spin = spin;
-    runtime_ = std::make_shared<engine::Runtime>(std::move(config));
+    runtime_ = std::make_shared<Runtime>(std::move(config));
     std::shared_ptr<transport::Pool> pool;  // keeps all of the memory alive
     if (memory_ != nullptr && single_host && size > 1) pool = {memory_, &memory_->pool};
     capi::set_runtime(runtime_, place, pool);
@@ -95,7 +95,7 @@ class PythonRuntime {
   PythonRuntime(const PythonRuntime&) = delete;
   PythonRuntime& operator=(const PythonRuntime&) = delete;
 
-  engine::Runtime& get() {
+  Runtime& get() {
     if (forks != forks_) {
       throw Error(ErrorKind::kShutdown,
                   "this operation belongs to the parent of this forked process. Remedy: start workers with the 'spawn' "
@@ -147,12 +147,12 @@ class PythonRuntime {
   int size_;
   std::shared_ptr<HostMemory> memory_;
   std::vector<Abandoned> abandoned_;  // outlives the engine
-  std::shared_ptr<engine::Runtime> runtime_;
+  std::shared_ptr<Runtime> runtime_;
 };
 
 Nanoseconds limit_of(double timeout_s) {
   const double limit = timeout_s * static_cast<double>(kSecond);
-  return limit < 9e18 ? static_cast<Nanoseconds>(limit) : engine::Runtime::kForever;
+  return limit < 9e18 ? static_cast<Nanoseconds>(limit) : Runtime::kForever;
 }
 
 // An operation as Python holds it: with the arrays that the engine reads and writes, and the result that the caller
@@ -183,7 +183,7 @@ class PythonHandle {
   // True when it has ended within `timeout_s`; lets an open bucket go, because somebody is interested. No stream waits.
   bool done(double timeout_s) {
     if (operation_->done()) return true;
-    engine::Runtime& engine = runtime().get();
+    Runtime& engine = runtime().get();
     const nb::gil_scoped_release released;
     try {
       return engine.wait(*operation_, limit_of(timeout_s), {}, false);
@@ -274,7 +274,7 @@ bool PythonRuntime::is_alone() const {
 bool PythonHandle::wait(double timeout_s) {
   if (!operation_->done()) {
     const bool alone = runtime().is_alone();
-    engine::Runtime& engine = runtime().get();
+    Runtime& engine = runtime().get();
     bool done = false;
     {
       const nb::gil_scoped_release released;
@@ -352,14 +352,14 @@ std::shared_ptr<Operation> make_operation(const engine::Call& call, const nb::tu
 }
 
 // Other threads of Python get their turn when it takes longer than they would take to notice.
-void run(engine::Runtime& runtime, const std::shared_ptr<Operation>& operation, bool alone) {
-  const engine::Runtime::Tried tried = runtime.try_run(operation, alone);
-  if (tried == engine::Runtime::Tried::kDone) return;
+void run(Runtime& runtime, const std::shared_ptr<Operation>& operation, bool alone) {
+  const Runtime::Tried tried = runtime.try_run(operation, alone);
+  if (tried == Runtime::Tried::kDone) return;
   const nb::gil_scoped_release released;
-  if (tried == engine::Runtime::Tried::kNotSubmitted) {
+  if (tried == Runtime::Tried::kNotSubmitted) {
     runtime.run(operation, python_interrupted, alone);
   } else {
-    runtime.wait(*operation, engine::Runtime::kForever, python_interrupted, alone);
+    runtime.wait(*operation, Runtime::kForever, python_interrupted, alone);
   }
 }
 
@@ -377,7 +377,7 @@ PyType_Slot handle_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonHa
                               {Py_tp_clear, reinterpret_cast<void*>(&PythonHandle::clear)},
                               {0, nullptr}};
 
-nb::list take_spans(engine::Runtime& runtime, std::vector<engine::Span> (engine::Runtime::*take)()) {
+nb::list take_spans(Runtime& runtime, std::vector<engine::Span> (Runtime::*take)()) {
   std::vector<engine::Span> spans;
   {
     const nb::gil_scoped_release released;
@@ -513,7 +513,7 @@ void register_runtime(nb::module_& module) {
             nb::object memory = inputs.size() == 1 ? nb::object(inputs[0]) : nb::object(inputs);
             if (outputs.size() > 0 && !outputs.is(inputs)) memory = nb::make_tuple(inputs, outputs);
             auto& python_runtime = nb::cast<PythonRuntime&>(self);
-            engine::Runtime& runtime = python_runtime.get();
+            Runtime& runtime = python_runtime.get();
             python_runtime.free_abandoned();
             if (blocking) {
               run(runtime, operation, python_runtime.is_alone());
@@ -541,7 +541,7 @@ void register_runtime(nb::module_& module) {
             call.check();
             std::shared_ptr<Operation> operation = make_operation(call, array, array);
             auto& python_runtime = nb::cast<PythonRuntime&>(self);
-            engine::Runtime& runtime = python_runtime.get();
+            Runtime& runtime = python_runtime.get();
             python_runtime.free_abandoned();
             run(runtime, operation, python_runtime.is_alone());
             const bool plain = operation->done() && operation->error == nullptr && operation->on_device == nullptr;
@@ -557,7 +557,7 @@ void register_runtime(nb::module_& module) {
             auto operation = std::make_shared<Operation>();
             operation->join = true;
             operation->process_set = process_set;
-            engine::Runtime& runtime = nb::cast<PythonRuntime&>(self).get();
+            Runtime& runtime = nb::cast<PythonRuntime&>(self).get();
             {
               const nb::gil_scoped_release released;
               runtime.submit(operation);
@@ -596,11 +596,11 @@ void register_runtime(nb::module_& module) {
           "start_timeline", [](PythonRuntime& self) { self.get().start_timeline(); },
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "take_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &engine::Runtime::take_timeline); },
+          "take_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::take_timeline); },
           "Spans since start_timeline, or the last call: (name, activity, lane, channel or -1, begin ns, end ns, "
           "bytes).")
       .def(
-          "stop_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &engine::Runtime::stop_timeline); },
+          "stop_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::stop_timeline); },
           "The spans that are left, as those of take_timeline.")
       .def(
           "wait_for_attention",
@@ -611,7 +611,7 @@ void register_runtime(nb::module_& module) {
       .def(
           "take_attention",
           [](PythonRuntime& self) {
-            engine::Runtime::Attention attention;
+            Runtime::Attention attention;
             {
               const nb::gil_scoped_release released;
               attention = self.get().take_attention();

@@ -1,9 +1,9 @@
-#include "engine/runtime.hpp"
+#include "runtime/runtime.hpp"
 
 #include <algorithm>
 #include <utility>
 
-namespace ringcore::engine {
+namespace ringcore {
 namespace {
 
 // A rank that yields its core at every turn may stay awake longer than one that spins: it takes nothing from others.
@@ -29,9 +29,9 @@ constexpr int kLooks = 200;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
-std::vector<transport::Link*> present_links(const Engine& engine) {
+std::vector<transport::Link*> present_links(const engine::Engine& engine) {
   std::vector<transport::Link*> links;
-  for (const Peer* peer : engine.membership().peers()) links.push_back(peer->link.get());
+  for (const engine::Peer* peer : engine.membership().peers()) links.push_back(peer->link.get());
   return links;
 }
 
@@ -108,7 +108,7 @@ bool Runtime::note_thread() {
   return !several_threads_;
 }
 
-void Runtime::submit(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted) {
+void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted) {
   note_thread();
   EngineLock lock(*this);
   check_running();
@@ -131,9 +131,9 @@ void Runtime::submit(const std::shared_ptr<Operation>& operation, const Interrup
   }
 }
 
-Runtime::Tried Runtime::try_run(const std::shared_ptr<Operation>& operation, bool alone) {
-  const Descriptor& descriptor = operation->descriptor;
-  if (looks_ == 0 || descriptor.on_device || descriptor.is_group() || operation->bytes() > kMaxPayloadBytes) {
+Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operation, bool alone) {
+  const engine::Descriptor& descriptor = operation->descriptor;
+  if (looks_ == 0 || descriptor.on_device || descriptor.is_group() || operation->bytes() > engine::kMaxPayloadBytes) {
     return Tried::kNotSubmitted;
   }
   operation->awaited = true;
@@ -152,7 +152,7 @@ Runtime::Tried Runtime::try_run(const std::shared_ptr<Operation>& operation, boo
   return Tried::kDone;
 }
 
-void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone) {
+void Runtime::run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted, bool alone) {
   operation->awaited = true;
   operation->only_thread = note_thread() && alone;
   EngineLock lock(*this);
@@ -161,7 +161,7 @@ void Runtime::run(const std::shared_ptr<Operation>& operation, const Interrupted
   drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
 }
 
-bool Runtime::wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone) {
+bool Runtime::wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone) {
   if (operation.done()) return true;
   // Who gives up waiting may submit something else before this is done.
   const bool only_thread = note_thread() && alone && limit == kForever;
@@ -353,7 +353,7 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
   thread_waiter_.wake();
   driver_waiter_.wake();
   if (thread_.joinable()) thread_.join();
-  Memory::trim();
+  engine::Memory::trim();
   {
     const EngineLock lock(*this);
     // Even if somebody keeps this object: who waits for data of this rank is to see that no more will come.
@@ -390,23 +390,23 @@ void Runtime::reply_stacks(const std::string& text) {
   if (!stopped_) engine_.reply_stacks(text);
 }
 
-Rank Runtime::rank(ProcessSetId set) {
+Rank Runtime::rank(engine::ProcessSetId set) {
   const EngineLock lock(*this);
   return engine_.rank(set);
 }
 
-int Runtime::size(ProcessSetId set) {
+int Runtime::size(engine::ProcessSetId set) {
   const EngineLock lock(*this);
   return engine_.size(set);
 }
 
-ProcessSetId Runtime::add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed) {
+engine::ProcessSetId Runtime::add_process_set(std::vector<Rank> members, std::optional<engine::ProcessSetId> agreed) {
   const EngineLock lock(*this);
   check_running();
   return engine_.add_process_set(std::move(members), agreed);
 }
 
-void Runtime::remove_process_set(ProcessSetId id) {
+void Runtime::remove_process_set(engine::ProcessSetId id) {
   const EngineLock lock(*this);
   check_running();
   engine_.remove_process_set(id);
@@ -417,12 +417,12 @@ void Runtime::start_timeline() {
   engine_.timeline().start();
 }
 
-std::vector<Span> Runtime::take_timeline() {
+std::vector<engine::Span> Runtime::take_timeline() {
   const EngineLock lock(*this);
   return engine_.timeline().take();
 }
 
-std::vector<Span> Runtime::stop_timeline() {
+std::vector<engine::Span> Runtime::stop_timeline() {
   const EngineLock lock(*this);
   engine_.timeline().stop();
   return engine_.timeline().take();
@@ -432,7 +432,7 @@ std::vector<std::string> Runtime::transports() {
   const EngineLock lock(*this);
   std::vector<std::string> names;
   for (const Rank rank : engine_.membership().ranks()) {
-    const Peer* peer = engine_.membership().peer(rank);
+    const engine::Peer* peer = engine_.membership().peer(rank);
     names.emplace_back(peer == nullptr ? "self" : peer->link->transport());
   }
   return names;
@@ -448,4 +448,4 @@ std::shared_ptr<const Error> Runtime::failure() {
   return engine_.failure();
 }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore

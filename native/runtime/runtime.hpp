@@ -19,11 +19,11 @@
 #include "transport/segment.hpp"
 #include "transport/waiter.hpp"
 
-namespace ringcore::engine {
+namespace ringcore {
 
 struct RuntimeConfig {
-  EngineConfig engine;
-  EngineSettings settings;
+  engine::EngineConfig engine;
+  engine::EngineSettings settings;
   Nanoseconds spin = 100'000;  // how long a waiting thread stays awake before it sleeps
   int local_ranks = 1;         // ranks on this host: with more of them than cores nobody spins
 };
@@ -39,20 +39,20 @@ class Runtime {
 
   // Throws what Engine::submit throws, and Error{kShutdown} after `leave`. What is captured into a CUDA graph is part of
   // it when this returns, unless it was interrupted.
-  void submit(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted = {});
+  void submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted = {});
   // `alone`: the process has no other thread that might use the engine, now or later. Only then may a blocking call tell
   // the peers that nothing else comes from this rank until it is done, which is how deadlocks are found at once.
 
   // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
-  void run(const std::shared_ptr<Operation>& operation, const Interrupted& interrupted, bool alone = true);
+  void run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted, bool alone = true);
   // The first moment of `run`, for callers that hold a lock of their own (Python's) and would rather keep it than give it
   // away for an operation of a microsecond. Never waits for another thread. Go on with `run` when the operation was not
   // submitted, because it is not so small or the engine was busy, and with `wait` when it was.
   enum class Tried : std::uint8_t { kNotSubmitted, kSubmitted, kDone };
-  Tried try_run(const std::shared_ptr<Operation>& operation, bool alone);
+  Tried try_run(const std::shared_ptr<engine::Operation>& operation, bool alone);
   // Waits until it is done or `limit` has passed; true when it is done.
   static constexpr Nanoseconds kForever = INT64_MAX;
-  bool wait(Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);
+  bool wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);
 
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent. Without a
   // reason, first brings what all ranks have submitted to its end, and waits until GPUs have ended what was launched: at
@@ -60,14 +60,14 @@ class Runtime {
   void leave(const std::string& reason, const Interrupted& interrupted = {});
 
   // This rank's index among the members of a process set, and how many they are; -1: this rank knows no such set.
-  Rank rank(ProcessSetId set);
-  int size(ProcessSetId set);
-  ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
-  void remove_process_set(ProcessSetId id);
+  Rank rank(engine::ProcessSetId set);
+  int size(engine::ProcessSetId set);
+  engine::ProcessSetId add_process_set(std::vector<Rank> members, std::optional<engine::ProcessSetId> agreed = {});
+  void remove_process_set(engine::ProcessSetId id);
   void start_timeline();
   // What was recorded since the last call; recording goes on.
-  std::vector<Span> take_timeline();
-  std::vector<Span> stop_timeline();
+  std::vector<engine::Span> take_timeline();
+  std::vector<engine::Span> stop_timeline();
   std::shared_ptr<const Error> failure();
   std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".
@@ -102,7 +102,7 @@ class Runtime {
   std::mutex leaving_mutex_;  // Before mutex_.
   std::mutex mutex_;  // Guards: engine_, links_, armed_, waiters_, drives_, submits_. Before attention_mutex_.
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
-  Engine engine_;
+  engine::Engine engine_;
   std::vector<transport::Link*> links_;
   const int looks_;  // of `try_run`
   bool armed_ = false;  // peers ring when they write
@@ -122,4 +122,4 @@ class Runtime {
   std::thread thread_;
 };
 
-}  // namespace ringcore::engine
+}  // namespace ringcore
