@@ -23,8 +23,8 @@ _UNAVAILABLE = {
     **dict.fromkeys(("use_mpi", "mpi_args"), "to start with an MPI, use its mpirun: ringcore finds its place there"),
 }  # fmt: skip
 _AS_MANY_AS_EVER = ("min_np", "min_num_proc", "max_np", "max_num_proc")
-# Programs match this text.
-FAILED = "Horovod detected that one or more processes exited"
+# Programs match this text, and no less of it.
+FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 
 class _HorovodArgs:

@@ -64,5 +64,5 @@ def _run(args: Any) -> list[Any] | None:
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{FAILED}: ringrun with code {done.returncode}")
+        raise RuntimeError(f"{FAILED}: ringrun returned {done.returncode}")
     return None
