@@ -41,13 +41,14 @@ class Writer:
         self._on_change = on_change
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()  # Guards all below.
-        self._queue: collections.deque[tuple[int, bytes]] = collections.deque()
+        self._queue: collections.deque[tuple[int, bytes | memoryview]] = collections.deque()
         self._unwritten_bytes = 0
         self._congested = False
         self._failed: set[int] = set()
         self._needs_thread: set[int] = set()
         self._untold: list[tuple[int, int]] = []
         self._abandoned = False
+        self._asked = False  # Somebody has seen that something is unwritten, and wants to know when it is not.
         self._wake_fd = -1
 
     @property
@@ -59,18 +60,22 @@ class Writer:
     def full(self) -> bool:
         """Whether whoever cannot wait should drop what comes."""
         with self._changed:
-            return self._unwritten_bytes > _FULL_BYTES
+            full = self._unwritten_bytes > _FULL_BYTES
+            self._asked = self._asked or full
+            return full
 
     @property
     def idle(self) -> bool:
         """Whether everything was written or dropped, and every error told."""
         with self._changed:
-            return self._unwritten_bytes == 0 and not self._untold
+            idle = self._unwritten_bytes == 0 and not self._untold
+            self._asked = self._asked or not idle
+            return idle
 
-    def write(self, fd: int, data: bytes) -> None:
+    def write(self, fd: int, data: bytes | memoryview) -> None:
         """Write bytes as soon as the file takes them."""
         if self._unwritten_bytes == 0 and fd not in self._needs_thread and not self._abandoned:
-            data = data[self._write_at_once(fd, data) :]
+            data = memoryview(data)[self._write_at_once(fd, data) :]
         with self._changed:
             if not data or fd in self._failed or self._abandoned:
                 return
@@ -81,7 +86,7 @@ class Writer:
         if self._thread is None:
             self._start()
 
-    def _write_at_once(self, fd: int, data: bytes) -> int:
+    def _write_at_once(self, fd: int, data: bytes | memoryview) -> int:
         """How many bytes the file took without waiting, whatever others have made of its blocking mode."""
         try:
             return os.pwritev(fd, [data], _WHERE_IT_STANDS, os.RWF_NOWAIT)
@@ -147,6 +152,8 @@ class Writer:
             relieved = self._congested and self._unwritten_bytes < _RELIEVED_BYTES
             if relieved:
                 self._congested = False
-            news = relieved or bool(self._untold) or not self._unwritten_bytes
+            news = relieved or bool(self._untold) or (self._asked and not self._unwritten_bytes)
+            if news:
+                self._asked = self._asked and self._unwritten_bytes > 0
         if news:
             os.eventfd_write(self._wake_fd, 1)
