@@ -438,6 +438,24 @@ std::vector<std::string> Runtime::transports() {
   return names;
 }
 
+bool Runtime::change_links(const std::function<void()>& change) {
+  const EngineLock lock(*this);
+  if (links_.empty()) return false;
+  disarm();
+  change();
+  // Whoever sleeps does so on what there was before.
+  (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
+  return true;
+}
+
+void Runtime::fail(const std::shared_ptr<const Error>& error) {
+  const EngineLock lock(*this);
+  if (stopped_) return;
+  disarm();
+  engine_.fail(error);
+  (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
+}
+
 std::optional<Rank> Runtime::lost_rank() {
   const EngineLock lock(*this);
   return engine_.lost_rank();

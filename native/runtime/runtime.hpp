@@ -72,6 +72,11 @@ class Runtime {
   std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".
   std::vector<std::string> transports();
+  // Whoever has made the links changes some of them, while nobody else uses them. False, and nothing is changed, when
+  // they are closed already.
+  bool change_links(const std::function<void()>& change);
+  // What operations wait for can no longer come: they fail with this.
+  void fail(const std::shared_ptr<const Error>& error);
 
   // What the Python side has to do: log warnings, and tell the peers where its threads stand.
   struct Attention {

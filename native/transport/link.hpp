@@ -33,6 +33,10 @@ class Link {
  public:
   virtual ~Link() = default;
 
+  // The caller is about to use a lane of data, and so is its peer. A link may open one when this is first said; until it
+  // is there the lane takes and gives nothing.
+  virtual void want([[maybe_unused]] int lane) {}
+
   // Starts sending from the front of `bytes` and returns how many bytes were taken: 0 when the lane is full.
   virtual std::size_t write(int lane, std::span<const std::byte> bytes) = 0;
   // The same with two pieces, one behind the other.

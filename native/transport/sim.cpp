@@ -20,11 +20,14 @@ class SimLink final : public Link {
  public:
   SimLink(SimNetwork& network, Rank self, Rank peer) : network_(network), self_(self), peer_(peer) {}
 
+  void want(int lane) override { network_.want(self_, peer_, lane); }
+
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
-    return network_.write(self_, peer_, lane, bytes);
+    return network_.is_open(self_, peer_, lane) ? network_.write(self_, peer_, lane, bytes) : 0;
   }
 
   std::span<const std::byte> peek(int lane) override {
+    if (!network_.is_open(self_, peer_, lane)) return {};
     SimNetwork::Stream& stream = incoming(lane);
     stream.seen = stream.arrived.size();
     const std::size_t size = stream.arrived.size() - stream.consumed;
@@ -45,6 +48,7 @@ class SimLink final : public Link {
 
   std::size_t read(int lane, std::span<std::byte> out) override {
     const std::span<const std::byte> view = peek(lane);
+    if (view.empty()) return 0;
     const std::size_t taken = std::min(view.size(), out.size());
     std::copy_n(view.begin(), taken, out.begin());
     consume(lane, taken);
@@ -136,6 +140,28 @@ std::size_t SimNetwork::capacity(int lane) const {
 Nanoseconds SimNetwork::random_delay() {
   const auto spread = static_cast<std::uint64_t>(options_.longest_delay - options_.shortest_delay);
   return options_.shortest_delay + static_cast<Nanoseconds>(random_below(spread + 1));
+}
+
+bool SimNetwork::is_open(Rank owner, Rank peer, int lane) const {
+  return lane == kControlLane || !options_.late_lanes || connection(owner, peer).open[static_cast<std::size_t>(lane)];
+}
+
+// Each end has the lane at a time of its own, after both have asked for it.
+void SimNetwork::want(Rank owner, Rank peer, int lane) {
+  const auto index = static_cast<std::size_t>(lane);
+  Connection& mine = connection(owner, peer);
+  if (is_open(owner, peer, lane) || std::exchange(mine.wanted[index], true)) return;
+  if (!connection(peer, owner).wanted[index] || mine.refuses_lanes) return;
+  for (const auto& [from, to] : {std::pair(owner, peer), std::pair(peer, owner)}) {
+    schedule({.time = clock_.now() + random_delay() + random_delay(),
+              .sequence = 0,
+              .kind = EventKind::kLane,
+              .from = from,
+              .to = to,
+              .lane = lane,
+              .bytes = {},
+              .reason = {}});
+  }
 }
 
 std::size_t SimNetwork::write(Rank from, Rank to, int lane, std::span<const std::byte> bytes) {
@@ -250,6 +276,7 @@ void SimNetwork::happen(Event event) {
       if (!owner.failure) owner.failure = std::move(event.reason);
       return;
     case EventKind::kRoom: return;
+    case EventKind::kLane: owner.open[static_cast<std::size_t>(event.lane)] = !owner.refuses_lanes; return;
   }
 }
 
@@ -319,6 +346,10 @@ void SimNetwork::silence(Rank from, Rank to) {
   std::erase_if(events_, [&](const Event& event) {
     return event.kind == EventKind::kDelivery && event.from == from && event.to == to;
   });
+}
+
+void SimNetwork::refuse_lanes(Rank a, Rank b) {
+  connection(a, b).refuses_lanes = connection(b, a).refuses_lanes = true;
 }
 
 bool SimNetwork::runs(Rank rank) const {

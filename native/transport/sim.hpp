@@ -11,6 +11,7 @@
 //   } while (network.step());
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,7 @@ struct SimOptions {
   std::size_t arena_bytes = 1 << 20;
   std::size_t reserved_bytes = 0;   // of the arena, as in Arena's constructor
   bool keep_history = false;        // for SimNetwork::history
+  bool late_lanes = false;          // lanes of data are opened when both ends want them
 };
 
 class SimNetwork {
@@ -82,6 +84,8 @@ class SimNetwork {
   void pause(Rank rank, Nanoseconds duration);
   // From now on what `from` writes to `to` vanishes, and nobody is told.
   void silence(Rank from, Rank to);
+  // Lanes of data between the two that are not open yet never will be, and nobody is told.
+  void refuse_lanes(Rank a, Rank b);
   // Whether the rank may be driven: it is neither dead nor paused.
   bool runs(Rank rank) const;
 
@@ -107,8 +111,11 @@ class SimNetwork {
     Stream lanes[kLaneCount];  // incoming
     std::optional<std::string> failure;
     bool silent = false;  // incoming bytes vanish
+    bool refuses_lanes = false;
+    std::array<bool, kLaneCount> wanted{};  // with SimOptions::late_lanes
+    std::array<bool, kLaneCount> open{};
   };
-  enum class EventKind : std::uint8_t { kDelivery, kFailure, kRoom };
+  enum class EventKind : std::uint8_t { kDelivery, kFailure, kRoom, kLane };
   struct Event {
     Nanoseconds time;
     std::uint64_t sequence;
@@ -127,6 +134,8 @@ class SimNetwork {
   const Connection& connection(Rank owner, Rank peer) const;
   std::size_t capacity(int lane) const;
   Nanoseconds random_delay();
+  bool is_open(Rank owner, Rank peer, int lane) const;
+  void want(Rank owner, Rank peer, int lane);
   std::size_t write(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
   void send(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
   void tell_room(Rank reader, Rank writer);

@@ -90,7 +90,7 @@ def test_two_networks_share_the_traffic(hosts: list[Host], tmp_path: Path, by: s
         env, own = {}, {i: f"RINGCORE_NETWORK_INTERFACES={','.join(host.interfaces)}" for i, host in enumerate(hosts)}
     assert hosts[0].interfaces[1] != hosts[1].interfaces[1]
     outcomes = all_right(run(hosts, tmp_path, env=env, own_env=own))
-    assert [o.result["sockets"] for o in outcomes] == [7, 7]
+    assert [o.result["sockets"] for o in outcomes] == [5, 5]  # two lanes were used
     cables = sent(hosts) - before
     assert (cables > 0.3 * LARGE).all() and (cables.sum(1) < 1.3 * LARGE).all(), cables
 
@@ -109,7 +109,7 @@ def test_two_ranks_on_each_host_send_what_one_would(hosts: list[Host], tmp_path:
 def test_one_network_over_several_connections(hosts: list[Host], tmp_path: Path) -> None:
     # They need not agree about how many.
     outcomes = all_right(run(hosts, tmp_path, own_env={0: "RINGCORE_CONNECTIONS=3", 1: "RINGCORE_CONNECTIONS=1"}))
-    assert [o.result["sockets"] for o in outcomes] == [10, 10]
+    assert [o.result["sockets"] for o in outcomes] == [7, 7]
 
 
 def test_hosts_of_one_name_that_share_no_memory(hosts: list[Host], tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_hosts_with_addresses_of_ipv6_only(hosts6: list[Host], tmp_path: Path) -
 def test_addresses_that_mean_something_on_their_link_only(hosts6: list[Host], tmp_path: Path) -> None:
     # The ranks meet at another address: the setting is for what goes between them.
     outcomes = all_right(run(hosts6, tmp_path, env={"RINGCORE_NETWORK": "fe80::/10"}))
-    assert [o.result["sockets"] for o in outcomes] == [7, 7]
+    assert [o.result["sockets"] for o in outcomes] == [5, 5]
 
 
 def reduces_and_goes() -> bool:

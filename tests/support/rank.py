@@ -37,3 +37,12 @@ def caught(call: Callable[..., Any], *args: Any, **options: Any) -> dict[str, An
 
 def _path(name: str, rank: int | str) -> Path:
     return Path(os.environ["RANKS_DIRECTORY"], f"mark.{name}.{rank}")
+
+
+def sums_rightly(elements: int) -> bool:
+    """Whether an allreduce of so many elements gives the right sum."""
+    import numpy as np
+    import ringcore
+
+    total = ringcore.allreduce(np.ones(elements, np.float32), op=ringcore.Sum, name=f"of{elements}")
+    return bool((total == ringcore.size()).all())

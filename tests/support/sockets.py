@@ -39,6 +39,11 @@ def connect(address: tuple[str, int] | str) -> socket.socket:
     return connection
 
 
+def sockets_of(pid: int) -> int:
+    """How many sockets a process has, of whatever kind."""
+    return len(_socket_inodes(pid))
+
+
 def _socket_inodes(pid: int) -> list[str]:
     inodes = []
     for entry in os.scandir(f"/proc/{pid}/fd"):

@@ -106,6 +106,7 @@ PlanRun::PlanRun(const Plan& plan, Operands operands, std::span<transport::Link*
   for (const Channel& channel : program_.channels) {
     for (const Step& step : channel) {
       if (step.kind == StepKind::kSend || step.kind == StepKind::kSignal) ++sends[step.peer];
+      if (step.peer >= 0) links_[step.peer]->want(lane);
       widest = std::max({widest, step.sources.size(), step.targets.size()});
     }
   }

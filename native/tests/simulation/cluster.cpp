@@ -38,6 +38,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   transport::SimOptions options;
   options.longest_delay = draw.one_in(2) ? 20'000 : 3 * kMillisecond;
   options.lane_bytes = draw.one_in(2) ? 512 : 8192;
+  options.late_lanes = draw.one_in(2);
   if (workload.registered_memory) {
     options.host_of = workload.host_of;
     options.reserved_bytes = 3 * workload.fusion_bytes;

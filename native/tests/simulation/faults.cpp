@@ -40,6 +40,7 @@ void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t ep
     case FaultKind::kSilence: return network.silence(fault.victim, fault.other);
     case FaultKind::kStaleEpoch: return inject_record(fault, network, epoch - 1);
     case FaultKind::kDuplicate: return inject_record(fault, network, epoch);  // number 0 was the greeting's
+    case FaultKind::kNoLanes: return network.refuse_lanes(fault.victim, fault.other);
     case FaultKind::kLeave: return;
   }
 }

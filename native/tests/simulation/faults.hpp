@@ -8,8 +8,18 @@
 
 namespace ringcore::simulation {
 
-enum class FaultKind : std::uint8_t { kPause, kKill, kKillAtWrite, kCut, kSilence, kStaleEpoch, kDuplicate, kLeave };
-inline constexpr int kFaultKinds = 8;
+enum class FaultKind : std::uint8_t {
+  kPause,
+  kKill,
+  kKillAtWrite,
+  kCut,
+  kSilence,
+  kStaleEpoch,
+  kDuplicate,
+  kLeave,
+  kNoLanes
+};
+inline constexpr int kFaultKinds = 9;
 
 struct Fault {
   FaultKind kind{};

@@ -1,6 +1,8 @@
 #include "transport/tcp/link.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,52 +15,58 @@
 namespace ringcore::transport {
 namespace {
 
-class TcpLink final : public Link {
+class TcpLink final : public LaneLink {
  public:
-  TcpLink(Rank self, Rank peer, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) {
-    constexpr std::size_t kDataLanes = kLaneCount - kFirstDataLane;
-    const std::size_t stripes = (sockets.size() - kFirstDataLane) / kDataLanes;
-    lanes_.reserve(kLaneCount);
-    for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-      std::vector<Fd> own;
-      const std::size_t count = lane < kFirstDataLane ? 1 : stripes;
-      own.reserve(count);
-      for (std::size_t stripe = 0; stripe < count; ++stripe) {
-        own.push_back(std::move(sockets[lane + stripe * kDataLanes]));
-      }
-      lanes_.emplace_back(std::move(own), failure_);
-      for (std::size_t stripe = 0; stripe < count && !secrets.empty(); ++stripe) {
-        const TlsSecret& secret = secrets[lane + stripe * kDataLanes];
-        // The lower rank has dialled.
-        lanes_.back().connections()[stripe].encrypt(secret, self < peer ? Tls::Side::kClient : Tls::Side::kServer,
-                                                    self);
-      }
+  TcpLink(Rank self, Rank peer, LaneOpener* opener) : self_(self), peer_(peer), opener_(opener) {}
+
+  void attach(int lane, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) override {
+    std::optional<Stripes>& made = lanes_[static_cast<std::size_t>(lane)];
+    if (made) throw Error(ErrorKind::kInvalidArgument, describe(lane) + " is there already");
+    if (sockets.empty() || (!secrets.empty() && secrets.size() != sockets.size())) {
+      throw Error(ErrorKind::kInvalidArgument, describe(lane) + " was given " + std::to_string(sockets.size()) +
+                                                   " sockets and " + std::to_string(secrets.size()) + " secrets");
     }
+    made.emplace(std::move(sockets), failure_);
+    for (std::size_t stripe = 0; stripe < secrets.size(); ++stripe) {
+      // The lower rank has dialled.
+      const Tls::Side side = self_ < peer_ ? Tls::Side::kClient : Tls::Side::kServer;
+      made->connections()[stripe].encrypt(secrets[stripe], side, self_);
+    }
+  }
+
+  void want(int lane) override {
+    if (lane_of(lane) || std::exchange(wanted_[static_cast<std::size_t>(lane)], true)) return;
+    opener_->open(peer_, lane);
   }
 
   std::size_t write(int lane, std::span<const std::byte> bytes) override { return write(lane, bytes, {}); }
   // One packet where they fit into one.
   std::size_t write(int lane, std::span<const std::byte> first, std::span<const std::byte> rest) override {
-    return failure_.reason || (first.empty() && rest.empty()) ? 0 : lane_of(lane).write(first, rest);
+    return failure_.reason || (first.empty() && rest.empty()) || !lane_of(lane) ? 0 : lane_of(lane)->write(first, rest);
   }
-  std::span<const std::byte> peek(int lane) override { return lane_of(lane).peek(); }
-  void consume(int lane, std::size_t bytes) override { lane_of(lane).consume(bytes); }
-  std::size_t read(int lane, std::span<std::byte> out) override { return lane_of(lane).read(out); }
+  std::span<const std::byte> peek(int lane) override {
+    return lane_of(lane) ? lane_of(lane)->peek() : std::span<const std::byte>();
+  }
+  void consume(int lane, std::size_t bytes) override { lane_of(lane)->consume(bytes); }
+  std::size_t read(int lane, std::span<std::byte> out) override { return lane_of(lane) ? lane_of(lane)->read(out) : 0; }
 
-  void expect(int lane, std::size_t bytes) override { lane_of(lane).expect(bytes); }
+  void expect(int lane, std::size_t bytes) override {
+    if (lane_of(lane)) lane_of(lane)->expect(bytes);
+  }
 
   std::optional<std::string> failure() const override { return failure_.reason; }
 
   bool ended() const override {
     return failure_.reason &&
-           std::all_of(lanes_.begin(), lanes_.end(), [](const Stripes& lane) { return lane.ended(); });
+           std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane || lane->ended(); });
   }
 
   void check() override {
     if (failure_.reason) return;
     check_fds_.clear();
-    for (const Stripes& lane : lanes_) {
-      for (const Connection& connection : lane.connections()) check_fds_.push_back({connection.fd(), POLLRDHUP, 0});
+    for (const std::optional<Stripes>& lane : lanes_) {
+      if (!lane) continue;
+      for (const Connection& connection : lane->connections()) check_fds_.push_back({connection.fd(), POLLRDHUP, 0});
     }
     if (::poll(check_fds_.data(), check_fds_.size(), 0) <= 0) return;
     for (const pollfd& socket : check_fds_) {
@@ -76,32 +84,41 @@ class TcpLink final : public Link {
   }
 
   bool blocked() override {
-    return std::any_of(lanes_.begin(), lanes_.end(), [](const Stripes& lane) { return lane.blocked(); });
+    return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane && lane->blocked(); });
   }
 
   // There is no bell: the sockets themselves wake the sleeper. Empties them first, so that only new bytes do.
   bool arm() override {
     bool news = false;
-    for (Stripes& lane : lanes_) news |= lane.fill();
+    for (std::optional<Stripes>& lane : lanes_) news |= lane && lane->fill();
     return std::exchange(failure_.just_now, false) || news;
   }
 
   void disarm() override {}
 
   void add_wait_fds(std::vector<pollfd>& fds) const override {
-    for (const Stripes& lane : lanes_) lane.add_wait_fds(fds, !failure_.reason);
+    for (const std::optional<Stripes>& lane : lanes_) {
+      if (lane) lane->add_wait_fds(fds, !failure_.reason);
+    }
   }
 
   std::string_view transport() const override {
-    const Connection& control = lanes_.front().connections().front();
+    const Connection& control = lanes_.front()->connections().front();
     return control.is_encrypted() ? "tls" : control.is_tcp() ? "tcp" : "unix";
   }
 
  private:
-  Stripes& lane_of(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  std::optional<Stripes>& lane_of(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  std::string describe(int lane) const {
+    return "lane " + std::to_string(lane) + " from rank " + std::to_string(self_) + " to rank " + std::to_string(peer_);
+  }
 
+  Rank self_;
+  Rank peer_;
+  LaneOpener* opener_;  // null: all lanes are there
   LinkFailure failure_;
-  std::vector<Stripes> lanes_;
+  std::array<std::optional<Stripes>, kLaneCount> lanes_;
+  std::array<bool, kLaneCount> wanted_{};
   std::vector<pollfd> check_fds_;  // kept, because `check` is called often
 };
 
@@ -120,7 +137,27 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
                                                  std::to_string(peer) + " has " + std::to_string(sockets.size()) +
                                                  " sockets, but " + std::to_string(secrets.size()) + " secrets");
   }
-  return std::make_unique<TcpLink>(self, peer, std::move(sockets), secrets);
+  auto link = std::make_unique<TcpLink>(self, peer, nullptr);
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+    std::vector<Fd> own;
+    std::vector<TlsSecret> own_secrets;
+    for (std::size_t i = lane; i < sockets.size(); i += kDataLanes) {
+      own.push_back(std::move(sockets[i]));
+      if (!secrets.empty()) own_secrets.push_back(secrets[i]);
+      if (lane < kFirstDataLane) break;
+    }
+    link->attach(static_cast<int>(lane), std::move(own), own_secrets);
+  }
+  return link;
+}
+
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
+                                        LaneOpener& opener) {
+  auto link = std::make_unique<TcpLink>(self, peer, &opener);
+  std::vector<Fd> sockets;
+  sockets.push_back(std::move(control));
+  link->attach(kControlLane, std::move(sockets), secrets);
+  return link;
 }
 
 }  // namespace ringcore::transport

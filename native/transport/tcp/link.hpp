@@ -15,6 +15,21 @@
 
 namespace ringcore::transport {
 
+// Has lanes of data connected that are needed now, for the first time.
+class LaneOpener {
+ public:
+  virtual ~LaneOpener() = default;
+  // Called once for each lane, by whoever drives the engine: does not block. `attach` takes what comes of it.
+  virtual void open(Rank peer, int lane) = 0;
+};
+
+// A link whose lanes of data are connected when they are first needed.
+class LaneLink : public Link {
+ public:
+  // Takes the sockets of a lane that is not there yet, at least one. `secrets` as below.
+  virtual void attach(int lane, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) = 0;
+};
+
 // `sockets` are connected stream sockets whose other ends belong to the same peer, with nothing unread on them that is
 // not for the link: one for each lane in the order of the lanes, then further ones for each lane of data in their
 // order, as often as the link is striped. Makes them non-blocking.
@@ -23,5 +38,9 @@ namespace ringcore::transport {
 // options, and where OpenSSL is needed and missing.
 std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets,
                                     std::span<const TlsSecret> secrets = {});
+
+// The same with a socket for control and none for data yet. `opener` outlives the link.
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
+                                        LaneOpener& opener);
 
 }  // namespace ringcore::transport

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <stdexcept>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -31,6 +33,7 @@
 #include "transport/copy.hpp"
 #include "transport/mpi/world.hpp"
 #include "transport/shm.hpp"
+#include "transport/tcp/lane_requests.hpp"
 #include "transport/tcp/link.hpp"
 
 namespace nb = nanobind;
@@ -106,6 +109,16 @@ class PythonRuntime {
 
   bool is_alone() const;
 
+  transport::LaneRequests& lane_requests() { return lane_requests_; }
+  // False when the link is closed already; then the descriptors are, too.
+  bool attach_lane(Rank peer, int lane, const std::vector<int>& fds, const std::vector<nb::bytes>& secrets) {
+    std::vector<Fd> owned;
+    for (const int fd : fds) owned.emplace_back(fd);
+    const std::vector<transport::TlsSecret> of_lane = tls_secrets(secrets);
+    const nb::gil_scoped_release released;
+    return get().change_links([&] { lane_links_.at(peer)->attach(lane, std::move(owned), of_lane); });
+  }
+
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
   void abandon(std::shared_ptr<Operation> operation, nb::object memory) {
     free_abandoned();
@@ -126,10 +139,14 @@ class PythonRuntime {
 
   std::unique_ptr<transport::Link> make_link(Rank rank, int size, Rank peer, const std::string& kind,
                                              const std::vector<int>& fds, int segment_fd,
-                                             const std::vector<nb::bytes>& secrets) const {
+                                             const std::vector<nb::bytes>& secrets) {
     std::vector<Fd> owned;
     for (const int fd : fds) owned.emplace_back(fd);
-    if (kind == "tcp") return transport::make_tcp_link(rank, peer, std::move(owned), tls_secrets(secrets));
+    if (kind == "tcp") {
+      auto link = transport::make_tcp_link(rank, peer, std::move(owned.at(0)), tls_secrets(secrets), lane_requests_);
+      lane_links_[peer] = link.get();
+      return link;
+    }
     auto segment = std::make_shared<transport::Segment>(transport::Segment::attach(Fd(segment_fd), peer, size));
     return transport::make_shm_link(rank, peer, memory_->segment, std::move(segment), std::move(owned.at(0)));
   }
@@ -147,6 +164,8 @@ class PythonRuntime {
   int size_;
   std::shared_ptr<HostMemory> memory_;
   std::vector<Abandoned> abandoned_;  // outlives the engine
+  transport::LaneRequests lane_requests_;  // outlives the links
+  std::map<Rank, transport::LaneLink*> lane_links_;  // of the runtime, by peer; used by `change_links` only
   std::shared_ptr<Runtime> runtime_;
 };
 
@@ -628,7 +647,22 @@ void register_runtime(nb::module_& module) {
           nb::arg("text"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "transports", [](PythonRuntime& self) { return self.get().transports(); },
-          "The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'.");
+          "The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'.")
+      .def_prop_ro(
+          "lanes_wanted_fd", [](PythonRuntime& self) { return self.lane_requests().fd(); },
+          "Readable when `take_wanted_lanes` has something to give.")
+      .def(
+          "take_wanted_lanes", [](PythonRuntime& self) { return self.lane_requests().take(); },
+          "(rank, lane) for each lane over TCP that is needed for the first time now: connect it and `attach_lane` it.")
+      .def("attach_lane", &PythonRuntime::attach_lane, nb::arg("rank"), nb::arg("lane"), nb::arg("fds"),
+           nb::arg("secrets"), "Takes the descriptors; false when the link is closed already.")
+      .def(
+          "fail",
+          [](PythonRuntime& self, const std::string& message) {
+            self.get().fail(std::make_shared<const Error>(ErrorKind::kPeerLost, message));
+          },
+          nb::arg("message"), nb::call_guard<nb::gil_scoped_release>(),
+          "Fails all operations here and on the other ranks: what they wait for cannot come.");
 }
 
 }  // namespace ringcore::python

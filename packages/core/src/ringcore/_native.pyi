@@ -258,3 +258,20 @@ class Runtime:
 
     def transports(self) -> list[str]:
         """The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'."""
+
+    @property
+    def lanes_wanted_fd(self) -> int:
+        """Readable when `take_wanted_lanes` has something to give."""
+
+    def take_wanted_lanes(self) -> list[tuple[int, int]]:
+        """
+        (rank, lane) for each lane over TCP that is needed for the first time now: connect it and `attach_lane` it.
+        """
+
+    def attach_lane(self, rank: int, lane: int, fds: Sequence[int], secrets: Sequence[bytes]) -> bool:
+        """Takes the descriptors; false when the link is closed already."""
+
+    def fail(self, message: str) -> None:
+        """
+        Fails all operations here and on the other ranks: what they wait for cannot come.
+        """

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from ringcore.bootstrap.contacts import decode_answer, encode_answer
 from ringcore.bootstrap.meeting import meet
 from ringcore.bootstrap.rendezvous import RendezvousServer
 
@@ -89,3 +90,11 @@ def test_512_ranks_meet() -> None:
 def test_512_ranks_meet_while_strangers_hold_connections() -> None:
     with RendezvousServer(RANKS, KEY) as server, strangers(server.address):
         assert meet_all(server.address) == [RANKS] * RANKS
+
+
+def test_the_table_of_all_ranks_is_small() -> None:
+    table = {"epoch": 1, "contacts": [contact(rank) for rank in range(RANKS)]}
+    data = encode_answer(table)
+    assert decode_answer(data) == table
+    # Every rank gets it: in clear text the ranks together would be sent a quarter of a megabyte 512 times.
+    assert len(data) < 64 * RANKS

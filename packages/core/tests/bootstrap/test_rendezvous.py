@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ import pytest
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap import rendezvous
 from ringcore.bootstrap.auth import RENDEZVOUS, Hello, authenticate, receive_exactly
-from ringcore.bootstrap.contacts import HEADER, RANK, SERVER, headers
+from ringcore.bootstrap.contacts import HEADER, RANK, SERVER, decode_answer, headers
 from ringcore.bootstrap.interfaces import towards
 from ringcore.bootstrap.keys import read_key
 from ringcore.bootstrap.meeting import meet
@@ -144,8 +145,7 @@ def post_raw(server: RendezvousServer, data: bytes) -> socket.socket:
 
 def answer_to(connection: socket.socket) -> dict[str, Any]:
     length, _ = HEADER.unpack(receive_exactly(connection, HEADER.size, time.monotonic() + LIMIT_S))
-    answer: dict[str, Any] = json.loads(receive_exactly(connection, length, time.monotonic() + LIMIT_S))
-    return answer
+    return decode_answer(receive_exactly(connection, length, time.monotonic() + LIMIT_S))
 
 
 def changed(**fields: Any) -> bytes:
@@ -222,11 +222,15 @@ def test_a_contact_that_is_too_large_is_refused_where_it_is_made(server: Rendezv
     assert "rank 0" in said and "65536 are allowed; choose some of its addresses with --network" in said
 
 
+def noise() -> str:
+    return base64.b85encode(os.urandom(800)).decode()
+
+
 def test_a_rank_that_does_not_read_its_answer_holds_up_nobody() -> None:
-    # The answer is larger than what the kernel keeps for a connection.
-    size = 80
+    # The answer is larger than what the kernel keeps for a connection, also packed: it is made of noise.
+    size = 120
     with RendezvousServer(size, KEY) as server, contextlib.ExitStack() as stack:
-        contacts = [{**contact(rank, size), "addresses": ["x" * 1000] * 60} for rank in range(size)]
+        contacts = [{**contact(rank, size), "addresses": [noise() for _ in range(60)]} for rank in range(size)]
         for deaf in range(6):
             connection = post_raw(server, json.dumps(contacts[deaf]).encode())
             stack.enter_context(connection)

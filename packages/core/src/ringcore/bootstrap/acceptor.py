@@ -21,6 +21,8 @@ _log = logging.getLogger("ringcore")
 # rank speaks at once, and dials again if it had to go.
 MAX_PENDING = 256
 HANDSHAKE_LIMIT_S = 5.0
+# Addresses of which a refusal is logged, and which are kept for that: a network of IPv6 has more than fit into memory.
+_MOST_LOGGED = 256
 
 
 @dataclass
@@ -78,6 +80,12 @@ class Acceptor:
         for waiting in (self._silent, self._talking):
             while waiting and now > next(iter(waiting.values())).deadline:
                 self._refuse(next(iter(waiting)), "it did not finish the handshake in time")
+
+    def stop_listening(self, listener: socket.socket) -> None:
+        """Close one of the listeners."""
+        self._listeners.remove(listener)
+        self._selector.unregister(listener)
+        listener.close()
 
     def close(self) -> None:
         """Close the listeners and everything unauthenticated."""
@@ -153,6 +161,6 @@ class Acceptor:
         self._log_refusal(pending.address, why)
 
     def _log_refusal(self, address: str, why: str) -> None:
-        if address not in self._logged:
+        if address not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add(address)
             _log.warning("refused a connection from %s: %s (logged once for this address)", address, why)

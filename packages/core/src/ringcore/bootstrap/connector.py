@@ -46,12 +46,11 @@ class PeerConnection:
 
     Attributes:
         rank: The peer.
-        kind: "shm": one Unix socket and the peer's memory file; "tcp": one socket a lane, and further ones for each
-            lane of data where the link is striped; "mpi": nothing.
+        kind: "shm": one Unix socket and the peer's memory file; "tcp": the socket of the control lane; "mpi": nothing.
         fds: Non-blocking descriptors, owned by whoever takes this object.
         segment_fd: The peer's memory file, for "shm".
         secrets: One for each descriptor, 32 bytes, where the link is encrypted.
-        control_secret: Of the first descriptor, where it leaves the host.
+        control_secret: Of the control lane's connection, for "tcp".
     """
 
     rank: int
@@ -68,8 +67,25 @@ class PeerConnection:
 
 
 @dataclass
+class Lane:
+    """The authenticated connections of a lane of data: one, or several where the link is striped.
+
+    Attributes:
+        rank: The peer.
+        number: Of the lane, from 1.
+        fds: Non-blocking descriptors, owned by whoever takes this object.
+        secrets: One for each descriptor, 32 bytes, where the link is encrypted.
+    """
+
+    rank: int
+    number: int
+    fds: list[int]
+    secrets: list[bytes]
+
+
+@dataclass
 class Connector:
-    """Makes the connections of one rank; `peers` has those that are complete.
+    """Makes the connections of one rank; `peers` has those that are complete, `lanes` what was opened later.
 
     Args:
         rank: This rank.
@@ -93,10 +109,14 @@ class Connector:
     deadline: float
     over_mpi: bool = False
     peers: dict[int, PeerConnection] = field(default_factory=dict)
-    _lanes: dict[int, dict[int, tuple[socket.socket, bytes]]] = field(default_factory=dict)
+    lanes: list[Lane] = field(default_factory=list)
+    # The connections of lanes that are not complete, by their number among all of the link's.
+    _parts: dict[tuple[int, int], dict[int, tuple[socket.socket, bytes]]] = field(default_factory=dict)
+    _complete: set[tuple[int, int]] = field(default_factory=set)  # lanes of data
     _exchanging: dict[socket.socket, int] = field(default_factory=dict)  # with which rank
     _elsewhere: set[int] = field(default_factory=set)  # higher ranks that share no memory, where MPI connects those
     _known: dict[int, list[Endpoint]] = field(default_factory=dict)
+    _ways: dict[int, list[Path]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._acceptor = Acceptor(self.listeners, self.key, self._accepted)
@@ -130,7 +150,7 @@ class Connector:
                 return
             if time.monotonic() > self.deadline:
                 raise BootstrapError(self._describe_missing(sorted(missing)))
-            self._service()
+            self.service()
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -145,7 +165,7 @@ class Connector:
         def serve() -> None:
             try:
                 while not stop.is_set():
-                    self._service()
+                    self.service()
             except BaseException as error:  # raised on the thread that waits
                 failures.append(error)
 
@@ -159,24 +179,52 @@ class Connector:
         if failures:
             raise failures[0]
 
+    def open_lane(self, peer: int, lane: int) -> None:
+        """Begin to connect a lane of data; the peer does the same, and the lower one dials.
+
+        Raises:
+            BootstrapError: There is no way.
+        """
+        if self.rank < peer and (peer, lane) not in self._complete:
+            self._dial_connections(peer, self._numbers(peer, lane))
+
+    def describe_lane(self, peer: int) -> str:
+        """Between which addresses a lane is to be connected."""
+        path = self._stripes(peer)[0]
+        lower, higher = sorted((self.rank, peer))
+        return f"rank {lower} at {path.lower.ip} dials rank {higher} at {path.higher.ip} port {path.higher.port}"
+
+    def stop_listening(self, listener: socket.socket) -> None:
+        """Nobody dials there any more."""
+        self._acceptor.stop_listening(listener)
+
     def finish(self) -> None:
-        """Listen no more; what is connected stays."""
+        """Listen no more, give up what is half connected; what is connected stays."""
         self._dialler.close()
         self._acceptor.close()
         self._selector.close()
+        for connection in self._exchanging:
+            connection.close()
+        for parts in self._parts.values():
+            for part, _ in parts.values():
+                part.close()
+        for lane in self.lanes:  # that nobody has taken
+            for fd in lane.fds:
+                os.close(fd)
+        self.lanes.clear()
 
     def close(self) -> None:
         """Give up everything that was connected."""
         self.finish()
         for peer in self.peers.values():
             peer.close()
-        for connection in self._exchanging:
-            connection.close()
-        for lanes in self._lanes.values():
-            for lane, _ in lanes.values():
-                lane.close()
 
-    def _service(self) -> None:
+    def service(self) -> None:
+        """Go on with what can go on, after a moment at most.
+
+        Raises:
+            BootstrapError: A rank cannot be reached, broke off, or does not know the key.
+        """
         nap_s = min(_NAP_S, self._dialler.service())
         for key, _ in self._selector.select(nap_s):
             if key.fileobj in self._exchanging:
@@ -224,17 +272,24 @@ class Connector:
         if self.over_mpi:
             self._elsewhere.add(peer)
             return
+        self._dial_connections(peer, [0])
+
+    def _dial_connections(self, peer: int, numbers: Iterable[int]) -> None:
         stripes = self._stripes(peer)
         encrypted = is_encrypted(self.settings.encryption, stripes)
         self._dialler.dial(
             Call(
-                Hello(MESH, self.epoch, self.rank, peer, lane, encrypted),
-                functools.partial(self._open_tcp, path),
-                self._lane_dialled(peer, lane, len(stripes), encrypted=encrypted),
-                self._no_way(peer, path),
+                Hello(MESH, self.epoch, self.rank, peer, number, encrypted),
+                functools.partial(self._open_tcp, stripes[number]),
+                self._dialled(peer, number, encrypted=encrypted),
+                self._no_way(peer, stripes[number]),
             )
-            for lane, path in enumerate(stripes)
+            for number in numbers
         )
+
+    def _numbers(self, peer: int, lane: int) -> list[int]:
+        """Which of the link's connections are the lane's. See transport/tcp/link.hpp."""
+        return [0] if lane == 0 else list(range(lane, len(self._stripes(peer)), _DATA_LANES))
 
     def _stripes(self, peer: int) -> list[Path]:
         """The way of each connection to a peer; that of the first, which is for control, is the first path.
@@ -242,6 +297,8 @@ class Connector:
         Raises:
             BootstrapError: There is none.
         """
+        if peer in self._ways:
+            return self._ways[peer]
         lower, higher = sorted((self.rank, peer))
         paths = paths_between(self._endpoints(lower), self._endpoints(higher))
         if not paths:
@@ -249,18 +306,17 @@ class Connector:
                 f"ranks {self.rank} and {peer} have no family of addresses in common; choose a network that both are "
                 f"on with --network. {describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
             )
-        return [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
+        self._ways[peer] = [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
+        return self._ways[peer]
 
     def _endpoints(self, rank: int) -> list[Endpoint]:
         if rank not in self._known:
             self._known[rank] = endpoints_of(self.contacts[rank])
         return self._known[rank]
 
-    def _lane_dialled(
-        self, peer: int, lane: int, count: int, *, encrypted: bool
-    ) -> Callable[[socket.socket, bytes], None]:
+    def _dialled(self, peer: int, number: int, *, encrypted: bool) -> Callable[[socket.socket, bytes], None]:
         def dialled(connection: socket.socket, secret: bytes) -> None:
-            self._add_lane(peer, lane, count, connection, secret, encrypted=encrypted)
+            self._add(peer, number, connection, secret, encrypted=encrypted)
 
         return dialled
 
@@ -294,30 +350,47 @@ class Connector:
     def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         peer = hello.from_rank
         right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank and peer < self.rank
-        if not right or peer in self.peers or peer in self._exchanging.values():
+        if not right or peer in self._exchanging.values():
             connection.close()
-        elif hello.lane == _SHARED:
+        elif hello.lane == _SHARED and peer not in self.peers:
             self._offer_segment(peer, connection)
+        elif self._expects(peer, hello):
+            self._add(peer, hello.lane, connection, secret, encrypted=hello.encrypted)
         else:
-            stripes = self._stripes(peer)
-            if hello.encrypted != is_encrypted(self.settings.encryption, stripes) or hello.lane >= len(stripes):
-                connection.close()
-                return
-            self._add_lane(peer, hello.lane, len(stripes), connection, secret, encrypted=hello.encrypted)
+            connection.close()
+
+    def _expects(self, peer: int, hello: Hello) -> bool:
+        """Whether that connection over TCP can be: control first, each once, encrypted as both have agreed."""
+        stripes = self._stripes(peer)
+        if hello.lane >= len(stripes) or hello.encrypted != is_encrypted(self.settings.encryption, stripes):
+            return False
+        if hello.lane == 0:
+            return peer not in self.peers
+        # The peer may have dialled its first lane before this rank has seen that all are connected.
+        return (peer, self._lane_of(hello.lane)) not in self._complete
 
     # Both.
 
-    def _add_lane(
-        self, peer: int, lane: int, count: int, connection: socket.socket, secret: bytes, *, encrypted: bool
-    ) -> None:
-        lanes = self._lanes.setdefault(peer, {})
-        lanes[lane] = connection, secret
-        if len(lanes) < count:
+    def _lane_of(self, number: int) -> int:
+        return 0 if number == 0 else (number - 1) % _DATA_LANES + 1
+
+    def _add(self, peer: int, number: int, connection: socket.socket, secret: bytes, *, encrypted: bool) -> None:
+        lane = self._lane_of(number)
+        parts = self._parts.setdefault((peer, lane), {})
+        if number in parts:
+            parts[number][0].close()  # The peer has given it up, or it would not have dialled again.
+        parts[number] = connection, secret
+        numbers = self._numbers(peer, lane)
+        if len(parts) < len(numbers):
             return
-        del self._lanes[peer]
-        secrets = [lanes[number][1] for number in range(count)]
-        fds = [_release(lanes[number][0]) for number in range(count)]
-        self.peers[peer] = PeerConnection(peer, "tcp", fds, None, secrets if encrypted else [], secrets[0])
+        del self._parts[peer, lane]
+        secrets = [parts[each][1] for each in numbers]
+        fds = [_release(parts[each][0]) for each in numbers]
+        if lane == 0:
+            self.peers[peer] = PeerConnection(peer, "tcp", fds, None, secrets if encrypted else [], secrets[0])
+        else:
+            self._complete.add((peer, lane))
+            self.lanes.append(Lane(peer, lane, fds, secrets if encrypted else []))
 
     def _offer_segment(self, peer: int, connection: socket.socket) -> None:
         """Send this rank's memory file; the peer's comes when it does."""

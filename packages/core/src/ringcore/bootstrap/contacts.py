@@ -1,7 +1,8 @@
 """What a rank tells about itself when the ranks meet, and how it is sent: length (4 bytes, little-endian), seal, JSON.
 
 A seal is an HMAC under the secret of the connection, over who sends and what: nobody on the way can change a contact or
-the table of all of them, and what was recorded fits no other connection. Each side sends one message.
+the table of all of them, and what was recorded fits no other connection. Each side sends one message;
+the answer is packed.
 
 It comes from a process that knows the job's key. Even so its size, depth and types are checked, so that one broken rank
 is refused and does not break the others.
@@ -13,6 +14,7 @@ import hashlib
 import hmac
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -32,6 +34,17 @@ class ContactError(BootstrapError):
 def encode(message: Mapping[str, Any]) -> bytes:
     """A message without its header."""
     return json.dumps(message).encode()
+
+
+def encode_answer(message: Mapping[str, Any]) -> bytes:
+    """What the rendezvous tells: every rank gets the table of all, whose entries are much alike, so it is packed."""
+    return zlib.compress(encode(message), level=1)
+
+
+def decode_answer(data: bytes) -> dict[str, Any]:
+    """Read what the rendezvous tells, after `is_genuine`."""
+    answer: dict[str, Any] = json.loads(zlib.decompress(data))
+    return answer
 
 
 def headers(data: bytes, sender: bytes, secrets: Iterable[bytes]) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from typing import Any
@@ -19,7 +18,16 @@ from ringcore.bootstrap.auth import (
     send_all,
     until_let_in,
 )
-from ringcore.bootstrap.contacts import HEADER, MAX_CONTACT_BYTES, RANK, SERVER, encode, headers, is_genuine
+from ringcore.bootstrap.contacts import (
+    HEADER,
+    MAX_CONTACT_BYTES,
+    RANK,
+    SERVER,
+    decode_answer,
+    encode,
+    headers,
+    is_genuine,
+)
 from ringcore.bootstrap.sockets import RanksMissingError, dial, peer_uid
 
 
@@ -60,7 +68,7 @@ def meet(
             f"what the rendezvous at {address} answered was changed on its way: something between the two hosts "
             "changes what they send"
         )
-    answer: dict[str, Any] = json.loads(data)
+    answer = decode_answer(data)
     if "error" in answer:
         kind = RanksMissingError if "missing" in answer else BootstrapError
         raise kind(f"the job cannot start: {answer['error']}")

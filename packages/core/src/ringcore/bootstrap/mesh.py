@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Mesh:
-    """This rank's place among the connected ranks. `host_of[r]` numbers the groups of ranks that share memory."""
+    """This rank's place among the connected ranks.
+
+    Attributes:
+        host_of: Numbers the groups of ranks that share memory, for each rank.
+        connector: Connects further lanes, where there are peers over TCP; close it.
+    """
 
     rank: int
     size: int
@@ -43,6 +48,7 @@ class Mesh:
     local_size: int
     cross_rank: int
     cross_size: int
+    connector: Connector | None = None
 
 
 def connect(
@@ -65,7 +71,7 @@ def connect(
         BootstrapError: The ranks did not find each other in time, or cannot reach each other.
     """
     deadline = time.monotonic() + settings.start_timeout_s
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as sockets:
         over_mpi = world is not None and settings.transport != "tcp"
         check_carriers(settings.encryption, over_mpi=over_mpi)
         key: bytes | None
@@ -77,9 +83,9 @@ def connect(
         segment_fd = create_segment() if create_segment is not None and settings.transport != "tcp" else None
         listeners, endpoints = ([], []) if over_mpi else listen(settings, address)
         for listener in listeners:
-            stack.callback(listener.close)
+            sockets.callback(listener.close)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stack.callback(local.close)
+        sockets.callback(local.close)
         name = f"ringcore-{secrets.token_hex(16)}"
         local.bind(f"\0{name}")  # abstract: no file, gone with the process
         local.listen(1024)
@@ -105,11 +111,11 @@ def connect(
         connector = Connector(
             placement.rank, epoch, key, contacts, segment_fd, [*listeners, local], settings, deadline, over_mpi
         )
-        stack.callback(connector.finish)
-        descriptors = connector.most_connections() * (placement.size - 1)
-        reserve_descriptors(descriptors, f"a job of {placement.size} ranks")
+        sockets.pop_all()  # They are the connector's now.
         others = connected_at_start(placement.rank, placement.size)
         try:
+            descriptors = connector.most_connections() * (placement.size - 1)
+            reserve_descriptors(descriptors, f"a job of {placement.size} ranks")
             connector.dial(others)
             if over_mpi and world is not None:
                 _leave_to(world, connector, placement.size)
@@ -119,7 +125,13 @@ def connect(
         except BaseException:
             connector.close()
             raise
-    return _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
+        mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
+        if any(peer.kind == "tcp" for peer in mesh.peers):
+            connector.stop_listening(local)
+            mesh.connector = connector
+        else:
+            connector.finish()
+    return mesh
 
 
 def connected_at_start(rank: int, size: int) -> list[int]:

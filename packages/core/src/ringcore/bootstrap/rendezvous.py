@@ -25,7 +25,7 @@ from ringcore.bootstrap.contacts import (
     RANK,
     SERVER,
     ContactError,
-    encode,
+    encode_answer,
     headers,
     is_genuine,
     parse_contact,
@@ -305,7 +305,7 @@ class RendezvousServer:
         self._answer(waiting, message)
 
     def _answer(self, guests: list[_Guest], message: dict[str, Any]) -> None:
-        data = encode(message)
+        data = encode_answer(message)
         self._answering.update(guests)  # Before the first has it all: then none is missing.
         own = headers(data, SERVER, [guest.secret for guest in guests])
         for guest, header in zip(guests, own, strict=True):

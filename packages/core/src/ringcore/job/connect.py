@@ -63,7 +63,17 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     mesh = connect(placement, settings, create_segment=create_segment if shares else None, world=world)
     peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd, p.secrets) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
-    connected = _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+    try:
+        connected = _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+    except BaseException:
+        if mesh.connector is not None:
+            mesh.connector.finish()
+        raise
+    if mesh.connector is not None:
+        from ringcore.bootstrap.lanes import LateLanes
+
+        runtime, patience_s = connected.runtime, settings.start_timeout_s
+        connected.late_lanes = LateLanes(mesh.connector, runtime, connected.peer_fds, patience_s)
     log_start(connected, placement.source, _native.kernel_instruction_set())
     return connected
 

@@ -83,6 +83,8 @@ def shutdown() -> None:
         timeline.write_pending()
         current.peer_fds.clear()
         current.runtime.leave(_farewell)
+        if current.late_lanes is not None:
+            current.late_lanes.stop()
         if current.attention_thread is not None:
             current.attention_thread.join()
         set_context(None)

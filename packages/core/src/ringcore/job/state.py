@@ -11,6 +11,7 @@ from ringcore._errors import NotInitializedError
 
 if TYPE_CHECKING:
     from ringcore import _native
+    from ringcore.bootstrap.lanes import LateLanes
     from ringcore.environment.settings import Settings
 
 
@@ -37,6 +38,7 @@ class Context:
     peer_fds: list[int] = field(default_factory=list)
     counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
+    late_lanes: LateLanes | None = None  # where there are peers over TCP
 
     def next_name(self, kind: str, set_id: int | None = 0) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order.
@@ -73,6 +75,8 @@ def _forget_parent() -> None:
     for fd in _context.peer_fds:
         os.close(fd)
     _context.peer_fds.clear()
+    if _context.late_lanes is not None:
+        _context.late_lanes.forget()
     _context, _inherited = None, _context
 
 

@@ -1,0 +1,101 @@
+"""Connects lanes of data when the engine first needs them, on a thread of its own.
+
+Both ranks of a lane run the same operation, so that both ask for it; the lower one dials, as at the start, and the
+proof is the same. The listener that stays open is looked at only while this rank waits for somebody: whoever else
+connects to it takes no time from a job that trains, and at most the room of the acceptor from one that waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ringcore._errors import BootstrapError, RingcoreError
+from ringcore.bootstrap.connector import Connector
+
+if TYPE_CHECKING:
+    from ringcore import _native
+
+_log = logging.getLogger("ringcore")
+
+
+class LateLanes:
+    """Serves one engine until it is stopped.
+
+    Args:
+        connector: Connected with all peers; closed by `stop`.
+        runtime: Says what it wants, and takes it.
+        fds: Gets the descriptors of each lane that the engine has taken.
+        patience_s: After so long a lane that was not connected fails what waits for it.
+    """
+
+    def __init__(self, connector: Connector, runtime: _native.Runtime, fds: list[int], patience_s: float) -> None:
+        self._connector = connector
+        self._runtime = runtime
+        self._fds = fds
+        self._patience_s = patience_s
+        self._awaited: dict[tuple[int, int], float] = {}  # lanes, and until when
+        self._attached: set[tuple[int, int]] = set()
+        self._stop_read, self._stop_write = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name="ringcore-lanes", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Connect nothing more. What the engine has taken stays."""
+        os.close(self._stop_write)
+        self._thread.join()
+        self._connector.finish()
+        os.close(self._stop_read)
+
+    def forget(self) -> None:
+        """In a forked child: close the copies of what the parent goes on with."""
+        self._connector.finish()
+        os.close(self._stop_read)
+        os.close(self._stop_write)
+
+    def _serve(self) -> None:
+        try:
+            with selectors.DefaultSelector() as selector:
+                stop = selector.register(self._stop_read, selectors.EVENT_READ)
+                selector.register(self._runtime.lanes_wanted_fd, selectors.EVENT_READ)
+                while True:
+                    ready = [key for key, _ in selector.select(0 if self._awaited else None)]
+                    if stop in ready:
+                        return
+                    if ready:
+                        self._take_wishes()
+                    self._go_on()
+        except Exception as error:  # What waits for a lane is not to wait for ever.
+            kind = "" if isinstance(error, RingcoreError) else f"{type(error).__name__}: "
+            self._runtime.fail(f"lanes can no longer be connected: {kind}{error}")
+
+    def _take_wishes(self) -> None:
+        for rank, lane in self._runtime.take_wanted_lanes():
+            if (rank, lane) in self._attached:
+                continue
+            self._awaited[rank, lane] = time.monotonic() + self._patience_s
+            self._connector.open_lane(rank, lane)
+
+    def _go_on(self) -> None:
+        if not self._awaited:
+            return
+        self._connector.service()
+        for lane in self._connector.lanes:
+            self._attached.add((lane.rank, lane.number))
+            self._awaited.pop((lane.rank, lane.number), None)
+            self._fds.extend(lane.fds)
+            if not self._runtime.attach_lane(lane.rank, lane.number, lane.fds, lane.secrets):
+                del self._fds[-len(lane.fds) :]  # The engine has ended.
+        self._connector.lanes.clear()
+        now = time.monotonic()
+        for (rank, number), deadline in self._awaited.items():
+            if now > deadline:
+                raise BootstrapError(
+                    f"lane {number} between ranks {self._connector.rank} and {rank} was not connected within "
+                    f"{self._patience_s:g} s ({self._connector.describe_lane(rank)}). Remedy: look whether that rank "
+                    "is stopped, whether a firewall closes its port, or raise RINGCORE_START_TIMEOUT_S"
+                )
