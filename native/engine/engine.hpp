@@ -157,6 +157,8 @@ class Engine {
   void tend_runs(ProcessSet& set, Nanoseconds elapsed);
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
   bool runs_wait_for(const Peer& peer) const;
+  bool awaits(const Peer& peer) const;
+  void beat(Peer& peer, Nanoseconds now, bool awaited);
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Peer& peer);

@@ -1,5 +1,7 @@
 #include "engine/membership.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/error.hpp"
@@ -19,9 +21,15 @@ Membership::Membership(std::uint32_t epoch, Rank self, std::vector<std::unique_p
     peer->rank = rank_of(static_cast<Place>(place));
     peer->link = std::move(links[place]);
     peer->last_sent = peer->last_heard = now;
+    peer->is_neighbour = are_neighbours(self_, static_cast<Place>(place));
     peers_.push_back(peer.get());
     by_place_[place] = std::move(peer);
   }
+}
+
+bool Membership::are_neighbours(Place a, Place b) const {
+  const int distance = std::abs(a - b);
+  return std::min(distance, size() - distance) <= kNeighbours;
 }
 
 std::vector<Rank> Membership::ranks() const {

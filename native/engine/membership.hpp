@@ -30,6 +30,8 @@ struct Peer {
   std::size_t backlog_sent = 0;
   Nanoseconds last_sent = 0;
   Nanoseconds last_heard = 0;
+  Nanoseconds last_asked = 0;
+  bool is_neighbour = false;  // this rank and it watch each other all the time
   bool greeted = false;
   bool left = false;  // said goodbye
   bool gone = false;  // and its link's end has been noticed
@@ -65,6 +67,10 @@ class Membership {
   void disconnect();
 
  private:
+  // How many on either side of a member, in the circle of places, are its neighbours: two of them may be lost at once.
+  static constexpr int kNeighbours = 2;
+
+  bool are_neighbours(Place a, Place b) const;
   Rank rank_of(Place place) const { return place; }
   Place place_of(Rank rank) const { return rank; }
   std::size_t index_of(Rank rank) const { return static_cast<std::size_t>(place_of(rank)); }

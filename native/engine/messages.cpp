@@ -201,7 +201,9 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     case RecordType::kCancel: return receive_entry(peer, record);
     case RecordType::kHello: return receive_hello(peer, record);
     case RecordType::kTree: throw Error(ErrorKind::kProtocol, "sent a record of a tree that there is not");
-    case RecordType::kHeartbeat: return;
+    case RecordType::kHeartbeat:
+      if (header.rows != 0) send(peer, {.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat}, {});
+      return;
     case RecordType::kAbort: {
       peer.left = true;  // and will not listen any more
       const auto kind = header.rows <= static_cast<std::uint64_t>(ErrorKind::kShutdown)

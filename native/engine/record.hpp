@@ -22,7 +22,7 @@ enum class RecordType : std::uint8_t {
   kCancel,  // an operation waited longer than the limit; the payload says what for
   // Not in any log.
   kHello,  // the first record of a link: rank, size, protocol, settings that must agree
-  kHeartbeat,
+  kHeartbeat,  // rows: whether the sender asks for one
   kAbort,  // the sender's engine failed; the payload is the error message
   kBye,  // the sender leaves; the payload says why, if there is a reason
   kByeSeen,  // answers kBye: the sender has read everything up to it
@@ -54,7 +54,7 @@ struct RecordHeader {
   std::uint64_t position = 0;
   std::uint64_t signature = 0;
   std::uint64_t name_hash = 0;
-  std::uint64_t rows = 0;  // first dimension; kAbort: kind of error; kBye: who left first
+  std::uint64_t rows = 0;  // first dimension; kAbort: kind of error; kBye: who left first; kHeartbeat
   std::uint64_t location = 0;  // of the data in the sender's arena, plus 1; 0: not registered
   std::int32_t priority = 0;
   std::uint32_t descriptor_bytes = 0;

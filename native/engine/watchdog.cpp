@@ -58,6 +58,8 @@ void Engine::tend_patience(Nanoseconds now) {
 void Engine::tend_links(Nanoseconds now, bool idle) {
   for (Peer* peer : membership_.peers()) {
     peer->link->check();
+    const bool awaited = awaits(*peer);
+    if (!awaited && !peer->is_neighbour) peer->last_heard = now;  // its heart beats for others
     // What it sent before has been looked at since its end was noticed.
     if (idle && peer->left && peer->link->ended() && std::exchange(peer->gone, true) && runs_wait_for(*peer)) {
       return lose(*peer, "has left" + peer->farewell + " in the middle of an operation");
@@ -75,11 +77,32 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       }
     }
     if (failure_ != nullptr) return;
-    if (!peer->left && now - peer->last_sent >= settings_.heartbeat / 4) {
-      RecordHeader heartbeat{.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat};
-      send(*peer, heartbeat, {});
-    }
+    if (!peer->left) beat(*peer, now, awaited);
   }
+}
+
+// Neighbours hear from each other all the time: what each of them costs a rank does not grow with their number. Whoever is
+// waited for is asked; and when a rank is lost, those who notice it tell all.
+void Engine::beat(Peer& peer, Nanoseconds now, bool awaited) {
+  const Nanoseconds interval = settings_.heartbeat / 4;
+  const bool ask =
+      !peer.is_neighbour && awaited && now - peer.last_heard >= interval && now - peer.last_asked >= interval;
+  const bool due = peer.is_neighbour && now - peer.last_sent >= interval;
+  if (!ask && !due) return;
+  if (ask) peer.last_asked = now;
+  send(peer, {.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat, .rows = ask}, {});
+}
+
+// Whether this rank waits for something that may need the peer.
+bool Engine::awaits(const Peer& peer) const {
+  if (left_ && !peer.saw_farewell) return true;
+  return std::any_of(sets_.begin(), sets_.end(), [&](const auto& item) {
+    const ProcessSet& set = *item.second;
+    const bool short_cut = eager_.operation != nullptr && eager_.set == &set;
+    if (!short_cut && set.operations.empty() && set.join == nullptr && set.schedule.idle()) return false;
+    const int member = set.member(peer.rank);
+    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer;
+  });
 }
 
 // Logs of different length keep operations from being decided that all ranks have announced.

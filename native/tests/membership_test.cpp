@@ -1,0 +1,102 @@
+// Who watches whom, and what the others are told.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "sim_job.hpp"
+
+namespace ringcore::testing {
+namespace {
+
+constexpr int kRanks = 8;
+constexpr Nanoseconds kHeart = 200 * kMillisecond;  // of SimJob
+
+bool are_neighbours(Rank a, Rank b) {
+  const int distance = std::abs(a - b);
+  return std::min(distance, kRanks - distance) <= 2;
+}
+
+void pass(SimJob& job, int hearts) {
+  const Nanoseconds end = job.now() + hearts * kHeart;
+  CHECK(job.run_until([&] { return job.now() >= end; }));
+}
+
+std::string failure(SimJob& job, Rank rank) {
+  return job.engine(rank).failure() == nullptr ? "" : job.engine(rank).failure()->what();
+}
+
+// Whether all ranks but one have failed within three hearts.
+bool others_fail(SimJob& job, Rank lost) {
+  const Nanoseconds begin = job.now();
+  const auto all = [&] {
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      if (rank != lost && failure(job, rank).empty()) return false;
+    }
+    return true;
+  };
+  return job.run_until(all) && job.now() - begin <= 3 * kHeart;
+}
+
+}  // namespace
+
+TEST_CASE("membership: idle ranks hear from their neighbours, and from nobody else") {
+  SimJob job(kRanks);
+  pass(job, 1);
+  std::vector<std::vector<std::uint32_t>> before(kRanks);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    for (const engine::Peer* peer : job.engine(rank).membership().peers()) {
+      before[rank].push_back(peer->sent_records);
+    }
+  }
+  pass(job, 5);
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    std::size_t index = 0;
+    for (const engine::Peer* peer : job.engine(rank).membership().peers()) {
+      const std::uint32_t beats = peer->sent_records - before[rank][index++];
+      CHECK((beats > 0) == are_neighbours(rank, peer->rank));
+      CHECK(beats <= 5 * 4 + 1);
+    }
+    CHECK(failure(job, rank).empty());
+  }
+}
+
+TEST_CASE("membership: the neighbours of a rank that falls silent tell all others, also where nothing is to be done") {
+  SimJob job(kRanks);
+  pass(job, 2);
+  for (Rank peer = 0; peer < kRanks; ++peer) {
+    if (peer != 3) job.network().silence(3, peer);
+  }
+  CHECK(others_fail(job, 3));
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    if (rank != 3) CHECK(failure(job, rank).find("rank 3 has sent nothing for") != std::string::npos);
+  }
+}
+
+TEST_CASE("membership: who is waited for is asked whether it lives, and the slow are not taken for dead") {
+  SimJob job(kRanks);
+  std::vector<std::vector<float>> data(kRanks, std::vector<float>(16, 1.0F));
+  // All wait for rank 0, which is long in coming.
+  for (Rank rank = 1; rank < kRanks; ++rank) job.submit(rank, SimJob::allreduce("late", data[rank]));
+  pass(job, 5);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(failure(job, rank).empty());
+  // Rank 4 is no neighbour of rank 0, and the only one that it cannot be heard by any more.
+  job.network().silence(0, 4);
+  CHECK(others_fail(job, 0));
+  CHECK(failure(job, 4).find("rank 0 has sent nothing for") != std::string::npos);
+}
+
+TEST_CASE("membership: a cable that is cut between ranks that do not need each other disturbs nobody until they do") {
+  SimJob job(kRanks);
+  pass(job, 2);
+  job.network().silence(0, 4);
+  pass(job, 10);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(failure(job, rank).empty());
+  std::vector<std::vector<float>> data(kRanks, std::vector<float>(16, 1.0F));
+  for (Rank rank = 0; rank < kRanks; ++rank) job.submit(rank, SimJob::allreduce("needed", data[rank]));
+  CHECK(others_fail(job, 0));
+  CHECK(failure(job, 4).find("rank 0 has sent nothing for") != std::string::npos);
+}
+
+}  // namespace ringcore::testing
