@@ -60,10 +60,14 @@ def server() -> Iterator[RendezvousServer]:
         yield running
 
 
-def test_every_rank_gets_all_contacts_and_each_round_an_epoch_of_its_own(server: RendezvousServer) -> None:
+def test_every_rank_gets_all_contacts_and_each_round_an_epoch_and_a_key_of_its_own(server: RendezvousServer) -> None:
+    keys = set()
     for epoch in (1, 2, 3):
-        for answer in post(server, contact(0), contact(1)):
-            assert answer == (epoch, KEY, [contact(0), contact(1)])
+        first, second = post(server, contact(0), contact(1))
+        assert first == second == (epoch, first[1], [contact(0), contact(1)])
+        keys.add(first[1])
+    # Whoever still dials in an earlier round is a stranger in the next one.
+    assert len(keys - {KEY}) == 3
     assert server.wait_served(3, LIMIT_S)
 
 
@@ -307,7 +311,7 @@ def test_nobody_there_is_said_at_the_deadline() -> None:
 
 def test_on_a_unix_socket_the_server_gives_the_key(tmp_path: Path) -> None:
     with RendezvousServer(1, KEY, path=str(tmp_path / "socket")) as server:
-        assert meet(server.address, None, contact(0, size=1), time.monotonic() + LIMIT_S)[1] == KEY
+        assert meet(server.address, None, contact(0, size=1), time.monotonic() + LIMIT_S)[0] == 1
     assert not (tmp_path / "socket").exists()
 
 

@@ -54,6 +54,11 @@ def key_of_job(secret: bytes, job: str) -> bytes:
     return hmac.digest(secret, job.encode(), "sha256")
 
 
+def key_of_round(key: bytes, number: str) -> bytes:
+    """The key of those who met at the same time: who comes again proves another one to who is still there."""
+    return hmac.digest(key, b"round " + number.encode(), "sha256")
+
+
 @dataclass(frozen=True)
 class Hello:
     """What a connection is for."""

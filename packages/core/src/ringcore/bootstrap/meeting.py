@@ -14,6 +14,7 @@ from ringcore.bootstrap.auth import (
     Hello,
     TurnedAwayError,
     authenticate,
+    key_of_round,
     receive_exactly,
     send_all,
     until_let_in,
@@ -43,7 +44,7 @@ def meet(
         deadline: By `time.monotonic()`.
 
     Returns:
-        The epoch, the key, and the contacts of all ranks.
+        The epoch, the key of this round, and the contacts of all ranks.
 
     Raises:
         RanksMissingError: The server cannot be reached, or not all ranks came to it.
@@ -72,7 +73,8 @@ def meet(
     if "error" in answer:
         kind = RanksMissingError if "missing" in answer else BootstrapError
         raise kind(f"the job cannot start: {answer['error']}")
-    return int(answer["epoch"]), key, list(answer["contacts"])
+    # Whoever is still in another round, of this job or of one before it, has another key.
+    return int(answer["epoch"]), key_of_round(key, answer["round"]), list(answer["contacts"])
 
 
 def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple[socket.socket, bytes, bytes]:

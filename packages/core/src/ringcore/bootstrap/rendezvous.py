@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import selectors
 import socket
 import threading
@@ -236,7 +237,7 @@ class RendezvousServer:
         if len(self._contacts) == self._size:
             table = [self._contacts[rank] for rank in range(self._size)]
             self._rounds_answered += 1
-            self._answer_all({"epoch": self._epoch, "contacts": table})
+            self._answer_all({"epoch": self._epoch, "round": secrets.token_hex(16), "contacts": table})
             self._epoch += 1
 
     def _other_job(self, contact: dict[str, Any]) -> str | None:
