@@ -57,9 +57,12 @@ void Engine::tend_patience(Nanoseconds now) {
 
 void Engine::tend_links(Nanoseconds now, bool idle) {
   for (Peer* peer : membership_.peers()) {
-    peer->link->check();
     const bool awaited = awaits(*peer);
-    if (!awaited && !peer->is_neighbour) peer->last_heard = now;  // its heart beats for others
+    if (awaited || peer->is_neighbour) {
+      peer->link->check();
+    } else {
+      peer->last_heard = now;  // its heart beats for others; and its end wakes whoever sleeps
+    }
     // What it sent before has been looked at since its end was noticed.
     if (idle && peer->left && peer->link->ended() && std::exchange(peer->gone, true) && runs_wait_for(*peer)) {
       return lose(*peer, "has left" + peer->farewell + " in the middle of an operation");

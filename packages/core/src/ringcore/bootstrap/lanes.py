@@ -45,8 +45,11 @@ class LateLanes:
         self._thread.start()
 
     def stop(self) -> None:
-        """Connect nothing more. What the engine has taken stays."""
+        """Connect nothing more. What the engine has taken stays. Does nothing the second time."""
+        if self._stop_write < 0:
+            return
         os.close(self._stop_write)
+        self._stop_write = -1
         self._thread.join()
         self._connector.finish()
         os.close(self._stop_read)
@@ -54,8 +57,10 @@ class LateLanes:
     def forget(self) -> None:
         """In a forked child: close the copies of what the parent goes on with."""
         self._connector.finish()
-        os.close(self._stop_read)
-        os.close(self._stop_write)
+        if self._stop_write >= 0:
+            os.close(self._stop_read)
+            os.close(self._stop_write)
+            self._stop_write = -1
 
     def _serve(self) -> None:
         try:
