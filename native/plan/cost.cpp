@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <optional>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -260,17 +259,14 @@ bool moves_every_host(const Symmetry& symmetry, const Topology& topology) {
 
 }  // namespace
 
-Symmetry symmetry_of_hosts(const Symmetry& symmetry, const Topology& topology) {
+Symmetry symmetry_of_hosts(const Symmetry& symmetry, const Topology& topology, bool crowded) {
   if (topology.single_host()) return symmetry;
-  std::optional<Symmetry> crowded;
   for (int step = 1; topology.links.cables.empty() && step < symmetry.turns(); ++step) {
     if (symmetry.turns() % step != 0 || !symmetry.divides(step)) continue;
     Symmetry part = symmetry.subgroup(step);
-    if (!moves_hosts(part, topology)) continue;
-    if (moves_every_host(part, topology)) return part;
-    if (!crowded) crowded = std::move(part);
+    if (moves_hosts(part, topology) && (crowded || moves_every_host(part, topology))) return part;
   }
-  return crowded ? *std::move(crowded) : Symmetry::none(symmetry.nodes());
+  return Symmetry::none(symmetry.nodes());
 }
 
 double least_seconds(const Plan& plan, const Topology& topology, double chunk_bytes) {

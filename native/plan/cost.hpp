@@ -22,8 +22,8 @@ double predict_seconds(const Excerpt& excerpt, const Topology& topology, double 
 // No plan in which a rank has this program takes less: what its host's port and its processor have to do.
 double least_seconds(const Plan& plan, const Topology& topology, double chunk_bytes);
 
-// The turns of `symmetry` that move whole hosts, if possible so that no two ranks of an orbit share one: only then is
-// what the ranks of a host do to each other simulated, rank by rank.
-Symmetry symmetry_of_hosts(const Symmetry& symmetry, const Topology& topology);
+// The turns of `symmetry` that move whole hosts. Not `crowded`: no two ranks of an orbit share one, so that what the ranks
+// of a host do to each other is simulated, rank by rank. Where there are none, no turns.
+Symmetry symmetry_of_hosts(const Symmetry& symmetry, const Topology& topology, bool crowded);
 
 }  // namespace ringcore::plan

@@ -20,7 +20,7 @@ struct Excerpt : Header {
 
 // So many steps are looked at, of all programs together: what would need more is not offered to anybody. All ranks use
 // the same number.
-inline constexpr std::size_t kMostSteps = std::size_t{1} << 19;
+inline constexpr std::size_t kMostSteps = std::size_t{1} << 18;
 
 // Nothing where the generator offers no plan, or the excerpt were longer than `most_steps`.
 std::optional<Excerpt> excerpt(const Generator& generator, const PlanRequest& request, const Symmetry& symmetry,

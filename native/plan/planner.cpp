@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "base/error.hpp"
@@ -43,6 +44,12 @@ std::uint64_t key_of(const Query& query, bool once) {
 }
 
 }  // namespace
+
+Planner::Planner(Topology topology, Rank self, CostModel model)
+    : topology_(std::move(topology)), alone_(topology_), self_(self), model_(model) {
+  std::iota(alone_.host_of.begin(), alone_.host_of.end(), 0);
+  alone_.links.cables.clear();
+}
 
 const Plan& Planner::choose(const Query& query) {
   const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
@@ -108,18 +115,18 @@ std::optional<Planner::Offer> Planner::best_offer(Sketch sketch, std::size_t byt
   const Draft whole = draft(sketch);  // with one part
   if (whole == nullptr) return std::nullopt;
   const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
-  const std::size_t blocks = whole->chunks;
+  const std::size_t blocks = whole->plan.chunks;
   const auto ranks = static_cast<std::size_t>(topology_.ranks());
   const int most = std::min(kMostParts, kMostPartsOfBlock * static_cast<int>(std::max<std::size_t>(1, ranks / blocks)));
   std::optional<Offer> best;
-  const bool many = ranks > kMany && !whole->programs[0].segment_ends.empty();
+  const bool many = ranks > kMany && !whole->plan.programs[0].segment_ends.empty();
   for (; sketch.parts <= most; sketch.parts *= many ? 4 : 2) {
     const std::size_t parts = static_cast<std::size_t>(sketch.parts);
     if (parts > 1 && bytes / blocks / parts < min_part_bytes) break;
     const std::size_t chunks = blocks * parts;
-    if (parts > 1 && whole->programs[0].segment_ends.empty()) {
+    if (parts > 1 && whole->plan.programs[0].segment_ends.empty()) {
       const Draft divided = draft(sketch);
-      if (divided == nullptr || divided->chunks != chunks) break;
+      if (divided == nullptr || divided->plan.chunks != chunks) break;
     }
     const double seconds = predict(sketch, static_cast<double>(bytes) / static_cast<double>(chunks));
     if (!best || seconds < best->seconds) best = Offer{sketch, seconds};
@@ -131,12 +138,13 @@ double Planner::predict(const Sketch& sketch, double chunk_bytes) {
   const auto seconds_of = [&](int parts) {
     Sketch shorter = sketch;
     shorter.parts = parts;
-    return predict_seconds(*draft(shorter), topology_, chunk_bytes, model_);
+    const Draft simulated = draft(shorter);
+    return predict_seconds(simulated->plan, simulated->alone ? alone_ : topology_, chunk_bytes, model_);
   };
   Sketch one = sketch;
   one.parts = 1;
   const int simulated = topology_.ranks() > kMany ? kSimulatedPartsOfMany : kSimulatedParts;
-  if (sketch.parts <= simulated || draft(one)->programs[0].segment_ends.empty()) return seconds_of(sketch.parts);
+  if (sketch.parts <= simulated || draft(one)->plan.programs[0].segment_ends.empty()) return seconds_of(sketch.parts);
   const double seconds = seconds_of(simulated);
   const double each = (seconds - seconds_of(simulated / 2)) / (simulated / 2);
   return seconds + each * (sketch.parts - simulated);
@@ -154,12 +162,22 @@ PlanRequest Planner::request_of(const Sketch& sketch) const {
 Planner::Draft Planner::draft(const Sketch& sketch) {
   const auto known = drafts_.find(sketch);
   if (known != drafts_.end()) return known->second;
-  const PlanRequest request = request_of(sketch);
-  const Symmetry symmetry = symmetry_of_hosts(sketch.generator->symmetry(request), topology_);
-  auto found = excerpt(*sketch.generator, request, symmetry, kMostSteps);
-  const Draft draft = found ? std::make_shared<const Excerpt>(*std::move(found)) : nullptr;
-  if (draft == nullptr || draft->steps() <= kKeptSteps) drafts_.emplace(sketch, draft);
+  const Draft draft = make_draft(sketch);
+  if (draft == nullptr || draft->plan.steps() <= kKeptSteps) drafts_.emplace(sketch, draft);
   return draft;
+}
+
+// As exactly as the work allows: host by host; with a host's ranks at the same pace; or without hosts.
+Planner::Draft Planner::make_draft(const Sketch& sketch) const {
+  const PlanRequest request = request_of(sketch);
+  const Symmetry symmetry = sketch.generator->symmetry(request);
+  for (const bool crowded : {false, true}) {
+    auto found = excerpt(*sketch.generator, request, symmetry_of_hosts(symmetry, topology_, crowded), kMostSteps);
+    if (found) return std::make_shared<const Simulated>(Simulated{*std::move(found)});
+  }
+  auto found = excerpt(*sketch.generator, request, symmetry, kMostSteps);
+  if (!found) return nullptr;
+  return std::make_shared<const Simulated>(Simulated{*std::move(found), true});
 }
 
 const Plan& Planner::keep(const Sketch& sketch) {

@@ -44,8 +44,12 @@ class Planner {
     int parts = 1;
     auto operator<=>(const Sketch&) const = default;
   };
-  // Of a sketch, what predictions need; null where there is no plan.
-  using Draft = std::shared_ptr<const Excerpt>;
+  // Of a sketch, what predictions need; null where there is no plan that can be proven.
+  struct Simulated {
+    Excerpt plan;
+    bool alone = false;  // every rank is taken for one on a host of its own
+  };
+  using Draft = std::shared_ptr<const Simulated>;
   struct Offer {
     Sketch sketch;
     double seconds = 0;  // predicted
@@ -53,6 +57,7 @@ class Planner {
 
   PlanRequest request_of(const Sketch& sketch) const;
   Draft draft(const Sketch& sketch);
+  Draft make_draft(const Sketch& sketch) const;
   // What a generator's plan takes at least; see cost.hpp. Nothing where it has none, or none that accumulates at once.
   std::optional<double> least(const Sketch& sketch, std::size_t bytes, bool once) const;
   double predict(const Sketch& sketch, double chunk_bytes);
@@ -61,6 +66,7 @@ class Planner {
   const Plan& keep(const Sketch& sketch);
 
   Topology topology_;
+  Topology alone_;  // the same ranks, each on a host of its own
   Rank self_;
   CostModel model_;
   std::map<std::uint64_t, const Plan*> chosen_;  // by everything in a query that matters

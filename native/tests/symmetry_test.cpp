@@ -204,3 +204,39 @@ TEST_CASE("what is predicted from representatives is what all ranks' programs ta
     }
   }
 }
+
+TEST_CASE("among many ranks every collective has a plan, also on hosts that differ") {
+  for (const int ranks : {1000, 1003}) {
+    Topology topology;
+    for (Rank rank = 0; rank < ranks; ++rank) topology.host_of.push_back(rank / 8);
+    Planner planner(topology, ranks - 1, {});
+    for (const Collective collective : kCollectives) {
+      const Query query{.collective = collective, .bytes = 1 << 20, .dtype = DType::kFloat32, .root = 5};
+      const Plan& plan = planner.choose(query);
+      CHECK(plan.self == ranks - 1);
+      CHECK(plan.neighbours().size() < static_cast<std::size_t>(ranks));
+    }
+  }
+}
+
+TEST_CASE("a plan goes the way that an uneven network's cables leave") {
+  // Two hosts on each of two switches, and a narrow cable between these.
+  Topology topology{.host_of = {0, 1, 2, 3}};
+  const auto cable = [&](int a, int b, double seconds_per_byte) {
+    topology.links.cables.push_back({a, b, 1e-6, seconds_per_byte});
+    topology.links.cables.push_back({b, a, 1e-6, seconds_per_byte});
+  };
+  for (int host = 0; host < 4; ++host) cable(host, host < 2 ? 4 : 5, 1e-9);
+  cable(4, 5, 1e-8);
+  const CostModel model{.step_s = 0, .touch_seconds_per_byte = 0};
+  const auto seconds = [&](const char* name, Collective collective) {
+    const PlanRequest request{.collective = collective, .topology = &topology};
+    const auto plan = excerpt(generator(name), request, Symmetry::none(4), kMostSteps);
+    REQUIRE(plan);
+    return predict_seconds(*plan, topology, 4e6 / plan->chunks, model);
+  };
+  // A ring crosses the narrow cable once each way with each of its 2 (R - 1) blocks.
+  CHECK(seconds("ring", Collective::kAllreduce) == doctest::Approx(6 * 1e6 * 1e-8).epsilon(0.02));
+  // An exchange of everybody with everybody crosses it with four blocks each way.
+  CHECK(seconds("direct", Collective::kAllgather) >= 4 * 1e6 * 1e-8);
+}
