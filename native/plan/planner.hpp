@@ -20,7 +20,7 @@ namespace ringcore::plan {
 class Planner {
  public:
   // For the rank `self`. Nobody serves.
-  Planner(Topology topology, Rank self, CostModel model) : topology_(std::move(topology)), self_(self), model_(model) {}
+  Planner(Topology topology, Rank self, CostModel model);
 
   // The same plan on all ranks that ask the same, each with its own program. The reference stays valid. Throws
   // Error{kInvalidArgument} when no generator offers one, or a generator's plan is wrong.
