@@ -212,10 +212,18 @@ void Engine::claim_name(const ProcessSet& set, Operation& operation) {
                   "it.");
 }
 
-// Where the data lies in this rank's arena, of an operation in place on registered memory.
+// Where the data lies in this rank's arena, of an operation in place on registered memory, and of an allgather into it:
+// what the others read there is ready when they hear of it, or, of the allgather, when it runs.
 std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
-  if (arena_ == nullptr || !is_in_place(operation) || operation.descriptor.on_device) return std::nullopt;
-  return arena_->offset_of(operation.output, operation.bytes());
+  const Descriptor& descriptor = operation.descriptor;
+  if (arena_ == nullptr || descriptor.on_device || operation.output == nullptr) return std::nullopt;
+  if (descriptor.collective == Collective::kAllgather && !descriptor.is_group()) {
+    const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
+    return arena_->offset_of(operation.output, operation.output_rows * row_bytes);
+  }
+  if (!is_in_place(operation)) return std::nullopt;
+  const bool scatters = descriptor.collective == Collective::kReduceScatter;
+  return arena_->offset_of(scatters ? operation.input : operation.output, operation.bytes());
 }
 
 void Engine::wanted(Operation& operation, bool only_thread) {

@@ -68,8 +68,14 @@ inline std::string list_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
+// Whether the data lies ready where the result goes: of a reducescatter, that is a part of the tensor.
 inline bool is_in_place(const Operation& operation) {
-  return operation.output != nullptr && operation.output == operation.input && !operation.descriptor.has_own_result();
+  const Descriptor& descriptor = operation.descriptor;
+  if (operation.output == nullptr || descriptor.has_free_rows()) return false;
+  if (descriptor.collective != Collective::kReduceScatter || descriptor.is_group()) {
+    return operation.output == operation.input;
+  }
+  return operation.output >= operation.input && operation.output < operation.input + operation.bytes();
 }
 
 // Whether the caller gave a place for a result of which only all ranks together know how many rows it has.

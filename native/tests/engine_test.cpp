@@ -403,6 +403,50 @@ TEST_CASE("results of gathers, scatters and exchanges go where the caller says, 
   });
 }
 
+TEST_CASE(
+    "in registered memory ranks fetch rows from where the others have them, and a scatter leaves the rest alone") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    engine::Runtime& runtime = cluster.runtime(rank);
+    constexpr std::uint64_t kRows = 50'000;
+    const auto r = static_cast<std::uint64_t>(rank);
+    auto* const all = reinterpret_cast<float*>(cluster.arena(rank).allocate(2 * kRows * sizeof(float)));
+    runtime.start_timeline();
+    // Another number of rows a rank; the first ones lie in place.
+    const std::uint64_t own_rows = kRows - r;
+    std::vector<float> own(own_rows, mark(rank));
+    run(runtime, into(Collective::kAllgather, "gather", {own_rows}, own, {2 * kRows - 1}, all));
+    const float* at = all;
+    for (Rank s = 0; s < 2; at += kRows - static_cast<std::uint64_t>(s), ++s) {
+      REQUIRE(std::count(at, at + kRows - s, mark(s)) == static_cast<long>(kRows - static_cast<std::uint64_t>(s)));
+    }
+
+    std::fill(all, all + 2 * kRows, rank == 1 ? 7.0F : 0.0F);
+    auto from_last = make(Collective::kBroadcast, "broadcast", {2 * kRows}, DType::kFloat32, all, all);
+    from_last->descriptor.root = 1;
+    run(runtime, from_last);
+    REQUIRE(std::count(all, all + 2 * kRows, 7.0F) == static_cast<long>(2 * kRows));
+
+    std::fill(all, all + 2 * kRows, mark(rank));
+    const engine::Call call{.collective = Collective::kReduceScatter, .name = "scatter", .op = ReduceOp::kSum};
+    const engine::Array input{reinterpret_cast<std::byte*>(all), engine::Shape::of(std::array{2 * kRows}),
+                              DType::kFloat32};
+    const engine::Array share{reinterpret_cast<std::byte*>(all + r * kRows), engine::Shape::of(std::array{kRows}),
+                              DType::kFloat32};
+    run(runtime, engine::make_operation(call, input, &share));
+    for (std::uint64_t s = 0; s < 2; ++s) {
+      const float expected = s == r ? 3.0F : mark(rank);
+      REQUIRE(std::count(all + s * kRows, all + (s + 1) * kRows, expected) == static_cast<long>(kRows));
+    }
+    const std::vector<engine::Span> spans = runtime.stop_timeline();
+    for (const char* name : {"gather", "broadcast", "scatter"}) {
+      CAPTURE(std::string(name));
+      CHECK(std::any_of(spans.begin(), spans.end(),
+                        [&](const engine::Span& span) { return span.name == name && span.activity == "flat"; }));
+    }
+  });
+}
+
 TEST_CASE("an output that does not fit is told to every rank, and nothing is written") {
   on_all_clusters([](Cluster& cluster) {
     const auto ranks = static_cast<std::uint64_t>(cluster.ranks());

@@ -143,12 +143,17 @@ void HostRun::place_alone(plan::Operands& operands) {
     copy_first(task_.operation().output, task_.operation().input, task_.bytes);
     operands.data = task_.operation().output;
   }
-  if (!task_.registered || task_.bucket) return;
-  operands.peer_data.resize(size(), nullptr);
+  if (task_.registered && !task_.bucket) operands.peer_data = find_peers(task_.bytes);
+}
+
+// Where the members' registered data lies, as seen from here; null where it is not seen.
+std::vector<std::byte*> HostRun::find_peers(std::size_t bytes) const {
+  std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
   for (int m = 0; m < size(); ++m) {
     if (m == self() || !config().links[m]->sees_memory()) continue;
-    operands.peer_data[m] = config().links[m]->peer_memory(task_.contributions[m].location - 1, task_.bytes);
+    found[m] = config().links[m]->peer_memory(task_.contributions[m].location - 1, bytes);
   }
+  return found;
 }
 
 // The task's lane of the fusion buffer, which the other ranks see.
@@ -203,7 +208,12 @@ void HostRun::start_allgather() {
   // In pieces it would overwrite what is still to be copied.
   if (lies_inside && operation.bytes() > 0) std::memmove(own, operation.input, operation.bytes());
   copy_first(own, lies_inside ? own : operation.input, operation.bytes());
-  run({.collective = Collective::kAllgather, .bytes = total * element}, std::move(operands), blocks);
+  // Everybody fetches the others' rows from where they have them: at their places in the results.
+  const bool registered = std::all_of(task_.contributions.begin(), task_.contributions.end(),
+                                      [](const auto& c) { return c.location != 0; });
+  if (registered) operands.peer_data = find_peers(total * element);
+  run({.collective = Collective::kAllgather, .bytes = total * element, .registered = registered}, std::move(operands),
+      blocks);
 }
 
 void HostRun::start_broadcast() {
@@ -211,19 +221,39 @@ void HostRun::start_broadcast() {
   if (self() == task_.descriptor().root) copy_first(operation.output, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.output;
-  run({.collective = Collective::kBroadcast, .bytes = task_.bytes, .root = task_.descriptor().root},
+  if (task_.registered) operands.peer_data = find_peers(task_.bytes);
+  run({.collective = Collective::kBroadcast,
+       .bytes = task_.bytes,
+       .root = task_.descriptor().root,
+       .registered = task_.registered,
+       .inputs_ready = task_.registered},
       std::move(operands));
 }
 
 void HostRun::start_reducescatter() {
   const Descriptor& descriptor = task_.descriptor();
   Operation& operation = task_.operation();
-  work_ = Memory(task_.bytes);
-  copy_first(work_.data(), operation.input, operation.bytes());
+  plan::Query query{.collective = Collective::kReduceScatter, .bytes = task_.bytes};
   plan::Operands operands;
-  operands.data = work_.data();
-  run({.collective = Collective::kReduceScatter, .bytes = task_.bytes}, std::move(operands),
-      dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
+  if (reduces_in_place(query)) {
+    operands.data = const_cast<std::byte*>(operation.input);
+    operands.peer_data = find_peers(task_.bytes);
+    query.registered = query.inputs_ready = true;
+  } else {
+    work_ = Memory(task_.bytes);
+    copy_first(work_.data(), operation.input, operation.bytes());
+    operands.data = work_.data();
+  }
+  run(query, std::move(operands), dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
+}
+
+// Whether a reducescatter into a part of the tensor runs where that lies. Only a plan that reads the others' rows where
+// they are leaves the rest of the tensor as it is.
+bool HostRun::reduces_in_place(plan::Query query) {
+  if (!task_.registered || !config().topology.single_host() || carrier_.chooser_.has_backends()) return false;
+  query.registered = query.inputs_ready = true;
+  describe(query);
+  return carrier_.chooser_.choose_plan(query).one_sided;
 }
 
 void HostRun::start_alltoall() {
@@ -246,13 +276,17 @@ void HostRun::start_alltoall() {
   run({.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
 }
 
+void HostRun::describe(plan::Query& query) const {
+  query.dtype = task_.descriptor().dtype;
+  query.op = summing(task_.descriptor().op);
+  query.deterministic = config().settings.deterministic;
+}
+
 // `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
 void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks,
                   const std::vector<std::uint64_t>& input_blocks) {
   const Descriptor& descriptor = task_.descriptor();
-  query.dtype = descriptor.dtype;
-  query.op = summing(descriptor.op);
-  query.deterministic = config().settings.deterministic;
+  describe(query);
   // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
   if (!config().topology.single_host()) query.registered = query.inputs_ready = false;
   choice_ = carrier_.chooser_.choose(query, task_.lane, task_.priority == 0);
@@ -319,7 +353,7 @@ void HostRun::unpack() {
       at += operation->bytes();
     }
   }
-  if (descriptor.collective == Collective::kReduceScatter) {
+  if (descriptor.collective == Collective::kReduceScatter && work_.data() != nullptr) {
     const std::vector<std::uint64_t> blocks =
         dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
     const std::size_t element = size_of(descriptor.dtype);
@@ -337,8 +371,8 @@ void HostRun::unpack() {
 
 void HostRun::record_steps() const {
   for (const plan::Run::StepTime& time : run_->step_times()) {
-    config().timeline.record(
-        {task_.descriptor().name, describe(*time.step), task_.lane, time.channel, time.begin, time.end, time.bytes});
+    config().timeline.record({task_.descriptor().name, carriers::describe(*time.step), task_.lane, time.channel,
+                              time.begin, time.end, time.bytes});
   }
 }
 

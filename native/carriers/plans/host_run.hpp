@@ -49,9 +49,11 @@ class HostRun final : public engine::Run {
   void start_allgather();
   void start_broadcast();
   void start_reducescatter();
+  bool reduces_in_place(plan::Query query);
   void start_alltoall();
   void run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
            const std::vector<std::uint64_t>& input_blocks = {});
+  void describe(plan::Query& query) const;
   void run_plan(const plan::Plan& plan, plan::Operands operands);
   bool agree_on_times();
   void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
@@ -61,6 +63,7 @@ class HostRun final : public engine::Run {
   void use_fusion_arena(std::size_t bytes, plan::Operands& operands);
   void place_in_fusion_buffer(plan::Operands& operands);
   void place_alone(plan::Operands& operands);
+  std::vector<std::byte*> find_peers(std::size_t bytes) const;
   void unpack();
   void record_steps() const;
   void record_spans(Nanoseconds ran_at) const;

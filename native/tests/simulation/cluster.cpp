@@ -9,7 +9,7 @@ namespace ringcore::simulation {
 namespace {
 
 // Behind the places that members give for their results.
-constexpr std::ptrdiff_t kGuardBytes = 64;
+constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kGuard{0xa5};
 
 constexpr std::size_t kRowAlignment = engine::Memory::kAlignment;
@@ -171,6 +171,20 @@ void Cluster::place(RankState& state, Task& task, std::vector<std::byte*>& place
   }
 }
 
+// The place that the member gives for a result; in registered memory, where its tensor lies there.
+std::byte* Cluster::place_result(RankState& state, Task& task, const engine::Operation& tensor) {
+  const std::size_t bytes = tensor.output_rows * 2 * size_of(tensor.descriptor.dtype) + kGuardBytes;
+  if (task.request->place == Place::kRegistered) {
+    task.pieces.push_back(network_->arena(state.rank)->allocate(bytes));
+    task.results.emplace_back(task.pieces.back(), bytes);
+  } else {
+    task.outputs.emplace_back(bytes);
+    task.results.emplace_back(task.outputs.back());
+  }
+  std::fill(task.results.back().begin(), task.results.back().end(), kGuard);
+  return task.results.back().data();
+}
+
 void Cluster::make_task(RankState& state, Task& task) {
   const Request request = task.member == task.request->misfit_member ? spoilt(*task.request) : *task.request;
   std::vector<std::shared_ptr<engine::Operation>> tensors;
@@ -207,8 +221,7 @@ void Cluster::make_task(RankState& state, Task& task) {
     if (request.gives_output(task.member)) {
       const bool wrong = request.misfit == Misfit::kOutput && task.member == request.misfit_member;
       tensor->output_rows = result_rows_of(request, i, task.member, task.members) + (wrong ? 1 : 0);
-      task.results.emplace_back(tensor->output_rows * 2 * size_of(request.dtype) + kGuardBytes, kGuard);
-      tensor->output = task.results.back().data();
+      tensor->output = place_result(state, task, *tensor);
     }
     if (request.on_device) {
       descriptor.on_device = true;
@@ -239,9 +252,10 @@ void Cluster::take_results(RankState& state, Task& task) {
   const bool gives_output = task.request->gives_output(task.member);
   const auto take = [&](const engine::Operation& tensor) {
     if (gives_output) {
-      const std::vector<std::byte>& result = task.results[task.got.size()];
-      task.overrun = task.overrun || std::count(result.end() - kGuardBytes, result.end(), kGuard) != kGuardBytes;
-      task.got.emplace_back(result.begin(), result.end() - kGuardBytes);
+      const std::span<std::byte> result = task.results[task.got.size()];
+      const auto behind = result.last(kGuardBytes);
+      task.overrun = task.overrun || std::count(behind.begin(), behind.end(), kGuard) != kGuardBytes;
+      task.got.emplace_back(result.begin(), behind.begin());
       return;
     }
     if (tensor.on_device != nullptr && tensor.on_device->output == nullptr) {
@@ -258,15 +272,16 @@ void Cluster::take_results(RankState& state, Task& task) {
   } else if (task.error == nullptr) {
     take(*task.operation);
   }
-  const auto is_untouched = [](const std::vector<std::byte>& result) {
+  const auto is_untouched = [](std::span<const std::byte> result) {
     return std::all_of(result.begin(), result.end(), [](std::byte byte) { return byte == kGuard; });
   };
   if (task.error != nullptr && task.request->misfit == Misfit::kOutput) {
     task.overrun = !std::all_of(task.results.begin(), task.results.end(), is_untouched);
   }
   // After an error others may still be at it.
-  if (task.error == nullptr)
-    network_->arena(state.rank) != nullptr ? network_->arena(state.rank)->release(task.piece) : void();
+  if (task.error != nullptr || network_->arena(state.rank) == nullptr) return;
+  network_->arena(state.rank)->release(task.piece);
+  for (std::byte* const piece : task.pieces) network_->arena(state.rank)->release(piece);
 }
 
 void Cluster::submit(RankState& state, Task& task) {

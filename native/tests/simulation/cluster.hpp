@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct Task {
   std::shared_ptr<engine::Operation> operation;
   std::vector<std::vector<std::byte>> inputs;   // of each tensor
   std::vector<std::vector<std::byte>> outputs;  // of each tensor
-  std::vector<std::vector<std::byte>> results;  // of each tensor, where the member gives a place for its result
+  std::vector<std::span<std::byte>> results;  // of each tensor, where the member gives a place for its result
+  std::vector<std::byte*> pieces;             // registered memory of these
   bool overrun = false;                         // something was written behind one of them
   std::byte* piece = nullptr;                   // registered memory instead, of all tensors
   std::vector<std::vector<std::byte>> got;      // of each tensor
@@ -94,6 +96,7 @@ class Cluster {
   void write_phase(RankState& state, std::size_t phase);
   void make_task(RankState& state, Task& task);
   std::shared_ptr<engine::Operation> make_tensor(RankState& state, Task& task, std::size_t tensor, std::byte* at);
+  std::byte* place_result(RankState& state, Task& task, const engine::Operation& tensor);
   void place(RankState& state, Task& task, std::vector<std::byte*>& places);
   void take_results(RankState& state, Task& task);
   void submit(RankState& state, Task& task);

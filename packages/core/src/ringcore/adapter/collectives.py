@@ -274,6 +274,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
     target: Any = None,
     blocking: bool = False,
+    result: object = None,
     finish: Finish | None = None,
 ) -> Handle:
     """Send `splits[r]` rows to each rank r. Without splits the rows are divided evenly.
@@ -289,7 +290,8 @@ def alltoall(
         raise InvalidArgument(f"'{name}': there are no splits; pass one for each rank, or None to divide evenly")
     return _submit(
         _ALLTOALL, name, (source,), () if target is None else (target,), process_set=process_set,
-        splits=tuple(splits or ()), blocking=blocking, finish=finish,
+        splits=tuple(splits or ()), blocking=blocking, result=result,
+        finish=finish,
     )  # fmt: skip
 
 

@@ -185,8 +185,16 @@ class Starts(Generic[Tensor]):
         blocking: bool = False,
     ) -> Handle:
         """Start an alltoall."""
+        if out is not None and splits is None:  # without a look at them, where the engine can look itself
+            name = collectives.name_or_next(name, "alltoall", process_set)
+            with contextlib.suppress(UnsupportedArray):
+                (ready,) = self._ready((tensor,))
+                (target,) = self._ready((out,))
+                return collectives.alltoall(
+                    ready, None, name, process_set=process_set, target=target, blocking=blocking, result=out
+                )
         (source,) = self._buffers([self._framework.contiguous(tensor)], "alltoall", name)
-        (target,) = self._outputs(alone(out), "alltoall", name) or (None,)
+        (place,) = self._outputs(alone(out), "alltoall", name) or (None,)
         name = collectives.name_or_next(name, "alltoall", process_set)
 
         def done(handle: Handle) -> Any:
@@ -197,7 +205,7 @@ class Starts(Generic[Tensor]):
             return received if splits is None else (received, self._framework.row_counts(list(rows)))
 
         return collectives.alltoall(
-            source, splits, name, process_set=process_set, target=target, blocking=blocking, finish=done
+            source, splits, name, process_set=process_set, target=place, blocking=blocking, finish=done
         )
 
     def start_broadcast(
@@ -214,18 +222,26 @@ class Starts(Generic[Tensor]):
     ) -> Handle:
         """Start a broadcast; of a single tensor: those of a group would have to be of one dtype."""
         framework = self._framework
+        if in_place or out is not None:
+            name = collectives.name_or_next(name, "broadcast", process_set)
+            with contextlib.suppress(UnsupportedArray):
+                (ready,) = self._ready((tensor,))
+                target = ready if in_place or out is None else self._ready((out,))[0]
+                return collectives.broadcast(
+                    ready, target, root_rank, name, process_set=process_set, blocking=blocking, result=finish((target,))
+                )
         with naming("broadcast", name):
             source = framework.contiguous(tensor)
             result = source if in_place else framework.empty_like(source) if out is None else out
             array = framework.as_moved(source, writable=in_place)
-        (target,) = self._outputs(alone(out), "broadcast", name) or (array if in_place else framework.as_moved(result),)
+        (place,) = self._outputs(alone(out), "broadcast", name) or (array if in_place else framework.as_moved(result),)
         name = collectives.name_or_next(name, "broadcast", process_set)
 
         def done(_: Handle) -> Any:
             return finish(self._written_back([result], [tensor]) if in_place else [result])
 
         return collectives.broadcast(
-            array, target, root_rank, name, process_set=process_set, blocking=blocking, finish=done
+            array, place, root_rank, name, process_set=process_set, blocking=blocking, finish=done
         )
 
     def _ready(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -240,8 +256,10 @@ class Starts(Generic[Tensor]):
 
     def _outputs(self, out: Sequence[Tensor] | None, kind: str, name: str | None) -> tuple[Buffer, ...]:
         """The caller's places for the results; none where there are none."""
+        if out is None:
+            return ()
         with naming(kind, name), naming("out", None):
-            places = tuple([self._framework.as_output(each) for each in out or ()])
+            places = tuple([self._framework.as_output(each) for each in out])
             if any(place.device >= 0 for place in places):
                 raise InvalidArgument(
                     "on a GPU results have memory of the engine's; leave out= out, and copy what is returned"
@@ -251,8 +269,10 @@ class Starts(Generic[Tensor]):
     def _buffers(
         self, tensors: Iterable[Tensor], kind: str, name: str | None, *, writable: bool = False
     ) -> tuple[Buffer, ...]:
-        with naming(kind, name):
+        try:  # without the context, which takes as long as all the rest of a small call
             return tuple([self._framework.as_buffer(tensor, writable=writable) for tensor in tensors])
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{title_of(kind, name)}: {error}") from None
 
     def _results(self, handle: Handle, sources: Sequence[Buffer], rows: Callable[[int], int]) -> list[Tensor]:
         return [
