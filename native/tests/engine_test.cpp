@@ -407,7 +407,7 @@ TEST_CASE(
     "in registered memory ranks fetch rows from where the others have them, and a scatter leaves the rest alone") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {
-    engine::Runtime& runtime = cluster.runtime(rank);
+    Runtime& runtime = cluster.runtime(rank);
     constexpr std::uint64_t kRows = 50'000;
     const auto r = static_cast<std::uint64_t>(rank);
     auto* const all = reinterpret_cast<float*>(cluster.arena(rank).allocate(2 * kRows * sizeof(float)));
