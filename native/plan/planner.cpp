@@ -28,7 +28,7 @@ constexpr int kMany = 64;  // ranks
 // What takes so many times longer than the best at least is not looked at.
 constexpr double kHopeless = 4;
 // Longer programs are written again when they are needed again.
-constexpr std::size_t kKeptSteps = 1 << 15;
+constexpr std::size_t kKeptSteps = 1 << 13;
 
 // Whether the sum must be made at once: 16-bit floats round once, deterministic results do not depend on the plan.
 bool must_accumulate_once(const Query& query, int ranks) {
@@ -167,11 +167,11 @@ Planner::Draft Planner::draft(const Sketch& sketch) {
   return draft;
 }
 
-// As exactly as the work allows: host by host; with a host's ranks at the same pace; or without hosts.
+// As exactly as the work allows: host by host; among many ranks with a host's at the same pace; or without hosts.
 Planner::Draft Planner::make_draft(const Sketch& sketch) const {
   const PlanRequest request = request_of(sketch);
   const Symmetry symmetry = sketch.generator->symmetry(request);
-  for (const bool crowded : {false, true}) {
+  for (const bool crowded : {topology_.ranks() > kMany, true}) {
     auto found = excerpt(*sketch.generator, request, symmetry_of_hosts(symmetry, topology_, crowded), kMostSteps);
     if (found) return std::make_shared<const Simulated>(Simulated{*std::move(found)});
   }
