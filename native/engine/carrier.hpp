@@ -100,7 +100,7 @@ class Carrier {
   virtual std::string_view name() const = 0;
 
   // Whether such an operation has to wait until the messages have been exchanged, and the tensor is where somebody can
-  // work on it.
+  // work on it. Never asked of the last carrier.
   virtual bool concerns(const Descriptor&) const { return false; }
   // Whether it carries out such an operation. Asked when it is ready; the last carrier gets what no other takes.
   virtual bool takes(const Descriptor& descriptor) const = 0;
@@ -125,7 +125,7 @@ class Carrier {
   // Such an operation has ended: lets the result go back to where it belongs.
   virtual void give_back(const std::shared_ptr<Operation>&) {}
 
-  // How many bytes a bucket holds, and the largest tensor that goes into one.
+  // How many bytes a bucket holds, and the largest tensor that goes into one; always the same.
   virtual std::size_t bucket_bytes() const = 0;
   // Whether an allreduce may share the task with those that are in it. `own`: null when this rank has joined.
   virtual bool fuses(const Task& bucket, const Descriptor& descriptor, const Operation* own) const = 0;
@@ -138,7 +138,7 @@ class Carrier {
 
   // Nothing moves in the lane, where the ranks may be at different tasks: takes out of the way what stands in it.
   virtual bool make_way(int) { return false; }
-  // Looks after what was launched; asked of carriers that have become ready by messages.
+  // Looks after what was launched; only asked of carriers that complete at launch.
   virtual void progress() {}
   // Whether everything that was launched has ended.
   virtual bool drained() const { return true; }

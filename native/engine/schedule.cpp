@@ -16,10 +16,14 @@ Schedule::Schedule(CarrierConfig config, const CarrierFactory& make_carriers)
       clock_(config.clock),
       timeline_(config.timeline) {
   if (make_carriers) {
-    for (auto& carrier : make_carriers(config)) posts_.push_back({.carrier = std::move(carrier)});
+    for (auto& carrier : make_carriers(config)) {
+      const std::size_t bucket_bytes = carrier->bucket_bytes();
+      const bool completes_at_launch = carrier->completes_at_launch();
+      const bool ready = carrier->ready();
+      posts_.push_back({std::move(carrier), bucket_bytes, completes_at_launch, ready, nullptr});
+    }
   }
   if (posts_.empty()) throw Error(ErrorKind::kInvalidArgument, "an engine without carriers can carry out nothing");
-  for (Post& post : posts_) post.ready = post.carrier->ready();
   lanes_ = std::vector<Lane>(transport::kLaneCount + posts_.size());
 }
 
@@ -105,20 +109,20 @@ void Schedule::complete(std::shared_ptr<Operation> operation) {
 void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
                            Release& release) {
   const Descriptor& descriptor = *described;
-  Carrier& carrier = find_carrier(descriptor);
-  if (!carrier.completes_at_launch() && finish_small(descriptor, own, release)) return;
+  Post& post = find_post(descriptor);
+  if (!post.completes_at_launch && finish_small(descriptor, own, release)) return;
   const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
   const bool registered = in_place_for_all(release);
   const bool large_and_in_place = registered && bytes >= settings_.direct_bytes;
   const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
-                      bytes <= carrier.bucket_bytes() && !large_and_in_place;
+                      bytes <= post.bucket_bytes && !large_and_in_place;
   if (bucket) {
-    auto* const open = open_bucket(carrier, release, descriptor, own.get(), bytes);
+    auto* const open = open_bucket(post, release, descriptor, own.get(), bytes);
     if (open != nullptr) return (*open)->add(described, std::move(own), bytes);
   }
   auto task = std::make_unique<Task>();
   task->add(described, std::move(own), bytes);
-  task->carrier = &carrier;
+  task->carrier = post.carrier.get();
   task->registered = registered;
   task->priority = release.priority;
   task->bucket = bucket;
@@ -132,13 +136,14 @@ void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, s
 }
 
 // The bucket that the tensor still fits into; one that is too full for it is closed.
-std::unique_ptr<Task>* Schedule::open_bucket(const Carrier& carrier, const Release& release,
-                                             const Descriptor& descriptor, const Operation* own, std::size_t bytes) {
+std::unique_ptr<Task>* Schedule::open_bucket(const Post& post, const Release& release, const Descriptor& descriptor,
+                                             const Operation* own, std::size_t bytes) {
   const auto open = std::find_if(buckets_.begin(), buckets_.end(), [&](const auto& bucket) {
-    return bucket->carrier == &carrier && carrier.fuses(*bucket, descriptor, own) && bucket->absent == release.absent();
+    return bucket->carrier == post.carrier.get() && post.carrier->fuses(*bucket, descriptor, own) &&
+           bucket->absent == release.absent();
   });
   if (open == buckets_.end()) return nullptr;
-  if ((*open)->bytes + bytes <= carrier.bucket_bytes()) return &*open;
+  if ((*open)->bytes + bytes <= post.bucket_bytes) return &*open;
   std::unique_ptr<Task> full = std::move(*open);
   buckets_.erase(open);
   queue(std::move(full));

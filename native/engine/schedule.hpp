@@ -95,6 +95,8 @@ class Schedule {
   // A carrier, and how far the members have come with its messages.
   struct Post {
     std::unique_ptr<Carrier> carrier;
+    std::size_t bucket_bytes = 0;  // these two are the carrier's, which is not asked for each operation
+    bool completes_at_launch = false;
     bool ready = false;
     std::shared_ptr<Operation> exchange;  // the allgather of the present message
   };
@@ -123,13 +125,13 @@ class Schedule {
   void finish_alone(Operation& own) const;
   void gather_eager(std::span<const EagerPart> parts, Operation& own) const;
   void reduce_eager(std::span<const EagerPart> parts, Operation& own);
-  std::unique_ptr<Task>* open_bucket(const Carrier& carrier, const Release& release, const Descriptor& descriptor,
+  std::unique_ptr<Task>* open_bucket(const Post& post, const Release& release, const Descriptor& descriptor,
                                      const Operation* own, std::size_t bytes);
   void complete(std::shared_ptr<Operation> operation);
   void complete_small(std::shared_ptr<Operation> operation);
 
   Post* find_concerned(const Descriptor& descriptor);
-  Carrier& find_carrier(const Descriptor& descriptor);
+  Post& find_post(const Descriptor& descriptor);
   bool prepare(Post& post);
   void exchange(Post& post, std::span<const std::byte> message);
   bool release_deferred();
@@ -137,7 +139,7 @@ class Schedule {
   bool refuse(Carrier& carrier, const Descriptor& descriptor, const std::shared_ptr<Operation>& own);
 
   void queue(std::unique_ptr<Task> task);
-  int launch_lane(const Carrier& carrier) const;
+  std::optional<int> launch_lane(const Carrier& carrier) const;
   bool progress_lane(Lane& lane);
   bool make_way(int lane);
   void start(Task& task);

@@ -10,18 +10,19 @@
 
 namespace ringcore::engine {
 
+// The last carrier takes what no other does: nothing has to wait for it.
 Schedule::Post* Schedule::find_concerned(const Descriptor& descriptor) {
-  const auto found =
-      std::find_if(posts_.begin(), posts_.end(), [&](const Post& post) { return post.carrier->concerns(descriptor); });
-  return found == posts_.end() ? nullptr : &*found;
+  for (std::size_t i = 0; i + 1 < posts_.size(); ++i) {
+    if (posts_[i].carrier->concerns(descriptor)) return &posts_[i];
+  }
+  return nullptr;
 }
 
-// The last one takes what no other does.
-Carrier& Schedule::find_carrier(const Descriptor& descriptor) {
+Schedule::Post& Schedule::find_post(const Descriptor& descriptor) {
   for (std::size_t i = 0; i + 1 < posts_.size(); ++i) {
-    if (posts_[i].ready && posts_[i].carrier->takes(descriptor)) return *posts_[i].carrier;
+    if (posts_[i].ready && posts_[i].carrier->takes(descriptor)) return posts_[i];
   }
-  return *posts_.back().carrier;
+  return posts_.back();
 }
 
 void Schedule::admit(Operation& operation) {

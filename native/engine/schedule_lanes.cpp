@@ -25,8 +25,7 @@ int lane_of(std::int32_t priority, bool in_order, std::uint64_t run) {
 
 void Schedule::queue(std::unique_ptr<Task> task) {
   const bool in_order = task->carrier->queue(*task);
-  task->lane =
-      task->carrier->completes_at_launch() ? launch_lane(*task->carrier) : lane_of(task->priority, in_order, next_run_);
+  task->lane = launch_lane(*task->carrier).value_or(lane_of(task->priority, in_order, next_run_));
   if (in_order) task->priority = 0;
   // Never 0; different for the runs of different process sets that may be under way at the same time.
   constexpr std::uint32_t kRuns = (1U << (32 - kProcessSetBits)) - 1;
@@ -38,17 +37,19 @@ void Schedule::queue(std::unique_ptr<Task> task) {
   tasks.insert(less_urgent, std::move(task));
 }
 
-// Behind those of the links, one for each post.
-int Schedule::launch_lane(const Carrier& carrier) const {
-  const auto post =
-      std::find_if(posts_.begin(), posts_.end(), [&](const Post& each) { return each.carrier.get() == &carrier; });
-  return transport::kLaneCount + static_cast<int>(post - posts_.begin());
+// Behind those of the links, one for each post whose tasks end at their launch.
+std::optional<int> Schedule::launch_lane(const Carrier& carrier) const {
+  for (std::size_t i = 0; i < posts_.size(); ++i) {
+    if (posts_[i].carrier.get() != &carrier) continue;
+    return posts_[i].completes_at_launch ? std::optional(transport::kLaneCount + static_cast<int>(i)) : std::nullopt;
+  }
+  __builtin_unreachable();
 }
 
 bool Schedule::progress() {
   bool moved = !deferred_.empty() && release_deferred();
   for (const Post& post : posts_) {
-    if (post.ready && post.carrier->completes_at_launch()) post.carrier->progress();
+    if (post.ready && post.completes_at_launch) post.carrier->progress();
   }
   // What is launched first, then the urgent lane.
   for (std::size_t lane = lanes_.size(); lane-- > transport::kFirstDataLane;) {

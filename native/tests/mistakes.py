@@ -138,7 +138,7 @@ MUTANTS = [
            " && host_scales(a, 1).result == host_scales(b, 1).result;", ";"),
     Mutant("buckets mix dtypes", "carriers/plans/carrier.cpp", "return a.dtype == b.dtype && a.op", "return a.op"),
     Mutant("buckets mix what some ranks have joined in", "engine/schedule.cpp",
-           " && bucket->absent == release.absent();", ";"),
+           " &&\n           bucket->absent == release.absent();", ";"),
     Mutant("the prescale is lost in slices", "carriers/plans/host_run.cpp",
            "copy_scaled(descriptor, packed_, task_.operation().input + slice_begin_, count);",
            "std::memcpy(packed_, task_.operation().input + slice_begin_, bytes);"),
