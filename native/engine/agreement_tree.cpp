@@ -25,6 +25,23 @@ void AgreementTree::end() {
   pass({.kind = TreeItem::Kind::kEnd});
 }
 
+void AgreementTree::break_off() {
+  if (ended_) return;
+  ended_ = broken_ = true;
+  held_.clear();
+  const TreeItem end{.kind = TreeItem::Kind::kEnd, .open = true};
+  TreeWriter writer(0, shape_.size());
+  writer.add(end);
+  if (shape_.is_root()) return down_.add(end);
+  up_.add(end);
+  relayed_.push_back(writer.take().front());
+}
+
+bool AgreementTree::is_neighbour(int member) const {
+  return member == shape_.parent || std::any_of(children_.begin(), children_.end(),
+                                                [&](const Below& each) { return each.shape.member == member; });
+}
+
 void AgreementTree::receive(int member, std::span<const std::byte> body) {
   if (ended_) return;
   if (member == shape_.parent) {
@@ -48,6 +65,7 @@ void AgreementTree::receive_from_below(Below& child, std::span<const std::byte> 
         tell_wants();
         break;
       case TreeItem::Kind::kEnd:
+        if (item.open) return break_off();
         pass_all();
         pass(std::move(item));
         break;
@@ -117,6 +135,7 @@ void AgreementTree::come_down(TreeItem& item) {
       if (open_) pass_all();
       return;
     case TreeItem::Kind::kEnd:
+      if (item.open) return break_off();
       ended_ = true;
       held_.clear();
       return;

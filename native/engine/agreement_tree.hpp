@@ -51,6 +51,10 @@ class AgreementTree {
   // This member leaves. Go on until the tree has ended: others are reached through this member.
   void end();
   bool ended() const { return ended_; }
+  // A neighbour has left that never took part: nothing was ever decided, and nothing will be. All are told.
+  void break_off();
+  bool broken() const { return broken_; }
+  bool is_neighbour(int member) const;
 
   // A record of a neighbour. Throws Error{kProtocol}.
   void receive(int member, std::span<const std::byte> body);
@@ -103,6 +107,7 @@ class AgreementTree {
   bool open_ = false;
   bool ending_ = false;  // the end has been passed on upwards
   bool ended_ = false;
+  bool broken_ = false;
 };
 
 }  // namespace ringcore::engine

@@ -58,7 +58,8 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
   const Descriptor& descriptor = operation->descriptor;
-  if (set.peers.size() == 1 || !set.operations.empty() || !set.negotiation.quiet() || !set.schedule.idle()) {
+  if (set.peers.size() == 1 || set.tree != nullptr || !set.operations.empty() || !set.negotiation.quiet() ||
+      !set.schedule.idle()) {
     return false;
   }
   // While it waits nothing else moves: there must be nothing else.
@@ -123,6 +124,7 @@ bool Engine::progress_eager() {
     if (set.peers[m] == nullptr) continue;
     const std::span<const std::byte> bytes = set.peers[m]->link->peek(transport::kControlLane);
     if (bytes.size() < sizeof(RecordHeader)) {
+      if (is_tree_record(bytes)) return leave_eager(), false;
       all = false;
       continue;
     }

@@ -150,10 +150,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     if (eager_.operation != nullptr) leave_eager();
     set.join = operation;
     if (operation->on_done) ++untold_;
-    broadcast(set.id, {.type = RecordType::kJoin, .process_set = set.id}, {});
-    set.negotiation.append(set.self, Entry{.type = RecordType::kJoin});
-    set.undecided = true;
-    return;
+    return append_own(set, {.type = RecordType::kJoin});
   }
   Descriptor& descriptor = operation->descriptor;
   check(descriptor);
@@ -167,7 +164,8 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (operation->on_done) ++untold_;
   if (eager_.operation != nullptr) leave_eager();
   const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
-  const std::size_t eager_limit = std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
+  const std::size_t eager_limit =
+      set.tree != nullptr ? 0 : std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
   const std::optional<std::uint64_t> registered = registered_at(*operation);
   const bool eager = is_eager(*operation, set.peers.size(), eager_limit, registered.has_value());
   if (eager && start_eager(set, operation)) return;
@@ -238,12 +236,12 @@ void Engine::wanted(Operation& operation, bool only_thread) {
 void Engine::close_buckets(ProcessSet& set, const RecordHeader& header) {
   if (!set.unflushed) return;
   set.unflushed = false;
-  append_noop(set, header);
+  append_own(set, header);
   set.flushed_until = set.negotiation.length(set.self);
 }
 
 bool Engine::progress() {
-  if (failure_ != nullptr) return false;
+  if (failure_ != nullptr) return flush_last_words();
   try {
     return move();
   } catch (const Error& error) {
@@ -256,6 +254,13 @@ bool Engine::progress() {
   return true;
 }
 
+// After a failure: who hears of it only from this rank has to hear all of it.
+bool Engine::flush_last_words() {
+  bool moved = false;
+  for (Peer* peer : membership_.peers()) moved = flush_backlog(*peer) || moved;
+  return moved;
+}
+
 bool Engine::move() {
   if (eager_.operation != nullptr && progress_eager()) return true;
   if (eager_.operation != nullptr) return false;
@@ -265,10 +270,12 @@ bool Engine::move() {
     moved = read_control(*peer) || moved;
     if (failure_ != nullptr) return true;
   }
+  move_trees();
   for (auto& [id, set] : sets_) {
     if (set->undecided) decide(*set);
     const std::uint64_t until = set->negotiation.fill_until();
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
+    if (set->tree != nullptr) send_along_tree(*set);
     moved = set->schedule.progress() || moved;
     collect_done(*set);
     // Whoever leaves now takes nothing with it that others still need.
@@ -380,10 +387,12 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
   const int self = static_cast<int>(own - members.begin());
   plan::Topology topology;
+  std::vector<int> host_of;
   std::vector<transport::Link*> links;
   std::vector<Peer*> peers;
   for (const Rank member : members) {
     topology.host_of.push_back(membership_.host(member));
+    host_of.push_back(membership_.host(member));
     peers.push_back(membership_.peer(member));
     links.push_back(peers.back() == nullptr ? nullptr : peers.back()->link.get());
     if (links.back() != nullptr && membership_.shares_host(member) && !links.back()->sees_memory()) {
@@ -404,17 +413,18 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
                     make_carriers_);
   auto set = std::make_unique<ProcessSet>(id, std::move(members), self, std::move(schedule));
   set->peers = std::move(peers);
+  if (static_cast<int>(set->peers.size()) > settings_.direct_members) {
+    set->tree = std::make_unique<AgreementTree>(TreeShape::make(host_of, self));
+    set->signatures = Signatures(1);
+  }
   sets_.emplace(id, std::move(set));
-  std::vector<EarlyRecord> early = std::move(early_records_);
-  early_records_.clear();
-  early_bytes_ = 0;
-  for (EarlyRecord& record : early) {
-    if (record.process_set == id) {
-      receive_entry(*membership_.peer(record.rank), *parse_record(record.bytes));
-    } else {
-      early_bytes_ += record.bytes.size();
-      early_records_.push_back(std::move(record));
-    }
+  ProcessSet& added = *sets_.at(id);
+  replay_early(id);
+  const bool is_late = std::any_of(added.peers.begin(), added.peers.end(),
+                                   [](const Peer* peer) { return peer != nullptr && peer->left; });
+  if (is_late && added.tree != nullptr) {
+    added.tree->break_off();
+    settle_tree(added);
   }
   return id;
 }
@@ -429,8 +439,13 @@ void Engine::remove_process_set(ProcessSetId id) {
                 "process set " + std::to_string(id) +
                     (id == kWorld ? " is the world and stays" : " has operations that are not done"));
   }
+  std::unique_ptr<ProcessSet> removed = std::move(found->second);
   sets_.erase(found);
   set_numbers_.free(id);
+  if (removed->tree == nullptr) return;
+  removed->tree->end();
+  settle_tree(*removed);
+  if (removed->tree != nullptr) removed_sets_.emplace(id, std::move(removed));
 }
 
 bool Engine::take_stack_request() { return std::exchange(stack_requested_, false); }

@@ -33,6 +33,9 @@ namespace ringcore::engine {
 
 struct EngineSettings {
   ExecutionSettings execution;
+  // In a process set of more members than this, logs travel along a tree instead of from each to each: two journeys along
+  // its depth then take less than a record to and from every other member.
+  int direct_members = 16;
   // An awaited operation carries its data in the announcement as long as a rank then sends no more than this, to all
   // others together: at most kMaxPayloadBytes.
   std::size_t eager_limit_bytes = kMaxPayloadBytes;
@@ -127,11 +130,14 @@ class Engine {
   bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void close_buckets(ProcessSet& set, const RecordHeader& header);
-  void append_noop(ProcessSet& set, RecordHeader header);
+  void append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload = {});
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
   void send(Peer& peer, std::span<const std::byte> record);
   void send(Peer& peer, RecordHeader header, std::span<const std::byte> rest);
+  void send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::byte> body);
+  void write(Peer& peer, std::span<const std::byte> first, std::span<const std::byte> rest);
   bool flush_backlog(Peer& peer);
+  bool flush_last_words();
 
   bool start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation);
   bool progress_eager();
@@ -144,6 +150,20 @@ class Engine {
   void receive(Peer& peer, const RecordView& record);
   void receive_entry(Peer& peer, const RecordView& record);
   void receive_hello(Peer& peer, const RecordView& record);
+  void keep_early(const Peer& peer, const RecordView& record);
+  void replay_early(ProcessSetId id);
+
+  void receive_tree(Peer& peer, const RecordView& record);
+  void append_to_tree(ProcessSet& set, Entry entry);
+  void send_along_tree(ProcessSet& set);
+  void send_to_each(ProcessSet& set, std::uint64_t position, const Entry& entry);
+  void settle_tree(ProcessSet& set);
+  void leave_tree(ProcessSet& set);
+  void leave_trees();
+  void break_trees(const Peer& peer);
+  void tend_tree(ProcessSet& set, Nanoseconds now);
+  void move_trees();
+  void say_goodbye();
   void decide(ProcessSet& set);
   void apply(ProcessSet& set, Decision& decision);
   void collect_done(ProcessSet& set);
@@ -163,6 +183,7 @@ class Engine {
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Peer& peer);
   void fail_operations_needing(const Peer& peer);
+  void fail_operations_needing(ProcessSet& set, const Peer& peer);
   std::string pending_summary() const;
 
   transport::Arena* arena_;
@@ -173,6 +194,8 @@ class Engine {
   Timeline timeline_;
   Membership membership_;
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> sets_;
+  // Removed here, while others are still reached through this rank.
+  std::map<ProcessSetId, std::unique_ptr<ProcessSet>> removed_sets_;
   SetNumbers set_numbers_;
   std::shared_ptr<const Error> failure_;
   std::vector<std::string> warnings_;
@@ -181,6 +204,7 @@ class Engine {
   std::optional<Rank> lost_rank_;
   bool loss_untold_ = false;
   bool left_ = false;
+  std::optional<std::string> goodbye_;  // has still to be said, with this reason
   Nanoseconds last_tend_ = 0;
   std::uint64_t library_ended_ = 0;  // when it was last looked
   Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost
@@ -199,7 +223,7 @@ class Engine {
   std::vector<std::size_t> eager_record_bytes_;  // by member
   std::vector<std::byte> eager_record_;
 
-  // Records for a process set that this rank has not added yet.
+  // Records for a process set that this rank has not added yet, or whose tree has not ended here.
   struct EarlyRecord {
     Rank rank;
     ProcessSetId process_set;

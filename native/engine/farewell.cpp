@@ -41,33 +41,37 @@ std::string Engine::pending_summary() const {
 
 void Engine::fail_operations_needing(const Peer& peer) {
   for (auto& [id, set] : sets_) {
-    const int member = set->member(peer.rank);
-    if (member >= static_cast<int>(set->peers.size()) || set->peers[member] != &peer) continue;
-    if (eager_.operation != nullptr && eager_.set == set.get()) leave_eager();
-    const auto error_for = [&](const Operation& operation) {
-      return std::make_shared<const Error>(
-          ErrorKind::kPeerLost, title(operation) + ": rank " + std::to_string(peer.rank) + " has left" + peer.farewell +
-                                    " without submitting it. Remedy: let every rank run the same "
-                                    "number of operations, or call join() on ranks that finish early.");
-    };
-    for (auto it = set->operations.begin(); it != set->operations.end();) {
-      const std::vector<Rank> missing = set->negotiation.missing(it->first);
-      const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
-                         std::find(missing.begin(), missing.end(), peer.rank) != missing.end();
-      if (needs) {
-        suffer_from(peer);
-        complete(it->second, error_for(*it->second));
-      }
-      it = needs ? set->operations.erase(it) : std::next(it);
-    }
-    if (set->joining() && !set->negotiation.announced_join(member)) {
-      suffer_from(peer);
-      end_join(*set, error_for(*set->join));
-    }
-    // What it has announced may still be decided, and run as far as its data was sent.
-    set->negotiation.leave(member);
-    set->undecided = true;
+    // Along a tree its log may come to its end later: see `leave_tree`.
+    if (set->tree == nullptr && set->peer_of(peer) != nullptr) fail_operations_needing(*set, peer);
   }
+}
+
+void Engine::fail_operations_needing(ProcessSet& set, const Peer& peer) {
+  if (eager_.operation != nullptr && eager_.set == &set) leave_eager();
+  const auto error_for = [&](const Operation& operation) {
+    return std::make_shared<const Error>(
+        ErrorKind::kPeerLost, title(operation) + ": rank " + std::to_string(peer.rank) + " has left" + peer.farewell +
+                                  " without submitting it. Remedy: let every rank run the same "
+                                  "number of operations, or call join() on ranks that finish early.");
+  };
+  for (auto it = set.operations.begin(); it != set.operations.end();) {
+    const std::vector<Rank> missing = set.negotiation.missing(it->first);
+    const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
+                       std::find(missing.begin(), missing.end(), peer.rank) != missing.end();
+    if (needs) {
+      suffer_from(peer);
+      complete(it->second, error_for(*it->second));
+    }
+    it = needs ? set.operations.erase(it) : std::next(it);
+  }
+  const int member = set.member(peer.rank);
+  if (set.joining() && !set.negotiation.announced_join(member)) {
+    suffer_from(peer);
+    end_join(set, error_for(*set.join));
+  }
+  // What it has announced may still be decided, and run as far as its data was sent.
+  set.negotiation.leave(member);
+  set.undecided = true;
 }
 
 void Engine::fail(const std::shared_ptr<const Error>& error) {
@@ -102,6 +106,12 @@ bool Engine::wind_down() {
         std::any_of(operations.begin(), operations.end(), [&](const auto& item) { return ends(*set, *item.second); });
     if (wanted && !set->joining()) close_buckets(*set, {.type = RecordType::kNoop, .flags = kFlush});
     ended = ended && !wanted && set->schedule.idle() && set->schedule.drained();
+    // What stands in all logs shows once the tree is open.
+    if (set->tree == nullptr || !set->waits_for_others()) continue;
+    set->waiting_since = 1;
+    set->tree->want_open(true);
+    ended = ended && set->tree->open();
+    settle_tree(*set);
   }
   return ended;
 }
@@ -109,25 +119,36 @@ bool Engine::wind_down() {
 void Engine::leave(const std::string& reason) {
   if (left_) return;
   left_ = true;
-  if (failure_ == nullptr) {
-    // Whoever leaves because another has left passes on who was the first, and why.
-    const bool follows = reason.empty() && first_farewell_;
-    const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank(), reason);
-    const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
-    broadcast(kWorld, header, std::as_bytes(std::span(why)));
-  }
+  if (failure_ != nullptr) return;
+  goodbye_ = reason;
+  leave_trees();
+  say_goodbye();
+}
+
+// When nobody is reached through this rank any more.
+void Engine::say_goodbye() {
+  const auto along_tree = [](const auto& item) { return item.second->tree != nullptr; };
+  if (!goodbye_ || !removed_sets_.empty() || std::any_of(sets_.begin(), sets_.end(), along_tree)) return;
+  // Whoever leaves because another has left passes on who was the first, and why.
+  const bool follows = goodbye_->empty() && first_farewell_;
+  const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank(), *goodbye_);
+  const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
+  broadcast(kWorld, header, std::as_bytes(std::span(why)));
+  goodbye_.reset();
 }
 
 void Engine::disconnect() {
   sets_.clear();
+  removed_sets_.clear();
   membership_.disconnect();
 }
 
 bool Engine::farewell_seen() const {
   const auto& peers = membership_.peers();
-  return failure_ != nullptr || std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
-           return peer->saw_farewell || peer->left || peer->link->failure();
-         });
+  if (failure_ != nullptr) return true;
+  return !goodbye_ && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
+    return peer->saw_farewell || peer->left || peer->link->failure();
+  });
 }
 
 }  // namespace ringcore::engine

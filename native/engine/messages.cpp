@@ -34,31 +34,16 @@ std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
   return " (after rank " + std::to_string(first) + " had left" + (why.empty() ? "" : ": " + why) + ")";
 }
 
-// What a record says of rows must be there: those of the tensors of a group, and those of outputs.
-void check_rows(const Entry& entry) {
-  const Descriptor& descriptor = *entry.descriptor;
-  const bool has_output = (entry.flags & kHasOutput) != 0;
-  const std::size_t outputs = has_output ? std::max<std::size_t>(descriptor.parts.size(), 1) : 0;
-  if (has_output && !descriptor.has_free_rows()) {
-    throw Error(ErrorKind::kProtocol, "announced rows of an output that has those of the tensor");
-  }
-  const bool is_gathered_group = descriptor.is_group() && descriptor.has_free_rows();
-  if (entry.splits.size() < outputs ||
-      (is_gathered_group && entry.splits.size() - outputs != descriptor.parts.size())) {
-    throw Error(ErrorKind::kProtocol, "announced a group or an output without its rows");
-  }
-}
-
 }  // namespace
 
 // Whether the members do not know such an operation from this rank yet: its record has the descriptor then.
 bool Engine::introduce(ProcessSet& set, const Operation& operation) {
-  if (set.signatures.use(set.self, operation.signature)) return false;
+  if (set.signatures.use(set.describer(), operation.signature)) return false;
   std::shared_ptr<const Descriptor> described = set.signatures.find(operation.signature);
   // Not a copy: the parts of a group belong to the operation, and this stays.
   if (described == nullptr)
     described = std::make_shared<const Descriptor>(decode_descriptor(encode(operation.descriptor)));
-  set.signatures.describe(set.self, operation.signature, std::move(described));
+  set.signatures.describe(set.describer(), operation.signature, std::move(described));
   return true;
 }
 
@@ -74,6 +59,7 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   }
   // The full shape of an allgather differs from call to call although its signature does not.
   entry.descriptor = set.signatures.find(header.signature);
+  if (set.tree != nullptr) return append_to_tree(set, std::move(entry));
   std::span<const std::byte> payload;
   if ((header.flags & kEager) != 0)
     payload = {operation.input, eager_bytes(operation.descriptor, header.rows, set.self)};
@@ -92,23 +78,27 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   set.undecided = true;
 }
 
-void Engine::append_noop(ProcessSet& set, RecordHeader header) {
-  broadcast(set.id, header, {});
-  Entry entry{.type = RecordType::kNoop, .flags = header.flags, .name_hash = header.name_hash};
+// What is no operation.
+void Engine::append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload) {
+  if (set.broken) return;
+  Entry entry = entry_of(header);
   entry.position = set.negotiation.length(set.self);
+  entry.payload.assign(payload.begin(), payload.end());
+  if (set.tree != nullptr) return append_to_tree(set, std::move(entry));
+  broadcast(set.id, header, payload);
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
 }
 
 // Appends no-ops to this rank's log up to position `until`.
 void Engine::fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in) {
-  if (set.negotiation.joined(set.self) || set.joining()) return;
+  if (set.negotiation.joined(set.self) || set.joining() || set.broken) return;
   RecordHeader header{.type = RecordType::kNoop};
   if (blocked_in != nullptr) {
     header.flags |= kBlocked;
     header.name_hash = blocked_in->name_hash;
   }
-  while (set.negotiation.length(set.self) < until) append_noop(set, header);
+  while (set.negotiation.length(set.self) < until) append_own(set, header);
 }
 
 // A record without an operation, for all members of a process set; entries of the log are appended here by the caller.
@@ -141,6 +131,26 @@ void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> re
     first = {together.data(), sizeof(header) + rest.size()};
     rest = {};
   }
+  write(peer, first, rest);
+}
+
+void Engine::send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::byte> body) {
+  if (peer.left || peer.link->failure()) return;
+  const std::size_t whole = (sizeof(ShortHeader) + body.size() + 7) / 8 * 8;
+  const ShortHeader header{.bytes = static_cast<std::uint32_t>(whole),
+                           .flags = static_cast<std::uint8_t>(whole - sizeof(ShortHeader) - body.size()),
+                           .process_set = id,
+                           .epoch = membership_.epoch(),
+                           .sequence = peer.sent_records++};
+  peer.last_sent = last_tend_;
+  std::vector<std::byte> record(whole);
+  std::memcpy(record.data(), &header, sizeof(header));
+  if (!body.empty()) std::memcpy(record.data() + sizeof(header), body.data(), body.size());
+  write(peer, record, {});
+}
+
+// What the lane has no room for waits.
+void Engine::write(Peer& peer, std::span<const std::byte> first, std::span<const std::byte> rest) {
   std::size_t written = peer.backlog.empty() ? peer.link->write(transport::kControlLane, first, rest) : 0;
   for (const std::span<const std::byte> part : {first, rest}) {
     const std::size_t sent = std::min(written, part.size());
@@ -200,7 +210,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     case RecordType::kJoin:
     case RecordType::kCancel: return receive_entry(peer, record);
     case RecordType::kHello: return receive_hello(peer, record);
-    case RecordType::kTree: throw Error(ErrorKind::kProtocol, "sent a record of a tree that there is not");
+    case RecordType::kTree: return receive_tree(peer, record);
     case RecordType::kHeartbeat:
       if (header.rows != 0) send(peer, {.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat}, {});
       return;
@@ -218,7 +228,8 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       peer.left = true;
       peer.farewell = describe_farewell(peer.rank, static_cast<Rank>(header.rows), record.text());
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
-      return fail_operations_needing(peer);
+      fail_operations_needing(peer);
+      return break_trees(peer);
     case RecordType::kByeSeen: peer.saw_farewell = true; return;
     case RecordType::kStackRequest:
       stack_requested_ = true;
@@ -255,23 +266,46 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   peer.greeted = true;
 }
 
+void Engine::keep_early(const Peer& peer, const RecordView& record) {
+  const ProcessSetId id = record.header.process_set;
+  early_bytes_ += record.header.bytes;
+  if (early_bytes_ > kMaxEarlyBytes) {
+    throw Error(ErrorKind::kProtocol,
+                "uses process set " + std::to_string(id) + ", which this rank has not added, and " +
+                    std::to_string(early_bytes_) + " bytes that came for such sets are more than the " +
+                    std::to_string(kMaxEarlyBytes) +
+                    " that are kept. Remedy: add process sets on all their members before they are used.");
+  }
+  early_records_.push_back({peer.rank, id, {record.whole.begin(), record.whole.end()}});
+}
+
+// In the order in which they came; what is still too early stays.
+void Engine::replay_early(ProcessSetId id) {
+  std::vector<EarlyRecord> early = std::move(early_records_);
+  early_records_.clear();
+  early_bytes_ = 0;
+  for (EarlyRecord& record : early) {
+    if (record.process_set == id) {
+      const RecordView view = *parse_record(record.bytes);
+      Peer& peer = *membership_.peer(record.rank);
+      view.header.type == RecordType::kTree ? receive_tree(peer, view) : receive_entry(peer, view);
+    } else {
+      early_bytes_ += record.bytes.size();
+      early_records_.push_back(std::move(record));
+    }
+  }
+}
+
 void Engine::receive_entry(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
   const auto found = sets_.find(header.process_set);
   if (found == sets_.end()) {
     if (!set_numbers_.is_to_come(header.process_set)) return;  // removed here already
-    early_bytes_ += header.bytes;
-    if (early_bytes_ > kMaxEarlyBytes) {
-      throw Error(ErrorKind::kProtocol,
-                  "uses process set " + std::to_string(header.process_set) + ", which this rank has not added, and " +
-                      std::to_string(early_bytes_) + " bytes that came for such sets are more than the " +
-                      std::to_string(kMaxEarlyBytes) +
-                      " that are kept. Remedy: add process sets on all their members before they are used.");
-    }
-    early_records_.push_back({peer.rank, header.process_set, {record.whole.begin(), record.whole.end()}});
-    return;
+    return keep_early(peer, record);
   }
   ProcessSet& set = *found->second;
+  if (set.tree != nullptr) return keep_early(peer, record);
+  if (set.broken) return;
   const int member = set.member(peer.rank);
   if (member >= static_cast<int>(set.peers.size()) || set.peers[member] != &peer) {
     throw Error(ErrorKind::kProtocol, "is not a member of process set " + std::to_string(set.id));

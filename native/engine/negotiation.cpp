@@ -108,6 +108,20 @@ std::optional<WrongOutput> find_wrong_output(const Descriptor& descriptor,
   return std::nullopt;
 }
 
+void check_rows(const Entry& entry) {
+  const Descriptor& descriptor = *entry.descriptor;
+  const bool has_output = (entry.flags & kHasOutput) != 0;
+  const std::size_t outputs = has_output ? std::max<std::size_t>(descriptor.parts.size(), 1) : 0;
+  if (has_output && !descriptor.has_free_rows()) {
+    throw Error(ErrorKind::kProtocol, "announced rows of an output that has those of the tensor");
+  }
+  const bool is_gathered_group = descriptor.is_group() && descriptor.has_free_rows();
+  if (entry.splits.size() < outputs ||
+      (is_gathered_group && entry.splits.size() - outputs != descriptor.parts.size())) {
+    throw Error(ErrorKind::kProtocol, "announced a group or an output without its rows");
+  }
+}
+
 bool Release::all_have(std::uint8_t flag) const {
   return std::all_of(contributions.begin(), contributions.end(),
                      [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });

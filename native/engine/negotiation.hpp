@@ -40,6 +40,10 @@ struct Entry {
   std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel
 };
 
+// What an entry says of rows must be there: those of the tensors of a group, and those of outputs. Throws
+// Error{kProtocol}.
+void check_rows(const Entry& entry);
+
 // What one member said about an operation.
 struct Contribution {
   bool present = false;

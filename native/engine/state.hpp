@@ -9,13 +9,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/agreement_tree.hpp"
 #include "engine/engine.hpp"
 #include "engine/signatures.hpp"
 
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 1;
+constexpr std::uint64_t kProtocolVersion = 2;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {
@@ -33,7 +34,9 @@ struct Engine::ProcessSet {
         schedule(std::move(schedule)) {}
   ProcessSetId id;
   int self;  // index among the members
-  Signatures signatures;
+  bool broken = false;  // a member has left that never added the set: nothing is decided in it
+  std::unique_ptr<AgreementTree> tree;  // null where each sends to each
+  Signatures signatures;  // where each sends to each: by member; else what this rank announces
   Negotiation negotiation;
   Schedule schedule;
   std::vector<Peer*> peers;  // by member, null at self
@@ -49,7 +52,21 @@ struct Engine::ProcessSet {
 
   Nanoseconds unanswered_for = 0;  // somebody has not filled its log for so long although it was asked
   std::uint64_t watched_round = 0;
+  Nanoseconds waiting_since = 0;  // for others: 0 when it does not
 
+  // To announce what this rank has announced.
+  bool waits_for_others() const {
+    return std::any_of(operations.begin(), operations.end(), [](const auto& item) {
+      return item.second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted;
+    });
+  }
+  // Among the members that `signatures` counts.
+  int describer() const { return tree == nullptr ? self : 0; }
+  // Null for who is none of them, and for this rank.
+  Peer* peer_of(const Peer& peer) const {
+    const int index = member(peer.rank);
+    return index < static_cast<int>(peers.size()) && peers[index] == &peer ? peers[index] : nullptr;
+  }
   int member(Rank rank) const {
     const auto& members = negotiation.members();
     return static_cast<int>(std::lower_bound(members.begin(), members.end(), rank) - members.begin());

@@ -253,10 +253,7 @@ void TreeReader::describe(Entry& entry, ByteReader& bytes, bool has_descriptor) 
   entry.descriptor = described_.find(entry.signature);
   entry.name_hash = entry.descriptor->name_hash();
   if (!entry.payload.empty()) refuse("data of '" + entry.descriptor->name + "'");
-  if (entry.descriptor->is_group() && entry.descriptor->has_free_rows() &&
-      entry.splits.size() != entry.descriptor->parts.size()) {
-    refuse("a group without its rows");
-  }
+  check_rows(entry);
 }
 
 }  // namespace ringcore::engine

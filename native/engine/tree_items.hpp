@@ -19,7 +19,7 @@ struct TreeItem {
     kEntry,  // the next entry of the log of every member in [begin, end)
     kAlike,  // the next entry of every log is what the reader itself has there; only from the root
     kOpen,  // upwards: somebody wants to see what is announced, though not by all; downwards: it is shown
-    kEnd,  // the tree ends here: a member leaves
+    kEnd,  // the tree ends here: a member leaves; `open`: one has left that never took part
   };
   Kind kind = Kind::kEntry;
   int begin = 0;  // in the order of the tree

@@ -23,6 +23,7 @@ void Engine::tend(bool idle) {
   tend_links(now, idle);
   if (failure_ != nullptr) return;
   for (auto& [id, set] : sets_) {
+    if (set->tree != nullptr) tend_tree(*set, now);
     if (idle && eager_.operation == nullptr) tend_alignment(*set);
     tend_stalls(*set, now);
     if (failure_ != nullptr) return;
@@ -118,7 +119,7 @@ void Engine::tend_alignment(ProcessSet& set) {
     if (released && (!flush_undecided || operation->started_at != 0)) continue;
     if (released || set.negotiation.announced_by_all(name_hash)) {
       fill(set, longest, operation->only_thread ? operation.get() : nullptr);
-      append_noop(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
+      append_own(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
       set.filled_for = set.negotiation.longest() + 1;
       return;
     }
@@ -210,13 +211,7 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
                              "raise RINGCORE_TIMEOUT_S if a rank may be that slow.";
     fill(set, set.negotiation.longest(), nullptr);
     RecordHeader header{.type = RecordType::kCancel, .flags = kFlush | kFill, .name_hash = operation.name_hash};
-    const auto payload = std::as_bytes(std::span(text));
-    broadcast(set.id, header, payload);
-    Entry entry{.type = RecordType::kCancel, .flags = header.flags, .name_hash = header.name_hash};
-    entry.position = set.negotiation.length(set.self);
-    entry.payload.assign(payload.begin(), payload.end());
-    set.negotiation.append(set.self, std::move(entry));
-    set.undecided = true;
+    append_own(set, header, std::as_bytes(std::span(text)));
   }
 }
 

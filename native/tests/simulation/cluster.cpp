@@ -79,6 +79,7 @@ void Cluster::make_engine(RankState& state) {
   settings.execution.direct_bytes = workload_.direct_bytes;
   settings.execution.deterministic = workload_.deterministic;
   settings.eager_limit_bytes = workload_.eager_bytes;
+  settings.direct_members = workload_.direct_members;
   settings.timeout = kTimeout;
   settings.stall_warning = 0;
   settings.heartbeat = kHeartbeat;

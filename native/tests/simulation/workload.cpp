@@ -276,6 +276,7 @@ Workload draw_workload(Draw& draw) {
   workload.library = draw.one_in(4);
   workload.fusion_bytes = draw.of<std::size_t>({0, 1024, 4096, 4096});
   workload.eager_bytes = draw.of<std::size_t>({0, 256, 2048});
+  workload.direct_members = draw.of<int>({1, 2, 16, 16});
   workload.sets.emplace_back(static_cast<std::size_t>(workload.ranks));
   std::iota(workload.sets[0].begin(), workload.sets[0].end(), 0);
   std::vector<std::size_t> present{0};

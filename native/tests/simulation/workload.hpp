@@ -84,6 +84,7 @@ struct Workload {
   std::size_t slice_bytes = 1024;
   std::size_t direct_bytes = 512;
   std::size_t eager_bytes = 256;
+  int direct_members = 16;
   std::vector<std::vector<Rank>> sets;  // members in ascending order; the first one is the world
   std::vector<Phase> phases;
 };

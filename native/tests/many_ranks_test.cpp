@@ -1,0 +1,167 @@
+// Many engines in one process that are connected only as the tree of their logs asks for.
+//
+//   RINGCORE_MANY_RANKS=1024 ringcore_tests -tc="*connected along the tree*"
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carriers/standard.hpp"
+#include "engine/engine.hpp"
+#include "engine/tree_shape.hpp"
+#include "transport/sim.hpp"
+
+using namespace ringcore;
+using engine::Operation;
+
+namespace {
+
+constexpr int kRanksPerHost = 8;
+constexpr int kOperations = 50;
+constexpr Nanoseconds kHeartbeat = 200 * kMillisecond;
+constexpr Nanoseconds kStep = 100'000;
+
+class Job {
+ public:
+  explicit Job(int ranks) : network_(ranks, 1, {.longest_delay = 20'000, .keep_history = true}) {
+    std::vector<int> host_of;
+    for (Rank rank = 0; rank < ranks; ++rank) host_of.push_back(rank / kRanksPerHost);
+    engine::EngineSettings settings;
+    settings.heartbeat = kHeartbeat;
+    settings.stall_warning = 0;
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      engine::EngineConfig config;
+      config.rank = rank;
+      config.host_of = host_of;
+      config.make_carriers = carriers::standard();
+      config.links.resize(static_cast<std::size_t>(ranks));
+      const engine::TreeShape shape = engine::TreeShape::make(host_of, rank);
+      neighbours_.emplace_back();
+      if (!shape.is_root()) neighbours_.back().push_back(shape.parent);
+      for (const engine::TreeShape::Child& child : shape.children) neighbours_.back().push_back(child.member);
+      for (const Rank peer : neighbours_.back()) {
+        config.links[static_cast<std::size_t>(peer)] = network_.link(rank, peer);
+      }
+      engines_.push_back(std::make_unique<engine::Engine>(std::move(config), settings, network_.clock()));
+    }
+    drive([] { return true; });
+  }
+
+  // All ranks submit the same operations, which have no data, and wait for them.
+  void run_step() {
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (const auto& each : engines_) {
+      for (int i = 0; i < kOperations; ++i) {
+        auto operation = std::make_shared<Operation>();
+        operation->descriptor.name = "layer " + std::to_string(i);
+        operation->descriptor.collective = Collective::kBarrier;
+        each->submit(operation);
+        operations.push_back(std::move(operation));
+      }
+    }
+    drive([&] {
+      return std::all_of(operations.begin(), operations.end(), [](const auto& operation) { return operation->done(); });
+    });
+    for (const auto& operation : operations) REQUIRE(operation->error == nullptr);
+  }
+
+  void kill(Rank rank) { network_.kill(rank); }
+
+  // Until every other rank says that this one is lost; how long that took.
+  Nanoseconds run_until_told(Rank victim) {
+    const Nanoseconds begin = network_.clock().now();
+    drive([&] {
+      return std::all_of(engines_.begin(), engines_.end(),
+                         [&](const auto& each) { return each->rank() == victim || each->failure() != nullptr; });
+    });
+    for (const auto& each : engines_) {
+      if (each->rank() == victim) continue;
+      REQUIRE(each->failure() != nullptr);
+      CHECK(each->failure()->kind() == ErrorKind::kPeerLost);
+      const std::string text = each->failure()->what();
+      CHECK_MESSAGE(text.starts_with("rank " + std::to_string(victim) + " "), text);
+    }
+    return network_.clock().now() - begin;
+  }
+
+  // What a rank has written so far.
+  std::size_t bytes_of(Rank rank) const {
+    std::size_t bytes = 0;
+    for (const Rank peer : neighbours_[static_cast<std::size_t>(rank)]) {
+      bytes += network_.history(rank, peer, transport::kControlLane).size();
+    }
+    return bytes;
+  }
+
+  std::size_t records_of(Rank rank) const {
+    std::size_t records = 0;
+    for (const Rank peer : neighbours_[static_cast<std::size_t>(rank)]) {
+      std::span<const std::byte> bytes = network_.history(rank, peer, transport::kControlLane);
+      while (const auto record = engine::parse_record(bytes)) {
+        bytes = bytes.subspan(record->header.bytes);
+        ++records;
+      }
+    }
+    return records;
+  }
+
+  std::vector<std::size_t> of_all(std::size_t (Job::*count)(Rank) const) const {
+    std::vector<std::size_t> counts;
+    for (const auto& each : engines_) counts.push_back((this->*count)(each->rank()));
+    return counts;
+  }
+
+ private:
+  template <class Ended>
+  void drive(Ended ended) {
+    for (const Nanoseconds begin = network_.clock().now();;) {
+      network_.run_until(network_.clock().now() + kStep);
+      const bool tends = network_.clock().now() - tended_ >= 5 * kMillisecond;
+      if (tends) tended_ = network_.clock().now();
+      for (const auto& each : engines_) {
+        if (!network_.runs(each->rank())) continue;
+        while (each->progress()) {
+        }
+        if (tends) each->tend(true);
+      }
+      if (ended()) return;
+      REQUIRE(network_.clock().now() - begin < 10 * kSecond);
+    }
+  }
+
+  transport::SimNetwork network_;
+  std::vector<std::vector<Rank>> neighbours_;
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
+  Nanoseconds tended_ = 0;
+};
+
+std::size_t largest_difference(const std::vector<std::size_t>& before, const std::vector<std::size_t>& after) {
+  std::size_t largest = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) largest = std::max(largest, after[i] - before[i]);
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are connected along the tree only agree in few bytes, and all say which of them died") {
+  const char* const asked = std::getenv("RINGCORE_MANY_RANKS");
+  const int ranks = asked == nullptr ? 96 : std::atoi(asked);
+  Job job(ranks);
+  job.run_step();  // every operation is described once
+  constexpr int kSteps = 3;
+  const std::vector<std::size_t> bytes = job.of_all(&Job::bytes_of);
+  const std::vector<std::size_t> records = job.of_all(&Job::records_of);
+  for (int step = 0; step < kSteps; ++step) job.run_step();
+  const std::size_t most_bytes = largest_difference(bytes, job.of_all(&Job::bytes_of)) / kSteps;
+  const std::size_t most_records = largest_difference(records, job.of_all(&Job::records_of)) / kSteps;
+  MESSAGE(ranks << " ranks: a rank sends at most " << most_bytes << " bytes in " << most_records << " records for "
+                << kOperations << " operations");
+  CHECK(most_bytes < 8192);
+  CHECK(most_records <= 4 * kOperations);
+  const Rank victim = kRanksPerHost;  // a leader: others are reached through it
+  job.kill(victim);
+  CHECK(job.run_until_told(victim) <= 3 * kHeartbeat);
+}
