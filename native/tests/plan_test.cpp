@@ -308,6 +308,13 @@ TEST_CASE("the verifier says which rule a plan breaks") {
                        b[1].reduce({data(1, 0)}, {data(1, 0)}, false);
                      }),
              "it writes memory that may still be read"));
+  CHECK(says(refusal(copy, 1,
+                     [&](Builders& b) {
+                       b.header().inputs_ready = true;
+                       b[0].send(1, 0), b[1].recv(0, 0);
+                       b[0].reduce({data(0, 0)}, {data(1, 0)}, false);
+                     }),
+             "it writes memory that may still be written"));
 }
 
 TEST_CASE("deterministic sums are made at once, whatever the size") {

@@ -123,6 +123,13 @@ TEST_CASE("segment: of the arenas of many ranks, address space holds what is use
         if (other.at(offset + 4095, 1)[0] != static_cast<std::byte>(peer)) return false;
         if (view.at(offset, 4096) != view.at(offset + 95, 1) - 95) return false;
       }
+      // Also what needs a window of more than the smallest size, in either half of it.
+      for (const std::size_t offset : {std::size_t{3} << 20, std::size_t{24} << 20, std::size_t{40} << 20}) {
+        constexpr std::size_t kPiece = std::size_t{20} << 20;
+        std::byte* const piece = view.at(offset, kPiece);
+        piece[0] = piece[kPiece - 1] = static_cast<std::byte>(0x40 + peer);
+        if (other.at(offset, 1)[0] != piece[0] || other.at(offset + kPiece - 1, 1)[0] != piece[0]) return false;
+      }
       if (peer > 1) continue;
       const std::string outside = error_of(ErrorKind::kProtocol, [&] { view.at(kLarge - 4096, 4097); });
       const std::string large = error_of(ErrorKind::kResource, [&] { view.at(0, std::size_t{2} << 30); });

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -42,3 +44,21 @@ def test_standard_streams_may_be_closed(ringrun: Ringrun, script: Script, closed
     done = ringrun("-np", "2", name, prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
     assert done.returncode == code, done
     assert told in done.stdout + done.stderr
+
+
+def test_a_guard_that_was_stopped_is_not_waited_for() -> None:
+    program = """
+import os, signal
+from ringcore.launcher import _guard
+_guard.LIMIT_S = 0.1
+guard = _guard.Guard.start()
+os.kill(guard._pid, signal.SIGSTOP)
+guard.close()
+try:
+    os.waitpid(guard._pid, os.WNOHANG)
+except ChildProcessError:
+    print("it is gone")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "it is gone\n"

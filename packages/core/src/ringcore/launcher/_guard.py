@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+
+# What the guard does at the end takes a moment; this is for one that hangs.
+LIMIT_S = 5.0
 
 
 class Guard:
@@ -45,9 +49,23 @@ class Guard:
         self._tell(f"/{path}")
 
     def close(self) -> None:
-        """Let the guard do what there is left to do, and wait until it has."""
+        """Let the guard do what there is left to do, and wait until it has; not for one that was stopped."""
         os.close(self._write_fd)
-        os.waitpid(self._pid, 0)
+        if not self._ends_within(LIMIT_S):
+            os.kill(self._pid, signal.SIGKILL)
+            self._ends_within(LIMIT_S)
+
+    def _ends_within(self, limit_s: float) -> bool:
+        descriptor = os.pidfd_open(self._pid)
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            ended = bool(poll.poll(limit_s * 1000))
+        finally:
+            os.close(descriptor)
+        if ended:
+            os.waitpid(self._pid, 0)
+        return ended
 
     def _tell(self, line: str) -> None:
         # Broken if someone killed the guard. The ranks still die with the launcher then, though not what they started.
