@@ -34,6 +34,7 @@ bool Membership::are_neighbours(Place a, Place b) const {
 
 std::vector<Rank> Membership::ranks() const {
   std::vector<Rank> ranks;
+  ranks.reserve(static_cast<std::size_t>(size()));
   for (Place place = 0; place < size(); ++place) ranks.push_back(rank_of(place));
   return ranks;
 }

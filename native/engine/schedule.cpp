@@ -8,7 +8,7 @@
 
 namespace ringcore::engine {
 
-Schedule::Schedule(CarrierConfig config, const CarrierFactory& make_carriers)
+Schedule::Schedule(const CarrierConfig& config, const CarrierFactory& make_carriers)
     : id_(config.process_set),
       self_(config.self),
       size_(config.topology.ranks()),

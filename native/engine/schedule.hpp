@@ -41,7 +41,7 @@ std::optional<EagerPart> eager_part(const Descriptor& descriptor, const Contribu
 
 class Schedule {
  public:
-  Schedule(CarrierConfig config, const CarrierFactory& make_carriers);
+  Schedule(const CarrierConfig& config, const CarrierFactory& make_carriers);
   Schedule(Schedule&&) noexcept = default;
 
   // This rank submits an operation whose tensors lie on a device: the carrier that has to do with it notes what it needs.

@@ -146,7 +146,8 @@ double Planner::predict(const Sketch& sketch, double chunk_bytes) {
   const int simulated = topology_.ranks() > kMany ? kSimulatedPartsOfMany : kSimulatedParts;
   if (sketch.parts <= simulated || draft(one)->plan.programs[0].segment_ends.empty()) return seconds_of(sketch.parts);
   const double seconds = seconds_of(simulated);
-  const double each = (seconds - seconds_of(simulated / 2)) / (simulated / 2);
+  const int fewer = simulated / 2;
+  const double each = (seconds - seconds_of(fewer)) / (simulated - fewer);
   return seconds + each * (sketch.parts - simulated);
 }
 

@@ -13,6 +13,7 @@ std::vector<std::vector<Rank>> Topology::ranks_by_host() const {
   std::map<int, std::vector<Rank>> by_host;
   for (Rank rank = 0; rank < ranks(); ++rank) by_host[host_of[rank]].push_back(rank);
   std::vector<std::vector<Rank>> hosts;
+  hosts.reserve(by_host.size());
   for (auto& [host, ranks] : by_host) hosts.push_back(std::move(ranks));
   return hosts;
 }

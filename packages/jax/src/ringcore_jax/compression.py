@@ -12,8 +12,16 @@ class Compressor(adapter.Compressor[Any]):
     """Sends arrays as they are. Subclasses change `wire_dtype`."""
 
     wide_dtypes = (jnp.float32, jnp.float64)
-    dtype_of = staticmethod(jnp.result_type)
-    cast = staticmethod(jnp.asarray)
+
+    @staticmethod
+    def dtype_of(tensor: Any) -> Any:
+        """The dtype that JAX computes with: a Python number has one as well."""
+        return jnp.result_type(tensor)
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        """As an array of that dtype."""
+        return jnp.asarray(tensor, dtype)
 
 
 class _Float16(Compressor):
