@@ -68,6 +68,7 @@ void Engine::leave_tree(ProcessSet& set) {
     for (const auto& [position, entry] : tree->take_unanswered()) send_to_each(set, position, entry);
   }
   replay_early(set.id);
+  if (set.removed_here) return tell_removal(set);
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) fail_operations_needing(set, *peer);
   }

@@ -138,12 +138,10 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) {
       suffer_from(*peer);
-      throw Error(ErrorKind::kPeerLost, title(*operation) + ": rank " + std::to_string(peer->rank) + " has left" +
-                                            peer->farewell +
-                                            ". Remedy: let every rank run the same number of "
-                                            "operations, or call join() on ranks that finish early.");
+      throw_ended(*operation, leaving(*peer));
     }
   }
+  if (set.removed_by) throw_ended(*operation, removal(set));
   if (operation->join) {
     operation->submitted_at = clock_.now();
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
@@ -152,15 +150,13 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     if (operation->on_done) ++untold_;
     return append_own(set, {.type = RecordType::kJoin});
   }
-  Descriptor& descriptor = operation->descriptor;
-  check(descriptor);
-  if (descriptor.on_device) set.schedule.admit(*operation);
-  operation->signature = descriptor.signature();
-  if (descriptor.collective == Collective::kAlltoall && operation->splits.empty()) {
-    operation->splits = even_splits(descriptor, set.peers.size());
+  const Descriptor& descriptor = operation->descriptor;
+  try {
+    prepare(set, *operation);
+  } catch (const Error& error) {
+    refuse(set.id, descriptor.name, error.what());
+    throw;
   }
-  place_outputs(*operation, set.self, set.peers.size());
-  if (descriptor.is_group()) check_record_size(*operation);
   if (operation->on_done) ++untold_;
   if (eager_.operation != nullptr) leave_eager();
   const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
@@ -190,6 +186,33 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
         title(*operation) + ": rank " + std::to_string(rank()) +
             " has not enough memory to announce it. Remedy: submit less at once, or use fewer ranks a host."));
   }
+}
+
+void Engine::throw_ended(const Operation& operation, const LogEnd& end) {
+  throw Error(end.kind,
+              title(operation) + ": rank " + std::to_string(end.rank) + " " + end.what + ". Remedy: " + end.remedy);
+}
+
+// Looks at what this rank can tell without the others, and lets the carrier prepare what it needs.
+void Engine::prepare(ProcessSet& set, Operation& operation) {
+  const Descriptor& descriptor = operation.descriptor;
+  check(descriptor);
+  if (descriptor.on_device) set.schedule.admit(operation);
+  operation.signature = descriptor.signature();
+  if (descriptor.collective == Collective::kAlltoall && operation.splits.empty()) {
+    operation.splits = even_splits(descriptor, set.peers.size());
+  }
+  place_outputs(operation, set.self, set.peers.size());
+  if (descriptor.is_group()) check_record_size(operation);
+}
+
+void Engine::refuse(ProcessSetId id, const std::string& name, const std::string& why) {
+  const auto found = sets_.find(id);
+  if (found == sets_.end() || failure_ != nullptr || left_) return;
+  if (eager_.operation != nullptr) leave_eager();
+  const std::string text = ("rank " + std::to_string(rank()) + " refused " + why).substr(0, kMaxPayloadBytes / 2);
+  append_own(*found->second, {.type = RecordType::kRefused, .name_hash = hash_bytes(name)},
+             std::as_bytes(std::span(text)));
 }
 
 // Whether an operation of that name is under way, by the short cut or not.
@@ -442,7 +465,8 @@ void Engine::remove_process_set(ProcessSetId id) {
   std::unique_ptr<ProcessSet> removed = std::move(found->second);
   sets_.erase(found);
   set_numbers_.free(id);
-  if (removed->tree == nullptr) return;
+  removed->removed_here = true;
+  if (removed->tree == nullptr) return tell_removal(*removed);
   removed->tree->end();
   settle_tree(*removed);
   if (removed->tree != nullptr) removed_sets_.emplace(id, std::move(removed));

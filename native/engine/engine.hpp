@@ -72,6 +72,9 @@ class Engine {
   // Throws Error{kInvalidArgument, kDuplicateName} or why the engine has failed. Anything that concerns other ranks too
   // ends up in the operation's `error` instead, on all of them.
   void submit(const std::shared_ptr<Operation>& operation);
+  // This rank does not submit what it was asked to, and `why` says so: whoever submits it is told at once, and for
+  // names it counts as submitted. `submit` does this by itself for what it refuses.
+  void refuse(ProcessSetId set, const std::string& name, const std::string& why);
   // A thread is about to wait for the operation: closes open buckets, so that it can run.
   // `only_thread`: no other thread of this rank uses the engine, so that this rank announces nothing more until then.
   void wanted(Operation& operation, bool only_thread);
@@ -131,6 +134,7 @@ class Engine {
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void close_buckets(ProcessSet& set, const RecordHeader& header);
   void append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload = {});
+  void prepare(ProcessSet& set, Operation& operation);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
   void send(Peer& peer, std::span<const std::byte> record);
   void send(Peer& peer, RecordHeader header, std::span<const std::byte> rest);
@@ -184,6 +188,18 @@ class Engine {
   void suffer_from(const Peer& peer);
   void fail_operations_needing(const Peer& peer);
   void fail_operations_needing(ProcessSet& set, const Peer& peer);
+  // Why a member announces nothing more.
+  struct LogEnd {
+    ErrorKind kind{};
+    Rank rank = 0;  // whose doing it is
+    std::string what;  // "has left" ...
+    std::string remedy;
+  };
+  static LogEnd leaving(const Peer& peer);
+  static LogEnd removal(const ProcessSet& set);
+  bool end_log(ProcessSet& set, int member, const LogEnd& end);
+  [[noreturn]] static void throw_ended(const Operation& operation, const LogEnd& end);
+  void tell_removal(const ProcessSet& set);
   std::string pending_summary() const;
 
   transport::Arena* arena_;

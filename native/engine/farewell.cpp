@@ -47,31 +47,59 @@ void Engine::fail_operations_needing(const Peer& peer) {
 }
 
 void Engine::fail_operations_needing(ProcessSet& set, const Peer& peer) {
+  if (end_log(set, set.member(peer.rank), leaving(peer))) suffer_from(peer);
+}
+
+Engine::LogEnd Engine::leaving(const Peer& peer) {
+  return {ErrorKind::kPeerLost, peer.rank, "has left" + peer.farewell,
+          "let every rank run the same number of operations, or call join() on ranks that finish early."};
+}
+
+// Whoever removes a set behind another one that did may have been kept from the rest by that one.
+Engine::LogEnd Engine::removal(const ProcessSet& set) {
+  return {ErrorKind::kMismatch, *set.removed_by, "has removed process set " + std::to_string(set.id),
+          "let every member run the same operations in it, and wait for all of them before the set is removed."};
+}
+
+// The others need not wait for what this rank has left out.
+void Engine::tell_removal(const ProcessSet& set) {
+  const Rank first = set.removed_by.value_or(rank());
+  const RecordHeader header{
+      .type = RecordType::kRemoved, .process_set = set.id, .rows = static_cast<std::uint64_t>(first)};
+  const std::vector<std::byte> record = build_record(header, {}, {}, {});
+  for (Peer* peer : set.peers) {
+    if (peer != nullptr) send(*peer, record);
+  }
+}
+
+// What needs more of the member's log fails: true if anything does. What the member has announced may still be decided,
+// and run as far as its data was sent.
+bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
   if (eager_.operation != nullptr && eager_.set == &set) leave_eager();
+  const Rank rank = set.negotiation.members()[member];
   const auto error_for = [&](const Operation& operation) {
-    return std::make_shared<const Error>(
-        ErrorKind::kPeerLost, title(operation) + ": rank " + std::to_string(peer.rank) + " has left" + peer.farewell +
-                                  " without submitting it. Remedy: let every rank run the same "
-                                  "number of operations, or call join() on ranks that finish early.");
+    const bool again = !operation.join && set.signatures.was_used(set.member(end.rank), operation.signature);
+    return std::make_shared<const Error>(end.kind, title(operation) + ": rank " + std::to_string(end.rank) + " " +
+                                                       end.what + " without " +
+                                                       (operation.join ? "joining" : "submitting it") +
+                                                       (again ? " again" : "") + ". Remedy: " + end.remedy);
   };
+  bool failed = false;
   for (auto it = set.operations.begin(); it != set.operations.end();) {
     const std::vector<Rank> missing = set.negotiation.missing(it->first);
     const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
-                       std::find(missing.begin(), missing.end(), peer.rank) != missing.end();
-    if (needs) {
-      suffer_from(peer);
-      complete(it->second, error_for(*it->second));
-    }
+                       std::find(missing.begin(), missing.end(), rank) != missing.end();
+    if (needs) complete(it->second, error_for(*it->second));
+    failed = failed || needs;
     it = needs ? set.operations.erase(it) : std::next(it);
   }
-  const int member = set.member(peer.rank);
   if (set.joining() && !set.negotiation.announced_join(member)) {
-    suffer_from(peer);
     end_join(set, error_for(*set.join));
+    failed = true;
   }
-  // What it has announced may still be decided, and run as far as its data was sent.
   set.negotiation.leave(member);
   set.undecided = true;
+  return failed;
 }
 
 void Engine::fail(const std::shared_ptr<const Error>& error) {

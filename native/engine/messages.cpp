@@ -208,7 +208,9 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     case RecordType::kOperation:
     case RecordType::kNoop:
     case RecordType::kJoin:
-    case RecordType::kCancel: return receive_entry(peer, record);
+    case RecordType::kCancel:
+    case RecordType::kRefused:
+    case RecordType::kRemoved: return receive_entry(peer, record);
     case RecordType::kHello: return receive_hello(peer, record);
     case RecordType::kTree: return receive_tree(peer, record);
     case RecordType::kHeartbeat:
@@ -310,6 +312,13 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   if (member >= static_cast<int>(set.peers.size()) || set.peers[member] != &peer) {
     throw Error(ErrorKind::kProtocol, "is not a member of process set " + std::to_string(set.id));
   }
+  if (header.type == RecordType::kRemoved) {
+    const auto first = static_cast<Rank>(header.rows);
+    if (!set.removed_by)
+      set.removed_by = std::ranges::binary_search(set.negotiation.members(), first) ? first : peer.rank;
+    end_log(set, member, removal(set));
+    return;
+  }
   // Behind its join a member's log goes on where the join ends, which this rank may not know yet.
   if (header.position != set.negotiation.length(member) && !set.negotiation.announced_join(member)) {
     throw Error(ErrorKind::kProtocol, "announced position " + std::to_string(header.position) + " where " +
@@ -318,7 +327,8 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   Entry entry = entry_of(header);
   entry.splits.resize(record.splits.size() / 8);
   if (!record.splits.empty()) std::memcpy(entry.splits.data(), record.splits.data(), record.splits.size());
-  if (header.type == RecordType::kCancel || (header.flags & kEager) != 0) {
+  const bool has_text = header.type == RecordType::kCancel || header.type == RecordType::kRefused;
+  if (has_text || (header.flags & kEager) != 0) {
     entry.payload.assign(record.payload.begin(), record.payload.end());
   }
   if (header.type == RecordType::kOperation) {

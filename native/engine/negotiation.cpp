@@ -243,7 +243,8 @@ std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
     if (pending != nullptr && pending->contributions[m].present) continue;
     const auto& entries = logs_[m].entries;
     const bool waits_undecided = std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-      return entry.type == RecordType::kJoin || (entry.type == RecordType::kOperation && entry.name_hash == name_hash);
+      const bool has_name = entry.type == RecordType::kOperation || entry.type == RecordType::kRefused;
+      return entry.type == RecordType::kJoin || (has_name && entry.name_hash == name_hash);
     });
     if (!waits_undecided) ranks.push_back(members_[m]);
   }
@@ -336,6 +337,8 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want_pending(static_cast<int>(m));
     if (entry.type == RecordType::kOperation) {
       announce(static_cast<int>(m), entry);
+    } else if (entry.type == RecordType::kRefused) {
+      refuse(static_cast<int>(m), entry);
     } else if (entry.type == RecordType::kCancel) {
       cancel(static_cast<int>(m), entry, decisions);
     } else if (entry.type == RecordType::kJoin) {
@@ -373,7 +376,8 @@ void Negotiation::want_pending(int member) {
   }
 }
 
-void Negotiation::announce(int member, Entry& entry) {
+// The first use of the name that the member has said nothing about.
+Negotiation::Pending& Negotiation::next_use(int member, const Entry& entry) {
   std::deque<Pending>& instances = pending_[entry.name_hash];
   auto instance = std::find_if(instances.begin(), instances.end(),
                                [member](const Pending& p) { return !p.contributions[member].present; });
@@ -385,8 +389,20 @@ void Negotiation::announce(int member, Entry& entry) {
     instance->contributions.resize(members_.size());
     instance->descriptor = entry.descriptor;
   }
-  instance->contributions[member] = contribution_of(entry);
   touched_.emplace_back(instances.front().order, entry.name_hash);
+  return *instance;
+}
+
+void Negotiation::announce(int member, Entry& entry) {
+  next_use(member, entry).contributions[member] = contribution_of(entry);
+}
+
+// Counts as the member's part, so that all ranks mean the same use by the next announcement, and fails it.
+void Negotiation::refuse(int member, const Entry& entry) {
+  Pending& pending = next_use(member, entry);
+  pending.contributions[member].present = true;
+  if (member == self_) pending.told_self = true;
+  if (!pending.error) pending.error = make_error(ErrorKind::kMismatch, entry.text());
 }
 
 // The use of the name that the member waits in: not one that has failed and that others have not met yet.
@@ -404,8 +420,7 @@ Negotiation::Pending* Negotiation::alive(std::uint64_t name_hash, int member) {
 }
 
 void Negotiation::cancel(int member, const Entry& entry, std::vector<Decision>& decisions) {
-  const std::string text(reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size());
-  const auto error = make_error(ErrorKind::kTimeout, text);
+  const auto error = make_error(ErrorKind::kTimeout, entry.text());
   if (Pending* pending = alive(entry.name_hash, member)) fail(*pending, entry.name_hash, error, decisions);
 }
 

@@ -37,7 +37,9 @@ struct Entry {
   std::int32_t priority = 0;
   std::shared_ptr<const Descriptor> descriptor;  // kOperation, kCancel
   std::vector<std::uint64_t> splits;
-  std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel
+  std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel or kRefused
+
+  std::string text() const { return {reinterpret_cast<const char*>(payload.data()), payload.size()}; }
 };
 
 // What an entry says of rows must be there: those of the tensors of a group, and those of outputs. Throws
@@ -150,7 +152,9 @@ class Negotiation {
   bool decide_uniform_round(std::vector<Decision>& decisions);
   void decide_round(std::vector<Decision>& decisions);
   void want_pending(int member);
+  Pending& next_use(int member, const Entry& entry);
   void announce(int member, Entry& entry);
+  void refuse(int member, const Entry& entry);
   void cancel(int member, const Entry& entry, std::vector<Decision>& decisions);
   void settle(std::uint64_t name_hash, std::vector<Decision>& decisions);
   void finish(std::uint64_t name_hash, Pending pending, std::vector<Decision>& decisions);

@@ -20,6 +20,9 @@ enum class RecordType : std::uint8_t {
   kNoop,  // fills a position (see negotiation.hpp); may carry kFlush, kFill, kBlocked
   kJoin,  // the sender contributes nothing more until every rank has joined
   kCancel,  // an operation waited longer than the limit; the payload says what for
+  kRefused,  // the sender has refused an operation before it was submitted; the payload says why
+  // Behind the last entry of a log; it has no position.
+  kRemoved,  // the sender has removed the process set
   // Not in any log.
   kHello,  // the first record of a link: rank, size, protocol, settings that must agree
   kHeartbeat,  // rows: whether the sender asks for one
@@ -31,7 +34,7 @@ enum class RecordType : std::uint8_t {
   // Entries of many logs.
   kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 12;
+inline constexpr int kRecordTypeCount = 14;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,

@@ -35,6 +35,11 @@ void Signatures::describe(int member, std::uint64_t signature, std::shared_ptr<c
   note(*known, static_cast<std::size_t>(member));
 }
 
+bool Signatures::was_used(int member, std::uint64_t signature) {
+  const Known* known = look_up(signature);
+  return known != nullptr && is_fresh(*known, static_cast<std::size_t>(member));
+}
+
 std::shared_ptr<const Descriptor> Signatures::find(std::uint64_t signature) {
   const Known* known = look_up(signature);
   return known == nullptr ? nullptr : known->descriptor;

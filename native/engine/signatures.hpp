@@ -26,6 +26,8 @@ class Signatures {
   bool use(int member, std::uint64_t signature);
   // ... and here is what it looks like; the first one who says so counts.
   void describe(int member, std::uint64_t signature, std::shared_ptr<const Descriptor> descriptor);
+  // Whether the member has announced it, lately.
+  bool was_used(int member, std::uint64_t signature);
   // Null when nobody has described it, or not lately.
   std::shared_ptr<const Descriptor> find(std::uint64_t signature);
 

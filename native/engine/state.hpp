@@ -43,6 +43,8 @@ struct Engine::ProcessSet {
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
   std::shared_ptr<Operation> join;
   bool all_joined = false;  // `join` ends with what was released before
+  std::optional<Rank> removed_by;  // the first member that has removed this set, which is here still
+  bool removed_here = false;  // and is kept for those who are reached through this rank
   bool undecided = false;  // entries were appended since the last decision
   bool unflushed = false;  // something was announced that may sit in an open bucket
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets

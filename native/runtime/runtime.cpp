@@ -412,6 +412,13 @@ void Runtime::remove_process_set(engine::ProcessSetId id) {
   engine_.remove_process_set(id);
 }
 
+void Runtime::refuse(ProcessSetId set, const std::string& name, const std::string& why) {
+  const EngineLock lock(*this);
+  if (leaving_) return;
+  engine_.refuse(set, name, why);
+  if (engine_.busy()) thread_waiter_.wake();
+}
+
 void Runtime::start_timeline() {
   const EngineLock lock(*this);
   engine_.timeline().start();

@@ -64,6 +64,8 @@ class Runtime {
   int size(engine::ProcessSetId set);
   engine::ProcessSetId add_process_set(std::vector<Rank> members, std::optional<engine::ProcessSetId> agreed = {});
   void remove_process_set(engine::ProcessSetId id);
+  // See Engine::refuse. Of what is refused before there is an operation.
+  void refuse(engine::ProcessSetId set, const std::string& name, const std::string& why);
   void start_timeline();
   // What was recorded since the last call; recording goes on.
   std::vector<engine::Span> take_timeline();

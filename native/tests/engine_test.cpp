@@ -757,6 +757,71 @@ TEST_CASE("process sets that only their members add, each rank in an order of it
   });
 }
 
+// Rank 1 removes a process set without what the others wait for in it, and goes on in the world.
+std::string told_of_removal(Cluster& cluster, Rank rank, int uses) {
+  engine::Runtime& runtime = cluster.runtime(rank);
+  std::vector<Rank> everyone(static_cast<std::size_t>(cluster.ranks()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const engine::ProcessSetId id = runtime.add_process_set(everyone);
+  std::vector<float> data(4, 1.0F);
+  const auto in_set = [&] {
+    auto operation = allreduce("x", data);
+    operation->process_set = id;
+    return operation;
+  };
+  for (int use = 0; use < uses; ++use) run(runtime, in_set());
+  std::string told;
+  if (rank == 1) {
+    runtime.remove_process_set(id);
+  } else {
+    try {
+      run(runtime, in_set());
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::kMismatch);
+      told = error.what();
+    }
+    runtime.remove_process_set(id);
+  }
+  run(runtime, allreduce("y", data));
+  return told;
+}
+
+TEST_CASE("a rank that removes a process set ends what the others wait for in it, and nothing else") {
+  on_all_clusters([](Cluster& cluster) {
+    for (const int uses : {0, 1, 2}) {
+      cluster.run([&](Rank rank) {
+        const std::string told = told_of_removal(cluster, rank, uses);
+        if (rank == 1) return;
+        CAPTURE(told);
+        CHECK(told.starts_with("allreduce 'x': rank 1 has removed process set "));
+        // Where it was quick, even before the others submitted anything.
+        const bool before = told.find("without submitting it") == std::string::npos;
+        CHECK((before || (told.find("submitting it again.") != std::string::npos) == (uses > 0)));
+        CHECK(told.find("Remedy: let every member run the same operations in it") != std::string::npos);
+      });
+    }
+  });
+}
+
+TEST_CASE("who waits in a join for a rank that leaves is told that it has not joined") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    if (rank == 1) return cluster.runtime(rank).leave("");
+    auto join = std::make_shared<engine::Operation>();
+    join->join = true;
+    std::string told;
+    try {
+      cluster.runtime(rank).submit(join);
+      finish(cluster.runtime(rank), *join);
+    } catch (const Error& error) {
+      told = error.what();
+    }
+    CAPTURE(told);
+    CHECK(told.starts_with("join: rank 1 has left"));
+    CHECK(told.find("submit") == std::string::npos);
+  });
+}
+
 TEST_CASE("four threads of each rank at once get right results") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {

@@ -1,6 +1,8 @@
 // The decisions that follow from logs, without engines around them.
 #include <doctest/doctest.h>
 
+#include <span>
+
 #include "engine/negotiation.hpp"
 
 using namespace ringcore;
@@ -55,4 +57,39 @@ TEST_CASE("a join that nobody will end any more decides nothing, whatever is ann
   negotiation.leave(1);
   negotiation.decide(decisions);  // did not return
   CHECK(decisions.empty());
+}
+
+TEST_CASE("a refusal is this rank's part of one use of the name, and fails that use and no other") {
+  const auto x = tensor("x");
+  Entry refusal{.type = RecordType::kRefused, .name_hash = x->name_hash()};
+  const std::string why = "rank 1 refused 'x'";
+  const auto text = std::as_bytes(std::span(why));
+  refusal.payload.assign(text.begin(), text.end());
+  for (const int self : {0, 1, 2}) {
+    Negotiation negotiation({0, 1, 2}, self);
+    for (const int member : {0, 2}) negotiation.append(member, entry_for(x));
+    negotiation.append(1, refusal);
+    for (const int member : {0, 1, 2}) negotiation.append(member, entry_for(x));
+    std::vector<Decision> decisions;
+    negotiation.decide(decisions);
+    const bool refused = self == 1;  // who is told in the call itself
+    REQUIRE(decisions.size() == (refused ? 1 : 2));
+    CHECK(decisions.back().kind == Decision::Kind::kRelease);
+    CHECK(negotiation.quiet());
+    if (refused) continue;
+    CHECK(decisions[0].kind == Decision::Kind::kFail);
+    CHECK(decisions[0].error->kind() == ErrorKind::kMismatch);
+    CHECK(std::string(decisions[0].error->what()) == why);
+  }
+}
+
+TEST_CASE("what every rank refuses is forgotten") {
+  Negotiation negotiation({0, 1}, 0);
+  for (const int member : {1, 0}) {
+    negotiation.append(member, {.type = RecordType::kRefused, .name_hash = tensor("x")->name_hash()});
+  }
+  std::vector<Decision> decisions;
+  negotiation.decide(decisions);
+  CHECK(decisions.empty());
+  CHECK(negotiation.quiet());
 }

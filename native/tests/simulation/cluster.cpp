@@ -27,6 +27,7 @@ Request spoilt(Request request) {
     case Misfit::kPrescale: request.prescale *= 4; break;
     case Misfit::kPostscale: request.postscale *= 4; break;
     case Misfit::kRows: ++request.rows.front(); break;
+    case Misfit::kRefused: request.prescale = 0.5; break;  // of integers
   }
   return request;
 }
@@ -187,7 +188,7 @@ std::byte* Cluster::place_result(RankState& state, Task& task, const engine::Ope
 }
 
 void Cluster::make_task(RankState& state, Task& task) {
-  const Request request = task.member == task.request->misfit_member ? spoilt(*task.request) : *task.request;
+  const Request request = task.request->is_spoilt_by(task.member) ? spoilt(*task.request) : *task.request;
   std::vector<std::shared_ptr<engine::Operation>> tensors;
   for (std::size_t i = 0; i < request.rows.size(); ++i) {
     task.inputs.push_back(input_of(request, i, task.member, task.members));

@@ -33,6 +33,14 @@ struct Outcomes {
   const Task* first_right = nullptr;
 };
 
+// Whoever is not told what another one has refused gets another error, when its time is over.
+std::string check_refusal(const std::map<std::string, int>& messages) {
+  for (const auto& [message, ranks] : messages) {
+    if (message.find("integers take whole factors only") == std::string::npos) return "no refusal: " + message;
+  }
+  return "";
+}
+
 std::string check_request(const Cluster& cluster, std::size_t phase, std::size_t index, Outcomes& outcomes) {
   const Request& request = cluster.workload().phases[phase].requests[index];
   const bool explained = may_fail(cluster) || !request.fits() || someone_waits_alone(cluster.workload().phases[phase]);
@@ -56,8 +64,9 @@ std::string check_request(const Cluster& cluster, std::size_t phase, std::size_t
     if (outcomes.first_right == nullptr) outcomes.first_right = task;
     if (replicated && outcomes.first_right->got != task->got) return "members have got different bits";
   }
-  if (outcomes.messages.size() > 1 && !may_fail(cluster) && request.misfit != Misfit::kNone &&
-      !someone_waits_alone(cluster.workload().phases[phase])) {
+  if (may_fail(cluster) || someone_waits_alone(cluster.workload().phases[phase])) return "";
+  if (request.misfit == Misfit::kRefused) return check_refusal(outcomes.messages);
+  if (outcomes.messages.size() > 1 && request.misfit != Misfit::kNone) {
     return "it failed differently:\n    " + outcomes.messages.begin()->first + "\n    " +
            std::next(outcomes.messages.begin())->first;
   }

@@ -179,8 +179,10 @@ void draw_misfit(Draw& draw, Request& request, int members) {
   if (request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRoot);
   if (request.reduces() || request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRows);
   if (request.has_own_result() && !request.reduces()) possible.insert(possible.end(), 2, Misfit::kOutput);
+  if (request.reduces() && !is_float(request.dtype)) possible.push_back(Misfit::kRefused);
   request.misfit = possible[static_cast<std::size_t>(draw.below(static_cast<int>(possible.size())))];
   request.misfit_member = draw.below(members);
+  request.misfit_of_all = request.misfit == Misfit::kRefused && draw.one_in(3);
   if (request.misfit == Misfit::kOutput) request.outputs |= 1U << request.misfit_member;
 }
 
@@ -231,10 +233,13 @@ void draw_sets(Draw& draw, Workload& workload, std::vector<std::size_t>& present
 }
 
 // Who leaves out what the others wait for goes on without them: what it submits next would meet what they submit before
-// that. The job ends here.
-bool is_someone_missing(const Phase& phase) {
-  return std::any_of(phase.requests.begin(), phase.requests.end(),
-                     [](const Request& request) { return request.missing_member >= 0; });
+// that. The job ends here, unless that was all, and its process set is removed: then they are told so at once.
+bool leaves_ranks_apart(const Phase& phase) {
+  const auto missing = [](const Request& request) { return request.missing_member >= 0; };
+  const auto first = std::find_if(phase.requests.begin(), phase.requests.end(), missing);
+  if (first == phase.requests.end()) return false;
+  const bool removed = std::find(phase.removed.begin(), phase.removed.end(), first->set) != phase.removed.end();
+  return phase.blocking || !removed || std::count_if(first, phase.requests.end(), missing) > 1;
 }
 
 void draw_phase(Draw& draw, Workload& workload, std::vector<std::size_t>& present, std::vector<std::size_t>& removed) {
@@ -254,7 +259,7 @@ void draw_phase(Draw& draw, Workload& workload, std::vector<std::size_t>& presen
     phase.requests.push_back(std::move(request));
   }
   for (const std::size_t set : present) {
-    if (set != 0 && draw.one_in(3) && !is_someone_missing(phase)) removed.push_back(set);
+    if (set != 0 && draw.one_in(3)) removed.push_back(set);
   }
   phase.removed = removed;
 }
@@ -295,7 +300,7 @@ Workload draw_workload(Draw& draw) {
     return workload;
   }
   const int phases = 1 + draw.below(3);
-  for (int i = 0; i < phases && (i == 0 || !is_someone_missing(workload.phases.back())); ++i) {
+  for (int i = 0; i < phases && (i == 0 || !leaves_ranks_apart(workload.phases.back())); ++i) {
     draw_phase(draw, workload, present, removed);
   }
   return workload;

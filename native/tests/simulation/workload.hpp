@@ -29,8 +29,8 @@ class Draw {
 
 // Where the memory of a tensor lies.
 enum class Place : std::uint8_t { kApart, kInPlace, kRegistered };
-// What one member submits otherwise than the others.
-enum class Misfit : std::uint8_t { kNone, kDType, kOp, kPrescale, kPostscale, kRoot, kRows, kOutput };
+// What one member submits otherwise than the others. kRefused: its own engine does not take it.
+enum class Misfit : std::uint8_t { kNone, kDType, kOp, kPrescale, kPostscale, kRoot, kRows, kOutput, kRefused };
 
 // What is submitted under one name. Members are numbered within the process set.
 struct Request {
@@ -52,6 +52,7 @@ struct Request {
   std::uint64_t salt = 0;
   Misfit misfit{};
   int misfit_member = -1;
+  bool misfit_of_all = false;  // kRefused: everybody makes the same mistake
   int missing_member = -1;  // does not submit it
 
   bool reduces() const { return collective == Collective::kAllreduce || collective == Collective::kReduceScatter; }
@@ -60,6 +61,7 @@ struct Request {
            collective == Collective::kReduceScatter;
   }
   bool gives_output(int member) const { return has_own_result() && (outputs >> member & 1U) != 0; }
+  bool is_spoilt_by(int member) const { return member == misfit_member || misfit_of_all; }
   bool fits() const { return misfit == Misfit::kNone && missing_member < 0; }
 };
 

@@ -370,6 +370,17 @@ std::shared_ptr<Operation> make_operation(const engine::Call& call, const nb::tu
   return engine::make_group(call.name, std::move(parts));
 }
 
+// The other ranks are told at once what is wrong with this rank's arrays. An array that Python can prepare is not.
+template <class... Arrays>
+std::shared_ptr<Operation> make_or_refuse(PythonRuntime& runtime, const engine::Call& call, const Arrays&... arrays) {
+  try {
+    return make_operation(call, arrays...);
+  } catch (const Error& error) {
+    runtime.get().refuse(call.process_set, call.name, error.what());
+    throw;
+  }
+}
+
 // Other threads of Python get their turn when it takes longer than they would take to notice.
 void run(Runtime& runtime, const std::shared_ptr<Operation>& operation, bool alone) {
   const Runtime::Tried tried = runtime.try_run(operation, alone);
@@ -526,12 +537,12 @@ void register_runtime(nb::module_& module) {
                                     postscale,
                                     process_set,
                                     priority};
-            std::shared_ptr<Operation> operation = make_operation(call, inputs, outputs);
+            auto& python_runtime = nb::cast<PythonRuntime&>(self);
+            std::shared_ptr<Operation> operation = make_or_refuse(python_runtime, call, inputs, outputs);
             for (const nb::handle rows : splits) operation->splits.push_back(nb::cast<std::uint64_t>(rows));
             // Of one array itself: a tuple less for Python's garbage collector to look at.
             nb::object memory = inputs.size() == 1 ? nb::object(inputs[0]) : nb::object(inputs);
             if (outputs.size() > 0 && !outputs.is(inputs)) memory = nb::make_tuple(inputs, outputs);
-            auto& python_runtime = nb::cast<PythonRuntime&>(self);
             Runtime& runtime = python_runtime.get();
             python_runtime.free_abandoned();
             if (blocking) {
@@ -558,8 +569,8 @@ void register_runtime(nb::module_& module) {
             const engine::Call call{
                 Collective::kAllreduce, name, static_cast<ReduceOp>(op), 0, prescale, postscale, process_set};
             call.check();
-            std::shared_ptr<Operation> operation = make_operation(call, array, array);
             auto& python_runtime = nb::cast<PythonRuntime&>(self);
+            std::shared_ptr<Operation> operation = make_or_refuse(python_runtime, call, array, array);
             Runtime& runtime = python_runtime.get();
             python_runtime.free_abandoned();
             run(runtime, operation, python_runtime.is_alone());
@@ -611,6 +622,13 @@ void register_runtime(nb::module_& module) {
       .def(
           "remove_process_set", [](PythonRuntime& self, engine::ProcessSetId id) { self.get().remove_process_set(id); },
           nb::arg("process_set"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "refuse",
+          [](PythonRuntime& self, engine::ProcessSetId process_set, const std::string& name, const std::string& why) {
+            self.get().refuse(process_set, name, why);
+          },
+          nb::arg("process_set"), nb::arg("name"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
+          "Tells the other ranks why this rank will not submit what they submit by that name; it counts as submitted.")
       .def(
           "start_timeline", [](PythonRuntime& self) { self.get().start_timeline(); },
           nb::call_guard<nb::gil_scoped_release>())

@@ -231,6 +231,11 @@ class Runtime:
 
     def remove_process_set(self, process_set: int) -> None: ...
 
+    def refuse(self, process_set: int, name: str, why: str) -> None:
+        """
+        Tells the other ranks why this rank will not submit what they submit by that name; it counts as submitted.
+        """
+
     def start_timeline(self) -> None: ...
 
     def take_timeline(self) -> list:
