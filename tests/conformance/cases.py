@@ -357,3 +357,26 @@ def process_sets_at_work_at_the_same_time(adapter: Adapter, checks: Checks) -> N
             checks.equal(f"set {which} in round {round_}", adapter.array(c.synchronize(handle)), expected, common=False)
     for process_set in sets:
         c.remove_process_set(process_set)
+
+
+@case
+def what_one_rank_refuses_is_told_to_all(adapter: Adapter, checks: Checks) -> None:
+    """Without names: the operations that follow are still the same ones on all ranks."""
+    c, me, size = adapter.collectives, ringcore.rank(), ringcore.size()
+    for refusing in ([size - 1], list(range(size))):
+        part = np.ones(3, "int32" if me in refusing else "float32")
+        for verb in (c.allreduce, c.reducescatter):
+            told = _error_of(lambda verb=verb, part=part: verb(adapter.tensor(part), op=OPS["average"]))
+            checks.that(f"ranks {refusing} refuse an average: {told}", "average" in told)
+            checks.that(f"it says who: {told}", me in refusing or f"rank {size - 1} refused" in told)
+            parts = _parts((10,), "float32")
+            result = c.allreduce(adapter.tensor(parts[me]), op=OPS["sum"])
+            checks.equal("the next sum", adapter.array(result), reduced(parts, "sum"))
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return "no error"

@@ -25,7 +25,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from ringcore import InvalidArgument, adapter
-from ringcore.adapter import COLLECTIVE_CODES, DTYPE_CODES, ReduceOp, naming, title_of
+from ringcore.adapter import COLLECTIVE_CODES, DTYPE_CODES, ReduceOp, title_of
 
 _TARGET = "ringcore"
 
@@ -120,8 +120,10 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
             f"{call.title}: op=Adasum works on arrays, outside jit and grad; use op=Sum or op=Average"
         )
     for array in arrays:
-        with naming(call.collective, call.name):
+        try:
             check_dtype(array.dtype)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{call.title}: {error}") from None
         if call.op is ReduceOp.AVERAGE and not jnp.issubdtype(array.dtype, jnp.floating):
             raise InvalidArgument(f"{call.title}: the average of {array.dtype} is not defined; use op=Sum and divide")
     results: list[Any] = collective_p.bind(*arrays, call=call)

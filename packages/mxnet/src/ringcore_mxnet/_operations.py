@@ -22,6 +22,7 @@ from ringcore.adapter import (
     global_process_set,
     name_or_next,
     process_set_id_of,
+    refusing,
     root_index,
     share_of,
 )
@@ -33,13 +34,12 @@ _ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL = (
 )
 
 
-def _check(tensor: Any, what: str, op: ReduceOp = Sum) -> None:
+def _check(tensor: Any, op: ReduceOp = Sum) -> None:
     if not isinstance(tensor, mx.nd.NDArray):
-        raise InvalidArgument(f"{what} takes NDArrays, not {type(tensor).__name__}; use mx.nd.array(x)")
+        raise InvalidArgument(f"an NDArray is needed, not {type(tensor).__name__}; use mx.nd.array(x)")
     if op is Average and tensor.dtype not in _FLOATS:
         raise InvalidArgument(
-            f"{what}: {np.dtype(tensor.dtype)} cannot hold an average; convert the tensor to a float dtype, or use "
-            "op=Sum"
+            f"{np.dtype(tensor.dtype)} cannot hold an average; convert the tensor to a float dtype, or use op=Sum"
         )
 
 
@@ -134,8 +134,9 @@ def grouped_allreduce(
         from ringcore_mxnet import sparse
 
         return [sparse.allreduce(tensors[0], op=op, name=name, factor=factor, process_set=process_set)]
-    for tensor in tensors:
-        _check(tensor, "allreduce", op)
+    with refusing("allreduce", name, process_set):
+        for tensor in tensors:
+            _check(tensor, op)
     if op is ReduceOp.ADASUM:
         return _adasum(tensors, name, factor, process_set)
     results = [_empty(_shape(tensor), tensor) for tensor in tensors]
@@ -169,8 +170,9 @@ def grouped_allreduce_(
         for tensor, result in zip(tensors, results, strict=True):
             result.copyto(tensor)
         return list(tensors)
-    for tensor in tensors:
-        _check(tensor, "allreduce", op)
+    with refusing("allreduce", name, process_set):
+        for tensor in tensors:
+            _check(tensor, op)
     push(
         _ALLREDUCE, name, tensors, op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set_id_of(process_set), priority=priority,
@@ -223,10 +225,11 @@ def grouped_allgather(
     """`allgather` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    for tensor in tensors:
-        _check(tensor, "allgather")
-        _require_rows(tensor, "allgather")
     name = name_or_next(name, "mxnet.grouped_allgather", process_set)
+    with refusing("allgather", f"{name}.rows", process_set):
+        for tensor in tensors:
+            _check(tensor)
+            _require_rows(tensor)
     everybody = _from_all([_shape(tensor)[0] for tensor in tensors], f"{name}.rows", process_set)
     results = [
         _empty((sum(rows[i] for rows in everybody), *_shape(tensor)[1:]), tensor) for i, tensor in enumerate(tensors)
@@ -235,9 +238,9 @@ def grouped_allgather(
     return results
 
 
-def _require_rows(tensor: Any, what: str) -> None:
+def _require_rows(tensor: Any) -> None:
     if not _shape(tensor):
-        raise InvalidArgument(f"{what} works along the first dimension, and the tensor is a scalar; use reshape(1)")
+        raise InvalidArgument("it works along the first dimension, and the tensor is a scalar; use reshape(1)")
 
 
 def broadcast(
@@ -261,7 +264,7 @@ def broadcast(
         InvalidArgument: The root is no member of the process set.
         MismatchError: Ranks named different roots, shapes or dtypes. On every rank, when the result is waited for.
     """
-    _check(tensor, "broadcast")
+    name = _check_broadcast(tensor, root_rank, name, process_set)
     result = _empty(_shape(tensor), tensor)
     _broadcast([tensor], [result], root_rank, name, process_set, priority)
     return result
@@ -276,21 +279,29 @@ def broadcast_(
     priority: int = 0,
 ) -> Any:
     """`broadcast` in place."""
-    _check(tensor, "broadcast")
+    name = _check_broadcast(tensor, root_rank, name, process_set)
     _broadcast([tensor], [], root_rank, name, process_set, priority)
     return tensor
 
 
-def _broadcast(
-    sources: list[Any], targets: list[Any], root: int, name: str | None, process_set: ProcessSet, priority: int
-) -> None:
-    index = root_index(root, process_set)
-    if index < 0:  # nobody would hear of it before the results are waited for
-        raise InvalidArgument(f"rank {root} is no member of {process_set.ranks}; pass a root_rank of the process set")
+def _check_broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet) -> str:
+    """Its name."""
     name = name_or_next(name, "mxnet.broadcast", process_set)
+    with refusing("broadcast", name, process_set):
+        _check(tensor)
+        if root not in process_set.ranks:  # nobody would hear of it before the results are waited for
+            raise InvalidArgument(
+                f"rank {root} is no member of {process_set.ranks}; pass a root_rank of the process set"
+            )
+    return name
+
+
+def _broadcast(
+    sources: list[Any], targets: list[Any], root: int, name: str, process_set: ProcessSet, priority: int
+) -> None:
     push(
-        _BROADCAST, name, sources, targets, root=index, process_set=process_set_id_of(process_set),
-        priority=priority,
+        _BROADCAST, name, sources, targets, root=root_index(root, process_set),
+        process_set=process_set_id_of(process_set), priority=priority,
     )  # fmt: skip
 
 
@@ -325,18 +336,19 @@ def grouped_reducescatter(
     """`reducescatter` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    if op is ReduceOp.ADASUM:
-        raise InvalidArgument("reducescatter: Adasum is an allreduce; use op=Sum or op=Average")
     results = []
-    for tensor in tensors:
-        _check(tensor, "reducescatter", op)
-        _require_rows(tensor, "reducescatter")
-        rows, *tail = _shape(tensor)
-        results.append(_empty((share_of(rows, process_set), *tail), tensor))
+    name = name_or_next(name, "mxnet.grouped_reducescatter", process_set)
+    with refusing("reducescatter", name, process_set):
+        if op is ReduceOp.ADASUM:
+            raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
+        for tensor in tensors:
+            _check(tensor, op)
+            _require_rows(tensor)
+            rows, *tail = _shape(tensor)
+            results.append(_empty((share_of(rows, process_set), *tail), tensor))
     push(
-        _REDUCESCATTER, name_or_next(name, "mxnet.grouped_reducescatter", process_set), tensors, results, op=op,
-        prescale=prescale_factor, postscale=postscale_factor, process_set=process_set_id_of(process_set),
-        priority=priority,
+        _REDUCESCATTER, name, tensors, results, op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set_id_of(process_set), priority=priority,
     )  # fmt: skip
     return results
 
@@ -358,9 +370,10 @@ def alltoall(
     Raises:
         InvalidArgument: A rank's splits do not fit its tensor or the number of ranks. On every rank.
     """
-    _check(tensor, "alltoall")
-    _require_rows(tensor, "alltoall")
     name = name_or_next(name, "mxnet.alltoall", process_set)
+    with refusing("alltoall", f"{name}.rows", process_set):
+        _check(tensor)
+        _require_rows(tensor)
     index, members = process_set.rank(), process_set.size()
     rows = _shape(tensor)[0]
     wanted = _as_splits(splits, rows, members)

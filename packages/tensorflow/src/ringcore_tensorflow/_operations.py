@@ -6,8 +6,9 @@ them, so that its gradient is the sum of what those ranks send back.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ringcore
@@ -19,16 +20,16 @@ from ringcore.adapter import (
     ReduceOp,
     as_ringcore_error,
     global_process_set,
-    name_or_next,
     process_set_id_of,
     reduce_compressed,
+    refusing,
     root_index,
 )
 
 from ringcore_tensorflow._graph import as_written, gradient_of, refuse_xla, run_independently, runs_in_session
 from ringcore_tensorflow._shim import ops
 from ringcore_tensorflow.compression import Compression, Compressor
-from ringcore_tensorflow.naming import Mode, key_of, key_of_gradient
+from ringcore_tensorflow.naming import Mode, as_key, key_of_gradient, mode_of, text_of
 
 _EVEN_SPLITS: list[int] = []
 
@@ -39,15 +40,24 @@ def _bits(value: float) -> int:
     return int(bits)
 
 
-def _as_tensor(value: Any, what: str) -> tf.Tensor:
+def _as_tensor(value: Any) -> tf.Tensor:
     if isinstance(value, tf.IndexedSlices):
-        raise InvalidArgument(f"{what} takes dense tensors; only allreduce takes tf.IndexedSlices")
+        raise InvalidArgument("a dense tensor is needed; only allreduce takes tf.IndexedSlices")
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype.name not in DTYPE_CODES:
         raise InvalidArgument(
-            f"{what}: the tensor has dtype {tensor.dtype.name}; convert it to one of {', '.join(DTYPE_CODES)}"
+            f"the tensor has dtype {tensor.dtype.name}; convert it to one of {', '.join(DTYPE_CODES)}"
         )
     return tensor
+
+
+@contextlib.contextmanager
+def _prepared(kind: str, name: str | None, process_set: ProcessSet) -> Iterator[tuple[str, Mode]]:
+    """The name of an operation, and how the ops use it; while its tensors are made."""
+    text, mode = text_of(name, kind, process_set), mode_of(name)
+    # A program that cannot be made is run by nobody.
+    with refusing(kind, text, process_set, tell=mode is Mode.EAGER):
+        yield text, mode
 
 
 def call(
@@ -69,10 +79,9 @@ def call(
 
 
 def _start(
-    function: Callable[..., Any], kind: str, name: str | None, process_set: ProcessSet, *inputs: Any, **attributes: int
+    function: Callable[..., Any], name: str, mode: Mode, process_set: ProcessSet, *inputs: Any, **attributes: int
 ) -> Any:
-    key, mode = key_of(name, kind, process_set)
-    return call(function, key, mode, *inputs, process_set=process_set_id_of(process_set), **attributes)
+    return call(function, as_key(name), mode, *inputs, process_set=process_set_id_of(process_set), **attributes)
 
 
 def _reduction(op: ReduceOp, prescale_factor: float, postscale_factor: float) -> dict[str, int]:
@@ -147,22 +156,22 @@ def _reduce(
     process_set: ProcessSet,
     compression: type[Compressor],
 ) -> list[tf.Tensor]:
+    with _prepared(kind, name, process_set) as (text, mode):
+        given = [_as_tensor(tensor) for tensor in tensors]
+        if op is ReduceOp.ADASUM and mode is not Mode.EAGER:
+            raise InvalidArgument("op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
+
     def reduce(sent: list[tf.Tensor]) -> list[tf.Tensor]:
         if op is ReduceOp.ADASUM:
-            return _adasum(sent, name, prescale_factor * postscale_factor, process_set, kind)
+            return _adasum(sent, text, prescale_factor * postscale_factor, process_set)
         factors = _reduction(op, prescale_factor, postscale_factor)
-        results: list[tf.Tensor] = _start(ops.ringcore_allreduce, kind, name, process_set, sent, **factors)
+        results: list[tf.Tensor] = _start(ops.ringcore_allreduce, text, mode, process_set, sent, **factors)
         return results
 
-    return reduce_compressed(compression, [_as_tensor(tensor, kind) for tensor in tensors], reduce)
+    return reduce_compressed(compression, given, reduce)
 
 
-def _adasum(
-    tensors: list[tf.Tensor], name: str | None, factor: float, process_set: ProcessSet, kind: str
-) -> list[tf.Tensor]:
-    if not tf.executing_eagerly():
-        raise InvalidArgument(f"{kind} with op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
-    name = name_or_next(name, f"tensorflow.{kind}", process_set)
+def _adasum(tensors: list[tf.Tensor], name: str, factor: float, process_set: ProcessSet) -> list[tf.Tensor]:
     arrays = ringcore.grouped_allreduce(
         [tensor.numpy() for tensor in tensors], op=ReduceOp.ADASUM, name=name, prescale_factor=factor,
         process_set=process_set,
@@ -213,8 +222,9 @@ def grouped_allgather(
 
 
 def _gather(tensors: Sequence[Any], kind: str, name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
-    sources = [_as_tensor(tensor, kind) for tensor in tensors]
-    results, _ = _start(ops.ringcore_allgather, kind, name, process_set, sources)
+    with _prepared(kind, name, process_set) as (text, mode):
+        sources = [_as_tensor(tensor) for tensor in tensors]
+    results, _ = _start(ops.ringcore_allgather, text, mode, process_set, sources)
     for source, result in zip(sources, results, strict=True):
         if not tf.executing_eagerly() and source.shape.rank is not None:
             result.set_shape([None, *source.shape[1:]])
@@ -252,10 +262,9 @@ def broadcast(
     Raises:
         MismatchError: Ranks named different roots, shapes or dtypes. On every rank.
     """
-    source = _as_tensor(tensor, "broadcast")
-    return _start(
-        ops.ringcore_broadcast, "broadcast", name, process_set, source, root=root_index(root_rank, process_set)
-    )
+    with _prepared("broadcast", name, process_set) as (text, mode):
+        source = _as_tensor(tensor)
+    return _start(ops.ringcore_broadcast, text, mode, process_set, source, root=root_index(root_rank, process_set))
 
 
 @gradient_of("RingcoreBroadcast")
@@ -322,11 +331,12 @@ def _scatter(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    if op is ReduceOp.ADASUM:
-        raise InvalidArgument(f"{kind}: Adasum is an allreduce; use op=Sum or op=Average")
-    sources = [_as_tensor(tensor, kind) for tensor in tensors]
+    with _prepared(kind, name, process_set) as (text, mode):
+        if op is ReduceOp.ADASUM:
+            raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
+        sources = [_as_tensor(tensor) for tensor in tensors]
     results = _start(
-        ops.ringcore_reducescatter, kind, name, process_set, sources,
+        ops.ringcore_reducescatter, text, mode, process_set, sources,
         **_reduction(op, prescale_factor, postscale_factor),
     )  # fmt: skip
     for source, result in zip(sources, results, strict=True):
@@ -369,11 +379,12 @@ def alltoall(
     Raises:
         MismatchError: A rank's splits do not fit its tensor or the number of ranks. On every rank.
     """
-    source = _as_tensor(tensor, "alltoall")
-    wanted = tf.cast(tf.reshape(_EVEN_SPLITS if splits is None else splits, [-1]), tf.int64)
-    if splits is not None and wanted.shape[0] == 0:
-        raise InvalidArgument("alltoall: there are no splits; pass one for each rank, or None to divide evenly")
-    result, rows = _start(ops.ringcore_alltoall, "alltoall", name, process_set, source, wanted)
+    with _prepared("alltoall", name, process_set) as (text, mode):
+        source = _as_tensor(tensor)
+        wanted = tf.cast(tf.reshape(_EVEN_SPLITS if splits is None else splits, [-1]), tf.int64)
+        if splits is not None and wanted.shape[0] == 0:
+            raise InvalidArgument("there are no splits; pass one for each rank, or None to divide evenly")
+    result, rows = _start(ops.ringcore_alltoall, text, mode, process_set, source, wanted)
     if not tf.executing_eagerly() and source.shape.rank is not None:
         result.set_shape([None, *source.shape[1:]])
     return result if splits is None else (result, tf.cast(rows[0], tf.int32))
@@ -391,7 +402,7 @@ def _gradient_of_alltoall(node: Any, gradient: tf.Tensor, _: Any) -> list[Any]:
 @as_written
 def barrier(*, process_set: ProcessSet = global_process_set) -> None:
     """Return when all ranks have called it; in a graph, an op that ends then."""
-    _start(ops.ringcore_barrier, "barrier", None, process_set)
+    _start(ops.ringcore_barrier, text_of(None, "barrier", process_set), mode_of(None), process_set)
 
 
 @as_written

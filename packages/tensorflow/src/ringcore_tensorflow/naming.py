@@ -35,20 +35,19 @@ def _outermost_graph() -> Any:
     return graph
 
 
-def key_of(name: str | None, kind: str, process_set: ProcessSet) -> tuple[tf.Tensor, Mode]:
-    """The name of an operation as the ops take it, and how they use it.
+def mode_of(name: str | None) -> Mode:
+    """How the ops use the name of an operation; None: the caller gave it none."""
+    return Mode.EAGER if tf.executing_eagerly() else Mode.QUALIFIED if name is None else Mode.NAMED
+
+
+def text_of(name: str | None, kind: str, process_set: ProcessSet) -> str:
+    """The name of an operation.
 
     Args:
         name: The caller's, or None.
         kind: Of the operation.
         process_set: In which unnamed operations are counted.
     """
-    mode = Mode.EAGER if tf.executing_eagerly() else Mode.QUALIFIED if name is None else Mode.NAMED
-    return as_key(text_of(name, kind, process_set)), mode
-
-
-def text_of(name: str | None, kind: str, process_set: ProcessSet) -> str:
-    """The name of an operation, for one that consists of several."""
     if name is not None:
         return name
     if tf.executing_eagerly():

@@ -41,8 +41,9 @@ from ringcore.adapter.gradients import (
     keep_freed_memory,
 )
 from ringcore.adapter.objects import gather_bytes
+from ringcore.adapter.refusals import refusing, title_of
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
-from ringcore.adapter.starts import first, naming, share_of, title_of
+from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.verbs import Verbs
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
@@ -112,10 +113,10 @@ __all__ = [
     "keep_freed_memory",
     "launched_by_mpi",
     "name_or_next",
-    "naming",
     "process_set_id_of",
     "reduce_compressed",
     "reducescatter",
+    "refusing",
     "require_same_version",
     "root_index",
     "share_of",

@@ -16,6 +16,7 @@ from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
+from ringcore.adapter.refusals import refusing
 from ringcore.job.process_sets import ProcessSet, global_process_set, process_set_id_of
 from ringcore.job.state import context
 
@@ -166,19 +167,8 @@ def _adasum(
     result: object, finish: Finish | None, blocking: bool,
 ) -> Handle:  # fmt: skip
     """Gathers everybody's tensors; each rank combines them in the same way."""
-    try:
-        rows = [
-            _native.describe(source, writable=source is target) for source, target in zip(sources, targets, strict=True)
-        ]
-    except TypeError:
-        raise UnsupportedArray("not an array in memory of the host that may be written") from None
-    for row in rows:
-        if row.dtype < 0 or not row.contiguous:
-            raise UnsupportedArray("not a contiguous array of a dtype that ringcore knows")
-        if row.device >= 0:
-            raise InvalidArgument(f"'{name}': Adasum works in host memory; pass a copy of the tensor there")
-        if row.dtype not in _FLOATS:
-            raise InvalidArgument(f"'{name}': Adasum takes floats; convert the tensor to a float dtype")
+    with refusing("allreduce", name, process_set):
+        rows = [_row_of(source, source is target) for source, target in zip(sources, targets, strict=True)]
 
     def combine(handle: Handle) -> Any:
         for index, target in enumerate(targets):
@@ -191,6 +181,20 @@ def _adasum(
     if not blocking:
         return handle
     return Handle.of_nothing(handle.synchronize())
+
+
+def _row_of(array: Any, writable: bool) -> Buffer:
+    try:
+        row = _native.describe(array, writable=writable)
+    except TypeError:
+        raise UnsupportedArray("not an array in memory of the host that may be written") from None
+    if row.dtype < 0 or not row.contiguous:
+        raise UnsupportedArray("not a contiguous array of a dtype that ringcore knows")
+    if row.device >= 0:
+        raise InvalidArgument("Adasum works in host memory; pass a copy of the tensor there")
+    if row.dtype not in _FLOATS:
+        raise InvalidArgument("Adasum takes floats; convert the tensor to a float dtype")
+    return row
 
 
 def allgather(
@@ -257,8 +261,9 @@ def reducescatter(
 
     The results are in `targets`, where there are any, else in `handle.result(index)`.
     """
-    if op < 0:
-        raise InvalidArgument(f"'{name}': Adasum is an allreduce; use op=Sum or op=Average")
+    with refusing("reducescatter", name, process_set):
+        if op < 0:
+            raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
     return _submit(
         _REDUCESCATTER, name, sources, targets, op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set, blocking=blocking, result=result,
@@ -282,17 +287,21 @@ def alltoall(
     The result is in `target`, where there is one, else in `handle.result()`; the rows that came from each rank in
     `handle.rows()`.
     """
-    if splits is not None:
-        splits = [int(rows) for rows in (splits.tolist() if hasattr(splits, "tolist") else splits)]
-        if min(splits, default=0) < 0:
-            raise InvalidArgument(f"'{name}': splits are numbers of rows, not {splits}")
-    if splits is not None and not splits:
-        raise InvalidArgument(f"'{name}': there are no splits; pass one for each rank, or None to divide evenly")
+    with refusing("alltoall", name, process_set):
+        rows = () if splits is None else _rows_of(splits)
     return _submit(
-        _ALLTOALL, name, (source,), () if target is None else (target,), process_set=process_set,
-        splits=tuple(splits or ()), blocking=blocking, result=result,
-        finish=finish,
+        _ALLTOALL, name, (source,), () if target is None else (target,), process_set=process_set, splits=rows,
+        blocking=blocking, result=result, finish=finish,
     )  # fmt: skip
+
+
+def _rows_of(splits: Any) -> tuple[int, ...]:
+    rows = tuple([int(number) for number in (splits.tolist() if hasattr(splits, "tolist") else splits)])
+    if not rows:
+        raise InvalidArgument("there are no splits; pass one for each rank, or None to divide evenly")
+    if min(rows) < 0:
+        raise InvalidArgument(f"splits are numbers of rows, not {list(rows)}")
+    return rows
 
 
 def barrier(name: str, *, process_set: ProcessSet = global_process_set, blocking: bool = True) -> Handle:

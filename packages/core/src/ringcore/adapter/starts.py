@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Generic
 
@@ -12,6 +12,7 @@ from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore.adapter import collectives
 from ringcore.adapter.collectives import ReduceOp
 from ringcore.adapter.framework import Finish, Framework, Tensor
+from ringcore.adapter.refusals import refusing
 from ringcore.job.process_sets import ProcessSet
 
 first = itemgetter(0)
@@ -55,6 +56,7 @@ class Starts(Generic[Tensor]):
         finish: Finish = list,
     ) -> Handle:
         """Start an allreduce."""
+        name = collectives.name_or_next(name, kind, process_set)
         try:
             if self._is_lazy is not None and any(map(self._is_lazy, tensors)):
                 raise UnsupportedArray
@@ -64,7 +66,6 @@ class Starts(Generic[Tensor]):
                 targets = self._ready(out)
             else:
                 targets = tuple([self._framework.empty_like(tensor) for tensor in tensors])
-            name = collectives.name_or_next(name, kind, process_set)
             return collectives.allreduce(
                 tensors, targets, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
                 process_set=process_set, priority=priority, blocking=blocking, result=finish(targets),
@@ -94,12 +95,12 @@ class Starts(Generic[Tensor]):
     ) -> Handle:
         """`start_allreduce` of tensors that the engine may not be able to work on as they are."""
         framework = self._framework
-        with naming(kind, name):
-            sources = [framework.contiguous(tensor) for tensor in tensors]
-        arrays = self._buffers(sources, kind, name, writable=in_place)
-        results = sources if in_place else list(map(framework.empty_like, sources)) if out is None else list(out)
-        targets = self._outputs(out, kind, name) or (arrays if in_place else tuple(map(framework.as_buffer, results)))
         name = collectives.name_or_next(name, kind, process_set)
+        with refusing(kind, name, process_set):
+            sources = [framework.contiguous(tensor) for tensor in tensors]
+            arrays = self._buffers(sources, writable=in_place)
+            results = sources if in_place else list(map(framework.empty_like, sources)) if out is None else list(out)
+            targets = self._outputs(out) or (arrays if in_place else self._buffers(results))
 
         def done(_: Handle) -> Any:
             return finish(self._written_back(results, tensors) if in_place else results)
@@ -121,16 +122,16 @@ class Starts(Generic[Tensor]):
         finish: Finish = list,
     ) -> Handle:
         """Start an allgather."""
+        name = collectives.name_or_next(name, kind, process_set)
         if out is not None:  # without a look at them, where the engine can look itself
-            name = collectives.name_or_next(name, kind, process_set)
             with contextlib.suppress(UnsupportedArray):
                 return collectives.allgather(
                     self._ready(tensors), name, targets=self._ready(out), process_set=process_set, blocking=blocking,
                     result=finish(out),
                 )  # fmt: skip
-        sources = self._buffers(map(self._framework.contiguous, tensors), kind, name)
-        targets = self._outputs(out, kind, name)
-        name = collectives.name_or_next(name, kind, process_set)
+        with refusing(kind, name, process_set):
+            sources = self._buffers(map(self._framework.contiguous, tensors))
+            targets = self._outputs(out)
 
         def done(handle: Handle) -> Any:
             return finish(out or self._results(handle, sources, lambda index: sum(handle.rows(index))))
@@ -154,16 +155,16 @@ class Starts(Generic[Tensor]):
         finish: Finish = list,
     ) -> Handle:
         """Start a reducescatter."""
+        name = collectives.name_or_next(name, kind, process_set)
         if out is not None:
-            name = collectives.name_or_next(name, kind, process_set)
             with contextlib.suppress(UnsupportedArray):
                 return collectives.reducescatter(
                     self._ready(tensors), name, targets=self._ready(out), op=op, prescale_factor=prescale_factor,
                     postscale_factor=postscale_factor, process_set=process_set, blocking=blocking, result=finish(out),
                 )  # fmt: skip
-        sources = self._buffers(map(self._framework.contiguous, tensors), kind, name)
-        targets = self._outputs(out, kind, name)
-        name = collectives.name_or_next(name, kind, process_set)
+        with refusing(kind, name, process_set):
+            sources = self._buffers(map(self._framework.contiguous, tensors))
+            targets = self._outputs(out)
 
         def done(handle: Handle) -> Any:
             rows = [share_of(source.shape[0], process_set) for source in sources]
@@ -185,17 +186,17 @@ class Starts(Generic[Tensor]):
         blocking: bool = False,
     ) -> Handle:
         """Start an alltoall."""
+        name = collectives.name_or_next(name, "alltoall", process_set)
         if out is not None and splits is None:  # without a look at them, where the engine can look itself
-            name = collectives.name_or_next(name, "alltoall", process_set)
             with contextlib.suppress(UnsupportedArray):
                 (ready,) = self._ready((tensor,))
                 (target,) = self._ready((out,))
                 return collectives.alltoall(
                     ready, None, name, process_set=process_set, target=target, blocking=blocking, result=out
                 )
-        (source,) = self._buffers([self._framework.contiguous(tensor)], "alltoall", name)
-        (place,) = self._outputs(alone(out), "alltoall", name) or (None,)
-        name = collectives.name_or_next(name, "alltoall", process_set)
+        with refusing("alltoall", name, process_set):
+            source = self._framework.as_buffer(self._framework.contiguous(tensor))
+            (place,) = self._outputs(alone(out)) or (None,)
 
         def done(handle: Handle) -> Any:
             rows = handle.rows()
@@ -222,20 +223,19 @@ class Starts(Generic[Tensor]):
     ) -> Handle:
         """Start a broadcast; of a single tensor: those of a group would have to be of one dtype."""
         framework = self._framework
+        name = collectives.name_or_next(name, "broadcast", process_set)
         if in_place or out is not None:
-            name = collectives.name_or_next(name, "broadcast", process_set)
             with contextlib.suppress(UnsupportedArray):
                 (ready,) = self._ready((tensor,))
                 target = ready if in_place or out is None else self._ready((out,))[0]
                 return collectives.broadcast(
                     ready, target, root_rank, name, process_set=process_set, blocking=blocking, result=finish((target,))
                 )
-        with naming("broadcast", name):
+        with refusing("broadcast", name, process_set):
             source = framework.contiguous(tensor)
             result = source if in_place else framework.empty_like(source) if out is None else out
             array = framework.as_moved(source, writable=in_place)
-        (place,) = self._outputs(alone(out), "broadcast", name) or (array if in_place else framework.as_moved(result),)
-        name = collectives.name_or_next(name, "broadcast", process_set)
+            (place,) = self._outputs(alone(out)) or (array if in_place else framework.as_moved(result),)
 
         def done(_: Handle) -> Any:
             return finish(self._written_back([result], [tensor]) if in_place else [result])
@@ -254,25 +254,22 @@ class Starts(Generic[Tensor]):
             raise UnsupportedArray
         return tuple(tensors)
 
-    def _outputs(self, out: Sequence[Tensor] | None, kind: str, name: str | None) -> tuple[Buffer, ...]:
+    def _outputs(self, out: Sequence[Tensor] | None) -> tuple[Buffer, ...]:
         """The caller's places for the results; none where there are none."""
         if out is None:
             return ()
-        with naming(kind, name), naming("out", None):
+        try:
             places = tuple([self._framework.as_output(each) for each in out])
-            if any(place.device >= 0 for place in places):
-                raise InvalidArgument(
-                    "on a GPU results have memory of the engine's; leave out= out, and copy what is returned"
-                )
+        except InvalidArgument as error:
+            raise InvalidArgument(f"out: {error}") from None
+        if any(place.device >= 0 for place in places):
+            raise InvalidArgument(
+                "out: on a GPU results have memory of the engine's; leave out= out, and copy what is returned"
+            )
         return places
 
-    def _buffers(
-        self, tensors: Iterable[Tensor], kind: str, name: str | None, *, writable: bool = False
-    ) -> tuple[Buffer, ...]:
-        try:  # without the context, which takes as long as all the rest of a small call
-            return tuple([self._framework.as_buffer(tensor, writable=writable) for tensor in tensors])
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{title_of(kind, name)}: {error}") from None
+    def _buffers(self, tensors: Iterable[Tensor], *, writable: bool = False) -> tuple[Buffer, ...]:
+        return tuple([self._framework.as_buffer(tensor, writable=writable) for tensor in tensors])
 
     def _results(self, handle: Handle, sources: Sequence[Buffer], rows: Callable[[int], int]) -> list[Tensor]:
         return [
@@ -284,20 +281,6 @@ class Starts(Generic[Tensor]):
         for result, tensor in zip(results, tensors, strict=True):
             self._framework.copy_back(result, tensor)
         return list(tensors)
-
-
-@contextlib.contextmanager
-def naming(kind: str, name: str | None) -> Iterator[None]:
-    """Let a refusal tell which operation it is about."""
-    try:
-        yield
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{title_of(kind, name)}: {error}") from None
-
-
-def title_of(kind: str, name: str | None) -> str:
-    """An operation, for messages."""
-    return kind if name is None else f"{kind} '{name}'"
 
 
 def share_of(rows: int, process_set: ProcessSet) -> int:
