@@ -167,7 +167,8 @@ void HostRun::use_fusion_arena(std::size_t bytes, plan::Operands& operands) {
 }
 
 void HostRun::place_in_fusion_buffer(plan::Operands& operands) {
-  if (carrier_.fusion_.arena != nullptr && task_.bytes <= carrier_.fusion_.bytes_per_lane) {
+  // A bucket of several tensors is never larger: `bucket_bytes` is at most the lane's part of the arena.
+  if (carrier_.fusion_.arena != nullptr) {
     use_fusion_arena(task_.bytes, operands);
   } else {
     Memory& buffer = carrier_.private_fusion_[static_cast<std::size_t>(task_.lane)];

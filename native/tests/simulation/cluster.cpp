@@ -288,6 +288,7 @@ void Cluster::take_results(RankState& state, Task& task) {
 
 void Cluster::submit(RankState& state, Task& task) {
   make_task(state, task);
+  task.operation->awaited = draw_.one_in(4);  // by a thread that is not this one
   task.submitted = true;
   try {
     state.engine->submit(task.operation);

@@ -190,7 +190,8 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   const int members = static_cast<int>(workload.sets[set].size());
   Request request;
   request.set = set;
-  request.collective = joins ? Collective::kAllreduce : static_cast<Collective>(draw.below(kCollectiveCount));
+  const bool any = !joins || draw.one_in(6);
+  request.collective = any ? static_cast<Collective>(draw.below(kCollectiveCount)) : Collective::kAllreduce;
   request.dtype = draw.of(kDTypes);
   request.op = static_cast<ReduceOp>(draw.below(is_float(request.dtype) ? kReduceOpCount : kReduceOpCount - 1));
   if (!is_float(request.dtype) && request.op == ReduceOp::kAverage) request.op = ReduceOp::kProduct;
@@ -216,6 +217,17 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   }
   if (request.has_own_result() && request.outputs != 0)
     request.on_device = false;  // on devices the engine makes the results
+  return request;
+}
+
+// Another tensor like it, as a model has many; in another process set by the same name.
+Request draw_like(Draw& draw, const Workload& workload, std::size_t set, const Request& other) {
+  Request request = other;
+  request.root = draw.below(static_cast<int>(workload.sets[set].size()));
+  request.priority = draw.one_in(2) ? 0 : draw.below(7) - 4;
+  request.salt = draw.generator()();
+  if (set == other.set) request.name.clear();
+  request.set = set;
   return request;
 }
 
@@ -254,8 +266,13 @@ void draw_phase(Draw& draw, Workload& workload, std::vector<std::size_t>& presen
     const std::size_t set = phase.joins || draw.one_in(2)
                                 ? 0
                                 : present[static_cast<std::size_t>(draw.below(static_cast<int>(present.size())))];
-    Request request = draw_request(draw, workload, set, phase.joins);
-    request.name = "t" + std::to_string(i);
+    const bool like = i > 0 && phase.requests.back().fits() && draw.one_in(4);
+    Request request =
+        like ? draw_like(draw, workload, set, phase.requests.back()) : draw_request(draw, workload, set, phase.joins);
+    const auto is_taken = [&](const Request& other) { return other.set == set && other.name == request.name; };
+    if (request.name.empty() || std::any_of(phase.requests.begin(), phase.requests.end(), is_taken)) {
+      request.name = "t" + std::to_string(i);
+    }
     phase.requests.push_back(std::move(request));
   }
   for (const std::size_t set : present) {
