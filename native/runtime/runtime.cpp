@@ -412,7 +412,7 @@ void Runtime::remove_process_set(engine::ProcessSetId id) {
   engine_.remove_process_set(id);
 }
 
-void Runtime::refuse(ProcessSetId set, const std::string& name, const std::string& why) {
+void Runtime::refuse(engine::ProcessSetId set, const std::string& name, const std::string& why) {
   const EngineLock lock(*this);
   if (leaving_) return;
   engine_.refuse(set, name, why);
