@@ -759,7 +759,7 @@ TEST_CASE("process sets that only their members add, each rank in an order of it
 
 // Rank 1 removes a process set without what the others wait for in it, and goes on in the world.
 std::string told_of_removal(Cluster& cluster, Rank rank, int uses) {
-  engine::Runtime& runtime = cluster.runtime(rank);
+  Runtime& runtime = cluster.runtime(rank);
   std::vector<Rank> everyone(static_cast<std::size_t>(cluster.ranks()));
   std::iota(everyone.begin(), everyone.end(), 0);
   const engine::ProcessSetId id = runtime.add_process_set(everyone);
