@@ -10,9 +10,9 @@ namespace {
 constexpr std::uint8_t kWhole = 4;   // about all members that this direction is about: no range follows
 constexpr std::uint8_t kNext = 8;    // at the position behind the item before: none follows
 constexpr std::uint8_t kShows = 16;  // of a kOpen
-// An entry goes on with its flags, and with a byte: its type in the lowest two bits, and what follows:
-constexpr std::uint8_t kDescriptor = 4;
-constexpr std::uint8_t kName = 8;  // of what is no operation
+// An entry goes on with its flags, and with a byte: its type in the lowest three bits, and what follows:
+constexpr std::uint8_t kType = 7;
+constexpr std::uint8_t kDescribed = 8;  // a descriptor; of what is no operation, a name
 constexpr std::uint8_t kRows = 16;
 constexpr std::uint8_t kLocation = 32;
 constexpr std::uint8_t kPriority = 64;
@@ -147,10 +147,9 @@ void TreeWriter::write_entry(const TreeItem& item) {
   const bool variable = !entry.splits.empty() || !entry.payload.empty();
   body_.push_back(static_cast<std::byte>((whole ? kWhole : 0) | (next ? kNext : 0)));
   body_.push_back(static_cast<std::byte>(entry.flags));
-  body_.push_back(static_cast<std::byte>(static_cast<int>(entry.type) | (describes ? kDescriptor : 0) |
-                                         (named ? kName : 0) | (entry.rows != usual_rows ? kRows : 0) |
-                                         (entry.location != 0 ? kLocation : 0) | (entry.priority != 0 ? kPriority : 0) |
-                                         (variable ? kVariable : 0)));
+  body_.push_back(static_cast<std::byte>(
+      static_cast<int>(entry.type) | (describes || named ? kDescribed : 0) | (entry.rows != usual_rows ? kRows : 0) |
+      (entry.location != 0 ? kLocation : 0) | (entry.priority != 0 ? kPriority : 0) | (variable ? kVariable : 0)));
   if (!whole) put_number(body_, static_cast<std::uint64_t>(item.begin));
   if (!whole) put_number(body_, static_cast<std::uint64_t>(item.end - item.begin));
   if (!next) put_number(body_, item.position);
@@ -204,7 +203,8 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
   Entry& entry = item.entry;
   entry.flags = bytes.byte();
   const std::uint8_t fields = bytes.byte();
-  entry.type = static_cast<RecordType>(fields & 3);
+  entry.type = static_cast<RecordType>(fields & kType);
+  if (entry.type > RecordType::kRefused) refuse("an entry of no log");
   if ((first & kWhole) == 0) {
     const std::uint64_t begin = bytes.number();
     const std::uint64_t count = bytes.number();
@@ -219,7 +219,7 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
   next_position_ = item.position + 1;
   entry.position = item.position;
   if (entry.type == RecordType::kOperation) entry.signature = bytes.hash();
-  if ((fields & kName) != 0) entry.name_hash = bytes.hash();
+  if (entry.type != RecordType::kOperation && (fields & kDescribed) != 0) entry.name_hash = bytes.hash();
   const bool has_rows = (fields & kRows) != 0;
   if (has_rows) entry.rows = bytes.number();
   if ((fields & kLocation) != 0) entry.location = bytes.number();
@@ -234,7 +234,7 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
     entry.payload.assign(payload.begin(), payload.end());
   }
   if (entry.type == RecordType::kOperation) {
-    describe(entry, bytes, (fields & kDescriptor) != 0);
+    describe(entry, bytes, (fields & kDescribed) != 0);
     if (!has_rows) entry.rows = entry.descriptor->shape.rows();
   }
   return item;

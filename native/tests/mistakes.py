@@ -224,7 +224,7 @@ MUTANTS = [
     Mutant("runs of all process sets have the same number", "engine/schedule_lanes.cpp",
            "static_cast<std::uint32_t>(slot_of(id_)) << (32 - kProcessSetBits) |", "0U |"),
     Mutant("a bucket grows larger than its part of the fusion buffer", "engine/schedule.cpp",
-           "if ((*open)->bytes + bytes <= carrier.bucket_bytes()) return &*open;", "return &*open;"),
+           "if ((*open)->bytes + bytes <= post.bucket_bytes) return &*open;", "return &*open;"),
     Mutant("all lanes share one fusion buffer", "carriers/plans/carrier.hpp",
            "return (lane - transport::kFirstDataLane) * bytes_per_lane;", "return lane * 0;"),
     Mutant("a run takes what was set aside for another", "carriers/plans/executor.cpp",
