@@ -60,7 +60,7 @@ class PythonRuntime {
   PythonRuntime(Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                 const std::vector<PeerTuple>& peers, std::vector<int> host_of, capi::Place place,
                 engine::EngineSettings settings, Nanoseconds spin, const std::shared_ptr<transport::MpiWorld>& mpi)
-      : size_(size), memory_(std::move(memory)) {
+      : memory_(std::move(memory)) {
     RuntimeConfig config;
     config.engine.rank = rank;
     config.engine.epoch = epoch;
@@ -108,6 +108,7 @@ class PythonRuntime {
   }
 
   bool is_alone() const;
+  int service_threads = 0;  // threads of Python that serve this runtime, and submit nothing
 
   transport::LaneRequests& lane_requests() { return lane_requests_; }
   // False when the link is closed already; then the descriptors are, too.
@@ -161,7 +162,6 @@ class PythonRuntime {
 
   pid_t pid_ = ::getpid();
   int forks_ = forks;
-  int size_;
   std::shared_ptr<HostMemory> memory_;
   std::vector<Abandoned> abandoned_;  // outlives the engine
   transport::LaneRequests lane_requests_;  // outlives the links
@@ -282,12 +282,12 @@ bool python_interrupted() {
   return PyErr_CheckSignals() != 0;
 }
 
-// Whether the calling thread is the only one that Python knows, but for the one that attends to this runtime.
+// Whether the calling thread is the only one that Python knows, but for those that serve this runtime.
 bool PythonRuntime::is_alone() const {
   // What threading.active_count() counts, which takes as long as half of a small allreduce. Never freed: it is asked
   // until the interpreter ends.
   static const auto& threads = *new nb::dict(nb::module_::import_("threading").attr("_active"));
-  return PyDict_Size(threads.ptr()) <= (size_ > 1 ? 2 : 1);
+  return PyDict_Size(threads.ptr()) <= 1 + service_threads;
 }
 
 bool PythonHandle::wait(double timeout_s) {
@@ -639,6 +639,8 @@ void register_runtime(nb::module_& module) {
       .def(
           "stop_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::stop_timeline); },
           "The spans that are left, as those of take_timeline.")
+      .def_rw("service_threads", &PythonRuntime::service_threads,
+              "How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.")
       .def(
           "wait_for_attention",
           [](PythonRuntime& self, double limit_s) {

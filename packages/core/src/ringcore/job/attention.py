@@ -23,6 +23,7 @@ def start_attention_thread(context: Context) -> threading.Thread | None:
         return None
     thread = threading.Thread(target=_attend, args=(context,), name=_NAME, daemon=True)
     thread.start()
+    context.runtime.service_threads += 1
     return thread
 
 
