@@ -246,6 +246,15 @@ class Runtime:
     def stop_timeline(self) -> list:
         """The spans that are left, as those of take_timeline."""
 
+    @property
+    def service_threads(self) -> int:
+        """
+        How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.
+        """
+
+    @service_threads.setter
+    def service_threads(self, arg: int, /) -> None: ...
+
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
     def take_attention(self) -> tuple[list[str], bool, int | None]:
