@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant("a chunk is overwritten before it is sent", "carriers/plans/executor.cpp",
            "state.done_bytes == 0 && unsent(target) > 0", "false"),
     Mutant("a wait does not wait", "carriers/plans/executor.cpp",
-           "if (!accept_header(step.peer, 0)) return false;", "accept_header(step.peer, 0);"),
+           "if (!accept_header(peer_of(step.peer), 0)) return false;", "accept_header(peer_of(step.peer), 0);"),
     Mutant("the verifier does not look at final marks", "plan/verifier.cpp",
            "if (step.final != complete(sum)) {", "if (step.final && !complete(sum) && false) {"),
     Mutant("the verifier does not look for deadlocks", "plan/verifier.cpp",

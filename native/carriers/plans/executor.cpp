@@ -93,26 +93,50 @@ PlanRun::PlanRun(const Plan& plan, Operands operands, std::span<transport::Link*
       program_(plan.program),
       self_(plan.self),
       operands_(std::move(operands)),
-      links_(links.begin(), links.end()),
       lane_(lane),
       id_(id),
       channel_(channel),
       element_(size_of(operands_.dtype)),
       channels_(program_.channels.size()),
-      peers_(links.size()),
       unsent_(3 * static_cast<std::size_t>(std::max(plan.chunks, plan.scratch_chunks)), 0) {
-  std::vector<std::size_t> sends(peers_.size(), 0);
+  find_peers(links);
   std::size_t widest = 0;
   for (const Channel& channel : program_.channels) {
-    for (const Step& step : channel) {
-      if (step.kind == StepKind::kSend || step.kind == StepKind::kSignal) ++sends[step.peer];
-      if (step.peer >= 0) links_[step.peer]->want(lane);
-      widest = std::max({widest, step.sources.size(), step.targets.size()});
-    }
+    for (const Step& step : channel) widest = std::max({widest, step.sources.size(), step.targets.size()});
   }
-  for (std::size_t r = 0; r < peers_.size(); ++r) peers_[r].outgoing.reserve(sends[r]);
   sources_.resize(widest);
   targets_.resize(widest);
+}
+
+// As many as the steps name, whatever the number of ranks.
+void PlanRun::find_peers(std::span<transport::Link* const> links) {
+  struct Named {
+    Rank rank = 0;
+    std::size_t sends = 0;
+  };
+  std::vector<Named> named;
+  for (const Channel& channel : program_.channels) {
+    for (const Step& step : channel) {
+      if (step.peer < 0) continue;
+      auto found = std::lower_bound(named.begin(), named.end(), step.peer,
+                                    [](const Named& each, Rank rank) { return each.rank < rank; });
+      if (found == named.end() || found->rank != step.peer) found = named.insert(found, {.rank = step.peer});
+      if (step.kind == StepKind::kSend || step.kind == StepKind::kSignal) ++found->sends;
+    }
+  }
+  peers_.resize(named.size());
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    peers_[i].rank = named[i].rank;
+    peers_[i].link = links[named[i].rank];
+    peers_[i].outgoing.reserve(named[i].sends);
+    peers_[i].link->want(lane_);
+  }
+}
+
+std::size_t PlanRun::index_of(Rank rank) const {
+  const auto found =
+      std::lower_bound(peers_.begin(), peers_.end(), rank, [](const Peer& each, Rank one) { return each.rank < one; });
+  return static_cast<std::size_t>(found - peers_.begin());
 }
 
 std::uint32_t& PlanRun::unsent(const ChunkRef& ref) {
@@ -146,9 +170,12 @@ bool PlanRun::progress() {
       if (clock_ != nullptr && channels_[c].next != before) note_step(c, before);
     }
   }
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r].sending()) moved = send(static_cast<Rank>(r)) || moved;
-  }
+  return send_to_all() || moved;
+}
+
+bool PlanRun::send_to_all() {
+  bool moved = false;
+  for (Peer& peer : peers_) moved = send(peer) || moved;
   return moved;
 }
 
@@ -198,8 +225,9 @@ bool PlanRun::step(std::size_t channel) {
   const Step& step = program_.channels[channel][state.next];
   if (!may_run(step)) return false;
   for (const ChunkRef& target : step.targets) {
-    if (target.rank == self_ && state.done_bytes == 0 && unsent(target) > 0)
-      return send(step.peer < 0 ? self_ : step.peer);
+    if (target.rank == self_ && state.done_bytes == 0 && unsent(target) > 0) {
+      return step.peer < 0 ? send_to_all() : send(peer_of(step.peer));
+    }
   }
   switch (step.kind) {
     case StepKind::kSend: {
@@ -214,8 +242,8 @@ bool PlanRun::step(std::size_t channel) {
       ++state.next;
       return true;
     case StepKind::kWait:
-      if (!accept_header(step.peer, 0)) return false;
-      end_transfer(step.peer);
+      if (!accept_header(peer_of(step.peer), 0)) return false;
+      end_transfer(peer_of(step.peer));
       ++state.next;
       return true;
     case StepKind::kRecv:
@@ -227,28 +255,21 @@ bool PlanRun::step(std::size_t channel) {
 
 void PlanRun::post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy) {
   if (busy != nullptr) ++*busy;
-  peers_[rank].outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .busy = busy});
-  send(rank);
+  Peer& peer = peer_of(rank);
+  peer.outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .busy = busy});
+  send(peer);
 }
 
-bool PlanRun::send(Rank rank) {
-  if (rank == self_) {  // whichever peer still has the chunk
-    bool moved = false;
-    for (std::size_t r = 0; r < peers_.size(); ++r) {
-      if (static_cast<Rank>(r) != self_) moved = send(static_cast<Rank>(r)) || moved;
-    }
-    return moved;
-  }
-  Peer& peer = peers_[rank];
+bool PlanRun::send(Peer& peer) {
   if (!peer.sending()) return false;
-  transport::Link& link = *links_[rank];
+  transport::Link& link = *peer.link;
   transport::Link::LaneUse& use = link.lane_use(lane_);
-  bool moved = settle(peer, link);
+  bool moved = settle(peer);
   while (peer.next < peer.outgoing.size()) {
     Outgoing& transfer = peer.outgoing[peer.next];
     if (held_ && transfer.sent == 0) return moved;
     if (transfer.header.bytes > 0 && link.has_messages()) {
-      send_messages(peer, link, transfer);
+      send_messages(peer, transfer);
       ++peer.next;
       moved = true;
       continue;
@@ -274,20 +295,20 @@ bool PlanRun::send(Rank rank) {
   return moved;
 }
 
-void PlanRun::send_messages(Peer& peer, transport::Link& link, const Outgoing& transfer) const {
+void PlanRun::send_messages(Peer& peer, const Outgoing& transfer) const {
   const std::span<const std::byte> payload(transfer.payload, transfer.header.bytes);
   for (std::size_t begin = 0; begin < payload.size(); begin += kMessageBytes) {
     const std::size_t bytes = std::min(payload.size() - begin, kMessageBytes);
     const bool last = begin + bytes == payload.size();
     peer.messages.push_back(
-        {link.send_message(lane_, channel_, payload.subspan(begin, bytes)), last ? transfer.busy : nullptr});
+        {peer.link->send_message(lane_, channel_, payload.subspan(begin, bytes)), last ? transfer.busy : nullptr});
   }
 }
 
 // Looks which messages have left.
-bool PlanRun::settle(Peer& peer, transport::Link& link) const {
+bool PlanRun::settle(Peer& peer) const {
   bool moved = false;
-  while (!peer.messages.empty() && link.message_done(peer.messages.front().message)) {
+  while (!peer.messages.empty() && peer.link->message_done(peer.messages.front().message)) {
     if (peer.messages.front().busy != nullptr) --*peer.messages.front().busy;
     peer.messages.pop_front();
     moved = true;
@@ -296,77 +317,77 @@ bool PlanRun::settle(Peer& peer, transport::Link& link) const {
 }
 
 // Whether the next transfer of this run from the peer has arrived, at least its header.
-bool PlanRun::accept_header(Rank peer, std::size_t expected) {
-  transport::Link& link = *links_[peer];
+bool PlanRun::accept_header(Peer& peer, std::size_t expected) {
+  transport::Link& link = *peer.link;
   transport::Link::LaneUse& use = link.lane_use(lane_);
   std::uint64_t bytes = 0;
   const auto aside = std::find_if(use.set_aside.begin(), use.set_aside.end(),
                                   [this](const auto& transfer) { return transfer.run == id_; });
   if (aside != use.set_aside.end()) {
-    if (aside->arriving) set_aside(link, lane_, peer);
+    if (aside->arriving) set_aside(link, lane_, peer.rank);
     if (aside->arriving) return false;
     bytes = aside->payload.size();
-    peers_[peer].aside = std::move(aside->payload);
+    peer.aside = std::move(aside->payload);
     use.set_aside.erase(aside);
   } else {
-    if (!use.receiving && !read_header(link, lane_, peer)) return false;
+    if (!use.receiving && !read_header(link, lane_, peer.rank)) return false;
     if (use.receiving_run != id_) return false;
     use.accepted = true;
     bytes = use.receiving_bytes;
   }
   if (bytes != expected) {
-    throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set sends " +
+    throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer.rank) + " of the process set sends " +
                                           std::to_string(bytes) + " bytes where the " + plan_.generator +
                                           " plan expects " + std::to_string(expected));
   }
   return true;
 }
 
-void PlanRun::end_transfer(Rank peer) {
-  if (peers_[peer].aside) {
-    peers_[peer].aside.reset();
+void PlanRun::end_transfer(Peer& peer) {
+  if (peer.aside) {
+    peer.aside.reset();
   } else {
-    transport::Link::LaneUse& use = links_[peer]->lane_use(lane_);
+    transport::Link::LaneUse& use = peer.link->lane_use(lane_);
     use.receiving = use.accepted = false;
   }
 }
 
 bool PlanRun::receive(const Step& step, ChannelState& state) {
   const ChunkRef& target = step.targets.front();
+  Peer& peer = peer_of(step.peer);
+  transport::Link& link = *peer.link;
   const std::size_t total =
       target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
-  if (total > 0 && links_[step.peer]->has_messages()) return receive_messages(step, state, total);
-  const bool reading = links_[step.peer]->lane_use(lane_).accepted && state.done_bytes > 0;
-  if (!reading && !accept_header(step.peer, total)) return false;
-  if (peers_[step.peer].aside) {
-    receive_aside(step, *peers_[step.peer].aside);
-    end_transfer(step.peer);
+  if (total > 0 && link.has_messages()) return receive_messages(step, state, link, total);
+  const bool reading = link.lane_use(lane_).accepted && state.done_bytes > 0;
+  if (!reading && !accept_header(peer, total)) return false;
+  if (peer.aside) {
+    receive_aside(step, *peer.aside);
+    end_transfer(peer);
     state.advance();
     return true;
   }
   bool moved = false;
   while (state.done_bytes < total) {
     if (step.kind == StepKind::kRecvReduce) {
-      if (!reduce_arrived(step, state, total)) break;
+      if (!reduce_arrived(step, state, link, total)) break;
     } else {
-      const std::size_t got =
-          links_[step.peer]->read(lane_, {address(target) + state.done_bytes, total - state.done_bytes});
+      const std::size_t got = link.read(lane_, {address(target) + state.done_bytes, total - state.done_bytes});
       if (got == 0) break;
       state.done_bytes += got;
     }
     moved = true;
   }
   if (state.done_bytes < total) {
-    links_[step.peer]->expect(lane_, total - state.done_bytes);
+    link.expect(lane_, total - state.done_bytes);
     return moved;
   }
-  end_transfer(step.peer);
+  end_transfer(peer);
   state.advance();
   return true;
 }
 
-bool PlanRun::receive_messages(const Step& step, ChannelState& state, std::size_t total) {
-  transport::Link& link = *links_[step.peer];
+bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total) {
   std::byte* const target = address(step.targets.front());
   const bool reduces = step.kind == StepKind::kRecvReduce;
   const auto place = [&](std::size_t begin) {
@@ -408,8 +429,7 @@ void PlanRun::receive_aside(const Step& step, std::span<const std::byte> payload
 }
 
 // Reduces straight from where the bytes arrived.
-bool PlanRun::reduce_arrived(const Step& step, ChannelState& state, std::size_t total) {
-  transport::Link& link = *links_[step.peer];
+bool PlanRun::reduce_arrived(const Step& step, ChannelState& state, transport::Link& link, std::size_t total) {
   std::span<const std::byte> arrived = link.peek(lane_);
   std::size_t usable = std::min(arrived.size(), total - state.done_bytes) / element_ * element_;
   if (usable == 0) return false;
@@ -467,7 +487,9 @@ std::string describe(const Step& step) {
 }
 
 bool PlanRun::waits_for(Rank rank) const {
-  if (peers_[rank].sending() && !held_) return true;
+  const std::size_t index = index_of(rank);
+  if (index == peers_.size() || peers_[index].rank != rank) return false;
+  if (peers_[index].sending() && !held_) return true;
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const ChannelState& state = channels_[c];
     if (state.next == program_.channels[c].size()) continue;
@@ -496,9 +518,9 @@ std::string PlanRun::waiting_for() const {
       case StepKind::kReduce: continue;
     }
   }
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r].sending() && held_) return "a more urgent operation to end";
-    if (peers_[r].sending()) return "rank " + std::to_string(r) + " to take what is sent to it";
+  for (const Peer& peer : peers_) {
+    if (peer.sending() && held_) return "a more urgent operation to end";
+    if (peer.sending()) return "rank " + std::to_string(peer.rank) + " to take what is sent to it";
   }
   return "nothing";
 }

@@ -42,9 +42,9 @@ bool set_aside(transport::Link& link, int lane, Rank peer);
 
 class PlanRun final : public Run {
  public:
-  // `links`: by rank, null at self. `id` tells this run from others that use the same lane at the same time (of other
-  // process sets, or overtaken); all ranks give it the same one. `channel`: of messages, the process set's own. Plan and links outlive
-  // the run.
+  // `links`: by rank, null at self; only those that the plan names are looked at. `id` tells this run from others that use
+  // the same lane at the same time (of other process sets, or overtaken); all ranks give it the same one. `channel`: of
+  // messages, the process set's own. Plan and links outlive the run.
   PlanRun(const Plan& plan, Operands operands, std::span<transport::Link* const> links, int lane, std::uint32_t id,
           int channel = 0);
 
@@ -82,7 +82,10 @@ class PlanRun final : public Run {
     Message message = 0;
     std::uint32_t* busy = nullptr;  // null but for the last one of a transfer
   };
+  // A rank that a step names.
   struct Peer {
+    Rank rank = 0;
+    transport::Link* link = nullptr;
     std::vector<Outgoing> outgoing;
     std::size_t next = 0;
     std::deque<Outbound> messages;  // that are under way
@@ -90,17 +93,22 @@ class PlanRun final : public Run {
     std::optional<std::vector<std::byte>> aside;  // the accepted transfer, if it had been set aside
   };
 
-  bool send(Rank rank);
-  void send_messages(Peer& peer, transport::Link& link, const Outgoing& transfer) const;
-  bool settle(Peer& peer, transport::Link& link) const;
+  void find_peers(std::span<transport::Link* const> links);
+  // The index of a rank that some step names; else that of a later one.
+  std::size_t index_of(Rank rank) const;
+  Peer& peer_of(Rank rank) { return peers_[index_of(rank)]; }
+  bool send(Peer& peer);
+  bool send_to_all();
+  void send_messages(Peer& peer, const Outgoing& transfer) const;
+  bool settle(Peer& peer) const;
   bool step(std::size_t channel);
   void note_step(std::size_t channel, std::size_t index);
   bool receive(const Step& step, ChannelState& state);
-  bool receive_messages(const Step& step, ChannelState& state, std::size_t total);
-  bool reduce_arrived(const Step& step, ChannelState& state, std::size_t bytes);
+  bool receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total);
+  bool reduce_arrived(const Step& step, ChannelState& state, transport::Link& link, std::size_t bytes);
   void receive_aside(const Step& step, std::span<const std::byte> payload);
-  void end_transfer(Rank peer);
-  bool accept_header(Rank peer, std::size_t bytes);
+  void end_transfer(Peer& peer);
+  bool accept_header(Peer& peer, std::size_t bytes);
   bool reduce(const Step& step, ChannelState& state);
   void post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy);
   bool may_run(const Step& step) const;
@@ -112,14 +120,13 @@ class PlanRun final : public Run {
   const Program& program_;
   Rank self_;
   Operands operands_;
-  std::vector<transport::Link*> links_;
   int lane_;
   std::uint32_t id_;
   int channel_;
   std::size_t element_;
   bool held_ = false;
   std::vector<ChannelState> channels_;
-  std::vector<Peer> peers_;
+  std::vector<Peer> peers_;  // in the order of their ranks
   std::vector<std::uint32_t> unsent_;  // by buffer and chunk
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
