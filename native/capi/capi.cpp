@@ -121,7 +121,7 @@ struct ringcore_operation {
 
 struct ringcore_memory {
   // A result,
-  ringcore::engine::Memory memory;
+  ringcore::Memory memory;
   // or a piece of the pool.
   std::shared_ptr<ringcore::transport::Pool> pool;
   std::byte* piece = nullptr;

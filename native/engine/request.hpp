@@ -13,8 +13,8 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/memory.hpp"
 #include "base/types.hpp"
-#include "engine/memory.hpp"
 
 namespace ringcore::engine {
 

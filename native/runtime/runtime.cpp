@@ -353,7 +353,7 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
   thread_waiter_.wake();
   driver_waiter_.wake();
   if (thread_.joinable()) thread_.join();
-  engine::Memory::trim();
+  Memory::trim();
   {
     const EngineLock lock(*this);
     // Even if somebody keeps this object: who waits for data of this rank is to see that no more will come.

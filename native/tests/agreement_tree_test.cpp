@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <numeric>
@@ -12,9 +11,14 @@
 #include <string>
 
 #include "engine/agreement_tree.hpp"
+#include "entries.hpp"
+#include "from_environment.hpp"
 
 using namespace ringcore;
 using namespace ringcore::engine;
+using testing::entry_for;
+using testing::from_environment;
+using testing::tensor;
 
 namespace {
 
@@ -28,27 +32,6 @@ class Draw {
  private:
   std::mt19937_64 generator_;
 };
-
-std::shared_ptr<const Descriptor> tensor(const std::string& name, std::uint64_t rows,
-                                         Collective collective = Collective::kAllreduce, Rank root = 0) {
-  Descriptor descriptor;
-  descriptor.name = name;
-  descriptor.collective = collective;
-  descriptor.dtype = DType::kFloat32;
-  descriptor.root = root;
-  const std::uint64_t extents[] = {rows, 2};
-  descriptor.shape = Shape::of(extents);
-  return std::make_shared<const Descriptor>(descriptor);
-}
-
-Entry entry_for(const std::shared_ptr<const Descriptor>& descriptor) {
-  Entry entry{.type = RecordType::kOperation};
-  entry.signature = descriptor->signature();
-  entry.name_hash = descriptor->name_hash();
-  entry.descriptor = descriptor;
-  entry.rows = descriptor->shape.rows();
-  return entry;
-}
 
 // What each member announces, in order. Most of it is alike; some members swap, leave out, misfit, give up, join, or stop.
 using Programs = std::vector<std::vector<Entry>>;
@@ -336,11 +319,6 @@ std::string flaw_of(std::uint64_t seed, int most_members) {
     }
   }
   return "";
-}
-
-std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 }  // namespace

@@ -486,31 +486,31 @@ TEST_CASE("an output that does not fit is told to every rank, and nothing is wri
 
 TEST_CASE("memory of results is used again, and what is kept has a bound") {
   constexpr std::size_t kBytes = 1 << 20;
-  engine::Memory::trim();
+  Memory::trim();
   std::byte* const first = [] {
-    const engine::Memory memory(kBytes);
+    const Memory memory(kBytes);
     return memory.data();
   }();
-  CHECK(engine::Memory::kept_bytes() == kBytes);
+  CHECK(Memory::kept_bytes() == kBytes);
   {
-    const engine::Memory again(kBytes - 100);
+    const Memory again(kBytes - 100);
     CHECK(again.data() == first);
     CHECK(again.size() == kBytes - 100);
-    const engine::Memory small(100);
-    CHECK(engine::Memory::kept_bytes() == 0);
+    const Memory small(100);
+    CHECK(Memory::kept_bytes() == 0);
   }
   {
-    const engine::Memory other(kBytes / 2);  // far too large for it
+    const Memory other(kBytes / 2);  // far too large for it
     CHECK(other.data() != first);
   }
-  CHECK(engine::Memory::kept_bytes() <= kBytes + kBytes / 2);
+  CHECK(Memory::kept_bytes() <= kBytes + kBytes / 2);
   {
-    std::vector<engine::Memory> many;
+    std::vector<Memory> many;
     for (std::size_t i = 0; i < 40; ++i) many.emplace_back(std::size_t{16} << 20);
   }
-  CHECK(engine::Memory::kept_bytes() <= engine::Memory::kMostKept);
-  engine::Memory::trim();
-  CHECK(engine::Memory::kept_bytes() == 0);
+  CHECK(Memory::kept_bytes() <= Memory::kMostKept);
+  Memory::trim();
+  CHECK(Memory::kept_bytes() == 0);
 }
 
 TEST_CASE("a mismatch fails on every rank with the same message, and the engine stays usable") {

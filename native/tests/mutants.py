@@ -3,7 +3,7 @@
     python native/tests/mutants.py BUILD_FOLDER [NAME ...]
 
 A mutant that survives is a hole in the tests. Fault schedules, plan, negotiation and engine tests are run on each; one
-that hangs counts as caught, because the tests would not pass.
+that hangs counts as caught, because the tests would not pass, and is told apart: a busy machine can look like it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mistakes import MUTANTS
 
 NATIVE = Path(__file__).parents[1]
 BENCHMARKS = NATIVE.parent / "benchmarks" / "native"  # a part of them is tested with the engine
-LIMIT_S = 150
+LIMIT_S = 300
 TESTS = (
     "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*runtime_test*,*chooser_test*,*gpu_*test*,"
     "*reduce_test*,*arithmetic_test*,*record_test*,*segment_test*,*shm_link_test*,*sim_network_test*,*bounded_test*,"
-    "*withheld_test*"
+    "*withheld_test*,*short_cut_test*,*agreement_tree_test*,*symmetry_test*"
 )
 JOBS = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2")
 
@@ -50,16 +50,15 @@ def build(source: Path, folder: Path) -> None:
         raise SystemExit(done.stdout)
 
 
-def passes(folder: Path) -> bool:
-    """Whether the tests pass."""
+def verdict(folder: Path) -> str:
+    """What the tests say: "passes", "fails", or "hangs"."""
     command = [str(folder / "ringcore_tests"), f"--source-file={TESTS}", "--abort-after=1"]
     environment = {**os.environ, "RINGCORE_SIMULATION_SEEDS": "2000"}
     try:
-        return (
-            subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=environment, check=False).returncode == 0
-        )
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        return False
+        return "hangs"
+    return "passes" if done.returncode == 0 else "fails"
 
 
 def main() -> None:
@@ -70,8 +69,8 @@ def main() -> None:
     copy_changed(NATIVE, source)
     copy_changed(BENCHMARKS, folder / "benchmarks" / "native")
     build(source, folder / "build")
-    if not passes(folder / "build"):
-        raise SystemExit("the tests fail without any mutant")
+    if (unharmed := verdict(folder / "build")) != "passes":
+        raise SystemExit(f"without any mutant the test program {unharmed}")
     survivors = []
     for mutant in MUTANTS:
         if wanted and mutant.name not in wanted:
@@ -82,10 +81,10 @@ def main() -> None:
             raise SystemExit(f"{mutant.name}: what it changes stands {text.count(mutant.right)} times in {mutant.file}")
         path.write_text(text.replace(mutant.right, mutant.wrong))
         build(source, folder / "build")
-        caught = not passes(folder / "build")
+        seen = verdict(folder / "build")
         path.write_text(text)
-        print(f"{'caught  ' if caught else 'SURVIVED'}  {mutant.name}", flush=True)
-        if not caught:
+        print(f"{'SURVIVED' if seen == 'passes' else seen:8}  {mutant.name}", flush=True)
+        if seen == "passes":
             survivors.append(mutant.name)
     if survivors:
         raise SystemExit(f"{len(survivors)} of {len(MUTANTS)} mutants survived")

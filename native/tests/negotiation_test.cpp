@@ -4,29 +4,12 @@
 #include <span>
 
 #include "engine/negotiation.hpp"
+#include "entries.hpp"
 
 using namespace ringcore;
 using namespace ringcore::engine;
-
-namespace {
-
-std::shared_ptr<const Descriptor> tensor(const std::string& name) {
-  Descriptor descriptor;
-  descriptor.name = name;
-  descriptor.collective = Collective::kAllreduce;
-  descriptor.dtype = DType::kFloat32;
-  return std::make_shared<const Descriptor>(descriptor);
-}
-
-Entry entry_for(const std::shared_ptr<const Descriptor>& descriptor) {
-  Entry entry{.type = RecordType::kOperation};
-  entry.signature = descriptor->signature();
-  entry.name_hash = descriptor->name_hash();
-  entry.descriptor = descriptor;
-  return entry;
-}
-
-}  // namespace
+using testing::entry_for;
+using testing::tensor;
 
 TEST_CASE("nobody is missing whose announcement is decided while this rank's own is not") {
   Negotiation negotiation({0, 1, 2}, 1);

@@ -10,26 +10,14 @@
 #include "plan/layout.hpp"
 #include "plan/planner.hpp"
 #include "plan/verifier.hpp"
+#include "plan_cases.hpp"
 
 using namespace ringcore;
 using namespace ringcore::plan;
+using testing::kCollectives;
+using testing::topologies;
 
 namespace {
-
-constexpr Collective kCollectives[] = {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
-                                       Collective::kReduceScatter, Collective::kAlltoall};
-
-// One host; as many hosts as ranks; hosts of `per_host` ranks, the last one perhaps smaller; ranks dealt out in turn.
-std::vector<Topology> topologies(int ranks) {
-  std::vector<Topology> all(4);
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    all[0].host_of.push_back(0);
-    all[1].host_of.push_back(rank);
-    all[2].host_of.push_back(rank / 4);
-    all[3].host_of.push_back(rank % 3);
-  }
-  return all;
-}
 
 Excerpt whole(const Generator& generator, const PlanRequest& request) {
   const auto plan = excerpt(generator, request, Symmetry::none(request.topology->nodes()), SIZE_MAX);
@@ -59,7 +47,7 @@ std::vector<Excerpt> all_plans(int ranks, const Topology& topology, const std::v
 
 TEST_CASE("the verifier accepts every generator's plans for 2 to 33 ranks") {
   for (int ranks = 2; ranks <= 33; ++ranks) {
-    for (const Topology& topology : topologies(ranks)) {
+    for (const Topology& topology : topologies(ranks, 3)) {
       for (const Excerpt& plan : all_plans(ranks, topology, ranks < 10 ? std::vector{1, 2, 3, 8} : std::vector{1, 2})) {
         CAPTURE(ranks);
         const auto flaw = verify(plan, topology);
@@ -71,7 +59,7 @@ TEST_CASE("the verifier accepts every generator's plans for 2 to 33 ranks") {
 
 TEST_CASE("every collective has a plan for every number of ranks") {
   for (int ranks = 2; ranks <= 9; ++ranks) {
-    for (const Topology& topology : topologies(ranks)) {
+    for (const Topology& topology : topologies(ranks, 3)) {
       Planner planner(topology, 0, {});
       for (const Collective collective : kCollectives) {
         for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20, std::size_t{1} << 28}) {
@@ -148,7 +136,7 @@ TEST_CASE("the verifier refuses plans with one planted mistake") {
   int planted = 0;
   int missed = 0;
   for (const int ranks : {2, 3, 4, 5, 8}) {
-    for (const Topology& topology : topologies(ranks)) {
+    for (const Topology& topology : topologies(ranks, 3)) {
       for (const Excerpt& good : all_plans(ranks, topology, {1, 2})) {
         const std::vector<Place> all = places(good);
         for (int repeat = 0; repeat < 12; ++repeat) {

@@ -7,31 +7,19 @@
 #include "plan/cost.hpp"
 #include "plan/planner.hpp"
 #include "plan/verifier.hpp"
+#include "plan_cases.hpp"
 
 using namespace ringcore;
 using namespace ringcore::plan;
+using testing::kCollectives;
+using testing::topologies;
 
 namespace {
-
-constexpr Collective kCollectives[] = {Collective::kAllreduce, Collective::kAllgather, Collective::kBroadcast,
-                                       Collective::kReduceScatter, Collective::kAlltoall};
-
-// One host; a host a rank; hosts of four, the last one perhaps smaller; ranks dealt out to two hosts in turn.
-std::vector<Topology> topologies(int ranks) {
-  std::vector<Topology> all(4);
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    all[0].host_of.push_back(0);
-    all[1].host_of.push_back(rank);
-    all[2].host_of.push_back(rank / 4);
-    all[3].host_of.push_back(rank % 2);
-  }
-  return all;
-}
 
 // Everything that the generators offer.
 template <class Use>
 void each_plan(int ranks, const std::vector<int>& parts_to_try, Use use) {
-  for (const Topology& topology : topologies(ranks)) {
+  for (const Topology& topology : topologies(ranks, 2)) {
     for (const Generator* generator : generators()) {
       for (const Collective collective : kCollectives) {
         for (const int parts : parts_to_try) {
@@ -179,7 +167,7 @@ TEST_CASE("a wrong symmetry is no proof") {
 TEST_CASE("what is predicted from representatives is what all ranks' programs take") {
   const CostModel model;
   for (const int ranks : {4, 6, 8, 12, 16, 32, 64}) {
-    for (const Topology& topology : topologies(ranks)) {
+    for (const Topology& topology : topologies(ranks, 2)) {
       for (const std::size_t bytes : {std::size_t{1} << 10, std::size_t{1} << 20, std::size_t{64} << 20}) {
         for (const Collective collective : kCollectives) {
           // Of an alltoall between hosts of several ranks the simulation of all has some ports wait in turn for others,

@@ -46,7 +46,7 @@ class PlanCarrier final : public engine::Carrier {
   engine::CarrierConfig config_;
   FusionBuffers fusion_;
   plan::Chooser chooser_;
-  std::array<engine::Memory, transport::kLaneCount> private_fusion_;
+  std::array<Memory, transport::kLaneCount> private_fusion_;
 };
 
 }  // namespace ringcore::carriers

@@ -13,7 +13,6 @@ namespace {
 
 using engine::dealt_blocks;
 using engine::Descriptor;
-using engine::Memory;
 using engine::Operation;
 using engine::slot_of;
 using engine::summing;

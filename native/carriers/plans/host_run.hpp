@@ -70,8 +70,8 @@ class HostRun final : public engine::Run {
 
   PlanCarrier& carrier_;
   engine::Task& task_;
-  engine::Memory work_;  // for data that cannot lie in an operation's own memory
-  engine::Memory scratch_;
+  Memory work_;  // for data that cannot lie in an operation's own memory
+  Memory scratch_;
   std::byte* packed_ = nullptr;  // where the tensors were packed
   bool sliced_ = false;  // the tensor goes through there slice by slice
   std::size_t slice_begin_ = 0;  // bytes
@@ -84,7 +84,7 @@ class HostRun final : public engine::Run {
   plan::Run* run_ = nullptr;
   Nanoseconds ready_at_ = 0;
   bool done_ = false;
-  engine::Memory kept_;  // the lane's private fusion buffer, which an abandoned run goes on using
+  Memory kept_;  // the lane's private fusion buffer, which an abandoned run goes on using
 };
 
 }  // namespace ringcore::carriers

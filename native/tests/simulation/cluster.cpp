@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kGuard{0xa5};
 
-constexpr std::size_t kRowAlignment = engine::Memory::kAlignment;
+constexpr std::size_t kRowAlignment = Memory::kAlignment;
 
 std::size_t padded(std::size_t bytes) { return (bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment; }
 

@@ -7,10 +7,10 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
+#include "../from_environment.hpp"
 #include "carriers/standard.hpp"
 #include "cluster.hpp"
 #include "oracles.hpp"
@@ -18,6 +18,7 @@
 using namespace ringcore;
 using engine::Engine;
 using engine::Operation;
+using testing::from_environment;
 using transport::SimNetwork;
 
 namespace {
@@ -36,11 +37,6 @@ std::string flaw_of(std::uint64_t seed) {
     if (!flaw.empty()) return "seed " + std::to_string(seed) + ": " + flaw;
   }
   return "";
-}
-
-std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 }  // namespace

@@ -397,7 +397,7 @@ void run(Runtime& runtime, const std::shared_ptr<Operation>& operation, bool alo
 nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>> result_view(const PythonHandle& handle, std::size_t index) {
   using Owner = std::shared_ptr<const Operation>;
   auto owner = std::make_unique<Owner>(handle.shared_part(index));
-  const engine::Memory& result = (*owner)->result;
+  const Memory& result = (*owner)->result;
   const nb::capsule keeper(owner.get(), [](void* shared) noexcept { delete static_cast<Owner*>(shared); });
   owner.release();
   return nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(result.data(), {result.size()}, keeper);

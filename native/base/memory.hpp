@@ -1,10 +1,10 @@
-// Memory of the engine's own, which is used again.
+// Memory that is used again.
 #pragma once
 
 #include <cstddef>
 #include <utility>
 
-namespace ringcore::engine {
+namespace ringcore {
 
 // Uninitialised memory: of results whose size only the negotiation tells, and of what a run needs besides. Large pieces
 // are kept when they come back, for the next one of about their size: to make the pages of fresh memory exist takes
@@ -44,4 +44,4 @@ class Memory {
   std::size_t block_bytes_ = 0;  // of what was allocated: at least `size_`
 };
 
-}  // namespace ringcore::engine
+}  // namespace ringcore

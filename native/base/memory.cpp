@@ -1,11 +1,11 @@
-#include "engine/memory.hpp"
+#include "base/memory.hpp"
 
 #include <algorithm>
 #include <list>
 #include <mutex>
 #include <new>
 
-namespace ringcore::engine {
+namespace ringcore {
 namespace {
 
 // Of smaller pieces the allocator of the process keeps enough.
@@ -117,4 +117,4 @@ void Memory::trim() { store().trim(); }
 
 std::size_t Memory::kept_bytes() { return store().kept_bytes(); }
 
-}  // namespace ringcore::engine
+}  // namespace ringcore
