@@ -137,7 +137,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
   for (const Peer* peer : set.peers) {
     if (peer != nullptr && peer->left) {
-      suffer_from(*peer);
+      suffer_from({peer->rank, rank()});
       throw_ended(*operation, leaving(*peer));
     }
   }

@@ -121,11 +121,19 @@ class Engine {
   bool take_stack_request();
   void reply_stacks(const std::string& text);
   // The rank whose end has made an operation of this rank fail, or the engine; the first of several.
-  std::optional<Rank> lost_rank() const { return lost_rank_; }
+  std::optional<Rank> lost_rank() const { return blame_ ? std::optional(blame_->rank) : std::nullopt; }
+  // The rank that has noticed it first: this one, or the one that all have heard it from in the end.
+  std::optional<Rank> loss_seen_by() const { return blame_ ? std::optional(blame_->seen_by) : std::nullopt; }
   void take_loss() { loss_untold_ = false; }
 
  private:
   struct ProcessSet;
+
+  // Who made the others fail, and who has noticed it.
+  struct Blame {
+    Rank rank = 0;
+    Rank seen_by = 0;
+  };
 
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
@@ -185,7 +193,8 @@ class Engine {
   void beat(Peer& peer, Nanoseconds now, bool awaited);
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void lose(Peer& peer, const std::string& why);
-  void suffer_from(const Peer& peer);
+  void suffer_from(const Blame& blame);
+  Blame blame_for(const RecordHeader& abort) const;
   void fail_operations_needing(const Peer& peer);
   void fail_operations_needing(ProcessSet& set, const Peer& peer);
   // Why a member announces nothing more.
@@ -217,7 +226,7 @@ class Engine {
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;
   std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why
-  std::optional<Rank> lost_rank_;
+  std::optional<Blame> blame_;
   bool loss_untold_ = false;
   bool left_ = false;
   std::optional<std::string> goodbye_;  // has still to be said, with this reason

@@ -6,16 +6,17 @@
 namespace ringcore::engine {
 
 // Whoever left because of another has said so: the first is to blame.
-void Engine::suffer_from(const Peer& peer) {
-  if (lost_rank_ || left_) return;
-  lost_rank_ = first_farewell_ ? first_farewell_->first : peer.rank;
+void Engine::suffer_from(const Blame& blame) {
+  if (blame_ || left_) return;
+  blame_ = {first_farewell_ ? first_farewell_->first : blame.rank, blame.seen_by};
   loss_untold_ = true;
 }
 
 void Engine::lose(Peer& peer, const std::string& why) {
-  if (failure_ == nullptr) suffer_from(peer);
+  if (failure_ == nullptr) suffer_from({peer.rank, rank()});
   fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
-                                     "rank " + std::to_string(peer.rank) + " " + why + "." + pending_summary() +
+                                     "rank " + std::to_string(peer.rank) + " " + why + ", as seen by rank " +
+                                         std::to_string(rank()) + "." + pending_summary() +
                                          " Remedy: look at the output of rank " + std::to_string(peer.rank) +
                                          " for the cause; shutdown() and init() make this process usable again."));
 }
@@ -47,7 +48,7 @@ void Engine::fail_operations_needing(const Peer& peer) {
 }
 
 void Engine::fail_operations_needing(ProcessSet& set, const Peer& peer) {
-  if (end_log(set, set.member(peer.rank), leaving(peer))) suffer_from(peer);
+  if (end_log(set, set.member(peer.rank), leaving(peer))) suffer_from({peer.rank, rank()});
 }
 
 Engine::LogEnd Engine::leaving(const Peer& peer) {
@@ -110,7 +111,12 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
     eager_ = {};
   }
   const std::string text = error->what();
-  const RecordHeader header{.type = RecordType::kAbort, .rows = static_cast<std::uint64_t>(error->kind())};
+  // What has no other cause has happened here.
+  const Blame blame = blame_.value_or(Blame{rank(), rank()});
+  const RecordHeader header{.type = RecordType::kAbort,
+                            .rows = static_cast<std::uint64_t>(error->kind()),
+                            .location = static_cast<std::uint64_t>(blame.rank),
+                            .priority = blame.seen_by};
   if (error->kind() != ErrorKind::kShutdown) broadcast(kWorld, header, std::as_bytes(std::span(text)));
   for (auto& [id, set] : sets_) {
     set->schedule.fail(error->kind() == ErrorKind::kShutdown);
@@ -118,6 +124,17 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
     set->operations.clear();
     if (set->join != nullptr) end_join(*set, error);
   }
+}
+
+// As the record says, whoever has passed it on. A rank that others have lost, and that hears of it, blames them.
+Engine::Blame Engine::blame_for(const RecordHeader& abort) const {
+  const auto ranks = static_cast<std::uint64_t>(size());
+  const auto seen_by = static_cast<std::uint64_t>(std::int64_t{abort.priority});
+  if (abort.location >= ranks || seen_by >= ranks) {
+    throw Error(ErrorKind::kProtocol, "blames a rank that is none of the " + std::to_string(size()));
+  }
+  const Blame blame{static_cast<Rank>(abort.location), abort.priority};
+  return blame.rank == rank() ? Blame{blame.seen_by, blame.seen_by} : blame;
 }
 
 bool Engine::wind_down() {

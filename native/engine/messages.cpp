@@ -221,7 +221,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       const auto kind = header.rows <= static_cast<std::uint64_t>(ErrorKind::kShutdown)
                             ? static_cast<ErrorKind>(header.rows)
                             : ErrorKind::kPeerLost;
-      if (failure_ == nullptr && kind != ErrorKind::kShutdown) suffer_from(peer);
+      if (failure_ == nullptr && kind != ErrorKind::kShutdown) suffer_from(blame_for(header));
       return fail(std::make_shared<const Error>(kind, record.text()));
     }
     case RecordType::kBye:

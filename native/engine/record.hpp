@@ -26,7 +26,7 @@ enum class RecordType : std::uint8_t {
   // Not in any log.
   kHello,  // the first record of a link: rank, size, protocol, settings that must agree
   kHeartbeat,  // rows: whether the sender asks for one
-  kAbort,  // the sender's engine failed; the payload is the error message
+  kAbort,  // the sender's engine failed, with the payload for an error; `location` is to blame, as `priority` saw
   kBye,  // the sender leaves; the payload says why, if there is a reason
   kByeSeen,  // answers kBye: the sender has read everything up to it
   kStackRequest,

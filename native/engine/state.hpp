@@ -16,7 +16,7 @@
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 2;
+constexpr std::uint64_t kProtocolVersion = 3;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {

@@ -83,6 +83,12 @@ class Job {
       CHECK(each->failure()->kind() == ErrorKind::kPeerLost);
       const std::string text = each->failure()->what();
       CHECK_MESSAGE(text.starts_with("rank " + std::to_string(victim) + " "), text);
+      // Whoever has passed it on is not to blame.
+      CHECK(each->lost_rank() == victim);
+      const auto& noticers = neighbours_[static_cast<std::size_t>(victim)];
+      const Rank seen_by = each->loss_seen_by().value_or(-1);
+      CHECK(std::find(noticers.begin(), noticers.end(), seen_by) != noticers.end());
+      CHECK_MESSAGE(text.find(", as seen by rank " + std::to_string(seen_by) + ".") != std::string::npos, text);
     }
     return network_.clock().now() - begin;
   }

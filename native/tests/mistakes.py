@@ -201,6 +201,8 @@ MUTANTS = [
            "static_cast<std::uint64_t>(part->dtype) << 8 | part->shape.dims", "part->shape.dims"),
     Mutant("an abort is not told", "engine/farewell.cpp",
            "if (error->kind() != ErrorKind::kShutdown) broadcast(", "if (false) broadcast("),
+    Mutant("whoever passes an abort on is blamed", "engine/messages.cpp",
+           "suffer_from(blame_for(header))", "suffer_from({peer.rank, peer.rank})"),
     Mutant("a goodbye is not answered", "engine/messages.cpp",
            "send(peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kByeSeen}, {});", ""),
     Mutant("the short cut takes another signature", "engine/eager.cpp",
