@@ -58,28 +58,22 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
   const Descriptor& descriptor = operation->descriptor;
-  if (set.peers.size() == 1 || set.tree != nullptr || !set.operations.empty() || !set.negotiation.quiet() ||
-      !set.schedule.idle()) {
-    return false;
-  }
-  // While it waits nothing else moves: there must be nothing else.
+  if (set.peers.size() == 1 || set.tree != nullptr || !set.negotiation.quiet()) return false;
+  // While it waits nothing else moves: there must be nothing else, in any process set.
   for (const auto& [id, other] : sets_) {
     if (!other->operations.empty() || other->join != nullptr || !other->schedule.idle()) return false;
   }
-  const auto members = static_cast<int>(set.peers.size());
-  eager_contributions_.resize(set.peers.size());
-  Contribution& own = eager_contributions_[set.self];
-  own.rows = descriptor.shape.rows();
-  own.flags = kEager | flags_of(*operation);
-  own.splits = operation->splits;
-  const std::optional<EagerPart> own_part = eager_part(descriptor, own, members, operation->input, set.self);
-  if (!own_part) return false;
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
-  header.flags = own.flags;
+  header.flags = kEager | flags_of(*operation);
+  header.rows = descriptor.shape.rows();
+  eager_parts_.resize(set.peers.size());
+  eager_record_bytes_.assign(set.peers.size(), 0);
+  const auto* const splits = reinterpret_cast<const std::byte*>(operation->splits.data());
+  if (!note_eager(set, descriptor, set.self, header, {splits, operation->splits.size()}, operation->input))
+    return false;
   header.position = set.negotiation.length(set.self);
   header.signature = operation->signature;
   header.name_hash = operation->name_hash;
-  header.rows = own.rows;
   const std::size_t bytes = eager_bytes(descriptor, header.rows, set.self);
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
   const std::span<const std::byte> payload(operation->input, bytes);
@@ -106,12 +100,31 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   if (timeline_.enabled()) operation->submitted_at = clock_.now();
   eager_ = {operation, &set};
   set.unflushed = false;  // the buckets are empty, and its place in the log is not to be taken twice
-  eager_parts_.assign(set.peers.size(), {});
-  eager_parts_[set.self] = *own_part;
-  eager_record_bytes_.assign(set.peers.size(), 0);
   const bool sent = std::all_of(set.peers.begin(), set.peers.end(),
                                 [](const Peer* peer) { return peer == nullptr || peer->backlog.empty(); });
   if (!sent) leave_eager();
+  return true;
+}
+
+// Keeps what a member sent along. Only where ranks may have different rows there is something to find out: false where
+// its splits do not fit.
+bool Engine::note_eager(const ProcessSet& set, const Descriptor& descriptor, int member, const RecordHeader& header,
+                        EagerSplits splits, const std::byte* data) {
+  EagerPart part{data, header.rows};
+  if (!descriptor.has_free_rows()) {
+    if (splits.count > 0) return false;
+  } else {
+    eager_contributions_.resize(set.peers.size());
+    Contribution& from = eager_contributions_[member];
+    from.rows = header.rows;
+    from.flags = header.flags;
+    from.splits.resize(splits.count);
+    if (splits.count > 0) std::memcpy(from.splits.data(), splits.data, splits.count * sizeof(std::uint64_t));
+    const auto own = eager_part(descriptor, from, static_cast<int>(set.peers.size()), data, set.self);
+    if (!own) return false;
+    part = *own;
+  }
+  eager_parts_[member] = part;
   return true;
 }
 
@@ -155,22 +168,15 @@ bool Engine::progress_eager() {
         return false;
       }
     }
-    Contribution& from = eager_contributions_[m];
-    from.rows = header.rows;
-    from.flags = header.flags;
-    from.splits.resize(splits);
-    if (splits > 0) std::memcpy(from.splits.data(), bytes.data() + sizeof(header), splits * sizeof(std::uint64_t));
-    const std::optional<EagerPart> part =
-        eager_part(operation.descriptor, from, static_cast<int>(set.peers.size()), bytes.data() + before, set.self);
-    if (!part) {  // told by the general way
+    if (!note_eager(set, operation.descriptor, static_cast<int>(m), header, {bytes.data() + sizeof(header), splits},
+                    bytes.data() + before)) {  // told by the general way
       leave_eager();
       return false;
     }
-    eager_parts_[m] = *part;
     eager_record_bytes_[m] = header.bytes;
   }
   if (!all) return false;
-  if (find_wrong_output(operation.descriptor, eager_contributions_)) {
+  if (operation.descriptor.has_free_rows() && find_wrong_output(operation.descriptor, eager_contributions_)) {
     leave_eager();
     return false;
   }

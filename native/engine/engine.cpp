@@ -10,12 +10,14 @@ namespace ringcore::engine {
 namespace {
 
 // Floats may be multiplied by anything, integers by what is whole: the product wraps like their sum.
-void check_factor(const Descriptor& descriptor, const std::string& which, double factor) {
+void check_factor(const Descriptor& descriptor, std::string_view which, double factor) {
+  if (factor == 1.0) return;
   constexpr double kLargestExact = 0x1p53;
   const bool whole = std::abs(factor) <= kLargestExact && factor == std::trunc(factor);
-  if (factor == 1.0 || is_float(descriptor.dtype) || (whole && descriptor.dtype != DType::kBool)) return;
+  if (is_float(descriptor.dtype) || (whole && descriptor.dtype != DType::kBool)) return;
   throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': " + std::string(name_of(descriptor.dtype)) +
-                                               " is not multiplied by a " + which + " of " + std::to_string(factor) +
+                                               " is not multiplied by a " + std::string(which) + " of " +
+                                               std::to_string(factor) +
                                                ": integers take whole factors only, and bool none. Remedy: convert "
                                                "the tensor to a float dtype, or scale the result yourself.");
 }

@@ -151,6 +151,12 @@ class Engine {
   bool flush_backlog(Peer& peer);
   bool flush_last_words();
 
+  struct EagerSplits {
+    const std::byte* data;  // maybe in a record, where they need not be aligned
+    std::size_t count;
+  };
+  bool note_eager(const ProcessSet& set, const Descriptor& descriptor, int member, const RecordHeader& header,
+                  EagerSplits splits, const std::byte* data);
   bool start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation);
   bool progress_eager();
   bool make_way();
@@ -244,7 +250,7 @@ class Engine {
     ProcessSet* set = nullptr;
   } eager_;
   std::vector<EagerPart> eager_parts_;  // by member
-  std::vector<Contribution> eager_contributions_;  // by member
+  std::vector<Contribution> eager_contributions_;  // by member, where rows may differ
   std::vector<std::size_t> eager_record_bytes_;  // by member
   std::vector<std::byte> eager_record_;
 

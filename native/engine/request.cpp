@@ -87,12 +87,6 @@ std::string Shape::to_string() const {
 
 std::uint64_t Descriptor::name_hash() const { return hash_bytes(name); }
 
-bool Descriptor::has_own_result() const { return has_free_rows() || collective == Collective::kReduceScatter; }
-
-bool Descriptor::has_free_rows() const {
-  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
-}
-
 std::uint64_t Descriptor::signature() const {
   std::uint64_t hash = name_hash();
   hash = mix(hash, static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(dtype) << 8 |
@@ -153,8 +147,7 @@ void check_output(const Call& call, const Array& input, const Array& output) {
     throw Error(ErrorKind::kInvalidArgument,
                 "'" + call.name + "': input and output lie on different devices. Remedy: pass both on one.");
   }
-  const bool has_own_rows =
-      Descriptor{.name = {}, .collective = call.collective, .shape = {}, .parts = {}}.has_own_result();
+  const bool has_own_rows = ringcore::engine::has_own_result(call.collective);
   if (output.dtype != input.dtype || !fits(output.shape, input.shape, has_own_rows)) {
     const auto text = [](const Array& array) {
       return std::string(name_of(array.dtype)) + " " + array.shape.to_string();

@@ -38,6 +38,15 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
+// The first dimension may differ between ranks.
+constexpr bool has_free_rows(Collective collective) {
+  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
+}
+// The result has another shape than the tensor.
+constexpr bool has_own_result(Collective collective) {
+  return has_free_rows(collective) || collective == Collective::kReduceScatter;
+}
+
 // The part of an operation that must be the same on every rank. Ranks announce it once in full, afterwards by its hash.
 // Allgather and alltoall may differ in the first dimension, which is therefore not part of the hash.
 // A group is announced, decided and completed as one operation: all of it runs, or nothing.
@@ -58,10 +67,8 @@ struct Descriptor {
   std::uint64_t signature() const;
   std::uint64_t name_hash() const;
   bool is_group() const { return !parts.empty(); }
-  // The first dimension may differ between ranks.
-  bool has_free_rows() const;
-  // The result has another shape than the tensor.
-  bool has_own_result() const;
+  bool has_free_rows() const { return engine::has_free_rows(collective); }
+  bool has_own_result() const { return engine::has_own_result(collective); }
   // "allreduce sum of float32 [3, 4]" ...
   std::string to_string() const;
 };

@@ -172,6 +172,7 @@ void Schedule::fail(bool leaving) {
     }
     lane = {};
   }
+  tasks_ = 0;
   buckets_.clear();
   done_.clear();
   deferred_.clear();

@@ -61,7 +61,7 @@ class Schedule {
   // In lanes where nothing moves: takes out of the way what may stand in that of another process set. True if anything
   // did. Throws Error{kProtocol}.
   bool make_way();
-  bool idle() const;
+  bool idle() const { return tasks_ == 0 && deferred_.empty(); }
   // Whether devices have ended what was launched on them.
   bool drained() const;
   // Looks after what was launched. Throws Error{kTimeout, kPeerLost, kResource}.
@@ -154,6 +154,7 @@ class Schedule {
   std::vector<Post> posts_;  // in the order in which they are asked
   std::vector<std::unique_ptr<Task>> buckets_;  // open: more tensors may join them
   std::vector<Lane> lanes_;  // those of the links, and one behind them for each post, where tasks end at their launch
+  std::size_t tasks_ = 0;  // in all of them
   std::vector<const std::byte*> eager_sources_;
   std::uint64_t next_run_ = 0;
   std::uint64_t library_ended_ = 0;

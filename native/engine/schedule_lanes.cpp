@@ -35,6 +35,7 @@ void Schedule::queue(std::unique_ptr<Task> task) {
   const auto less_urgent = std::upper_bound(tasks.begin(), tasks.end(), task,
                                             [](const auto& a, const auto& b) { return a->priority > b->priority; });
   tasks.insert(less_urgent, std::move(task));
+  ++tasks_;
 }
 
 // Behind those of the links, one for each post whose tasks end at their launch.
@@ -51,6 +52,7 @@ bool Schedule::progress() {
   for (const Post& post : posts_) {
     if (post.ready && post.completes_at_launch) post.carrier->progress();
   }
+  if (tasks_ == 0) return moved;
   // What is launched first, then the urgent lane.
   for (std::size_t lane = lanes_.size(); lane-- > transport::kFirstDataLane;) {
     moved = progress_lane(lanes_[lane]) || make_way(static_cast<int>(lane)) || moved;
@@ -100,6 +102,7 @@ bool Schedule::progress_lane(Lane& lane) {
       moved = true;
       --lane.begun;
       it = lane.tasks.erase(it);
+      --tasks_;
       continue;
     }
     sending = sending || task.run->sending();
@@ -118,11 +121,6 @@ void Schedule::start(Task& task) {
 void Schedule::finish(Task& task) {
   if (task.library_bytes > 0) ++library_ended_;
   for (auto& operation : task.operations) complete(std::move(operation));
-}
-
-bool Schedule::idle() const {
-  return deferred_.empty() &&
-         std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.tasks.empty(); });
 }
 
 bool Schedule::waits_for(int member) const {

@@ -103,6 +103,7 @@ void Runtime::check_running() const {
 // Whether this is the only thread that has ever used the engine.
 bool Runtime::note_thread() {
   const std::thread::id self = std::this_thread::get_id();
+  if (only_thread_.load(std::memory_order_relaxed) == self) return !several_threads_;
   std::thread::id nobody{};
   if (!only_thread_.compare_exchange_strong(nobody, self) && nobody != self) several_threads_ = true;
   return !several_threads_;

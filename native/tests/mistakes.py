@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant("rows of outputs are not compared", "engine/negotiation.cpp",
            "if (rows != needed) return WrongOutput", "if (false) return WrongOutput"),
     Mutant("the short cut writes into outputs that do not fit", "engine/eager.cpp",
-           "if (find_wrong_output(operation.descriptor, eager_contributions_)) {", "if (false) {"),
+           "find_wrong_output(operation.descriptor, eager_contributions_)) {", "false) {"),
     Mutant("a group is asked for the output of its first tensor only", "engine/negotiation.cpp",
            "for (std::size_t part = 0; part < parts; ++part) {", "for (std::size_t part = 0; part < 1; ++part) {"),
     Mutant("data of a failed operation is let go twice", "engine/negotiation.cpp",
