@@ -39,7 +39,7 @@ LAYERS = {
     "plan": {"base", "transport"},
     "engine": {"base", "transport", "plan"},
     "carriers": {"base", "transport", "device", "plan", "engine"},
-    "runtime": {"base", "transport", "plan", "engine"},
+    "runtime": {"base", "transport", "plan", "engine", "carriers"},
     "capi": {"base", "transport", "device", "plan", "engine", "carriers", "runtime"},
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include "carriers/gpu/tensor.hpp"
@@ -252,6 +253,13 @@ void copy(void* to, const void* from, std::size_t bytes) {
   transport::copy_to_peer(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 }
 
+// In a forked child.
+void forget_runtime() {
+  new (&mutex) std::mutex;  // another thread of the parent may have held it
+  new (&current) std::weak_ptr<Runtime>;
+  new (&pool) std::weak_ptr<transport::Pool>;
+}
+
 }  // namespace
 
 const ringcore_functions* table() {
@@ -262,16 +270,12 @@ const ringcore_functions* table() {
 }
 
 void set_runtime(std::weak_ptr<Runtime> runtime, Place where, std::weak_ptr<transport::Pool> memory) {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, &forget_runtime);
+  if (registered != 0) throw Error(ErrorKind::kResource, "pthread_atfork has no memory left");
   const std::lock_guard lock(mutex);
   current = std::move(runtime);
   place = where;
   pool = std::move(memory);
-}
-
-void forget_runtime() {
-  new (&mutex) std::mutex;  // another thread of the parent may have held it
-  new (&current) std::weak_ptr<Runtime>;
-  new (&pool) std::weak_ptr<transport::Pool>;
 }
 
 }  // namespace ringcore::capi

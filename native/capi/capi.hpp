@@ -18,9 +18,7 @@ struct Place {
 };
 
 // The runtime that requests go to, and the registered memory that all its ranks see, if they do; both stay their
-// owner's.
+// owner's. A forked child has none: the engine does not come along.
 void set_runtime(std::weak_ptr<Runtime> runtime, Place place = {}, std::weak_ptr<transport::Pool> pool = {});
-// In a forked child: the engine did not come along.
-void forget_runtime();
 
 }  // namespace ringcore::capi

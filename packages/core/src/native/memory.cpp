@@ -1,6 +1,4 @@
 // Segments, and tensors in registered memory.
-#include "memory.hpp"
-
 #include <malloc.h>
 #include <unistd.h>
 
@@ -9,13 +7,11 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "register.hpp"
+#include "runtime/host_memory.hpp"
 
 namespace nb = nanobind;
 
 namespace ringcore::python {
-
-HostMemory::HostMemory(transport::Segment created, std::size_t reserved_bytes)
-    : segment(std::move(created)), arena(segment, reserved_bytes), fusion(segment.arena().data()) {}
 
 namespace {
 
@@ -45,12 +41,12 @@ void register_memory(nb::module_& module) {
   nb::class_<HostMemory>(module, "HostMemory", "The memory that this rank shares with the other ranks of its host.")
       .def_static(
           "create",
-          [](Rank rank, int size, std::uint64_t arena_bytes, std::size_t reserved_bytes) {
-            auto segment = arena_bytes == 0 ? transport::Segment::create(rank, size)
-                                            : transport::Segment::create(rank, size, arena_bytes);
-            return std::make_shared<HostMemory>(std::move(segment), reserved_bytes);
+          [](Rank rank, int size, std::uint64_t arena_bytes, std::size_t fusion_bytes) {
+            return std::make_shared<HostMemory>(rank, size, arena_bytes, fusion_bytes);
           },
-          nb::arg("rank"), nb::arg("size"), nb::arg("arena_bytes"), nb::arg("reserved_bytes"))
+          nb::arg("rank"), nb::arg("size"), nb::arg("arena_bytes"), nb::arg("fusion_bytes"),
+          "`arena_bytes`: 0 for the usual size. `fusion_bytes`: of a buffer that small tensors are packed in, of which "
+          "there are several.")
       .def_prop_ro("fd", [](const HostMemory& memory) { return memory.segment.fd(); })
       .def(
           "allocate",

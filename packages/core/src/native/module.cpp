@@ -10,9 +10,11 @@ NB_MODULE(_native, module) {
   ringcore::python::register_types(module);
   ringcore::python::register_errors(module);
   ringcore::python::register_buffer(module);
+  ringcore::python::register_arrays(module);
   ringcore::python::register_memory(module);
   ringcore::python::register_mpi(module);
   ringcore::python::register_device(module);
   ringcore::python::register_tls(module);
+  ringcore::python::register_handle(module);
   ringcore::python::register_runtime(module);
 }

@@ -48,11 +48,22 @@ def describe(array: object, writable: bool) -> Buffer:
     The array as a Buffer; its dtype may be -1, and it may be not contiguous. TypeError for what is no array in host memory, or may not be written where `writable`.
     """
 
+class UnsupportedArray(TypeError):
+    pass
+
+def copy(source: object, target: object) -> None:
+    """
+    Copies an array into memory that is reduced later, past the caches where that is quicker.
+    """
+
 class HostMemory:
     """The memory that this rank shares with the other ranks of its host."""
 
     @staticmethod
-    def create(rank: int, size: int, arena_bytes: int, reserved_bytes: int) -> HostMemory: ...
+    def create(rank: int, size: int, arena_bytes: int, fusion_bytes: int) -> HostMemory:
+        """
+        `arena_bytes`: 0 for the usual size. `fusion_bytes`: of a buffer that small tensors are packed in, of which there are several.
+        """
 
     @property
     def fd(self) -> int: ...
@@ -139,21 +150,6 @@ def tls_library() -> str:
     Opens the OpenSSL that encrypts between hosts; its version and its file. Raises ResourceError.
     """
 
-DIRECT_BYTES: int = 32768
-
-class UnsupportedArray(TypeError):
-    pass
-
-def capi() -> int:
-    """
-    The address of the functions of ringcore.h, for the compiled half of an adapter.
-    """
-
-def copy(source: object, target: object) -> None:
-    """
-    Copies an array into memory that is reduced later, past the caches where that is quicker.
-    """
-
 class Handle:
     """A submitted operation, or a group of them."""
 
@@ -207,10 +203,52 @@ class Handle:
     def last_joined(self) -> int:
         """Of a join: the rank that joined last."""
 
+DIRECT_BYTES: int = 32768
+
+def capi() -> int:
+    """
+    The address of the functions of ringcore.h, for the compiled half of an adapter.
+    """
+
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
     def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float, mpi: MpiWorld | None = None) -> None: ...
+
+    def check(self) -> None:
+        """Raises why the engine has failed, if it has."""
+
+    def leave(self, reason: str) -> None: ...
+
+    def fail(self, message: str) -> None:
+        """
+        Fails all operations here and on the other ranks: what they wait for cannot come.
+        """
+
+    def add_process_set(self, ranks: Sequence[int], agreed: int | None = None) -> int: ...
+
+    def remove_process_set(self, process_set: int) -> None: ...
+
+    @property
+    def service_threads(self) -> int:
+        """
+        How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.
+        """
+
+    @service_threads.setter
+    def service_threads(self, arg: int, /) -> None: ...
+
+    @property
+    def lanes_wanted_fd(self) -> int:
+        """Readable when `take_wanted_lanes` has something to give."""
+
+    def take_wanted_lanes(self) -> list[tuple[int, int]]:
+        """
+        (rank, lane) for each lane over TCP that is needed for the first time now: connect it and `attach_lane` it.
+        """
+
+    def attach_lane(self, rank: int, lane: int, fds: Sequence[int], secrets: Sequence[bytes]) -> bool:
+        """Takes the descriptors; false when the link is closed already."""
 
     def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """
@@ -221,15 +259,6 @@ class Runtime:
         """Reduces one array where it lies, and waits for it: without a handle."""
 
     def join(self, process_set: int) -> Handle: ...
-
-    def check(self) -> None:
-        """Raises why the engine has failed, if it has."""
-
-    def leave(self, reason: str) -> None: ...
-
-    def add_process_set(self, ranks: Sequence[int], agreed: int | None = None) -> int: ...
-
-    def remove_process_set(self, process_set: int) -> None: ...
 
     def refuse(self, process_set: int, name: str, why: str) -> None:
         """
@@ -245,15 +274,6 @@ class Runtime:
 
     def stop_timeline(self) -> list:
         """The spans that are left, as those of take_timeline."""
-
-    @property
-    def service_threads(self) -> int:
-        """
-        How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.
-        """
-
-    @service_threads.setter
-    def service_threads(self, arg: int, /) -> None: ...
 
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
@@ -272,20 +292,3 @@ class Runtime:
 
     def transports(self) -> list[str]:
         """The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'."""
-
-    @property
-    def lanes_wanted_fd(self) -> int:
-        """Readable when `take_wanted_lanes` has something to give."""
-
-    def take_wanted_lanes(self) -> list[tuple[int, int]]:
-        """
-        (rank, lane) for each lane over TCP that is needed for the first time now: connect it and `attach_lane` it.
-        """
-
-    def attach_lane(self, rank: int, lane: int, fds: Sequence[int], secrets: Sequence[bytes]) -> bool:
-        """Takes the descriptors; false when the link is closed already."""
-
-    def fail(self, message: str) -> None:
-        """
-        Fails all operations here and on the other ranks: what they wait for cannot come.
-        """

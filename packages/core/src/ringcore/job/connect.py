@@ -17,9 +17,6 @@ from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
 
-# One fusion buffer a data lane lies at the front of each arena.
-_DATA_LANES = 3
-
 
 def connect_context(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
@@ -49,8 +46,9 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
 
     def create_segment() -> int:
         nonlocal memory
-        reserved = _DATA_LANES * settings.fusion_threshold_bytes
-        memory = _native.HostMemory.create(placement.rank, placement.size, settings.arena_bytes, reserved)
+        memory = _native.HostMemory.create(
+            placement.rank, placement.size, settings.arena_bytes, settings.fusion_threshold_bytes
+        )
         return memory.fd
 
     if placement.size == 1:

@@ -1,0 +1,110 @@
+#include "runtime/job.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <pthread.h>
+
+#include "base/error.hpp"
+#include "carriers/mpi/collectives.hpp"
+#include "carriers/standard.hpp"
+#include "transport/shm.hpp"
+
+namespace ringcore {
+namespace {
+
+// How often this process was forked off. What was made before belongs to the parent. Counted, because whoever asks for
+// the runtime wants to know it, and getpid is a system call.
+int forks = 0;
+
+int count_forks() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  if (registered != 0) throw Error(ErrorKind::kResource, "pthread_atfork has no memory left");
+  return forks;
+}
+
+// The libraries that do whole collectives in place of plans. Process sets other than the world would need communicators
+// of their own, which only all of their members together can make.
+carriers::BackendFactory backends_of(std::shared_ptr<transport::MpiWorld> mpi) {
+  return [mpi = std::move(mpi)](engine::ProcessSetId set) {
+    std::vector<std::unique_ptr<plan::Backend>> backends;
+    if (set == engine::kWorld) backends.push_back(carriers::make_mpi_backend(mpi));
+    return backends;
+  };
+}
+
+}  // namespace
+
+Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
+  RuntimeConfig made;
+  made.engine.rank = config.rank;
+  made.engine.epoch = config.epoch;
+  made.engine.links.resize(static_cast<std::size_t>(config.size));
+  const bool with_mpi = std::any_of(config.peers.begin(), config.peers.end(),
+                                    [](const PeerConnection& peer) { return peer.kind == PeerConnection::Kind::kMpi; });
+  for (PeerConnection& peer : config.peers) {
+    std::unique_ptr<transport::Link>& link = made.engine.links.at(static_cast<std::size_t>(peer.rank));
+    link = make_link(config, std::move(peer));
+  }
+  made.engine.make_carriers = carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr);
+  const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
+  made.local_ranks = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
+  all_share_memory_ = memory_ != nullptr && made.local_ranks == config.size && config.size > 1;
+  made.engine.host_of = std::move(config.host_of);
+  if (memory_ != nullptr) {
+    made.engine.arena = &memory_->arena;
+    made.engine.fusion_arena = memory_->fusion;
+  }
+  made.settings = config.settings;
+  made.spin = config.spin;
+  runtime_ = std::make_shared<Runtime>(std::move(made));
+}
+
+Job::~Job() {
+  if (forks != forks_) new std::shared_ptr(std::move(runtime_));  // leaked
+}
+
+Runtime& Job::runtime() {
+  if (forks != forks_) {
+    throw Error(ErrorKind::kShutdown,
+                "this operation belongs to the parent of this forked process. Remedy: start workers with the 'spawn' "
+                "method, or call init() after the fork.");
+  }
+  return *runtime_;
+}
+
+std::shared_ptr<transport::Pool> Job::pool() const {
+  if (!all_share_memory_) return nullptr;
+  return {memory_, &memory_->pool};  // keeps all of the memory alive
+}
+
+void Job::leave(const std::string& reason, const Runtime::Interrupted& interrupted) {
+  const std::shared_ptr<const Error> failure = runtime().failure();
+  // MPI_Finalize would wait for a rank that was lost.
+  if (failure != nullptr && failure->kind() == ErrorKind::kPeerLost) transport::MpiWorld::abandon();
+  runtime().leave(reason, interrupted);
+}
+
+bool Job::attach_lane(Rank peer, int lane, std::vector<Fd> sockets, std::span<const transport::TlsSecret> secrets) {
+  return runtime().change_links([&] { lane_links_.at(peer)->attach(lane, std::move(sockets), secrets); });
+}
+
+std::unique_ptr<transport::Link> Job::make_link(const JobConfig& config, PeerConnection peer) {
+  switch (peer.kind) {
+    case PeerConnection::Kind::kMpi: return transport::make_mpi_link(config.mpi, peer.rank);
+    case PeerConnection::Kind::kTcp: {
+      auto link =
+          transport::make_tcp_link(config.rank, peer.rank, std::move(peer.socket), peer.secrets, lane_requests_);
+      lane_links_[peer.rank] = link.get();
+      return link;
+    }
+    case PeerConnection::Kind::kShm: {
+      auto segment = std::make_shared<const transport::Segment>(
+          transport::Segment::attach(std::move(peer.segment), peer.rank, config.size));
+      return transport::make_shm_link(config.rank, peer.rank, memory_->segment, segment, std::move(peer.socket));
+    }
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace ringcore

@@ -1,0 +1,150 @@
+// A job of two processes without Python: what a program has met its peer by, and the sums that come of it.
+#include <doctest/doctest.h>
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "link_fixtures.hpp"
+#include "runtime/job.hpp"
+
+namespace ringcore::test {
+namespace {
+
+using engine::Operation;
+
+constexpr std::size_t kFusionBytes = 1 << 20;
+
+JobConfig config_of(Rank rank, PeerConnection peer) {
+  JobConfig config{.rank = rank, .size = 2, .epoch = 1};
+  config.peers.push_back(std::move(peer));
+  config.settings.execution.fusion_threshold_bytes = kFusionBytes;
+  config.settings.timeout = kHangMilliseconds * (kSecond / 1000);
+  config.settings.heartbeat = config.settings.timeout;  // sanitizers are slow
+  return config;
+}
+
+// Sums that take each way that there is: in a record, packed, and by themselves.
+bool sums_are_right(Job& job, Rank rank) {
+  for (const std::size_t elements : {std::size_t{2}, std::size_t{50'000}, std::size_t{2'000'000}}) {
+    std::vector<float> data(elements, static_cast<float>(rank + 1));
+    const engine::Call call{.collective = Collective::kAllreduce, .name = "gradient", .op = ReduceOp::kSum};
+    const engine::Array array{reinterpret_cast<std::byte*>(data.data()), engine::Shape::of(std::array{elements}),
+                              DType::kFloat32};
+    const auto operation = engine::make_operation(call, array, &array);
+    job.runtime().run(operation, {});
+    if (!operation->done() || operation->error != nullptr) return false;
+    if (!std::all_of(data.begin(), data.end(), [](float sum) { return sum == 3.0F; })) return false;
+  }
+  return true;
+}
+
+// Connects the lanes that the job asks for with sockets that both processes had before they parted.
+class LaneService {
+ public:
+  LaneService(Job& job, std::map<int, Fd> sockets)
+      : job_(job), sockets_(std::move(sockets)), thread_([this] { serve(); }) {}
+  ~LaneService() {
+    {
+      const Fd closed = std::move(stop_.second);
+    }
+    thread_.join();
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      pollfd looks[] = {{job_.lanes_wanted_fd(), POLLIN, 0}, {stop_.first.get(), POLLIN, 0}};
+      ::poll(looks, 2, -1);
+      if (looks[1].revents != 0) return;
+      for (const auto& [peer, lane] : job_.take_wanted_lanes()) {
+        std::vector<Fd> socket;
+        socket.push_back(std::move(sockets_.at(lane)));
+        job_.attach_lane(peer, lane, std::move(socket), {});
+      }
+    }
+  }
+
+  Job& job_;
+  std::map<int, Fd> sockets_;
+  std::pair<Fd, Fd> stop_ = unix_pair();
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("job: two processes that share memory add up, without Python") {
+  std::array<std::shared_ptr<HostMemory>, 2> memories;
+  for (const Rank rank : {0, 1}) memories[rank] = std::make_shared<HostMemory>(rank, 2, 64 << 20, kFusionBytes);
+  auto [first, second] = unix_pair();
+  std::array<Fd, 2> sockets{std::move(first), std::move(second)};
+  const auto take_part = [&](Rank rank) {
+    const Rank other = 1 - rank;
+    {
+      const Fd closed = std::move(sockets[other]);
+    }
+    JobConfig config = config_of(rank, {.rank = other,
+                                        .kind = PeerConnection::Kind::kShm,
+                                        .socket = std::move(sockets[rank]),
+                                        .segment = Fd(::dup(memories[other]->segment.fd()))});
+    config.host_of = {0, 0};
+    config.memory = memories[rank];
+    Job job(std::move(config));
+    const bool shared = job.pool() != nullptr && job.runtime().transports()[other] == "shm";
+    const bool right = sums_are_right(job, rank);
+    job.leave("");
+    return shared && right;
+  };
+  Child child([&] { return take_part(1); });
+  CHECK(take_part(0));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("job: two processes over TCP connect a lane when it is needed, and no sooner") {
+  std::array<std::map<int, Fd>, 2> sockets;
+  for (int lane = 0; lane < kLaneCount; ++lane) std::tie(sockets[0][lane], sockets[1][lane]) = tcp_pair();
+  const auto take_part = [&](Rank rank) {
+    const Rank other = 1 - rank;
+    sockets[other].clear();
+    JobConfig config = config_of(
+        rank, {.rank = other, .kind = PeerConnection::Kind::kTcp, .socket = std::move(sockets[rank].at(kControlLane))});
+    config.host_of = {0, 1};
+    Job job(std::move(config));
+    pollfd wanted{job.lanes_wanted_fd(), POLLIN, 0};
+    const bool early = ::poll(&wanted, 1, 0) != 0;
+    const bool shared = job.pool() != nullptr || job.runtime().transports()[other] != "tcp";
+    bool right = false;
+    {
+      const LaneService service(job, std::move(sockets[rank]));
+      right = sums_are_right(job, rank);
+      job.leave("");
+    }
+    return right && !early && !shared;
+  };
+  Child child([&] { return take_part(1); });
+  CHECK(take_part(0));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("job: a forked child is told that the job is its parent's") {
+  Job job({});
+  Child child([&] {
+    try {
+      job.runtime();
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kShutdown && std::string(error.what()).find("forked") != std::string::npos;
+    }
+    return false;
+  });
+  CHECK(child.wait() == 0);
+  CHECK(job.runtime().size(engine::kWorld) == 1);
+}
+
+}  // namespace ringcore::test

@@ -1,0 +1,74 @@
+// What the engine tells Python beside the operations: warnings, lost ranks, its timeline.
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "runtime.hpp"
+
+namespace nb = nanobind;
+
+namespace ringcore::python {
+namespace {
+
+nb::list take_spans(Runtime& runtime, std::vector<engine::Span> (Runtime::*take)()) {
+  std::vector<engine::Span> spans;
+  {
+    const nb::gil_scoped_release released;
+    spans = (runtime.*take)();
+  }
+  nb::list list;
+  for (const engine::Span& span : spans) {
+    list.append(nb::make_tuple(span.name, span.activity, span.lane, span.channel, span.begin, span.end, span.bytes));
+  }
+  return list;
+}
+
+std::tuple<std::vector<std::string>, bool, std::optional<Rank>> take_attention(PythonRuntime& self) {
+  Runtime::Attention attention;
+  {
+    const nb::gil_scoped_release released;
+    attention = self.get().take_attention();
+  }
+  return {attention.warnings, attention.stacks_wanted, attention.lost_rank};
+}
+
+}  // namespace
+
+void register_attention(nb::class_<PythonRuntime>& runtime) {
+  runtime
+      .def(
+          "start_timeline", [](PythonRuntime& self) { self.get().start_timeline(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "take_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::take_timeline); },
+          "Spans since start_timeline, or the last call: (name, activity, lane, channel or -1, begin ns, end ns, "
+          "bytes).")
+      .def(
+          "stop_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::stop_timeline); },
+          "The spans that are left, as those of take_timeline.")
+      .def(
+          "wait_for_attention",
+          [](PythonRuntime& self, double limit_s) { return self.get().wait_for_attention(limit_of(limit_s)); },
+          nb::arg("limit_s"), nb::call_guard<nb::gil_scoped_release>())
+      .def("take_attention", &take_attention,
+           "(warnings to log, whether a peer wants this rank's stacks, as lost_rank)")
+      .def_prop_ro(
+          "lost_rank", [](PythonRuntime& self) { return self.get().lost_rank(); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "The rank whose end has made an operation of this rank fail; None: none has.")
+      .def(
+          "reply_stacks", [](PythonRuntime& self, const std::string& text) { self.get().reply_stacks(text); },
+          nb::arg("text"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "transports", [](PythonRuntime& self) { return self.get().transports(); },
+          "The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'.");
+}
+
+}  // namespace ringcore::python

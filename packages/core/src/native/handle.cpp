@@ -1,0 +1,142 @@
+// Waiting for an operation, and what it leaves to Python's memory and to a GPU's streams.
+#include "handle.hpp"
+
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/error.hpp"
+#include "buffer.hpp"
+#include "carriers/gpu/tensor.hpp"
+
+namespace nb = nanobind;
+
+namespace ringcore::python {
+
+using engine::Operation;
+
+namespace {
+
+std::shared_ptr<Operation> nothing() {
+  auto operation = std::make_shared<Operation>();
+  operation->state.store(engine::OperationState::kDone);
+  return operation;
+}
+
+}  // namespace
+
+PythonHandle::PythonHandle(std::shared_ptr<Operation> operation, nb::object memory, nb::object runtime,
+                           nb::object result, nb::object finish)
+    : operation_(std::move(operation)),
+      memory_(std::move(memory)),
+      runtime_(std::move(runtime)),
+      result_(std::move(result)),
+      finish_(std::move(finish)) {}
+
+PythonHandle::PythonHandle(nb::object result)
+    : PythonHandle(nothing(), nb::none(), nb::none(), std::move(result), nb::none()) {}
+
+PythonHandle::~PythonHandle() {
+  if (operation_ == nullptr || runtime_.is_none()) return;
+  if (!operation_->done() || !carriers::has_ended(*operation_)) {
+    runtime().abandon(std::move(operation_), std::move(memory_));
+  } else if (operation_->in_use) {
+    memory_.release();
+  }
+}
+
+bool PythonHandle::done(double timeout_s) {
+  if (operation_->done()) return true;
+  Runtime& engine = runtime().get();
+  const nb::gil_scoped_release released;
+  try {
+    return engine.wait(*operation_, limit_of(timeout_s), {}, false);
+  } catch (const Error&) {
+    return operation_->done();  // `wait` tells
+  }
+}
+
+bool PythonHandle::landed() { return done(0) && carriers::has_ended(*operation_); }
+
+bool PythonHandle::wait(double timeout_s) {
+  if (!operation_->done()) {
+    const bool alone = runtime().is_alone();
+    Runtime& engine = runtime().get();
+    bool done = false;
+    {
+      const nb::gil_scoped_release released;
+      done = engine.wait(*operation_, limit_of(timeout_s), python_interrupted, alone);
+    }
+    if (!done && PyErr_Occurred() == nullptr) return false;
+  }
+  raise_error();
+  return true;
+}
+
+nb::object PythonHandle::synchronize(nb::handle_t<PythonHandle> self) {
+  auto& handle = nb::cast<PythonHandle&>(self);
+  handle.wait(std::numeric_limits<double>::infinity());
+  if (!handle.finish_.is_none()) {
+    handle.result_ = handle.finish_(self);
+    handle.finish_ = nb::none();  // once
+  }
+  return handle.result_;
+}
+
+// A pending Python exception (Ctrl-C) first, then the operation's error.
+void PythonHandle::raise_error() {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (operation_->error != nullptr) {
+    if (!operation_->in_use) memory_.reset();
+    throw *operation_->error;
+  }
+  if (const engine::OnDevice* tensor = on_device(); tensor != nullptr) return enter_stream(*tensor);
+  memory_.reset();
+}
+
+// What the framework does with the result waits for the GPU; the host does not. Every wait does this, for its own
+// stream. The memory stays until the GPU is done with it: no other stream is held back for its sake.
+void PythonHandle::enter_stream(const engine::OnDevice& tensor) {
+  nb::object array = memory_;
+  while (nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
+  if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) array = nb::cast<const Buffer&>(array).owner;
+  const std::optional<std::uintptr_t> stream = current_stream(array, tensor.device);
+  carriers::hold_back(*operation_, stream.value_or(tensor.stream));
+}
+
+device::Memory PythonHandle::take_device_result(std::size_t index) {
+  const engine::OnDevice& tensor = *part(index).on_device;
+  device::Memory result = std::move(carriers::gpu_tensor(part(index))->result);
+  result.move_to(reinterpret_cast<device::cuda::Stream>(tensor.stream));
+  return result;
+}
+
+const std::shared_ptr<Operation>& PythonHandle::shared_part(std::size_t index) const {
+  if (!operation_->done()) throw Error(ErrorKind::kInvalidArgument, "the operation has not ended; wait for it first");
+  if (operation_->parts.empty() && index == 0) return operation_;
+  return operation_->parts.at(index);
+}
+
+const engine::OnDevice* PythonHandle::on_device() const {
+  return operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
+}
+
+int PythonHandle::traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const auto& handle = *nb::inst_ptr<PythonHandle>(self);
+  Py_VISIT(handle.result_.ptr());
+  Py_VISIT(handle.finish_.ptr());
+  if (is_let_go(*handle.operation_)) Py_VISIT(handle.memory_.ptr());
+  return 0;
+}
+
+int PythonHandle::clear(PyObject* self) {
+  auto& handle = *nb::inst_ptr<PythonHandle>(self);
+  handle.result_ = nb::none();
+  handle.finish_ = nb::none();
+  if (is_let_go(*handle.operation_)) handle.memory_ = nb::none();
+  return 0;
+}
+
+}  // namespace ringcore::python

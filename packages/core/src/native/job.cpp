@@ -1,0 +1,137 @@
+// A rank's part of a job: how Python says what it is made of, its process sets and lanes, and its end.
+#include "runtime/job.hpp"
+
+#include <new>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/error.hpp"
+#include "capi/capi.hpp"
+#include "runtime.hpp"
+#include "tls.hpp"
+
+namespace nb = nanobind;
+
+namespace ringcore::python {
+namespace {
+
+// (rank, kind, descriptors, the peer's segment or -1, a secret for each descriptor or none)
+using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vector<nb::bytes>>;
+
+PeerConnection::Kind kind_of(const std::string& name) {
+  if (name == "shm") return PeerConnection::Kind::kShm;
+  if (name == "tcp") return PeerConnection::Kind::kTcp;
+  if (name == "mpi") return PeerConnection::Kind::kMpi;
+  throw Error(ErrorKind::kInvalidArgument, "ranks are connected by 'shm', 'tcp' or 'mpi', not by '" + name + "'");
+}
+
+std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) {
+  std::vector<PeerConnection> connections;
+  for (const auto& [rank, kind, fds, segment_fd, secrets] : peers) {
+    connections.push_back({.rank = rank,
+                           .kind = kind_of(kind),
+                           .socket = Fd(fds.empty() ? -1 : fds.front()),
+                           .segment = Fd(segment_fd),
+                           .secrets = tls_secrets(secrets)});
+  }
+  return connections;
+}
+
+void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
+                  const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
+                  std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
+                  double timeout_s, double stall_warning_s, double heartbeat_s, double spin_s,
+                  std::shared_ptr<transport::MpiWorld> mpi) {
+  JobConfig config;
+  config.rank = rank;
+  config.size = size;
+  config.epoch = epoch;
+  config.peers = connections_of(peers);
+  config.host_of = std::move(host_of);
+  config.memory = std::move(memory);
+  config.mpi = std::move(mpi);
+  config.spin = limit_of(spin_s);
+  config.settings.execution.fusion_threshold_bytes = fusion_threshold_bytes;
+  config.settings.execution.deterministic = deterministic;
+  config.settings.eager_limit_bytes = eager_limit_bytes;
+  config.settings.timeout = limit_of(timeout_s);
+  config.settings.stall_warning = limit_of(stall_warning_s);
+  config.settings.heartbeat = limit_of(heartbeat_s);
+  new (self) PythonRuntime(std::move(config));
+  capi::set_runtime(self->job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
+                    self->job().pool());
+}
+
+bool attach_lane(PythonRuntime& self, Rank peer, int lane, const std::vector<int>& fds,
+                 const std::vector<nb::bytes>& secrets) {
+  std::vector<Fd> sockets;
+  for (const int fd : fds) sockets.emplace_back(fd);
+  const std::vector<transport::TlsSecret> of_lane = tls_secrets(secrets);
+  const nb::gil_scoped_release released;
+  return self.job().attach_lane(peer, lane, std::move(sockets), of_lane);
+}
+
+void leave(PythonRuntime& self, const std::string& reason) {
+  {
+    const nb::gil_scoped_release released;
+    self.job().leave(reason, python_interrupted);
+  }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // it was interrupted
+}
+
+void check(PythonRuntime& self) {
+  const std::shared_ptr<const Error> failure = self.get().failure();
+  if (failure != nullptr) throw *failure;
+}
+
+}  // namespace
+
+void register_job(nb::class_<PythonRuntime>& runtime) {
+  runtime
+      .def("__init__", &make_runtime, nb::arg("rank"), nb::arg("size"), nb::arg("epoch"), nb::arg("memory").none(),
+           nb::arg("peers"), nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
+           nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
+           nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("spin_s"),
+           nb::arg("mpi") = nb::none())
+      .def("check", &check, "Raises why the engine has failed, if it has.")
+      .def("leave", &leave, nb::arg("reason"))
+      .def(
+          "fail",
+          [](PythonRuntime& self, const std::string& message) {
+            self.get().fail(std::make_shared<const Error>(ErrorKind::kPeerLost, message));
+          },
+          nb::arg("message"), nb::call_guard<nb::gil_scoped_release>(),
+          "Fails all operations here and on the other ranks: what they wait for cannot come.")
+      .def(
+          "add_process_set",
+          [](PythonRuntime& self, std::vector<Rank> ranks, std::optional<engine::ProcessSetId> agreed) {
+            return self.get().add_process_set(std::move(ranks), agreed);
+          },
+          nb::arg("ranks"), nb::arg("agreed") = nb::none(), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "remove_process_set", [](PythonRuntime& self, engine::ProcessSetId id) { self.get().remove_process_set(id); },
+          nb::arg("process_set"), nb::call_guard<nb::gil_scoped_release>())
+      .def_rw("service_threads", &PythonRuntime::service_threads,
+              "How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.")
+      .def_prop_ro(
+          "lanes_wanted_fd", [](PythonRuntime& self) { return self.job().lanes_wanted_fd(); },
+          "Readable when `take_wanted_lanes` has something to give.")
+      .def(
+          "take_wanted_lanes", [](PythonRuntime& self) { return self.job().take_wanted_lanes(); },
+          "(rank, lane) for each lane over TCP that is needed for the first time now: connect it and `attach_lane` it.")
+      .def("attach_lane", &attach_lane, nb::arg("rank"), nb::arg("lane"), nb::arg("fds"), nb::arg("secrets"),
+           "Takes the descriptors; false when the link is closed already.");
+}
+
+}  // namespace ringcore::python

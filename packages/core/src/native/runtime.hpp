@@ -1,0 +1,54 @@
+// The runtime as Python holds it.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include "engine/request.hpp"
+#include "runtime/job.hpp"
+
+namespace ringcore::python {
+
+// Whether nobody reads or writes the operation's memory any more.
+bool is_let_go(const engine::Operation& operation);
+
+// For waits: whether Python has a signal to handle, or an exception of one that was handled.
+bool python_interrupted();
+
+// Of seconds as Python says them; infinity is for ever.
+Nanoseconds limit_of(double timeout_s);
+
+// This rank's part of a job, and the memory of what nobody in Python waits for any more.
+class PythonRuntime {
+ public:
+  explicit PythonRuntime(JobConfig config) : job_(std::move(config)) {}
+  ~PythonRuntime();
+  PythonRuntime(const PythonRuntime&) = delete;
+  PythonRuntime& operator=(const PythonRuntime&) = delete;
+
+  Job& job() { return job_; }
+  Runtime& get() { return job_.runtime(); }
+
+  // Whether the calling thread is the only one that Python knows, but for those that serve this runtime.
+  bool is_alone() const;
+  int service_threads = 0;  // threads of Python that serve this runtime, and submit nothing
+
+  // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
+  void abandon(std::shared_ptr<engine::Operation> operation, nanobind::object memory);
+  void free_abandoned();
+
+ private:
+  using Abandoned = std::pair<std::shared_ptr<engine::Operation>, nanobind::object>;
+
+  std::vector<Abandoned> abandoned_;  // outlives the engine
+  Job job_;
+};
+
+void register_job(nanobind::class_<PythonRuntime>& runtime);
+void register_submission(nanobind::class_<PythonRuntime>& runtime);
+void register_attention(nanobind::class_<PythonRuntime>& runtime);
+
+}  // namespace ringcore::python
