@@ -5,18 +5,13 @@
 
 #include "plan/excerpt.hpp"
 #include "plan/plan.hpp"
+#include "plan/simulation.hpp"
 #include "plan/topology.hpp"
 
 namespace ringcore::plan {
 
-// What steps cost the processor; what links cost stands in the topology.
-struct CostModel {
-  double step_s = 0.05e-6;                   // any step
-  double touch_seconds_per_byte = 1 / 30e9;  // of each operand of a local or one-sided reduction or copy
-};
-
-// Seconds until the last rank is done, with chunks of so many bytes: an event simulation of the representatives' steps
-// over full-duplex links; the ranks of a host share its port to the network. The excerpt's symmetry moves whole hosts.
+// Seconds until the last rank is done, with chunks of so many bytes: a simulation of the representatives, as far as the
+// network is even. The excerpt's symmetry moves whole hosts.
 double predict_seconds(const Excerpt& excerpt, const Topology& topology, double chunk_bytes, const CostModel& model);
 
 // No plan in which a rank has this program takes less: what its host's port and its processor have to do.
