@@ -61,6 +61,21 @@ def _read_key_fd(fd: int) -> bytes:
     return _key_of_fd[fd]
 
 
+def hold_key(key: bytes) -> int:
+    """A descriptor for RINGCORE_KEY_FD, for a process that has been told its key. Children do not inherit it."""
+    fd = os.memfd_create("ringcore-key", os.MFD_CLOEXEC)
+    os.write(fd, key)
+    # It stays open: its number means this key, until `drop_key`.
+    _key_of_fd[fd] = key
+    return fd
+
+
+def drop_key(fd: int) -> None:
+    """Forget a key of `hold_key`: the descriptor's number may be another's from now on."""
+    del _key_of_fd[fd]
+    os.close(fd)
+
+
 def _read_key_file(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
