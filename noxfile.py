@@ -18,7 +18,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))  # nox does not look for modules beside this file
 
-from tools.distributions import ADAPTERS, DISTRIBUTIONS, TYPED, build_distribution, built_wheel, set_version
+from tools.distributions import ADAPTERS, CLUSTERS, DISTRIBUTIONS, TYPED, build_distribution, built_wheel, set_version
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.suites import BESIDE_OTHERS, adapter_of, run_pytest, run_side_by_side
@@ -50,12 +50,13 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON, requires=["wheels"])
-@nox.parametrize("framework", FRAMEWORKS, ids=FRAMEWORKS)
+@nox.parametrize("framework", [*FRAMEWORKS, *CLUSTERS], ids=[*FRAMEWORKS, *CLUSTERS])
 def environment(session: nox.Session, framework: str) -> None:
-    """The environment of a framework with our wheels in it, which other sessions share."""
+    """The environment of a framework or a cluster with our wheels in it, which other sessions share."""
     if framework == "mxnet":
         require_system(session, "libgomp.so.1", "libquadmath.so.0")  # its wheel does not bring them
-    install(session, framework, wheels=[built_wheel(package) for package in ("core", *ADAPTERS[framework])])
+    packages = (ADAPTERS | CLUSTERS)[framework]
+    install(session, framework, wheels=[built_wheel(package) for package in ("core", *packages)])
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
 
 
@@ -193,6 +194,13 @@ def conformance(session: nox.Session, framework: str) -> None:
         "tests/conformance",
         f"-k={framework.split('-', maxsplit=1)[0]}",
     )
+
+
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
+@nox.parametrize("name", list(CLUSTERS), ids=list(CLUSTERS))
+def cluster(session: nox.Session, name: str) -> None:
+    """The tests of ranks that a cluster starts, with a real one on this machine."""
+    run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests")
 
 
 @nox.session(python=PYTHON, requires=["wheels"])

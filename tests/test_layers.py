@@ -29,7 +29,10 @@ ROOMS = {
 }
 # What an adapter may know of the core; Horovod's commands are ringcore's under other names.
 DOORS = {"ringcore", "ringcore.adapter"}
-MORE_DOORS = {"horovod": {"ringcore.commands.cli"}}
+MORE_DOORS = {
+    "horovod": {"ringcore.commands.cli"},
+    "ray": {"ringcore.launcher.external"},
+}
 
 # Layers of the engine, and what each knows besides itself. The binding is what lies in the core's package.
 LAYERS = {

@@ -26,6 +26,7 @@ DISTRIBUTIONS = {
     "jax": ["packages/jax", *C_INTERFACE],
     "keras": ["packages/keras"],
     "mxnet": ["packages/mxnet", *C_INTERFACE],
+    "ray": ["packages/ray"],
 }
 
 # Framework -> the distributions in its environment, besides the core. That of Keras needs that of TensorFlow, but not
@@ -37,10 +38,15 @@ ADAPTERS = {
     "tensorflow-oldest": ["tensorflow", "keras"],
     "mxnet": ["mxnet", "horovod"],
 }
+# Cluster -> the distributions in its environment, besides the core. Its Python side only: no framework is there.
+CLUSTERS = {
+    "ray": ["ray"],
+}
 # What the type checker sees in a framework's environment; the others have no types.
 TYPED = {
     "torch": ["core", "torch", "lightning", "tensorflow", "keras", "mxnet", "horovod"],
     "jax": ["core", "jax"],
+    "ray": ["ray"],
 }
 
 # Whose headers the shims of the core's wheel are compiled against: see native/transport/mpi. They are unpacked and not

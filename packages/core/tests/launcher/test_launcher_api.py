@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcore.launcher import worker
+from ringcore.launcher import outcomes
 from ringcore.launcher.api import LaunchError, RankError, run
 from support.processes import WRITE_PID, Pids, clean_environ, eventually, is_alive
 
@@ -185,4 +185,4 @@ def test_ranks_end_with_the_caller(tmp_path: Path, number: int, pids: Pids) -> N
 def test_pickles_of_the_worker_can_be_read_back() -> None:
     import pickle
 
-    assert pickle.loads(worker.dump({"a": 1})) == {"a": 1}
+    assert pickle.loads(outcomes.dump({"a": 1})) == {"a": 1}

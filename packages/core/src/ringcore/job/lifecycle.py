@@ -90,6 +90,22 @@ def shutdown() -> None:
         set_context(None)
 
 
+def leave_because(error: BaseException) -> None:
+    """Leave the job where the process goes on: the others, which may wait for this rank, learn of the exception."""
+    global _farewell
+    _tell_why(error)
+    try:
+        shutdown()
+    finally:
+        _farewell = ""
+
+
+def _tell_why(error: BaseException) -> None:
+    global _farewell
+    if not isinstance(error, RingcoreError):
+        _farewell = f"it raised {type(error).__name__}: {error}"[:2000]
+
+
 def _install_excepthook() -> None:
     """Let the other ranks know which exception ended this one."""
     previous = sys.excepthook
@@ -97,9 +113,7 @@ def _install_excepthook() -> None:
         return
 
     def hook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> Any:
-        global _farewell
-        if not isinstance(value, RingcoreError):
-            _farewell = f"it raised {kind.__name__}: {value}"[:2000]
+        _tell_why(value)
         return previous(kind, value, traceback)
 
     hook._is_ringcore = True  # type: ignore[attr-defined]

@@ -16,5 +16,7 @@ The modules, from the bottom up:
     _summary     which rank failed first, and why
     _supervisor  the whole job: start, signals, failure, exit code
     main         the command
+    outcomes     what became of a function on a rank
     api          ringcore.run: the same from Python; worker is its other end in each rank
+    external     for schedulers that start processes themselves
 """

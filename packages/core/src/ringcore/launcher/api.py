@@ -13,42 +13,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ringcore.launcher import worker
+from ringcore.launcher import outcomes
 from ringcore.launcher._frames import FrameReader, Kind
+from ringcore.launcher.outcomes import LaunchError, RankError
+
+__all__ = ["LaunchError", "RankError", "run"]
 
 T = TypeVar("T")
 
-# Class, message, traceback, the exception itself where it can be pickled, and the rank that this one had lost.
-_Raised = tuple[str, str, str, bytes | None, int | None]
 _HEADER = struct.Struct(">BII")  # As in _frames.
 _READ_BYTES = 1 << 18
 _STOP_LIMIT_S = 10.0
 _TAIL_CHARACTERS = 4000
-
-
-class RankError(RuntimeError):
-    """The function failed on a rank.
-
-    Attributes:
-        rank: The rank that failed first.
-        remote_traceback: Its traceback, as text; empty if it was killed.
-    """
-
-    def __init__(self, rank: int, message: str, remote_traceback: str = "") -> None:
-        """Make an error about a rank.
-
-        Args:
-            rank: The rank.
-            message: What went wrong.
-            remote_traceback: Where.
-        """
-        super().__init__(message + (f"\n\nOn rank {rank}:\n{remote_traceback}" if remote_traceback else ""))
-        self.rank = rank
-        self.remote_traceback = remote_traceback
-
-
-class LaunchError(RuntimeError):
-    """The ranks could not be started, or ended without a result; the message holds what the launcher said."""
 
 
 def run(
@@ -84,33 +60,16 @@ def run(
         LaunchError: No rank was started, or one ended without a result.
         TypeError: The function or its arguments cannot be pickled, or an option does not exist.
     """
-    call = _pickle_call(fn, tuple(args), dict(kwargs or {}))
+    call = call_of(fn, args, kwargs)
     argv = _command_line(np, env, executable or sys.executable, options)
     results, said, code = _Launcher(argv).call(call)
     return _unpack(results, said, code)
 
 
-def _pickle_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    try:
-        function = worker.dump((fn, args, kwargs))
-        by_name = getattr(fn, "__module__", None) == "__main__" and not _has_cloudpickle()
-    except Exception as error:
-        advice = "" if _has_cloudpickle() else "; cloudpickle can do more: pip install cloudpickle"
-        raise TypeError(f"the function or its arguments cannot be pickled: {error}{advice}") from error
-    if by_name:
-        raise TypeError(
-            f"{getattr(fn, '__qualname__', fn)} is defined in __main__ (a notebook or a script), where ranks cannot "
-            "import it from: pip install cloudpickle, or move it into a module"
-        )
+def call_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
+    """What `worker` calls, with the places that this process imports from."""
+    function = outcomes.dump_call(fn, tuple(args), dict(kwargs or {}))
     return pickle.dumps({"path": [entry or os.getcwd() for entry in sys.path], "function": function})
-
-
-def _has_cloudpickle() -> bool:
-    try:
-        import cloudpickle  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def _command_line(
@@ -211,29 +170,14 @@ def _with_ringcore(python_path: str | None) -> str:
 
 
 def _unpack(results: dict[int, bytes], said: str, code: int) -> list[Any]:
-    outcomes = {rank: pickle.loads(data) for rank, data in sorted(results.items()) if _complete(data)}
-    raised = {rank: value for rank, (kind, value) in outcomes.items() if kind == "raised"}
+    ended = {rank: pickle.loads(data) for rank, data in sorted(results.items()) if _complete(data)}
+    raised = {rank: outcomes.Raised(*value) for rank, (kind, value) in ended.items() if kind == "raised"}
     if raised:
-        _raise(_first_cause(raised), raised)
+        outcomes.raise_first(raised)
     if code != 0:
         raise LaunchError(f"the launcher ended with exit code {code}:\n{said.strip()}")
-    return [value for _, (_, value) in sorted(outcomes.items())]
+    return [value for _, (_, value) in sorted(ended.items())]
 
 
 def _complete(data: bytes) -> bool:
     return data.endswith(b".")  # Every pickle does; a rank may have been killed while it wrote.
-
-
-def _first_cause(raised: Mapping[int, _Raised]) -> int:
-    return next((rank for rank, value in raised.items() if value[4] is None), next(iter(raised)))
-
-
-def _raise(rank: int, raised: Mapping[int, _Raised]) -> None:
-    name, message, text, data, _ = raised[rank]
-    cause = None
-    if data is not None:
-        try:
-            cause = pickle.loads(data)
-        except Exception:
-            cause = None  # Its class cannot be imported here; the text tells.
-    raise RankError(rank, f"rank {rank} raised {name}: {message}", text) from cause

@@ -8,6 +8,8 @@ import sys
 import traceback
 from typing import Any
 
+from ringcore.launcher.outcomes import dump, outcome_of
+
 _READ_BYTES = 1 << 20
 
 
@@ -30,11 +32,11 @@ def main() -> int:
         if not error.code:
             outcome, code = dump(("returned", None)), 0
         else:
-            outcome = _outcome_of(error)
+            outcome = _raised(error)
             code = error.code if isinstance(error.code, int) else 1
     except BaseException as error:
         traceback.print_exc()
-        outcome, code = _outcome_of(error), 1
+        outcome, code = _raised(error), 1
     sys.stdout.flush()
     _write(result_fd, outcome)
     return code
@@ -52,30 +54,8 @@ def _read_call(fd: int) -> dict[str, Any]:
     return call
 
 
-def _outcome_of(error: BaseException) -> bytes:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    try:
-        data = dump(error)
-        pickle.loads(data)  # Many exceptions can be pickled and not read back.
-    except Exception:
-        data = None
-    return pickle.dumps(("raised", (type(error).__name__, str(error), text, data, _lost_rank())))
-
-
-def _lost_rank() -> int | None:
-    """The rank whose end made an operation of this one fail."""
-    state = sys.modules.get("ringcore.job.state")
-    return state.context().runtime.lost_rank if state is not None and state.is_initialized() else None
-
-
-def dump(value: object) -> bytes:
-    """Pickle by cloudpickle where it is installed: it takes functions and classes of a notebook by value."""
-    try:
-        import cloudpickle
-    except ImportError:
-        return pickle.dumps(value)
-    data: bytes = cloudpickle.dumps(value)
-    return data
+def _raised(error: BaseException) -> bytes:
+    return pickle.dumps(("raised", tuple(outcome_of(error))))
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -14,7 +14,13 @@ from ringcore.environment.settings import PLACEMENT_VARIABLES
 from ringcore.launcher.external.tickets import Ticket, TicketError
 
 # Variables of this process's place. They are set together, so that none of an outer job is left.
-_PLACE = (*sorted(PLACEMENT_VARIABLES), "RINGCORE_JOB_ID", "RINGCORE_RENDEZVOUS", "RINGCORE_KEY_FD", "RINGCORE_KEY_FILE")
+_PLACE = (
+    *sorted(PLACEMENT_VARIABLES),
+    "RINGCORE_JOB_ID",
+    "RINGCORE_RENDEZVOUS",
+    "RINGCORE_KEY_FD",
+    "RINGCORE_KEY_FILE",
+)
 
 _seat: Seat | None = None
 
@@ -90,13 +96,23 @@ class Seat:
             drop_key(self._key_fd)
             _set_variables(self._before)
 
+    def leave_because(self, error: BaseException) -> None:
+        """Leave after an exception: ranks that wait for this one learn at once, and which exception it was."""
+        lifecycle = sys.modules.get("ringcore.job.lifecycle")
+        if lifecycle is not None:
+            lifecycle.leave_because(error)
+        self.close()
+
     def __enter__(self) -> Seat:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if value is None:
+            self.close()
+        else:
+            self.leave_because(value)
 
 
 def connect(ticket: bytes) -> Seat:

@@ -1,0 +1,119 @@
+"""The actors of an executor, and where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ringcore.launcher.external import Raised, outcome_of
+
+from ringcore_ray import process
+
+
+class RankActor:
+    """One rank. It keeps its state from call to call, and an object of the user's if one is wanted."""
+
+    def __init__(self) -> None:
+        self._executable: Any = None
+
+    def node(self) -> tuple[str, str, list[str]]:
+        """See `process.node_of`."""
+        return process.node_of()
+
+    def open_job(self, size: int, host: str, environ: Mapping[str, str]) -> list[bytes]:
+        """See `process.open_job`."""
+        return process.open_job(size, host, environ)
+
+    def take_seat(self, ticket: bytes, gpus: str | None) -> None:
+        """See `process.take_seat`."""
+        process.take_seat(ticket, gpus)
+
+    def make(self, cls: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Raised | None:
+        """Make the object that `execute` passes to functions."""
+        if cls is None:
+            return None
+        outcome, self._executable = self._outcome(cls, args, kwargs)
+        return outcome
+
+    def call(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], with_executable: bool
+    ) -> tuple[Raised | None, Any]:
+        """Call a function; what it raises is returned, with what the others have to know of it."""
+        return self._outcome(fn, [self._executable, *args] if with_executable else args, kwargs)
+
+    def call_bare(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function for `run_remote`."""
+        try:
+            return fn(*args, **kwargs)
+        except BaseException as error:
+            process.leave(error)
+            raise
+
+    def leave(self) -> None:
+        """Leave the job."""
+        process.leave()
+        process.close_job()
+
+    def _outcome(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Raised | None, Any]:
+        try:
+            return None, fn(*args, **kwargs)
+        except BaseException as error:
+            outcome = outcome_of(error)
+            process.leave(error)  # Ranks that wait for this one are to fail with it.
+            return outcome, None
+
+
+class Placement:
+    """Where the actors are: a placement group of our own, or the one that this code runs in.
+
+    Args:
+        bundles: Resources of each bundle.
+        strategy: Ray's word for how they are spread.
+        use_current: Take the group that the calling actor or task is in, if there is one.
+        limit_s: Give up after so long.
+
+    Raises:
+        TimeoutError: The cluster has not got these resources in time.
+    """
+
+    def __init__(self, bundles: list[dict[str, float]], strategy: str, *, use_current: bool, limit_s: float) -> None:
+        current = ray.util.get_current_placement_group() if use_current else None
+        self._own = current is None
+        self.group: PlacementGroup = current or placement_group(bundles, strategy=strategy)
+        if self._own and not self.group.wait(limit_s):
+            self.remove()
+            raise TimeoutError(
+                f"Ray had no place for {len(bundles)} bundle(s) of {_resources(bundles[0])} ({strategy}) within "
+                f"{limit_s:g} s. The cluster has {_resources(ray.cluster_resources())}, of which free: "
+                f"{_resources(ray.available_resources())}. Ask for fewer workers or less for each, end what holds the "
+                "rest, or raise placement_timeout_s where the cluster grows by itself"
+            )
+
+    def actor(self, resources: Mapping[str, float], bundle: int) -> Any:
+        """Start an actor.
+
+        Args:
+            resources: Its own.
+            bundle: The bundle of our own group that it is in.
+        """
+        strategy = PlacementGroupSchedulingStrategy(self.group, bundle if self._own else -1)
+        options = {
+            "num_cpus": resources.get("CPU", 0),
+            "num_gpus": resources.get("GPU", 0),
+            "scheduling_strategy": strategy,
+        }
+        return ray.remote(RankActor).options(**options).remote()
+
+    def remove(self) -> None:
+        """Give the resources back, if they are ours."""
+        if self._own:
+            remove_placement_group(self.group)
+
+
+def _resources(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{found[name]:g} {name}" for name in ("CPU", "GPU") if name in found) or "nothing"

@@ -1,0 +1,93 @@
+"""ringcore as a backend of Ray Train: its workers are the ranks, with the same numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from ringcore_ray import process
+
+
+@dataclasses.dataclass
+class RingConfig(BackendConfig):  # type: ignore[misc]  # Ray's classes have no types
+    """Makes the workers of a trainer the ranks of a job: `DataParallelTrainer(fn, backend_config=RingConfig())`.
+
+    Attributes:
+        env: Variables for the ranks, `RINGCORE_*` settings among them.
+    """
+
+    env: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """What Ray Train calls at the start and the end of a group of workers."""
+        return _RingBackend
+
+    @property
+    def train_func_context(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
+        """Runs around the training function on each worker."""
+        return _leaving
+
+    def to_dict(self) -> dict[str, Any]:
+        """What Ray shows of it: names, as values may be secrets."""
+        return {"env": sorted(self.env)}
+
+
+@contextlib.contextmanager
+def _leaving() -> Iterator[None]:
+    """A worker that fails lets the others know: they may wait for it, and Ray looks only once in a while."""
+    try:
+        yield
+    except BaseException as error:
+        process.leave(error)
+        raise
+
+
+class _RingBackend(Backend):  # type: ignore[misc]
+    # As ring.local_rank() is the index of a rank's device.
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: RingConfig) -> None:
+        """Give each worker its place; a group that Ray restarts is another job."""
+        nodes = worker_group.execute(process.node_of)
+        host = process.meeting_host(nodes)
+        tickets = worker_group.execute_single(0, process.open_job, len(nodes), host, backend_config.env)
+        seats = [
+            worker_group.execute_single_async(rank, process.take_seat, ticket) for rank, ticket in enumerate(tickets)
+        ]
+        ray.get(seats)
+
+    def on_shutdown(self, worker_group: Any, backend_config: RingConfig) -> None:
+        """Let the workers leave."""
+        worker_group.execute(process.leave)
+        worker_group.execute_single(0, process.close_job)
+
+
+class RingTrainer(DataParallelTrainer):  # type: ignore[misc]
+    """Ray Train's trainer with `RingConfig`: any framework whose adapter of ringcore the function uses.
+
+    Args:
+        train_loop_per_worker: Runs on each worker; calls `ring.init()`, and `ray.train.report` as with any trainer.
+        backend_config: None: `RingConfig()`.
+        **options: Of DataParallelTrainer: `train_loop_config`, `scaling_config`, `run_config`, `datasets`, ...
+
+    Raises:
+        ValueError: The number of workers is a range: elastic jobs are not there yet.
+    """
+
+    def __init__(
+        self, train_loop_per_worker: Callable[..., Any], *, backend_config: RingConfig | None = None, **options: Any
+    ) -> None:
+        scaling = options.get("scaling_config")
+        if scaling is not None and not isinstance(scaling.num_workers, int):
+            raise ValueError(
+                f"num_workers={scaling.num_workers} asks for an elastic job, which ringcore does not have yet: give "
+                "one number, and FailureConfig(max_failures=...) to start again from the last checkpoint"
+            )
+        super().__init__(train_loop_per_worker, backend_config=backend_config or RingConfig(), **options)
