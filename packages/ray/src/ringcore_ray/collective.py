@@ -41,7 +41,7 @@ def register_ring() -> None:
         register_collective_backend("RING", RingGroup)
 
 
-class RingGroup(BaseGroup):  # type: ignore[misc]  # Ray's classes have no types
+class RingGroup(BaseGroup):
     """A group of actors. A process is in one group at a time; tensors are numpy arrays, or torch's on the CPU."""
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:

@@ -271,7 +271,8 @@ class RingExecutor:
 
 def _outcome(reference: Any) -> tuple[Raised | None, Any]:
     try:
-        return ray.get(reference)  # type: ignore[no-any-return]
+        outcome: tuple[Raised | None, Any] = ray.get(reference)
+        return outcome
     except (ActorDiedError, ActorUnavailableError) as error:
         message = " ".join(str(error).split())
         return Raised(type(error).__name__, f"its actor has died. {message}", "", None, None), None

@@ -15,7 +15,7 @@ from ringcore_ray import process
 
 
 @dataclasses.dataclass
-class RingConfig(BackendConfig):  # type: ignore[misc]  # Ray's classes have no types
+class RingConfig(BackendConfig):
     """Makes the workers of a trainer the ranks of a job: `DataParallelTrainer(fn, backend_config=RingConfig())`.
 
     Attributes:
@@ -49,7 +49,7 @@ def _leaving() -> Iterator[None]:
         raise
 
 
-class _RingBackend(Backend):  # type: ignore[misc]
+class _RingBackend(Backend):
     # As ring.local_rank() is the index of a rank's device.
     share_cuda_visible_devices = True
 
@@ -69,7 +69,7 @@ class _RingBackend(Backend):  # type: ignore[misc]
         worker_group.execute_single(0, process.close_job)
 
 
-class RingTrainer(DataParallelTrainer):  # type: ignore[misc]
+class RingTrainer(DataParallelTrainer):
     """Ray Train's trainer with `RingConfig`: any framework whose adapter of ringcore the function uses.
 
     Args:

@@ -4,7 +4,8 @@ They place the ranks; ringcore gives each a ticket, which a cluster carries by i
 """
 
 from ringcore.bootstrap.interfaces import own_address
-from ringcore.launcher.external.meeting import Job, Seat, TicketError, connect
+from ringcore.launcher.external.meeting import Job, Seat, connect
+from ringcore.launcher.external.tickets import TicketError
 from ringcore.launcher.outcomes import LaunchError, Raised, RankError, outcome_of, raise_first
 
 __all__ = [
