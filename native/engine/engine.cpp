@@ -116,16 +116,20 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now()),
       last_tend_(clock.now()) {
   add_process_set(membership_.ranks());
-  const Agreement agreement{.protocol = kProtocolVersion,
-                            .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
-                            .deterministic = settings_.execution.deterministic};
-  RecordHeader hello{.type = RecordType::kHello,
-                     .rows = static_cast<std::uint64_t>(rank()),
-                     .location = static_cast<std::uint64_t>(size())};
-  broadcast(kWorld, hello, std::as_bytes(std::span(&agreement, 1)));
+  links_changed();
 }
 
 Engine::~Engine() = default;
+
+void Engine::links_changed() {
+  const Nanoseconds now = clock_.now();
+  for (Peer* peer : membership_.peers()) {
+    if (peer->connected || !peer->link->has(transport::kControlLane)) continue;
+    peer->connected = true;
+    peer->last_sent = peer->last_heard = now;
+    if (!peer->is_known) greet(*peer);
+  }
+}
 
 void Engine::submit(const std::shared_ptr<Operation>& operation) {
   const auto found = sets_.find(operation->process_set);
@@ -282,7 +286,7 @@ bool Engine::progress() {
 // After a failure: who hears of it only from this rank has to hear all of it.
 bool Engine::flush_last_words() {
   bool moved = false;
-  for (Peer* peer : membership_.peers()) moved = flush_backlog(*peer) || moved;
+  for (Peer* peer : membership_.known()) moved = flush_backlog(*peer) || moved;
   return moved;
 }
 
@@ -290,7 +294,7 @@ bool Engine::move() {
   if (eager_.operation != nullptr && progress_eager()) return true;
   if (eager_.operation != nullptr) return false;
   bool moved = false;
-  for (Peer* peer : membership_.peers()) {
+  for (Peer* peer : membership_.known()) {
     moved = flush_backlog(*peer) || moved;
     moved = read_control(*peer) || moved;
     if (failure_ != nullptr) return true;
@@ -392,7 +396,7 @@ bool Engine::running() const {
 
 bool Engine::busy() const {
   if (eager_.operation != nullptr) return true;
-  const auto& others = membership_.peers();
+  const auto others = membership_.known();
   const bool backlog =
       std::any_of(others.begin(), others.end(), [](const Peer* peer) { return !peer->backlog.empty(); });
   return backlog || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
@@ -480,7 +484,7 @@ void Engine::reply_stacks(const std::string& text) {
   const std::string cut = text.substr(0, kMaxRecordBytes / 2);
   const std::vector<std::byte> record =
       build_record({.type = RecordType::kStackReply}, {}, {}, std::as_bytes(std::span(cut)));
-  for (Peer* peer : membership_.peers()) {
+  for (Peer* peer : membership_.known()) {
     if (std::exchange(peer->wants_stacks, false)) send(*peer, record);
   }
 }

@@ -102,6 +102,8 @@ class Engine {
   std::shared_ptr<const Error> failure() const { return failure_; }
 
   const Membership& membership() const { return membership_; }
+  // Whoever has made the links has connected some of them.
+  void links_changed();
   // After `leave`: closes all links.
   void disconnect();
   bool busy() const;  // operations are pending, or bytes wait to be written
@@ -144,6 +146,8 @@ class Engine {
   void append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload = {});
   void prepare(ProcessSet& set, Operation& operation);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
+  void tell_known(RecordHeader header, std::span<const std::byte> payload);
+  void greet(Peer& peer);
   void send(Peer& peer, std::span<const std::byte> record);
   void send(Peer& peer, RecordHeader header, std::span<const std::byte> rest);
   void send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::byte> body);

@@ -117,7 +117,7 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
                             .rows = static_cast<std::uint64_t>(error->kind()),
                             .location = static_cast<std::uint64_t>(blame.rank),
                             .priority = blame.seen_by};
-  if (error->kind() != ErrorKind::kShutdown) broadcast(kWorld, header, std::as_bytes(std::span(text)));
+  if (error->kind() != ErrorKind::kShutdown) tell_known(header, std::as_bytes(std::span(text)));
   for (auto& [id, set] : sets_) {
     set->schedule.fail(error->kind() == ErrorKind::kShutdown);
     for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
@@ -189,7 +189,7 @@ void Engine::disconnect() {
 }
 
 bool Engine::farewell_seen() const {
-  const auto& peers = membership_.peers();
+  const auto peers = membership_.known();
   if (failure_ != nullptr) return true;
   return !goodbye_ && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
     return peer->saw_farewell || peer->left || peer->link->failure();

@@ -3,12 +3,14 @@
 // Every member has a place: the index of all that the engine keeps about it. A rank is what users and records call the
 // member by. In the first epoch the places are the ranks in order; only this object knows that, everything else asks it.
 //
-// It owns the links of the epoch. It opens and closes none itself: whoever composes the engine does.
+// It owns the links of the epoch. It opens and closes none itself: whoever composes the engine does. Among many most links
+// have no connection before one of the two needs it: such a peer is not known yet, and what becomes of it others tell.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,8 @@ struct Peer {
   Nanoseconds last_heard = 0;
   Nanoseconds last_asked = 0;
   bool is_neighbour = false;  // this rank and it watch each other all the time
+  bool connected = false;  // it can be heard
+  bool is_known = false;  // this rank has greeted it, or will when they are connected
   bool greeted = false;
   bool left = false;  // said goodbye
   bool gone = false;  // and its link's end has been noticed
@@ -57,6 +61,11 @@ class Membership {
   Peer* peer(Rank rank) const { return by_place_[index_of(rank)].get(); }
   // All others, in the order of their places.
   const std::vector<Peer*>& peers() const { return peers_; }
+  // Those of them that this rank has a connection with, or wants one.
+  // What is being looked through stays as it is when one more becomes known.
+  std::span<Peer* const> known() const { return {known_first_.data(), known_}; }
+  bool knows_all() const { return known_ == peers_.size(); }
+  void get_to_know(Peer& peer);
   // Numbers the groups of members that share memory.
   int host(Rank rank) const { return host_of_[index_of(rank)]; }
   bool shares_host(Rank rank) const { return host(rank) == host(self()); }
@@ -67,10 +76,6 @@ class Membership {
   void disconnect();
 
  private:
-  // How many on either side of a member, in the circle of places, are its neighbours: two of them may be lost at once.
-  static constexpr int kNeighbours = 2;
-
-  bool are_neighbours(Place a, Place b) const;
   Rank rank_of(Place place) const { return place; }
   Place place_of(Rank rank) const { return rank; }
   std::size_t index_of(Rank rank) const { return static_cast<std::size_t>(place_of(rank)); }
@@ -80,6 +85,12 @@ class Membership {
   std::vector<int> host_of_;  // by place
   std::vector<std::unique_ptr<Peer>> by_place_;  // null at self
   std::vector<Peer*> peers_;
+  std::vector<Peer*> known_first_;
+  std::size_t known_ = 0;
 };
+
+// With whom a rank is connected from the start, in ascending order, where a process set of all takes the tree (see
+// agreement_tree.hpp): the ranks of its host, its neighbours in the tree, and those that it watches.
+std::vector<Rank> connected_at_start(std::span<const int> host_of, Rank self, int direct_members);
 
 }  // namespace ringcore::engine

@@ -112,6 +112,25 @@ void Engine::broadcast(ProcessSetId id, RecordHeader header, std::span<const std
   }
 }
 
+// To those whom this rank is connected with, or will be: they pass on what all have to know.
+void Engine::tell_known(RecordHeader header, std::span<const std::byte> payload) {
+  const std::vector<std::byte> record = build_record(header, {}, {}, payload);
+  for (Peer* peer : membership_.known()) send(*peer, record);
+}
+
+// The first that a peer hears: who speaks, and what both must have set alike. From here on they are to be connected.
+void Engine::greet(Peer& peer) {
+  membership_.get_to_know(peer);
+  peer.link->want(transport::kControlLane);
+  const Agreement agreement{.protocol = kProtocolVersion,
+                            .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
+                            .deterministic = settings_.execution.deterministic};
+  const RecordHeader hello{.type = RecordType::kHello,
+                           .rows = static_cast<std::uint64_t>(rank()),
+                           .location = static_cast<std::uint64_t>(size())};
+  send(peer, build_record(hello, {}, {}, std::as_bytes(std::span(&agreement, 1))));
+}
+
 void Engine::send(Peer& peer, std::span<const std::byte> record) {
   RecordHeader header;
   std::memcpy(&header, record.data(), sizeof(header));
@@ -120,6 +139,7 @@ void Engine::send(Peer& peer, std::span<const std::byte> record) {
 
 void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> rest) {
   if (peer.left || peer.link->failure()) return;
+  if (!peer.is_known) greet(peer);
   header.epoch = membership_.epoch();
   header.sequence = peer.sent_records++;
   peer.last_sent = last_tend_;
@@ -136,6 +156,7 @@ void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> re
 
 void Engine::send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::byte> body) {
   if (peer.left || peer.link->failure()) return;
+  if (!peer.is_known) greet(peer);
   const std::size_t whole = (sizeof(ShortHeader) + body.size() + 7) / 8 * 8;
   const ShortHeader header{.bytes = static_cast<std::uint32_t>(whole),
                            .flags = static_cast<std::uint8_t>(whole - sizeof(ShortHeader) - body.size()),

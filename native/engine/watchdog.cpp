@@ -57,7 +57,7 @@ void Engine::tend_patience(Nanoseconds now) {
 }
 
 void Engine::tend_links(Nanoseconds now, bool idle) {
-  for (Peer* peer : membership_.peers()) {
+  for (Peer* peer : membership_.known()) {
     const bool awaited = awaits(*peer);
     if (awaited || peer->is_neighbour) {
       peer->link->check();
@@ -72,7 +72,7 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);  // its last words
       if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
-    } else if (!peer->left && now - peer->last_heard > patience_) {
+    } else if (!peer->left && peer->connected && now - peer->last_heard > patience_) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);
       if (!peer->left && now - peer->last_heard > patience_ && failure_ == nullptr) {
@@ -81,12 +81,12 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       }
     }
     if (failure_ != nullptr) return;
-    if (!peer->left) beat(*peer, now, awaited);
+    if (!peer->left && peer->connected) beat(*peer, now, awaited);
   }
 }
 
 // Neighbours hear from each other all the time: what each of them costs a rank does not grow with their number. Whoever is
-// waited for is asked; and when a rank is lost, those who notice it tell all.
+// waited for is asked, where there is a connection; and when a rank is lost, those who notice it tell all.
 void Engine::beat(Peer& peer, Nanoseconds now, bool awaited) {
   const Nanoseconds interval = settings_.heartbeat / 4;
   const bool ask =

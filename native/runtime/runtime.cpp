@@ -31,7 +31,7 @@ constexpr Nanoseconds kIdle = 100'000;
 
 std::vector<transport::Link*> present_links(const engine::Engine& engine) {
   std::vector<transport::Link*> links;
-  for (const engine::Peer* peer : engine.membership().peers()) links.push_back(peer->link.get());
+  for (const engine::Peer* peer : engine.membership().known()) links.push_back(peer->link.get());
   return links;
 }
 
@@ -451,6 +451,9 @@ bool Runtime::change_links(const std::function<void()>& change) {
   if (links_.empty()) return false;
   disarm();
   change();
+  engine_.links_changed();
+  links_ = present_links(engine_);
+  looks_ = looks_at(links_);
   // Whoever sleeps does so on what there was before.
   (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
   return true;

@@ -111,7 +111,7 @@ class Runtime {
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
   engine::Engine engine_;
   std::vector<transport::Link*> links_;
-  const int looks_;  // of `try_run`
+  int looks_;  // of `try_run`
   bool armed_ = false;  // peers ring when they write
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`

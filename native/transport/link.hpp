@@ -33,9 +33,11 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // The caller is about to use a lane of data, and so is its peer. A link may open one when this is first said; until it
-  // is there the lane takes and gives nothing.
+  // The caller is about to use a lane; of data, so is its peer. A link may open one when this is first said, and the one
+  // for control along with any other; until a lane is there it takes and gives nothing.
   virtual void want([[maybe_unused]] int lane) {}
+  // Whether the lane is there.
+  virtual bool has([[maybe_unused]] int lane) const { return true; }
 
   // Starts sending from the front of `bytes` and returns how many bytes were taken: 0 when the lane is full.
   virtual std::size_t write(int lane, std::span<const std::byte> bytes) = 0;

@@ -13,6 +13,8 @@ constexpr std::uint64_t kMostPieces = 3;
 // One write in so many is accepted only partly though there is room, one view in so many is short.
 constexpr std::uint64_t kShortWrites = 4;
 constexpr std::uint64_t kShortViews = 2;
+// How long a connection is tried for.
+constexpr Nanoseconds kPatience = kSecond / 2;
 
 }  // namespace
 
@@ -20,7 +22,11 @@ class SimLink final : public Link {
  public:
   SimLink(SimNetwork& network, Rank self, Rank peer) : network_(network), self_(self), peer_(peer) {}
 
-  void want(int lane) override { network_.want(self_, peer_, lane); }
+  void want(int lane) override {
+    network_.want(self_, peer_, kControlLane);
+    network_.want(self_, peer_, lane);
+  }
+  bool has(int lane) const override { return network_.is_open(self_, peer_, lane); }
 
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
     return network_.is_open(self_, peer_, lane) ? network_.write(self_, peer_, lane, bytes) : 0;
@@ -143,15 +149,20 @@ Nanoseconds SimNetwork::random_delay() {
 }
 
 bool SimNetwork::is_open(Rank owner, Rank peer, int lane) const {
-  return lane == kControlLane || !options_.late_lanes || connection(owner, peer).open[static_cast<std::size_t>(lane)];
+  const Connection& end = connection(owner, peer);
+  const bool is_late = lane == kControlLane ? end.is_late : end.is_late || options_.late_lanes;
+  return !is_late || end.open[static_cast<std::size_t>(lane)];
 }
 
-// Each end has the lane at a time of its own, after both have asked for it.
+void SimNetwork::disconnect(Rank a, Rank b) { connection(a, b).is_late = connection(b, a).is_late = true; }
+
+// Each end has the lane at a time of its own, after both have asked for it; the one for control after one of them has.
 void SimNetwork::want(Rank owner, Rank peer, int lane) {
   const auto index = static_cast<std::size_t>(lane);
   Connection& mine = connection(owner, peer);
   if (is_open(owner, peer, lane) || std::exchange(mine.wanted[index], true)) return;
-  if (!connection(peer, owner).wanted[index] || mine.refuses_lanes) return;
+  if (lane == kControlLane && mine.refuses_lanes) return give_up_later(owner, peer);
+  if ((lane != kControlLane && !connection(peer, owner).wanted[index]) || mine.refuses_lanes) return;
   for (const auto& [from, to] : {std::pair(owner, peer), std::pair(peer, owner)}) {
     schedule({.time = clock_.now() + random_delay() + random_delay(),
               .sequence = 0,
@@ -276,7 +287,12 @@ void SimNetwork::happen(Event event) {
       if (!owner.failure) owner.failure = std::move(event.reason);
       return;
     case EventKind::kRoom: return;
-    case EventKind::kLane: owner.open[static_cast<std::size_t>(event.lane)] = !owner.refuses_lanes; return;
+    case EventKind::kLane:
+      if (event.lane == kControlLane && (dead_[static_cast<std::size_t>(event.from)] || owner.refuses_lanes)) {
+        return give_up_later(event.to, event.from);
+      }
+      owner.open[static_cast<std::size_t>(event.lane)] = !owner.refuses_lanes;
+      return;
   }
 }
 
@@ -303,13 +319,25 @@ void SimNetwork::fail_later(Rank owner, Rank peer, const char* reason) {
             .reason = reason});
 }
 
+// Whoever dials in vain dials again for a while.
+void SimNetwork::give_up_later(Rank owner, Rank peer) {
+  schedule({.time = clock_.now() + kPatience,
+            .sequence = 0,
+            .kind = EventKind::kFailure,
+            .from = peer,
+            .to = owner,
+            .lane = 0,
+            .bytes = {},
+            .reason = "could not be connected"});
+}
+
 void SimNetwork::kill(Rank rank) {
   if (dead_[static_cast<std::size_t>(rank)]) return;
   dead_[static_cast<std::size_t>(rank)] = true;
   for (Rank peer = 0; peer < ranks_; ++peer) {
     if (peer == rank) continue;
     lose_tail(rank, peer);
-    fail_later(peer, rank, "closed the connection");
+    if (is_open(peer, rank, kControlLane)) fail_later(peer, rank, "closed the connection");
   }
 }
 
@@ -318,6 +346,7 @@ void SimNetwork::kill_at_write(Rank rank, std::uint64_t writes) {
 }
 
 void SimNetwork::cut(Rank a, Rank b) {
+  if (!is_open(a, b, kControlLane) && !is_open(b, a, kControlLane)) return;
   lose_tail(a, b);
   lose_tail(b, a);
   // What is written before the reset is noticed must not arrive behind the gap.

@@ -54,6 +54,8 @@ class SimNetwork {
   SimNetwork(const SimNetwork&) = delete;
   SimNetwork& operator=(const SimNetwork&) = delete;
 
+  // The two have no connection yet: it is made when one of them wants it.
+  void disconnect(Rank a, Rank b);
   // The end that `from` holds of its link to `to`. The network must outlive it.
   std::unique_ptr<Link> link(Rank from, Rank to);
   // The registered memory of a rank; null where `host_of` is empty.
@@ -112,7 +114,8 @@ class SimNetwork {
     std::optional<std::string> failure;
     bool silent = false;  // incoming bytes vanish
     bool refuses_lanes = false;
-    std::array<bool, kLaneCount> wanted{};  // with SimOptions::late_lanes
+    bool is_late = false;  // see `disconnect`
+    std::array<bool, kLaneCount> wanted{};  // of lanes that are not there from the start
     std::array<bool, kLaneCount> open{};
   };
   enum class EventKind : std::uint8_t { kDelivery, kFailure, kRoom, kLane };
@@ -144,6 +147,7 @@ class SimNetwork {
   void happen(Event event);
   void lose_tail(Rank from, Rank to);
   void fail_later(Rank owner, Rank peer, const char* reason);
+  void give_up_later(Rank owner, Rank peer);
 
   int ranks_;
   SimOptions options_;

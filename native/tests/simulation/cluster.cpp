@@ -1,5 +1,6 @@
 #include "cluster.hpp"
 #include "carriers/plans/carrier.hpp"
+#include "engine/tree_shape.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -46,6 +47,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
     options.arena_bytes = 4 << 20;
   }
   network_ = std::make_unique<transport::SimNetwork>(workload.ranks, draw.generator()(), options);
+  if (draw.one_in(2)) connect_along_tree();
   for (const Phase& phase : workload.phases) {
     std::vector<std::size_t>& counts = own_counts_.emplace_back();
     for (Rank rank = 0; rank < workload.ranks; ++rank) {
@@ -59,6 +61,19 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
     state.rank = rank;
     make_engine(state);
     write_script(state);
+  }
+}
+
+// The others connect when they need each other. So few ranks would all watch each other: here some do not.
+void Cluster::connect_along_tree() {
+  for (Rank rank = 0; rank < workload_.ranks; ++rank) {
+    const engine::TreeShape shape = engine::TreeShape::make(workload_.host_of, rank);
+    for (Rank peer = rank + 1; peer < workload_.ranks; ++peer) {
+      const bool along_tree =
+          peer == shape.parent || std::any_of(shape.children.begin(), shape.children.end(),
+                                              [peer](const auto& child) { return child.member == peer; });
+      if (!along_tree && draw_.one_in(2)) network_->disconnect(rank, peer);
+    }
   }
 }
 
@@ -390,6 +405,7 @@ void Cluster::inject_due(int events) {
 
 void Cluster::drive() {
   for (RankState& state : states_) {
+    if (network_->runs(state.rank)) state.engine->links_changed();
     while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) {
     }
     const bool ends = state.leaves_early && state.engine->farewell_seen();

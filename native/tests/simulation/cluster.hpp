@@ -89,6 +89,7 @@ class Cluster {
     std::shared_ptr<SimMeetings> meetings;
   };
 
+  void connect_along_tree();
   void make_engine(RankState& state);
   std::vector<std::unique_ptr<engine::Carrier>> make_carriers(RankState& state, const engine::CarrierConfig& config);
   static bool has_result(const RankState& state, const Task& task);

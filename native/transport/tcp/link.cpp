@@ -34,10 +34,17 @@ class TcpLink final : public LaneLink {
     }
   }
 
+  void give_up(const std::string& why) override { failure_.fail(why); }
+
+  // Data comes with control: that is where the peer says that it lives.
   void want(int lane) override {
-    if (lane_of(lane) || std::exchange(wanted_[static_cast<std::size_t>(lane)], true)) return;
-    opener_->open(peer_, lane);
+    if (has(lane)) return;
+    for (const int needed : {kControlLane, lane}) {
+      if (has(needed) || std::exchange(wanted_[static_cast<std::size_t>(needed)], true)) continue;
+      opener_->open(peer_, needed);
+    }
   }
+  bool has(int lane) const override { return lanes_[static_cast<std::size_t>(lane)].has_value(); }
 
   std::size_t write(int lane, std::span<const std::byte> bytes) override { return write(lane, bytes, {}); }
   // One packet where they fit into one.
@@ -103,6 +110,7 @@ class TcpLink final : public LaneLink {
   }
 
   std::string_view transport() const override {
+    if (!has(kControlLane)) return "tcp";
     const Connection& control = lanes_.front()->connections().front();
     return control.is_encrypted() ? "tls" : control.is_tcp() ? "tcp" : "unix";
   }
@@ -158,6 +166,10 @@ std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::s
   sockets.push_back(std::move(control));
   link->attach(kControlLane, std::move(sockets), secrets);
   return link;
+}
+
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener) {
+  return std::make_unique<TcpLink>(self, peer, &opener);
 }
 
 }  // namespace ringcore::transport

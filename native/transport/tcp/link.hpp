@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/owned.hpp"
@@ -15,7 +16,7 @@
 
 namespace ringcore::transport {
 
-// Has lanes of data connected that are needed now, for the first time.
+// Has lanes connected that are needed now, for the first time.
 class LaneOpener {
  public:
   virtual ~LaneOpener() = default;
@@ -23,11 +24,13 @@ class LaneOpener {
   virtual void open(Rank peer, int lane) = 0;
 };
 
-// A link whose lanes of data are connected when they are first needed.
+// A link whose lanes are connected when they are first needed.
 class LaneLink : public Link {
  public:
   // Takes the sockets of a lane that is not there yet, at least one. `secrets` as below.
   virtual void attach(int lane, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) = 0;
+  // A lane that was asked for cannot be connected: the link has failed, unless it has before.
+  virtual void give_up(const std::string& why) = 0;
 };
 
 // `sockets` are connected stream sockets whose other ends belong to the same peer, with nothing unread on them that is
@@ -42,5 +45,7 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
 // The same with a socket for control and none for data yet. `opener` outlives the link.
 std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
                                         LaneOpener& opener);
+// The same with no socket yet.
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener);
 
 }  // namespace ringcore::transport
