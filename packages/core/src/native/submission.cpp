@@ -105,16 +105,31 @@ PythonHandle submit(nb::handle_t<PythonRuntime> self, int collective, const std:
   return handle;
 }
 
-void allreduce_in_place(nb::handle_t<PythonRuntime> self, nb::object array, const std::string& name, int op,
-                        double prescale, double postscale, engine::ProcessSetId process_set) {
-  const engine::Call call{Collective::kAllreduce, name, static_cast<ReduceOp>(op), 0, prescale, postscale, process_set};
+// Waits for an operation of one array. A handle is made only where somebody has to keep the arrays, or to raise.
+void carry_out(nb::handle_t<PythonRuntime> self, const engine::Call& call, nb::object array, nb::object output) {
   call.check();
   auto& runtime = nb::cast<PythonRuntime&>(self);
-  std::shared_ptr<Operation> operation = make_or_refuse(runtime, call, array, array);
+  std::shared_ptr<Operation> operation = make_or_refuse(runtime, call, array, output);
   run(runtime, operation);
   const bool plain = operation->done() && operation->error == nullptr && operation->on_device == nullptr;
   if (plain && PyErr_Occurred() == nullptr) return;
-  PythonHandle(std::move(operation), std::move(array), nb::borrow(self), nb::none(), nb::none()).raise_error();
+  nb::object memory = output.is(array) ? std::move(array) : nb::make_tuple(std::move(array), std::move(output));
+  PythonHandle(std::move(operation), std::move(memory), nb::borrow(self), nb::none(), nb::none()).raise_error();
+}
+
+void allreduce_in_place(nb::handle_t<PythonRuntime> self, nb::object array, const std::string& name, int op,
+                        double prescale, double postscale, engine::ProcessSetId process_set) {
+  carry_out(self, {Collective::kAllreduce, name, static_cast<ReduceOp>(op), 0, prescale, postscale, process_set}, array,
+            array);
+}
+
+void run_into(nb::handle_t<PythonRuntime> self, int collective, nb::object array, nb::object output,
+              const std::string& name, int op, Rank root, double prescale, double postscale,
+              engine::ProcessSetId process_set) {
+  carry_out(
+      self,
+      {static_cast<Collective>(collective), name, static_cast<ReduceOp>(op), root, prescale, postscale, process_set},
+      std::move(array), std::move(output));
 }
 
 PythonHandle join(nb::handle_t<PythonRuntime> self, engine::ProcessSetId process_set) {
@@ -142,6 +157,9 @@ void register_submission(nb::class_<PythonRuntime>& runtime) {
       .def("allreduce_in_place", &allreduce_in_place, nb::arg("array"), nb::arg("name"), nb::arg("op"),
            nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
            "Reduces one array where it lies, and waits for it: without a handle.")
+      .def("run_into", &run_into, nb::arg("collective"), nb::arg("array"), nb::arg("output"), nb::arg("name"),
+           nb::arg("op"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
+           "Any collective of one array into another, which may be the same, and waits for it: without a handle.")
       .def("join", &join, nb::arg("process_set"))
       .def(
           "refuse",

@@ -258,6 +258,11 @@ class Runtime:
     def allreduce_in_place(self, array: object, name: str, op: int, prescale: float, postscale: float, process_set: int) -> None:
         """Reduces one array where it lies, and waits for it: without a handle."""
 
+    def run_into(self, collective: int, array: object, output: object, name: str, op: int, root: int, prescale: float, postscale: float, process_set: int) -> None:
+        """
+        Any collective of one array into another, which may be the same, and waits for it: without a handle.
+        """
+
     def join(self, process_set: int) -> Handle: ...
 
     def refuse(self, process_set: int, name: str, why: str) -> None:

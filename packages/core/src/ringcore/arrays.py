@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from ringcore._errors import InvalidArgument
@@ -41,6 +42,9 @@ class Arrays:
 
     def empty_like(self, tensor: Any) -> Any:
         """See `adapter.Framework`."""
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and type(tensor) is numpy.ndarray:
+            return numpy.empty_like(tensor)
         try:
             return buffer.empty_like(buffer.as_buffer(tensor))
         except InvalidArgument as error:

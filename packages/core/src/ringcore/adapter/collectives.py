@@ -240,6 +240,8 @@ def broadcast(
 
 def root_index(root_rank: int, process_set: ProcessSet) -> int:
     """A root's index in the process set; -1, which the engine refuses and says why, where it is no member."""
+    if process_set is global_process_set:
+        return root_rank if 0 <= root_rank < context().size else -1
     members = process_set.ranks
     return members.index(root_rank) if root_rank in members else -1
 

@@ -19,6 +19,10 @@ from ringcore.job.state import context
 
 Average = ReduceOp.AVERAGE
 _ALLREDUCE: int = _native.COLLECTIVES["allreduce"]
+_ALLGATHER: int = _native.COLLECTIVES["allgather"]
+_BROADCAST: int = _native.COLLECTIVES["broadcast"]
+_REDUCESCATTER: int = _native.COLLECTIVES["reducescatter"]
+_ALLTOALL: int = _native.COLLECTIVES["alltoall"]
 
 
 class Verbs(Starts[Tensor]):
@@ -62,6 +66,14 @@ class Verbs(Starts[Tensor]):
                 every rank.
             PeerLostError: A rank died or left. On every rank.
         """
+        place = self._place(tensor, out) if op >= 0 else None
+        if place is not None:
+            name = name_or_next(name, "allreduce", process_set)
+            if self._run_into(
+                _ALLREDUCE, tensor, place, name, process_set, op=op, prescale=prescale_factor,
+                postscale=postscale_factor,
+            ):  # fmt: skip
+                return place
         result: Tensor = self.start_allreduce(
             (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, out=alone(out), blocking=True, finish=first,
@@ -251,6 +263,10 @@ class Verbs(Starts[Tensor]):
             MismatchError: Dtypes or other dimensions differ, or an `out` has not the rows of the result. On every rank,
                 and nothing was written.
         """
+        if out is not None:
+            name = name_or_next(name, "allgather", process_set)
+            if self._run_into(_ALLGATHER, tensor, out, name, process_set):
+                return out
         result: Tensor = self.start_allgather(
             [tensor], name, process_set=process_set, out=alone(out), blocking=True, finish=first
         ).synchronize()
@@ -315,6 +331,12 @@ class Verbs(Starts[Tensor]):
         Raises:
             MismatchError: Ranks named different roots, shapes or dtypes, or a root that is no member. On every rank.
         """
+        place = self._place(tensor, out)
+        if place is not None:
+            name = name_or_next(name, "broadcast", process_set)
+            root = collectives.root_index(root_rank, process_set)
+            if self._run_into(_BROADCAST, tensor, place, name, process_set, root=root):
+                return place
         result: Tensor = self.start_broadcast(
             tensor, root_rank, name, process_set=process_set, out=out, blocking=True
         ).synchronize()
@@ -329,6 +351,10 @@ class Verbs(Starts[Tensor]):
         process_set: ProcessSet = global_process_set,
     ) -> Tensor:
         """`broadcast` in place."""
+        name = name_or_next(name, "broadcast", process_set)
+        root = collectives.root_index(root_rank, process_set)
+        if self._run_into(_BROADCAST, tensor, tensor, name, process_set, root=root):
+            return tensor
         result: Tensor = self.start_broadcast(
             tensor, root_rank, name, process_set=process_set, in_place=True, blocking=True
         ).synchronize()
@@ -379,6 +405,13 @@ class Verbs(Starts[Tensor]):
             process_set: The ranks that take part.
             out: Where this rank's rows go, contiguous, in host memory, of the tensor's dtype; it is returned.
         """
+        if out is not None and op >= 0:
+            name = name_or_next(name, "reducescatter", process_set)
+            if self._run_into(
+                _REDUCESCATTER, tensor, out, name, process_set, op=op, prescale=prescale_factor,
+                postscale=postscale_factor,
+            ):  # fmt: skip
+                return out
         result: Tensor = self.start_reducescatter(
             [tensor], name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set, out=alone(out), blocking=True, finish=first,
@@ -464,6 +497,10 @@ class Verbs(Starts[Tensor]):
             MismatchError: A rank's splits do not fit its tensor or the number of ranks, or an `out` has not the rows
                 that come. On every rank, and nothing was written.
         """
+        if out is not None and splits is None:
+            name = name_or_next(name, "alltoall", process_set)
+            if self._run_into(_ALLTOALL, tensor, out, name, process_set):
+                return out
         return self.start_alltoall(tensor, splits, name, process_set=process_set, out=out, blocking=True).synchronize()
 
     def alltoall_async(
@@ -477,6 +514,30 @@ class Verbs(Starts[Tensor]):
     ) -> Handle:
         """Start an `alltoall`."""
         return self.start_alltoall(tensor, splits, name, process_set=process_set, out=out)
+
+    def _place(self, tensor: Tensor, out: Tensor | None) -> Tensor | None:
+        """Where a result of the tensor's shape goes: without the caller's a new one, if the engine can look at it."""
+        if out is not None:
+            return out
+        try:
+            return self._framework.empty_like(tensor)
+        except TypeError:
+            return None
+
+    def _run_into(
+        self, collective: int, tensor: Tensor, out: Tensor, name: str, process_set: ProcessSet, *, op: int = 0,
+        root: int = 0, prescale: float = 1.0, postscale: float = 1.0,
+    ) -> bool:  # fmt: skip
+        """Carry out a collective of one tensor into another, without a handle; false where that needs copies."""
+        is_lazy = self._is_lazy
+        if is_lazy is not None and (is_lazy(tensor) or is_lazy(out)):
+            return False
+        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
+        try:
+            context().runtime.run_into(collective, tensor, out, name, op, root, prescale, postscale, set_id)
+        except UnsupportedArray:
+            return False
+        return True
 
     def barrier(self, *, process_set: ProcessSet = global_process_set) -> None:
         """Return when all ranks have called it."""
