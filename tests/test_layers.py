@@ -27,10 +27,10 @@ ROOMS = {
     "commands": {"environment", "launcher"},
     "__main__": {"commands"},
 }
-# What an adapter may know of the core; Horovod's commands are ringcore's under other names.
+# What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.
 DOORS = {"ringcore", "ringcore.adapter"}
 MORE_DOORS = {
-    "horovod": {"ringcore.commands.cli"},
+    "horovod": {"ringcore.commands.cli", "ringcore.bootstrap.interfaces"},
     "ray": {"ringcore.launcher.external"},
 }
 

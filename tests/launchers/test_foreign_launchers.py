@@ -94,6 +94,14 @@ def test_ranks_of_mpirun_find_their_place(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
+def test_horovodrun_knows_the_words_of_each_mpirun(tmp_path: Path, name: str) -> None:
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    command = [horovodrun, "--mpi", "-np", "3", sys.executable, script(tmp_path, PLACE)]
+    said = output(command, **installed(name).environ())
+    assert sorted(line[line.index("PLACE") :] for line in said.splitlines() if "PLACE" in line) == EXPECTED
+
+
+@pytest.mark.parametrize("name", PACKAGES)
 def test_lightning_with_ring_under_mpirun(tmp_path: Path, name: str) -> None:
     """Lightning knows nothing of mpirun without mpi4py."""
     mpi = installed(name)

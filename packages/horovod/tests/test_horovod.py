@@ -131,6 +131,9 @@ def test_the_launcher_of_scripts_that_start_jobs_themselves() -> None:
         "args.hosts, args.nics, args.verbose = 'localhost:2,127.0.0.1:2', ['lo'], 2\n"
         "args.run_func = get_env_rank_and_size\n"
         "assert _run(args) == [(0, 3), (1, 3), (2, 3)]\n"
+        "args.use_mpi, args.mpi_args = True, '--oversubscribe'\n"
+        "assert sorted(_run(args)) == [(0, 3), (1, 3), (2, 3)]\n"
+        "args.use_mpi = args.mpi_args = None\n"
         "args.run_func, args.command = None, [sys.executable, '-V']\n"
         "assert _run(args) is None\n"
         "args.command = ['false']\n"
@@ -138,8 +141,55 @@ def test_the_launcher_of_scripts_that_start_jobs_themselves() -> None:
     )
     done = python(code)
     assert done.stdout.count("Python 3") == 3, done.stdout + done.stderr
+    assert done.stdout.count("All hosts are local") == 4 and "Local interface found lo\n" in done.stdout
     told = "RuntimeError: Horovod detected that one or more processes exited with non-zero status: ringrun returned 1"
     assert told in done.stderr
+
+
+def test_mpirun_starts_the_ranks_of_those_who_ask_for_it() -> None:
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    ask = (
+        "import sys, horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "sys.stdout.write(f'PLACE {hvd.rank()} {hvd.size()} {hvd.mpi_enabled()}\\n')\n"  # at once: mpirun mixes lines
+    )
+    done = start(horovodrun, "--mpi", "-np", "2", "--mpi-args=--oversubscribe", sys.executable, "-c", ask)
+    assert sorted(line.partition("PLACE")[2] for line in done.stdout.splitlines()) == [" 0 2 True", " 1 2 True"], done
+    # The word is the script's where it stands behind the command.
+    assert "--mpi\n" in start(horovodrun, "-np", "1", "echo", "--mpi").stdout
+
+
+def test_a_function_fails_under_mpirun() -> None:
+    failed = python("import horovod, os; horovod.run(os.listdir, ('/nowhere',), np=1, use_mpi=True)")
+    assert "FileNotFoundError" in failed.stderr
+    assert "RuntimeError: mpirun failed with exit code 1" in failed.stderr
+    refused = python("import horovod; horovod.run(print, np=1, use_mpi=True, ssh_port=22)")
+    assert "ValueError: run(use_mpi=True, ssh_port=...): mpirun is not told this" in refused.stderr
+    nowhere = python("import horovod; horovod.run(print, np=1, use_mpi=True)", PATH="/nowhere")
+    assert "RuntimeError: no mpirun of Open MPI, MPICH or Intel MPI is in PATH" in nowhere.stderr
+
+
+def test_commands_of_a_shell_leave_nothing_behind() -> None:
+    done = python(
+        "import io, os, signal, tempfile\n"
+        "from horovod.runner.common.util.safe_shell_exec import execute\n"
+        "out, err = io.StringIO(), io.StringIO()\n"
+        "assert execute('echo $A; printf b >&2; exit 3', {'A': 'a'}, out, err) == 3\n"
+        "assert (out.getvalue(), err.getvalue()) == ('a\\n', 'b')\n"
+        "assert execute('kill -TERM $$') == 143\n"
+        "class Interrupts(io.StringIO):\n"
+        "    def write(self, text):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    os.mkfifo(folder + '/alive')\n"
+        "    alive = os.open(folder + '/alive', os.O_RDONLY | os.O_NONBLOCK)\n"
+        "    try:\n"
+        "        execute('exec 3> ' + folder + '/alive; sleep 1000 & echo; wait', stdout=Interrupts())\n"
+        "    except KeyboardInterrupt:\n"
+        "        os.set_blocking(alive, True)\n"
+        "        print(os.read(alive, 1))\n"  # nothing: all that could write have ended
+    )
+    assert done.stdout == "b''\n", done.stderr
 
 
 def test_elastic_states_work_with_a_fixed_number_of_ranks(tmp_path: Path) -> None:
@@ -233,7 +283,7 @@ def test_modules_that_scripts_import_from() -> None:
         "assert all(hasattr(hvd, name) for name in hvd.__all__)\n"
         "found = []\n"
         "in_thread(found.append, (1,)).join()\n"
-        "assert found == [1] and hvd.gloo_built() and not hvd.mpi_built() and hvd.nccl_built() == 0\n"
+        "assert found == [1] and hvd.gloo_built() and hvd.mpi_built() and hvd.nccl_built() == 0\n"
     )
     assert done.returncode == 0, done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from operator import index
 from typing import Any
@@ -115,8 +116,8 @@ def mpi_enabled() -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:  # noqa: ARG001
-    """As `mpi_enabled`."""
-    return mpi_enabled()
+    """Whether jobs can be an MPI's here: one has launched this one, or its mpirun is at hand."""
+    return mpi_enabled() or shutil.which("mpirun") is not None
 
 
 def gloo_enabled() -> bool:

@@ -1,37 +1,62 @@
-"""The command `horovodrun`: ringrun under another name."""
+"""The command `horovodrun`: ringrun under another name, and mpirun for those who ask for it."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ringcore.commands import cli
 
 from horovod.common.basics import gloo_built, mpi_built, translate_environment
-from horovod.runner import FAILED, run, supported
-from horovod.runner.util.network import with_one_local_host
+from horovod.runner import _HorovodArgs
+from horovod.runner.common.util.hosts import parse_hosts_and_slots
+from horovod.runner.gloo_run import gloo_run
+from horovod.runner.mpi_run import mpi_run
+from horovod.runner.util import network
 
 __all__ = ["gloo_built", "mpi_built", "run_commandline"]
 
-# The words of the command line for what `_run` takes.
-_WORDS = {
-    "hosts": "--hosts",
-    "hostfile": "--hostfile",
-    "ssh_port": "--ssh-port",
-    "ssh_identity_file": "--ssh-identity-file",
-    "start_timeout": "--start-timeout",
-    "output_filename": "--output-filename",
-    "network_interfaces": "--network-interfaces",
-}
+_ELASTIC = ("min_np", "min_num_proc", "max_np", "max_num_proc", "slots", "reset_limit", "cooldown_range",
+            "host_discovery_script")  # fmt: skip
+_AS_MANY_AS_EVER = ("min_np", "min_num_proc", "max_np", "max_num_proc")
+_SSH_LIMIT_S = 10
 
 
 def run_commandline() -> None:
     """Start a job, and exit as it does. `--check-build` tells what is usable here."""
-    if {"--check-build", "-cb"} & set(sys.argv[1:2]):
+    words = sys.argv[1:]
+    if {"--check-build", "-cb"} & set(words[:1]):
         sys.exit(cli.main(["doctor"]))
     translate_environment()
-    sys.exit(cli.main(["run", *sys.argv[1:]]))
+    asked = _mpi_arguments(words)
+    if asked.use_mpi:
+        mpi_run(asked)
+    sys.exit(cli.main(["run", *words]))
+
+
+def _mpi_arguments(words: Sequence[str]) -> _HorovodArgs:
+    """What mpirun is told, if the words ask for it: of all others ringrun reads the words."""
+    args = _HorovodArgs()
+    if "--mpi" not in words:
+        return args
+    parser = argparse.ArgumentParser("horovodrun", allow_abbrev=False)
+    parser.add_argument("--mpi", action="store_true", dest="use_mpi")
+    parser.add_argument("-np", "-n", "--num-proc", type=int, dest="num_proc")
+    parser.add_argument("-H", "--hosts")
+    parser.add_argument("-hostfile", "--hostfile")
+    parser.add_argument("--mpi-args", "--binding-args", action="append", dest="mpi_args")
+    parser.add_argument("--network-interfaces", dest="nics")
+    parser.add_argument("--start-timeout", type=float)
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    found, _ = parser.parse_known_args(words)
+    found.mpi_args = " ".join(found.mpi_args or ())
+    vars(args).update(vars(found))
+    return args
 
 
 def _run(args: Any) -> list[Any] | None:
@@ -44,25 +69,53 @@ def _run(args: Any) -> list[Any] | None:
         What the function returned, in the order of ranks; None of a command.
 
     Raises:
-        RuntimeError: A rank has failed.
+        RuntimeError: A rank has failed, or a host cannot be reached.
         ValueError: An argument asks for what ringcore does not do.
     """
-    options = {name: value for name, value in vars(args).items() if name not in ("num_proc", "command", "run_func")}
-    nics = options.pop("nics", None) or options.pop("nic", None)
-    options["network_interfaces"] = nics if isinstance(nics, str) else ",".join(nics or ())
-    if args.run_func:
-        found: list[Any] = run(args.run_func, num_proc=args.num_proc, **options)
-        return found
-    options = supported(options, args.num_proc)
-    if "hosts" in options:
-        options["hosts"] = with_one_local_host(options["hosts"])
-    words = [f"{_WORDS[name]}={value}" for name, value in options.items() if name in _WORDS]
-    verbose = ["--verbose"] if options.get("verbose") else []
+    _refuse_elastic(args)
     translate_environment()
-    done = subprocess.run(
-        [sys.executable, "-m", "ringcore", "run", "-np", str(args.num_proc), *words, *verbose, *args.command],
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{FAILED}: ringrun returned {done.returncode}")
-    return None
+    if (args.verbose or 0) >= 2:
+        _tell_hosts(args)
+    return mpi_run(args) if args.use_mpi else gloo_run(args)
+
+
+def _refuse_elastic(args: Any) -> None:
+    for name in _ELASTIC:
+        value = getattr(args, name)
+        # A job that may have no less and no more ranks is not elastic.
+        if value and not (name in _AS_MANY_AS_EVER and value == args.num_proc):
+            raise ValueError(f"run({name}=...): elastic jobs are not supported by this version of ringcore")
+
+
+def _tell_hosts(args: Any) -> None:
+    names, _ = parse_hosts_and_slots(args.hosts or "localhost")
+    remote = network.filter_local_addresses(names)
+    print("Remote host found: " + " ".join(remote))
+    if not remote:
+        print("All hosts are local, finding the interfaces with address 127.0.0.1")
+        print("Local interface found " + " ".join(sorted(network.get_local_intfs())))
+        return
+    print("Checking ssh on all remote hosts.")
+    if not _check_all_hosts_ssh_successful(remote, args.ssh_port, args.ssh_identity_file):
+        raise RuntimeError("could not connect to some hosts via ssh")
+    print("SSH was successful into all the remote hosts.")
+
+
+def _check_all_hosts_ssh_successful(
+    host_addresses: Sequence[str],
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    fn_cache: Any = None,  # noqa: ARG001 - nothing is cached
+) -> bool:
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_LIMIT_S}"]
+    options += ["-p", str(ssh_port)] if ssh_port else []
+    options += ["-i", ssh_identity_file] if ssh_identity_file else []
+
+    def reached(host: str) -> bool:
+        done = subprocess.run(["ssh", *options, "--", host, "true"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"ssh not successful for host {host}:\n{done.stderr}", end="")
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(len(host_addresses)) as pool:
+        return all(list(pool.map(reached, host_addresses)))
