@@ -5,8 +5,11 @@
 namespace ringcore::engine {
 
 AgreementTree::AgreementTree(TreeShape shape)
-    : shape_(std::move(shape)), from_above_(0, shape_.size()), up_(shape_.begin, shape_.end), down_(0, shape_.size()) {
-  for (const TreeShape::Child& child : shape_.children) children_.emplace_back(child);
+    : shape_(std::move(shape)),
+      from_above_(0, shape_.size(), shape_.size()),
+      up_(shape_.begin, shape_.end),
+      down_(0, shape_.size()) {
+  for (const TreeShape::Child& child : shape_.children) children_.emplace_back(child, shape_.size());
 }
 
 void AgreementTree::append(Entry entry, std::uint64_t position) {
@@ -20,16 +23,42 @@ void AgreementTree::want_open(bool wants) {
   tell_wants();
 }
 
-void AgreementTree::end() {
-  pass_all();
-  pass({.kind = TreeItem::Kind::kEnd});
+void AgreementTree::end(TreeEnd why) { ask_for_end(std::make_shared<const TreeEnd>(std::move(why))); }
+
+// Of several who leave at a time all are told the first that the root has heard of.
+void AgreementTree::ask_for_end(Reason why) {
+  if (asked_for_end_ || reason_) return;
+  asked_for_end_ = true;
+  const TreeItem item{.kind = TreeItem::Kind::kEnd, .why = why};
+  if (!shape_.is_root()) return up_.add(item);
+  down_.add(item);
+  begin_end(std::move(why));
 }
 
-void AgreementTree::break_off() {
+// From here on nothing is held back.
+void AgreementTree::begin_end(Reason why) {
+  reason_ = std::move(why);
+  pass_all();
+  end_if_all_have();
+}
+
+void AgreementTree::end_if_all_have() {
+  const bool all = std::all_of(children_.begin(), children_.end(), [](const Below& child) { return child.has_ended; });
+  if (!reason_ || !all || std::exchange(said_last_, true)) return;
+  const TreeItem last{.kind = TreeItem::Kind::kLast};
+  if (!shape_.is_root()) return up_.add(last);
+  down_.add(last);
+  ended_ = true;
+}
+
+void AgreementTree::break_off(TreeEnd why) { break_off_for(std::make_shared<const TreeEnd>(std::move(why))); }
+
+void AgreementTree::break_off_for(Reason why) {
   if (ended_) return;
   ended_ = broken_ = true;
   held_.clear();
-  const TreeItem end{.kind = TreeItem::Kind::kEnd, .open = true};
+  const TreeItem end{.kind = TreeItem::Kind::kBroken, .why = why};
+  reason_ = std::move(why);
   TreeWriter writer(0, shape_.size());
   writer.add(end);
   if (shape_.is_root()) return down_.add(end);
@@ -57,6 +86,7 @@ void AgreementTree::receive(int member, std::span<const std::byte> body) {
 
 void AgreementTree::receive_from_below(Below& child, std::span<const std::byte> body) {
   for (TreeItem& item : child.reader.read(body)) {
+    if (child.has_ended) throw Error(ErrorKind::kProtocol, "goes on behind its end");
     switch (item.kind) {
       case TreeItem::Kind::kEntry: hold(std::move(item)); break;
       case TreeItem::Kind::kAlike: throw Error(ErrorKind::kProtocol, "speaks for all members of the process set");
@@ -64,18 +94,21 @@ void AgreementTree::receive_from_below(Below& child, std::span<const std::byte> 
         child.wants_open = item.open;
         tell_wants();
         break;
-      case TreeItem::Kind::kEnd:
-        if (item.open) return break_off();
+      case TreeItem::Kind::kEnd: ask_for_end(item.why); break;
+      case TreeItem::Kind::kLast:
+        if (!reason_) throw Error(ErrorKind::kProtocol, "ends a tree that is not to end");
+        child.has_ended = true;
         pass_all();
-        pass(std::move(item));
+        end_if_all_have();
         break;
+      case TreeItem::Kind::kBroken: return break_off_for(std::move(item.why));
     }
   }
-  if (open_) pass_all();
+  if (open_ || reason_) pass_all();
 }
 
 void AgreementTree::hold(TreeItem item) {
-  if (ended_ || ending_) return;
+  if (ended_) return;
   const std::uint64_t position = item.position;
   Round& round = held_[position];
   round.covered += item.end - item.begin;
@@ -110,8 +143,7 @@ void AgreementTree::pass_round(std::vector<TreeItem> items) {
 
 // Upwards; from the root on, down.
 void AgreementTree::pass(TreeItem item) {
-  if (ended_ || ending_) return;
-  ending_ = item.kind == TreeItem::Kind::kEnd;
+  if (ended_) return;
   if (!shape_.is_root()) return up_.add(item);
   const bool of_all = item.begin == 0 && item.end == shape_.size();
   if (item.kind == TreeItem::Kind::kEntry && of_all) item.kind = TreeItem::Kind::kAlike;
@@ -120,6 +152,7 @@ void AgreementTree::pass(TreeItem item) {
 }
 
 void AgreementTree::tell_wants() {
+  if (reason_) return;  // all is shown
   const bool wants = wants_open_ || std::any_of(children_.begin(), children_.end(),
                                                 [](const Below& child) { return child.wants_open; });
   if (std::exchange(told_open_, wants) != wants) pass({.kind = TreeItem::Kind::kOpen, .open = wants});
@@ -134,11 +167,12 @@ void AgreementTree::come_down(TreeItem& item) {
       open_ = item.open;
       if (open_) pass_all();
       return;
-    case TreeItem::Kind::kEnd:
-      if (item.open) return break_off();
+    case TreeItem::Kind::kEnd: return begin_end(std::move(item.why));
+    case TreeItem::Kind::kLast:
+      if (!said_last_) throw Error(ErrorKind::kProtocol, "ends a tree in which others go on");
       ended_ = true;
-      held_.clear();
       return;
+    case TreeItem::Kind::kBroken: return break_off_for(std::move(item.why));
   }
 }
 

@@ -9,8 +9,9 @@
 //   What comes down comes in one order: also what a member itself has said counts as known to all once it comes back.
 // - Somebody may have to see what is announced though not by all: to fill its log, to say who is missing, to join. It
 //   wants the tree to be open; as long as somebody does, nothing is held back.
-// - A member that leaves ends the tree, at one point of what comes down, up to which all members know the same. From there
-//   on each sends its log to each, as among few, beginning with what has not come down.
+// - A member that leaves, or removes the process set, ends the tree. Its wish goes up, and the root tells all; from then on
+//   nobody announces anything. What everybody had announced before goes up and comes down as ever, behind it that this
+//   was all; and when the root has that of all, it tells them. Then all members know all logs to their ends.
 //
 // This class knows no links, no clock and no thread: records go in and come out.
 #pragma once
@@ -18,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -49,10 +51,12 @@ class AgreementTree {
   void want_open(bool wants);
   bool open() const { return open_; }
   // This member leaves. Go on until the tree has ended: others are reached through this member.
-  void end();
+  void end(TreeEnd why);
+  // Who ends the tree, once all are told: from then on this member appends nothing.
+  const std::shared_ptr<const TreeEnd>& end_reason() const { return reason_; }
   bool ended() const { return ended_; }
-  // A neighbour has left that never took part: nothing was ever decided, and nothing will be. All are told.
-  void break_off();
+  // A neighbour has left that did not end the tree: nothing more will be decided. All are told.
+  void break_off(TreeEnd why);
   bool broken() const { return broken_; }
   bool is_neighbour(int member) const;
 
@@ -66,19 +70,20 @@ class AgreementTree {
   Bodies take_up() { return up_.take(); }
   Bodies take_down();
   std::vector<Delivery> take_delivered() { return std::exchange(delivered_, {}); }
-  // After the end: what this member has announced and others do not know, with its positions.
-  std::deque<std::pair<std::uint64_t, Entry>> take_unanswered() { return std::exchange(unanswered_, {}); }
 
  private:
+  using Reason = std::shared_ptr<const TreeEnd>;
+
   struct Round {
     int covered = 0;  // members of the subtree that have something there
     std::vector<TreeItem> items;
   };
   struct Below {
-    explicit Below(const TreeShape::Child& child) : shape(child), reader(child.begin, child.end) {}
+    Below(const TreeShape::Child& child, int members) : shape(child), reader(child.begin, child.end, members) {}
     TreeShape::Child shape;
     TreeReader reader;
     bool wants_open = false;
+    bool has_ended = false;  // nothing more comes from there
   };
 
   void receive_from_below(Below& child, std::span<const std::byte> body);
@@ -88,6 +93,10 @@ class AgreementTree {
   void pass_round(std::vector<TreeItem> items);
   void pass(TreeItem item);
   void tell_wants();
+  void ask_for_end(Reason why);
+  void begin_end(Reason why);
+  void break_off_for(Reason why);
+  void end_if_all_have();
   void come_down(TreeItem& item);
   void deliver_alike(const TreeItem& item);
   void deliver_entry(TreeItem& item);
@@ -105,7 +114,9 @@ class AgreementTree {
   bool wants_open_ = false;
   bool told_open_ = false;
   bool open_ = false;
-  bool ending_ = false;  // the end has been passed on upwards
+  bool asked_for_end_ = false;
+  bool said_last_ = false;
+  Reason reason_;
   bool ended_ = false;
   bool broken_ = false;
 };

@@ -55,57 +55,73 @@ void Engine::settle_tree(ProcessSet& set) {
     for (const int member : delivery.members) set.negotiation.append(member, delivery.entry);
     set.undecided = true;
   }
-  if (set.tree->ended()) leave_tree(set);
+  if (set.tree->end_reason() && !set.end) set.end = end_of(set, *set.tree->end_reason());
+  if (set.tree->ended()) drop_tree(set);
 }
 
-// From here on each sends to each, beginning with what the others do not know of this rank's log.
-void Engine::leave_tree(ProcessSet& set) {
+// All logs are here, to their ends, unless a member left the tree without ending it.
+void Engine::drop_tree(ProcessSet& set) {
   send_along_tree(set);
-  set.broken = set.tree->broken();
-  const std::unique_ptr<AgreementTree> tree = std::move(set.tree);
-  set.signatures = Signatures(set.peers.size());
-  if (!set.broken) {
-    for (const auto& [position, entry] : tree->take_unanswered()) send_to_each(set, position, entry);
-  }
-  replay_early(set.id);
-  if (set.removed_here) return tell_removal(set);
-  for (const Peer* peer : set.peers) {
-    if (peer != nullptr && peer->left) fail_operations_needing(set, *peer);
-  }
+  const bool broken = set.tree->broken();
+  set.tree = nullptr;
+  set.undecided = true;
+  for (std::size_t m = 0; m < set.peers.size() && !broken; ++m) set.negotiation.leave(static_cast<int>(m));
 }
 
-// The end of a tree comes before a neighbour's farewell, unless the neighbour never added the set.
+// Behind the end of a tree: what is decided runs, and everything else fails.
+void Engine::unwind(ProcessSet& set) {
+  set.unwound = true;
+  set.schedule.flush();
+  if (!first_farewell_ && set.end->kind == ErrorKind::kPeerLost) first_farewell_ = {set.end->first_left, set.end->why};
+  if (left_) return;  // and tells its callers so
+  bool failed = false;
+  for (auto it = set.operations.begin(); it != set.operations.end();) {
+    const bool waits = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted;
+    if (waits) complete(it->second, ended_error(set, *it->second, *set.end));
+    failed = failed || waits;
+    it = waits ? set.operations.erase(it) : std::next(it);
+  }
+  failed = failed || set.joining();
+  if (set.joining()) end_join(set, ended_error(set, *set.join, *set.end));
+  if (failed && set.end->kind == ErrorKind::kPeerLost) suffer_from({set.end->rank, rank()});
+}
+
+// By this rank.
+TreeEnd Engine::end_by(const ProcessSet& set, bool removes) const {
+  if (removes) return {.member = set.self, .removes = true, .first_left = rank()};
+  const auto [first, why] = farewell();
+  return {.member = set.self, .first_left = first, .why = why.substr(0, kMaxPayloadBytes / 2)};
+}
+
+// By a peer that has said its farewell.
+TreeEnd Engine::end_by(const ProcessSet& set, const Peer& peer) {
+  return {.member = set.member(peer.rank), .first_left = peer.first_left, .why = peer.farewell};
+}
+
+Engine::LogEnd Engine::end_of(const ProcessSet& set, const TreeEnd& end) {
+  const Rank rank = set.negotiation.members()[end.member];
+  return end.removes ? removal(set, rank) : leaving(rank, end.first_left, end.why);
+}
+
+// The end of a tree comes before a neighbour's farewell, unless the neighbour never added the set, or could not wait.
 void Engine::break_trees(const Peer& peer) {
   for (auto* const sets : {&sets_, &removed_sets_}) {
     for (auto& [id, set] : *sets) {
       if (set->tree == nullptr || set->peer_of(peer) == nullptr) continue;
       if (!set->tree->is_neighbour(set->member(peer.rank))) continue;
-      set->tree->break_off();
+      set->tree->break_off(end_by(*set, peer));
       settle_tree(*set);
     }
   }
 }
 
-void Engine::send_to_each(ProcessSet& set, std::uint64_t position, const Entry& entry) {
-  RecordHeader header{.type = entry.type,
-                      .flags = entry.flags,
-                      .process_set = set.id,
-                      .position = position,
-                      .signature = entry.signature,
-                      .name_hash = entry.name_hash,
-                      .rows = entry.rows,
-                      .location = entry.location,
-                      .priority = entry.priority};
-  std::vector<std::byte> descriptor;
-  if (entry.type == RecordType::kOperation && !set.signatures.use(set.self, entry.signature)) {
-    set.signatures.describe(set.self, entry.signature, entry.descriptor);
-    header.flags |= kHasDescriptor;
-    descriptor = encode(*entry.descriptor);
-  }
-  const std::vector<std::byte> record = build_record(header, descriptor, entry.splits, entry.payload);
-  for (Peer* peer : set.peers) {
-    if (peer != nullptr) send(*peer, record);
-  }
+// A set that is added after one of its members has left.
+void Engine::break_late(ProcessSet& set) {
+  const auto left = [](const Peer* peer) { return peer != nullptr && peer->left; };
+  const auto found = std::find_if(set.peers.begin(), set.peers.end(), left);
+  if (set.tree == nullptr || found == set.peers.end()) return;
+  set.tree->break_off(end_by(set, **found));
+  settle_tree(set);
 }
 
 // Sends what has come together, in sets that are removed here, too.
@@ -125,7 +141,7 @@ void Engine::leave_trees() {
   for (auto& [id, set] : sets_) {
     if (set->tree == nullptr) continue;
     if (eager_.operation != nullptr) leave_eager();
-    set->tree->end();
+    set->tree->end(end_by(*set, false));
     settle_tree(*set);
     if (set->tree != nullptr) send_along_tree(*set);
   }
@@ -133,6 +149,12 @@ void Engine::leave_trees() {
 
 // Whoever waits for long wants to see what others have announced: to fill its log, or to say who is missing.
 void Engine::tend_tree(ProcessSet& set, Nanoseconds now) {
+  if (set.end && set.ending_since == 0) set.ending_since = now;
+  if (set.end && now - set.ending_since > settings_.timeout) {
+    // A member that never added the set does not end it either.
+    set.tree->break_off(*set.tree->end_reason());
+    return settle_tree(set);
+  }
   const bool flush_undecided = set.negotiation.round() < set.flushed_until;
   const bool waits = (flush_undecided && !set.operations.empty()) || set.waits_for_others();
   if (!waits) set.waiting_since = 0;

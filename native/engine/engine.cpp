@@ -141,13 +141,18 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   ProcessSet& set = *found->second;
   if (!operation->join) claim_name(set, *operation);
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
+  if (set.end) {
+    if (set.end->kind == ErrorKind::kPeerLost) suffer_from({set.end->rank, rank()});
+    throw_ended(*operation, *set.end);
+  }
   for (const Peer* peer : set.peers) {
+    if (set.tree != nullptr) break;  // which tells of those who leave
     if (peer != nullptr && peer->left) {
       suffer_from({peer->rank, rank()});
       throw_ended(*operation, leaving(*peer));
     }
   }
-  if (set.removed_by) throw_ended(*operation, removal(set));
+  if (set.removed_by) throw_ended(*operation, removal(set, *set.removed_by));
   if (operation->join) {
     operation->submitted_at = clock_.now();
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
@@ -302,6 +307,7 @@ bool Engine::move() {
   move_trees();
   for (auto& [id, set] : sets_) {
     if (set->undecided) decide(*set);
+    if (set->end && set->tree == nullptr && !set->unwound) unwind(*set);
     const std::uint64_t until = set->negotiation.fill_until();
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     if (set->tree != nullptr) send_along_tree(*set);
@@ -449,12 +455,7 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   sets_.emplace(id, std::move(set));
   ProcessSet& added = *sets_.at(id);
   replay_early(id);
-  const bool is_late = std::any_of(added.peers.begin(), added.peers.end(),
-                                   [](const Peer* peer) { return peer != nullptr && peer->left; });
-  if (is_late && added.tree != nullptr) {
-    added.tree->break_off();
-    settle_tree(added);
-  }
+  break_late(added);
   return id;
 }
 
@@ -471,9 +472,9 @@ void Engine::remove_process_set(ProcessSetId id) {
   std::unique_ptr<ProcessSet> removed = std::move(found->second);
   sets_.erase(found);
   set_numbers_.free(id);
-  removed->removed_here = true;
+  if (removed->end) return;  // all are told
   if (removed->tree == nullptr) return tell_removal(*removed);
-  removed->tree->end();
+  removed->tree->end(end_by(*removed, true));
   settle_tree(*removed);
   if (removed->tree != nullptr) removed_sets_.emplace(id, std::move(removed));
 }

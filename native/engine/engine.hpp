@@ -26,6 +26,7 @@
 #include "engine/schedule.hpp"
 #include "engine/set_numbers.hpp"
 #include "engine/timeline.hpp"
+#include "engine/tree_items.hpp"
 #include "transport/link.hpp"
 #include "transport/segment.hpp"
 
@@ -137,6 +138,16 @@ class Engine {
     Rank seen_by = 0;
   };
 
+  // Why a member announces nothing more.
+  struct LogEnd {
+    ErrorKind kind{};
+    Rank rank = 0;  // whose doing it is
+    std::string what;  // "has left" ...
+    std::string remedy;
+    Rank first_left = 0;
+    std::string why;  // as the one said who left first
+  };
+
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
   void claim_name(const ProcessSet& set, Operation& operation);
@@ -178,14 +189,20 @@ class Engine {
   void receive_tree(Peer& peer, const RecordView& record);
   void append_to_tree(ProcessSet& set, Entry entry);
   void send_along_tree(ProcessSet& set);
-  void send_to_each(ProcessSet& set, std::uint64_t position, const Entry& entry);
   void settle_tree(ProcessSet& set);
-  void leave_tree(ProcessSet& set);
+  void drop_tree(ProcessSet& set);
+  void unwind(ProcessSet& set);
+  TreeEnd end_by(const ProcessSet& set, bool removes) const;
+  static TreeEnd end_by(const ProcessSet& set, const Peer& peer);
+  static LogEnd end_of(const ProcessSet& set, const TreeEnd& end);
   void leave_trees();
   void break_trees(const Peer& peer);
+  void break_late(ProcessSet& set);
   void tend_tree(ProcessSet& set, Nanoseconds now);
   void move_trees();
   void say_goodbye();
+  void tell_goodbye();
+  std::pair<Rank, std::string> farewell() const;
   void decide(ProcessSet& set);
   void apply(ProcessSet& set, Decision& decision);
   void collect_done(ProcessSet& set);
@@ -207,16 +224,11 @@ class Engine {
   Blame blame_for(const RecordHeader& abort) const;
   void fail_operations_needing(const Peer& peer);
   void fail_operations_needing(ProcessSet& set, const Peer& peer);
-  // Why a member announces nothing more.
-  struct LogEnd {
-    ErrorKind kind{};
-    Rank rank = 0;  // whose doing it is
-    std::string what;  // "has left" ...
-    std::string remedy;
-  };
-  static LogEnd leaving(const Peer& peer);
-  static LogEnd removal(const ProcessSet& set);
+  static LogEnd leaving(Rank rank, Rank first, const std::string& why);
+  static LogEnd leaving(const Peer& peer) { return leaving(peer.rank, peer.first_left, peer.farewell); }
+  static LogEnd removal(const ProcessSet& set, Rank by);
   bool end_log(ProcessSet& set, int member, const LogEnd& end);
+  static std::shared_ptr<const Error> ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end);
   [[noreturn]] static void throw_ended(const Operation& operation, const LogEnd& end);
   void tell_removal(const ProcessSet& set);
   std::string pending_summary() const;

@@ -4,6 +4,15 @@
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
+namespace {
+
+// " (it raised ...)", " (after rank 2 had left: it raised ...)" or nothing.
+std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
+  if (rank == first) return why.empty() ? "" : " (" + why + ")";
+  return " (after rank " + std::to_string(first) + " had left" + (why.empty() ? "" : ": " + why) + ")";
+}
+
+}  // namespace
 
 // Whoever left because of another has said so: the first is to blame.
 void Engine::suffer_from(const Blame& blame) {
@@ -42,8 +51,8 @@ std::string Engine::pending_summary() const {
 
 void Engine::fail_operations_needing(const Peer& peer) {
   for (auto& [id, set] : sets_) {
-    // Along a tree its log may come to its end later: see `leave_tree`.
-    if (set->tree == nullptr && set->peer_of(peer) != nullptr) fail_operations_needing(*set, peer);
+    // Along a tree its log comes to its end when all others do: see `drop_tree`.
+    if (set->tree == nullptr && !set->end && set->peer_of(peer) != nullptr) fail_operations_needing(*set, peer);
   }
 }
 
@@ -51,15 +60,24 @@ void Engine::fail_operations_needing(ProcessSet& set, const Peer& peer) {
   if (end_log(set, set.member(peer.rank), leaving(peer))) suffer_from({peer.rank, rank()});
 }
 
-Engine::LogEnd Engine::leaving(const Peer& peer) {
-  return {ErrorKind::kPeerLost, peer.rank, "has left" + peer.farewell,
-          "let every rank run the same number of operations, or call join() on ranks that finish early."};
+Engine::LogEnd Engine::leaving(Rank rank, Rank first, const std::string& why) {
+  return {.kind = ErrorKind::kPeerLost,
+          .rank = rank,
+          .what = "has left" + describe_farewell(rank, first, why),
+          .remedy = "let every rank run the same number of operations, or call join() on ranks that finish early.",
+          .first_left = first,
+          .why = why};
 }
 
 // Whoever removes a set behind another one that did may have been kept from the rest by that one.
-Engine::LogEnd Engine::removal(const ProcessSet& set) {
-  return {ErrorKind::kMismatch, *set.removed_by, "has removed process set " + std::to_string(set.id),
-          "let every member run the same operations in it, and wait for all of them before the set is removed."};
+Engine::LogEnd Engine::removal(const ProcessSet& set, Rank by) {
+  return {
+      .kind = ErrorKind::kMismatch,
+      .rank = by,
+      .what = "has removed process set " + std::to_string(set.id),
+      .remedy = "let every member run the same operations in it, and wait for all of them before the set is removed.",
+      .first_left = by,
+      .why = {}};
 }
 
 // The others need not wait for what this rank has left out.
@@ -78,24 +96,17 @@ void Engine::tell_removal(const ProcessSet& set) {
 bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
   if (eager_.operation != nullptr && eager_.set == &set) leave_eager();
   const Rank rank = set.negotiation.members()[member];
-  const auto error_for = [&](const Operation& operation) {
-    const bool again = !operation.join && set.signatures.was_used(set.member(end.rank), operation.signature);
-    return std::make_shared<const Error>(end.kind, title(operation) + ": rank " + std::to_string(end.rank) + " " +
-                                                       end.what + " without " +
-                                                       (operation.join ? "joining" : "submitting it") +
-                                                       (again ? " again" : "") + ". Remedy: " + end.remedy);
-  };
   bool failed = false;
   for (auto it = set.operations.begin(); it != set.operations.end();) {
     const std::vector<Rank> missing = set.negotiation.missing(it->first);
     const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
                        std::find(missing.begin(), missing.end(), rank) != missing.end();
-    if (needs) complete(it->second, error_for(*it->second));
+    if (needs) complete(it->second, ended_error(set, *it->second, end));
     failed = failed || needs;
     it = needs ? set.operations.erase(it) : std::next(it);
   }
   if (set.joining() && !set.negotiation.announced_join(member)) {
-    end_join(set, error_for(*set.join));
+    end_join(set, ended_error(set, *set.join, end));
     failed = true;
   }
   set.negotiation.leave(member);
@@ -103,8 +114,25 @@ bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
   return failed;
 }
 
+// Of an operation that not all members have announced.
+std::shared_ptr<const Error> Engine::ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end) {
+  const Negotiation& logs = set.negotiation;
+  const std::vector<Rank> missing = operation.join ? logs.not_joining() : logs.missing(operation.name_hash);
+  const bool is_missing = missing.empty() || std::ranges::binary_search(missing, end.rank);
+  // Along a tree nobody knows what each of the others has used.
+  const bool again = !operation.join && !set.end && set.signatures.was_used(set.member(end.rank), operation.signature);
+  const std::string how = is_missing
+                              ? std::string(" without ") + (operation.join ? "joining" : "submitting it")
+                              : " before " + list_ranks(missing) + (operation.join ? " joined" : " submitted it");
+  return std::make_shared<const Error>(end.kind, title(operation) + ": rank " + std::to_string(end.rank) + " " +
+                                                     end.what + how + (is_missing && again ? " again" : "") +
+                                                     ". Remedy: " + end.remedy);
+}
+
 void Engine::fail(const std::shared_ptr<const Error>& error) {
   if (failure_ != nullptr) return;
+  // Who could not wait for the ends of its trees leaves all the same.
+  if (error->kind() == ErrorKind::kShutdown && goodbye_) tell_goodbye();
   failure_ = error;
   if (eager_.operation != nullptr) {
     complete(eager_.operation, error);
@@ -174,12 +202,21 @@ void Engine::leave(const std::string& reason) {
 void Engine::say_goodbye() {
   const auto along_tree = [](const auto& item) { return item.second->tree != nullptr; };
   if (!goodbye_ || !removed_sets_.empty() || std::any_of(sets_.begin(), sets_.end(), along_tree)) return;
-  // Whoever leaves because another has left passes on who was the first, and why.
-  const bool follows = goodbye_->empty() && first_farewell_;
-  const auto& [first, why] = follows ? *first_farewell_ : std::pair(rank(), *goodbye_);
+  tell_goodbye();
+}
+
+// To all that this rank is connected with.
+void Engine::tell_goodbye() {
+  const auto [first, why] = farewell();
   const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
   broadcast(kWorld, header, std::as_bytes(std::span(why)));
   goodbye_.reset();
+}
+
+// Whoever leaves because another has left passes on who was the first, and why.
+std::pair<Rank, std::string> Engine::farewell() const {
+  const bool follows = goodbye_->empty() && first_farewell_;
+  return follows ? *first_farewell_ : std::pair(rank(), *goodbye_);
 }
 
 void Engine::disconnect() {

@@ -39,7 +39,8 @@ struct Peer {
   bool greeted = false;
   bool left = false;  // said goodbye
   bool gone = false;  // and its link's end has been noticed
-  std::string farewell;
+  std::string farewell;  // why
+  Rank first_left = 0;  // and who had before it, or itself
   bool saw_farewell = false;
   bool wants_stacks = false;
 };

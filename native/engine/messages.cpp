@@ -28,12 +28,6 @@ Entry entry_of(const RecordHeader& header) {
   return entry;
 }
 
-// " (it raised ...)", " (after rank 2 had left: it raised ...)" or nothing.
-std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
-  if (rank == first) return why.empty() ? "" : " (" + why + ")";
-  return " (after rank " + std::to_string(first) + " had left" + (why.empty() ? "" : ": " + why) + ")";
-}
-
 }  // namespace
 
 // Whether the members do not know such an operation from this rank yet: its record has the descriptor then.
@@ -80,7 +74,7 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
 
 // What is no operation.
 void Engine::append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload) {
-  if (set.broken) return;
+  if (set.end) return;
   Entry entry = entry_of(header);
   entry.position = set.negotiation.length(set.self);
   entry.payload.assign(payload.begin(), payload.end());
@@ -92,7 +86,7 @@ void Engine::append_own(ProcessSet& set, RecordHeader header, std::span<const st
 
 // Appends no-ops to this rank's log up to position `until`.
 void Engine::fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in) {
-  if (set.negotiation.joined(set.self) || set.joining() || set.broken) return;
+  if (set.negotiation.joined(set.self) || set.joining() || set.end) return;
   RecordHeader header{.type = RecordType::kNoop};
   if (blocked_in != nullptr) {
     header.flags |= kBlocked;
@@ -249,7 +243,8 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       send(peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kByeSeen}, {});
       flush_backlog(peer);
       peer.left = true;
-      peer.farewell = describe_farewell(peer.rank, static_cast<Rank>(header.rows), record.text());
+      peer.first_left = static_cast<Rank>(header.rows);
+      peer.farewell = record.text();
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
       fail_operations_needing(peer);
       return break_trees(peer);
@@ -327,8 +322,9 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     return keep_early(peer, record);
   }
   ProcessSet& set = *found->second;
-  if (set.tree != nullptr) return keep_early(peer, record);
-  if (set.broken) return;
+  if (set.tree != nullptr || set.end) {
+    throw Error(ErrorKind::kProtocol, "sent its log past the tree of process set " + std::to_string(set.id));
+  }
   const int member = set.member(peer.rank);
   if (member >= static_cast<int>(set.peers.size()) || set.peers[member] != &peer) {
     throw Error(ErrorKind::kProtocol, "is not a member of process set " + std::to_string(set.id));
@@ -337,7 +333,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     const auto first = static_cast<Rank>(header.rows);
     if (!set.removed_by)
       set.removed_by = std::ranges::binary_search(set.negotiation.members(), first) ? first : peer.rank;
-    end_log(set, member, removal(set));
+    end_log(set, member, removal(set, *set.removed_by));
     return;
   }
   // Behind its join a member's log goes on where the join ends, which this rank may not know yet.

@@ -215,6 +215,14 @@ bool Negotiation::announced_join(int member) const {
                                         [](const Entry& entry) { return entry.type == RecordType::kJoin; });
 }
 
+std::vector<Rank> Negotiation::not_joining() const {
+  std::vector<Rank> ranks;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (!announced_join(static_cast<int>(m))) ranks.push_back(members_[m]);
+  }
+  return ranks;
+}
+
 bool Negotiation::announced_by_all(std::uint64_t name_hash) const { return missing(name_hash).empty(); }
 
 std::vector<Rank> Negotiation::present(std::uint64_t name_hash) const {

@@ -123,6 +123,7 @@ class Negotiation {
   bool joined(int member) const { return joined_[member]; }
   // Whether the member's log says that it joins, decided or not.
   bool announced_join(int member) const;
+  std::vector<Rank> not_joining() const;
   // The member's log ends here: what it has announced is decided, and nothing more is waited for from it.
   void leave(int member) { left_[member] = true; }
   // Whether the operation stands in every log, decided or not; and the ranks whose logs it does not stand in.

@@ -34,8 +34,10 @@ struct Engine::ProcessSet {
         schedule(std::move(schedule)) {}
   ProcessSetId id;
   int self;  // index among the members
-  bool broken = false;  // a member has left that never added the set: nothing is decided in it
-  std::unique_ptr<AgreementTree> tree;  // null where each sends to each
+  std::unique_ptr<AgreementTree> tree;  // null where each sends to each, and behind its end
+  std::optional<LogEnd> end;  // of a tree: nothing more is announced
+  Nanoseconds ending_since = 0;
+  bool unwound = false;  // ... and nothing more is decided
   Signatures signatures;  // where each sends to each: by member; else what this rank announces
   Negotiation negotiation;
   Schedule schedule;
@@ -44,7 +46,6 @@ struct Engine::ProcessSet {
   std::shared_ptr<Operation> join;
   bool all_joined = false;  // `join` ends with what was released before
   std::optional<Rank> removed_by;  // the first member that has removed this set, which is here still
-  bool removed_here = false;  // and is kept for those who are reached through this rank
   bool undecided = false;  // entries were appended since the last decision
   bool unflushed = false;  // something was announced that may sit in an open bucket
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets

@@ -6,10 +6,11 @@
 namespace ringcore::engine {
 namespace {
 
-// An item begins with a byte: its kind in the lowest two bits, and then:
-constexpr std::uint8_t kWhole = 4;   // about all members that this direction is about: no range follows
-constexpr std::uint8_t kNext = 8;    // at the position behind the item before: none follows
-constexpr std::uint8_t kShows = 16;  // of a kOpen
+// An item begins with a byte: its kind in the lowest three bits, and then:
+constexpr std::uint8_t kKind = 7;
+constexpr std::uint8_t kWhole = 8;   // about all members that this direction is about: no range follows
+constexpr std::uint8_t kNext = 16;   // at the position behind the item before: none follows
+constexpr std::uint8_t kShows = 32;  // of a kOpen
 // An entry goes on with its flags, and with a byte: its type in the lowest three bits, and what follows:
 constexpr std::uint8_t kType = 7;
 constexpr std::uint8_t kDescribed = 8;  // a descriptor; of what is no operation, a name
@@ -108,8 +109,10 @@ void TreeWriter::add(const TreeItem& item) {
       alike_ = 1;
       return;
     case TreeItem::Kind::kEntry: return write_entry(item);
-    case TreeItem::Kind::kOpen:
     case TreeItem::Kind::kEnd:
+    case TreeItem::Kind::kBroken: return write_end(item);
+    case TreeItem::Kind::kOpen:
+    case TreeItem::Kind::kLast:
       close_before(1);
       body_.push_back(static_cast<std::byte>(static_cast<int>(item.kind) | (item.open ? kShows : 0)));
       return;
@@ -164,6 +167,18 @@ void TreeWriter::write_entry(const TreeItem& item) {
   next_position_ = item.position + 1;
 }
 
+void TreeWriter::write_end(const TreeItem& item) {
+  const TreeEnd& why = *item.why;
+  constexpr std::size_t kMostFixed = 40;
+  close_before(kMostFixed + why.why.size());
+  body_.push_back(static_cast<std::byte>(item.kind));
+  put_number(body_, static_cast<std::uint64_t>(why.member));
+  put_number(body_, why.removes ? 1 : 0);
+  put_number(body_, static_cast<std::uint64_t>(why.first_left));
+  put_number(body_, why.why.size());
+  put_bytes(body_, std::as_bytes(std::span(why.why)));
+}
+
 // A record has room for what comes next, or a new one begins.
 void TreeWriter::close_before(std::size_t bytes) {
   if (body_.empty() || body_.size() + bytes <= kMaxTreeBytes) return;
@@ -181,7 +196,8 @@ std::vector<TreeItem> TreeReader::read(std::span<const std::byte> body) {
   ByteReader bytes(body);
   while (!bytes.empty()) {
     const std::uint8_t first = bytes.byte();
-    const auto kind = static_cast<TreeItem::Kind>(first & 3);
+    if ((first & kKind) > static_cast<int>(TreeItem::Kind::kBroken)) refuse("an unknown item");
+    const auto kind = static_cast<TreeItem::Kind>(first & kKind);
     switch (kind) {
       case TreeItem::Kind::kEntry: items.push_back(read_entry(bytes, first)); break;
       case TreeItem::Kind::kAlike: {
@@ -191,8 +207,10 @@ std::vector<TreeItem> TreeReader::read(std::span<const std::byte> body) {
         next_position_ = from + count;
         break;
       }
+      case TreeItem::Kind::kEnd:
+      case TreeItem::Kind::kBroken: items.push_back(read_end(bytes, kind)); break;
       case TreeItem::Kind::kOpen:
-      case TreeItem::Kind::kEnd: items.push_back({.kind = kind, .open = (first & kShows) != 0}); break;
+      case TreeItem::Kind::kLast: items.push_back({.kind = kind, .open = (first & kShows) != 0}); break;
     }
   }
   return items;
@@ -237,6 +255,23 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
     describe(entry, bytes, (fields & kDescribed) != 0);
     if (!has_rows) entry.rows = entry.descriptor->shape.rows();
   }
+  return item;
+}
+
+TreeItem TreeReader::read_end(ByteReader& bytes, TreeItem::Kind kind) const {
+  TreeItem item{.kind = kind};
+  const std::uint64_t member = bytes.number();
+  // Whoever ends a tree may stand anywhere in it; `members_` is how many there are.
+  if (member >= static_cast<std::uint64_t>(members_)) refuse("the end by a member that is none");
+  const std::uint64_t removes = bytes.number();
+  const std::uint64_t first_left = bytes.number();
+  if (removes > 1 || first_left > INT32_MAX) refuse("an end of no kind");
+  const auto why = bytes.take(bytes.number());
+  item.why = std::make_shared<const TreeEnd>(
+      TreeEnd{.member = static_cast<int>(member),
+              .removes = removes == 1,
+              .first_left = static_cast<Rank>(first_left),
+              .why = std::string(reinterpret_cast<const char*>(why.data()), why.size())});
   return item;
 }
 

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/negotiation.hpp"
@@ -14,12 +16,22 @@
 
 namespace ringcore::engine {
 
+// Why a tree ends.
+struct TreeEnd {
+  int member = 0;  // who leaves, or removes the process set
+  bool removes = false;
+  Rank first_left = 0;  // who has left before it, and made it leave; or itself
+  std::string why;  // as it says at its farewell
+};
+
 struct TreeItem {
   enum class Kind : std::uint8_t {
     kEntry,  // the next entry of the log of every member in [begin, end)
     kAlike,  // the next entry of every log is what the reader itself has there; only from the root
     kOpen,  // upwards: somebody wants to see what is announced, though not by all; downwards: it is shown
-    kEnd,  // the tree ends here: a member leaves; `open`: one has left that never took part
+    kEnd,  // upwards: somebody wants the tree to end; downwards: announce nothing more
+    kLast,  // upwards: nothing more comes from there; downwards: from nobody
+    kBroken,  // a member has left without ending the tree
   };
   Kind kind = Kind::kEntry;
   int begin = 0;  // in the order of the tree
@@ -27,6 +39,7 @@ struct TreeItem {
   std::uint64_t position = 0;
   std::uint64_t count = 1;  // of a kAlike: so many positions
   bool open = false;
+  std::shared_ptr<const TreeEnd> why;  // of kEnd and kBroken
   Entry entry;
 
   bool says_the_same(const TreeItem& other) const;
@@ -48,6 +61,7 @@ class TreeWriter {
  private:
   void write_alike();
   void write_entry(const TreeItem& item);
+  void write_end(const TreeItem& item);
   void close_before(std::size_t bytes);
 
   int begin_;
@@ -64,18 +78,20 @@ class ByteReader;
 
 class TreeReader {
  public:
-  // Items are about members in [begin, end).
-  TreeReader(int begin, int end) : begin_(begin), end_(end) {}
+  // Items are about members in [begin, end), of so many in all.
+  TreeReader(int begin, int end, int members) : begin_(begin), end_(end), members_(members) {}
 
   // All items of a record. Throws Error{kProtocol}.
   std::vector<TreeItem> read(std::span<const std::byte> body);
 
  private:
   TreeItem read_entry(ByteReader& bytes, std::uint8_t first);
+  TreeItem read_end(ByteReader& bytes, TreeItem::Kind kind) const;
   void describe(Entry& entry, ByteReader& bytes, bool has_descriptor);
 
   int begin_;
   int end_;
+  int members_;
   Signatures described_{1};
   std::uint64_t next_position_ = 0;
 };

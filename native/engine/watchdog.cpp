@@ -66,7 +66,7 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
     }
     // What it sent before has been looked at since its end was noticed.
     if (idle && peer->left && peer->link->ended() && std::exchange(peer->gone, true) && runs_wait_for(*peer)) {
-      return lose(*peer, "has left" + peer->farewell + " in the middle of an operation");
+      return lose(*peer, leaving(*peer).what + " in the middle of an operation");
     }
     if (const auto failure = peer->link->failure(); failure && !peer->left) {
       if (eager_.operation != nullptr) leave_eager();

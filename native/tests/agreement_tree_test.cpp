@@ -139,8 +139,8 @@ void decide(Negotiation& negotiation, std::vector<std::string>& decided) {
   for (const Decision& decision : decisions) decided.push_back(text_of(decision));
 }
 
-// What the member decides when all entries come to it one by one.
-std::vector<std::string> decided_flat(const Programs& programs, int self, Negotiation& negotiation) {
+// What the member decides when all entries come to it one by one. `ends`: and no others come behind them.
+std::vector<std::string> decided_flat(const Programs& programs, int self, Negotiation& negotiation, bool ends) {
   std::vector<std::string> decided;
   std::size_t longest = 0;
   for (const auto& program : programs) longest = std::max(longest, program.size());
@@ -151,6 +151,8 @@ std::vector<std::string> decided_flat(const Programs& programs, int self, Negoti
       if (k < programs[m].size()) negotiation.append(static_cast<int>(m), programs[m][k]);
     }
   }
+  decide(negotiation, decided);
+  for (std::size_t m = 0; ends && m < programs.size(); ++m) negotiation.leave(static_cast<int>(m));
   decide(negotiation, decided);
   return decided;
 }
@@ -167,20 +169,24 @@ class Forest {
     }
   }
 
-  // Until nothing more happens; a member that waits then wants to see everything.
-  void run(int leaver) {
+  // Until nothing more happens; a member that waits then wants to see everything. Leavers leave sooner or later.
+  void run(std::vector<int> leavers) {
     for (bool wants = false;;) {
       std::vector<int> able;
       for (int m = 0; m < size(); ++m) {
-        if (member(m).next < program(m).size()) able.push_back(m);
+        if (member(m).next < program(m).size() && !member(m).tree.end_reason()) able.push_back(m);
+      }
+      if (!leavers.empty() && (draw_.one_in(8 * size()) || (able.empty() && ways_.empty()))) {
+        leave(leavers.back());
+        leavers.pop_back();
+        continue;
       }
       const int chosen = draw_.below(static_cast<int>(able.size() + ways_.size()) + 1);
       if (able.empty() && ways_.empty()) {
         if (wants) return;
         wants = true;
         for (int m = 0; m < size(); ++m) {
-          if (m == leaver) member(m).tree.end();
-          if (leaver < 0) member(m).tree.want_open(true);
+          member(m).tree.want_open(true);
           settle(m);
           send(m);
         }
@@ -197,9 +203,7 @@ class Forest {
     Negotiation negotiation;
     std::size_t next = 0;  // entry of its program
     std::vector<std::string> decided;
-    bool flat = false;
-    std::deque<std::pair<int, std::pair<std::uint64_t, Entry>>>
-        early;  // sent to it directly, before the tree had ended
+    bool ended = false;
     std::size_t records = 0;
     std::size_t bytes = 0;
   };
@@ -208,21 +212,13 @@ class Forest {
 
  private:
   using Message = std::vector<std::byte>;
-  bool joins(int m) const {
-    return std::any_of(program(m).begin(), program(m).end(),
-                       [](const Entry& entry) { return entry.type == RecordType::kJoin; });
-  }
   const std::vector<Entry>& program(int m) const { return programs_[static_cast<std::size_t>(m)]; }
 
   void announce(int m) {
     Member& own = member(m);
     const std::uint64_t position = own.negotiation.length(m);
     Entry entry = program(m)[own.next++];
-    if (own.flat) {
-      send_to_all(m, position, entry);
-    } else {
-      own.tree.append(entry, position);
-    }
+    own.tree.append(entry, position);
     own.negotiation.append(m, std::move(entry));
     settle(m);
     if (draw_.one_in(2)) send(m);
@@ -236,10 +232,8 @@ class Forest {
       for (const int each : delivery.members) own.negotiation.append(each, delivery.entry);
       if (draw_.one_in(2)) decide(own.negotiation, own.decided);
     }
-    if (own.tree.ended() && !own.flat) {
-      own.flat = true;
-      for (auto& [position, entry] : own.tree.take_unanswered()) send_to_all(m, position, entry);
-      for (auto& [from, what] : std::exchange(own.early, {})) hear(m, from, std::move(what));
+    if (own.tree.ended() && !std::exchange(own.ended, true)) {
+      for (int each = 0; each < size(); ++each) own.negotiation.leave(each);
     }
     decide(own.negotiation, own.decided);
   }
@@ -258,19 +252,10 @@ class Forest {
     ways_[{from, to}].push_back(std::move(body));
   }
 
-  void send_to_all(int from, std::uint64_t position, const Entry& entry) {
-    for (int m = 0; m < size(); ++m) {
-      if (m != from) hear(m, from, {position, entry});
-    }
-  }
-
-  void hear(int m, int from, std::pair<std::uint64_t, Entry> what) {
-    Member& own = member(m);
-    if (!own.flat) return own.early.emplace_back(from, std::move(what)), void();
-    // Who announces before its join has ended does not know where.
-    if (!joins(from)) CHECK(what.first == own.negotiation.length(from));
-    own.negotiation.append(from, std::move(what.second));
-    decide(own.negotiation, own.decided);
+  void leave(int m) {
+    member(m).tree.end({.member = m, .first_left = m, .why = "it had enough"});
+    settle(m);
+    send(m);
   }
 
   void carry(int index) {
@@ -294,17 +279,26 @@ class Forest {
 std::string flaw_of(std::uint64_t seed, int most_members) {
   Draw draw(seed);
   const int members = 2 + draw.below(draw.one_in(4) ? most_members - 1 : std::min(most_members, 8) - 1);
-  const Programs programs = draw_programs(draw, members);
+  Programs programs = draw_programs(draw, members);
   std::vector<int> host_of;
   const int hosts = 1 + draw.below(members);
   for (int m = 0; m < members; ++m) host_of.push_back(draw.below(hosts));
   Forest forest(programs, host_of, 1 + draw.below(5), draw);
-  forest.run(draw.one_in(4) ? draw.below(members) : -1);
+  std::vector<int> leavers;
+  if (draw.one_in(3)) leavers.push_back(draw.below(members));
+  if (draw.one_in(6)) leavers.push_back(draw.below(members));
+  forest.run(leavers);
+  // Who is told of the end announces nothing more.
+  for (int m = 0; m < members; ++m) programs[static_cast<std::size_t>(m)].resize(forest.member(m).next);
   for (int m = 0; m < members; ++m) {
     Negotiation flat(ranks_up_to(members), m);
-    const std::vector<std::string> expected = decided_flat(programs, m, flat);
+    const std::vector<std::string> expected = decided_flat(programs, m, flat, !leavers.empty());
     Forest::Member& own = forest.member(m);
     const std::string where = "seed " + std::to_string(seed) + ", member " + std::to_string(m) + ": ";
+    if (own.ended == leavers.empty()) return where + (own.ended ? "its tree has ended" : "its tree has not ended");
+    if (own.ended && own.tree.end_reason()->member != forest.member(0).tree.end_reason()->member) {
+      return where + "it knows of another one that has left";
+    }
     for (std::size_t i = 0; i < std::max(expected.size(), own.decided.size()); ++i) {
       const std::string right = i < expected.size() ? expected[i] : "nothing";
       const std::string got = i < own.decided.size() ? own.decided[i] : "nothing";
@@ -373,7 +367,7 @@ TEST_CASE("along a tree, operations that all know cost a few bytes") {
   }
   Draw draw(1);
   Forest forest(programs, host_of, TreeShape::kDegree, draw);
-  forest.run(-1);
+  forest.run({});
   for (int m = 0; m < kMembers; ++m) {
     CHECK(forest.member(m).decided.size() == 2 * kOperations);
     // Each record with one item; the first step describes all of them.
