@@ -205,11 +205,13 @@ void Engine::say_goodbye() {
   tell_goodbye();
 }
 
-// To all that this rank is connected with.
+// To all that wait for records of this rank: along a tree, to those that it talks to.
 void Engine::tell_goodbye() {
   const auto [first, why] = farewell();
   const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
-  broadcast(kWorld, header, std::as_bytes(std::span(why)));
+  const ProcessSet& world = *sets_.at(kWorld);
+  const auto text = std::as_bytes(std::span(why));
+  world.tree != nullptr || world.end ? tell_known(header, text) : broadcast(kWorld, header, text);
   goodbye_.reset();
 }
 

@@ -226,7 +226,7 @@ MUTANTS = [
     Mutant("a refusal counts for no use of the name", "engine/negotiation.cpp",
            "pending.contributions[member].present = true;", ""),
     Mutant("the removal of a process set is not told", "engine/messages.cpp",
-           "end_log(set, member, removal(set));", ""),
+           "end_log(set, member, removal(set, *set.removed_by));", ""),
     # ---- Where it lies ----
     Mutant("runs of all process sets have the same number", "engine/schedule_lanes.cpp",
            "static_cast<std::uint32_t>(slot_of(id_)) << (32 - kProcessSetBits) |", "0U |"),
