@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # nox does not look for modules 
 from tools.distributions import ADAPTERS, CLUSTERS, DISTRIBUTIONS, TYPED, build_distribution, built_wheel, set_version
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
-from tools.suites import BESIDE_OTHERS, adapter_of, run_pytest, run_side_by_side
+from tools.suites import BESIDE_OTHERS, adapter_of, pytest_command, run_pytest, run_side_by_side
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
@@ -55,6 +55,8 @@ def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework or a cluster with our wheels in it, which other sessions share."""
     if framework == "mxnet":
         require_system(session, "libgomp.so.1", "libquadmath.so.0")  # its wheel does not bring them
+    if framework == "spark":
+        require_system(session, "java")
     packages = (ADAPTERS | CLUSTERS)[framework]
     install(session, framework, wheels=[built_wheel(package) for package in ("core", *packages)])
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
@@ -201,6 +203,14 @@ def conformance(session: nox.Session, framework: str) -> None:
 def cluster(session: nox.Session, name: str) -> None:
     """The tests of ranks that a cluster starts, with a real one on this machine."""
     run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests")
+
+
+@nox.session(venv_backend="none", requires=[environment_of("spark")])
+def local_cluster(session: nox.Session) -> None:
+    """Ranks in executors of Spark with a Java of their own, which need a machine that does nothing else."""
+    variables = {"RINGCORE_TEST_MASTER": "local-cluster[2,1,1024]"}
+    command, environ = pytest_command("spark", "packages/spark/tests", *session.posargs)
+    session.run(*command, external=True, env=environ | variables)
 
 
 @nox.session(python=PYTHON, requires=["wheels"])

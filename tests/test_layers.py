@@ -32,6 +32,8 @@ DOORS = {"ringcore", "ringcore.adapter"}
 MORE_DOORS = {
     "horovod": {"ringcore.commands.cli", "ringcore.bootstrap.interfaces"},
     "ray": {"ringcore.launcher.external"},
+    "spark": {"ringcore.launcher.external"},
+    "dask": {"ringcore.launcher.external"},
 }
 
 # Layers of the engine, and what each knows besides itself. The binding is what lies in the core's package.

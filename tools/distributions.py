@@ -27,6 +27,8 @@ DISTRIBUTIONS = {
     "keras": ["packages/keras"],
     "mxnet": ["packages/mxnet", *C_INTERFACE],
     "ray": ["packages/ray"],
+    "spark": ["packages/spark"],
+    "dask": ["packages/dask"],
 }
 
 # Framework -> the distributions in its environment, besides the core. That of Keras needs that of TensorFlow, but not
@@ -41,12 +43,16 @@ ADAPTERS = {
 # Cluster -> the distributions in its environment, besides the core. Its Python side only: no framework is there.
 CLUSTERS = {
     "ray": ["ray"],
+    "spark": ["spark"],
+    "dask": ["dask"],
 }
 # What the type checker sees in a framework's environment; the others have no types.
 TYPED = {
     "torch": ["core", "torch", "lightning", "tensorflow", "keras", "mxnet", "horovod"],
     "jax": ["core", "jax"],
     "ray": ["ray"],
+    "spark": ["spark"],
+    "dask": ["dask"],
 }
 
 # Whose headers the shims of the core's wheel are compiled against: see native/transport/mpi. They are unpacked and not

@@ -27,6 +27,7 @@ SYSTEM_PACKAGES = {
     "mpiexec.openmpi": "openmpi-bin",
     "slurmd": "slurm-wlm",
     "munged": "munge",
+    "java": "openjdk-17-jre-headless",
 }
 
 

@@ -85,7 +85,7 @@ def test_a_process_has_one_place_at_a_time() -> None:
 def test_two_jobs_at_once_do_not_find_each_other() -> None:
     with Job(1) as first, Job(1) as second:
         tickets = [Ticket.unpack(job.ticket(0)) for job in (first, second)]
-    assert len({ticket.key for ticket in tickets}) == len({ticket.rendezvous for ticket in tickets}) == 2
+    assert len({ticket.key for ticket in tickets}) == len({ticket.address for ticket in tickets}) == 2
     assert tickets[0].key.hex() not in repr(tickets[0])
 
 

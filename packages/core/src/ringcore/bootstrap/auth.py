@@ -43,6 +43,7 @@ TURNED_AWAY = (
 
 RENDEZVOUS = 1
 MESH = 2
+AGENT = 3  # dials the launcher
 
 
 class TurnedAwayError(BootstrapError):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from ringcore.launcher._loop import Loop
 
-_HEADER = struct.Struct(">BII")  # kind, rank, bytes that follow
+HEADER = struct.Struct(">BII")  # kind, rank, bytes that follow
 # A job may carry a function with its arguments (ringcore.run); output comes in pieces of 64 KiB.
 _LIMIT_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
@@ -35,6 +35,7 @@ class Kind(enum.IntEnum):
     KILL = 10  # launcher
     PING = 11  # launcher: still here
     NOTE = 12  # agent: text for --verbose
+    PLACE = 14  # caller of the launcher: JSON; a scheduler starts the agents, see `_placed`
     HOLD = 13  # launcher: leave these of the ranks' streams unread; `rank` is a sum of bits, see `hold_bits`
 
 
@@ -69,14 +70,14 @@ class FrameReader:
         if self._expect_magic and not self._skip_greeting():
             return []
         frames = []
-        while len(self._data) >= _HEADER.size:
-            kind, rank, length = _HEADER.unpack_from(self._data)
+        while len(self._data) >= HEADER.size:
+            kind, rank, length = HEADER.unpack_from(self._data)
             if kind not in Kind._value2member_map_ or length > _LIMIT_BYTES:
                 raise ProtocolError(f"frame of kind {kind} with {length} bytes")
-            end = _HEADER.size + length
+            end = HEADER.size + length
             if len(self._data) < end:
                 break
-            frames.append((Kind(kind), rank, bytes(self._data[_HEADER.size : end])))
+            frames.append((Kind(kind), rank, bytes(self._data[HEADER.size : end])))
             del self._data[:end]
         return frames
 
@@ -139,7 +140,7 @@ class Channel:
 
     def send(self, kind: Kind, rank: int = 0, payload: bytes = b"") -> None:
         """Send a frame, now or as soon as the other end takes it; nothing happens after a close."""
-        self.send_raw(_HEADER.pack(kind, rank, len(payload)) + payload)
+        self.send_raw(HEADER.pack(kind, rank, len(payload)) + payload)
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes as they are: for the magic line."""

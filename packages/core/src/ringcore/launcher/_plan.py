@@ -27,12 +27,26 @@ _NOT_FORWARDED = (
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A host and the ranks that this launcher starts there; `remote` is `None` for this machine."""
+    """A host and the ranks that this launcher starts there.
+
+    Attributes:
+        name: As the user knows it.
+        slots: Its ranks.
+        remote: Where ssh leads to; `None` for this machine.
+        address: Of `remote`.
+        placed: A scheduler starts the agent, which dials the launcher.
+    """
 
     name: str
     slots: tuple[Slot, ...]
     remote: Host | None = None
     address: str | None = None
+    placed: bool = False
+
+    @property
+    def is_far(self) -> bool:
+        """Whether its agent is another process, which answers when it is there."""
+        return self.placed or self.remote is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +77,8 @@ class Plan:
 
     @property
     def has_remote(self) -> bool:
-        """Whether ssh is needed."""
-        return any(node.remote is not None for node in self.nodes)
+        """Whether agents have to answer before the job can start."""
+        return any(node.is_far for node in self.nodes)
 
 
 def make_plan(options: Options, settings: Settings) -> Plan:

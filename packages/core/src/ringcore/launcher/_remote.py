@@ -70,74 +70,62 @@ def ssh_argv(
     return [*argv, "--", host, f"exec {command}"]
 
 
-class RemoteHost:
-    """The agent of another host."""
+class FarHost:
+    """The agent of another host, whatever connects it to the launcher."""
 
-    def __init__(
-        self, loop: Loop, name: str, argv: Sequence[str], events: RemoteEvents, silence_limit_s: float
-    ) -> None:
-        """Connect; `events.on_hello` or `events.on_lost` tells how that went.
+    def __init__(self, loop: Loop, name: str, events: RemoteEvents, silence_limit_s: float) -> None:
+        """Make a host that is not connected yet.
 
         Args:
             loop: Calls back.
             name: The host's, for messages.
-            argv: The command that starts the agent.
             events: Is told what happens.
             silence_limit_s: The agent ends its ranks when it hears nothing for so long.
         """
         self._loop = loop
-        self._ping_s = min(_PING_S, silence_limit_s / 4)
         self._name = name
         self._events = events
-        self._stderr = b""
+        self._ping_s = min(_PING_S, silence_limit_s / 4)
+        self._ping: Timer | None = None
+        self._channel: Channel | None = None
         self._over = False
-        environ = {name: value for name, value in os.environ.items() if name != "RINGCORE_KEY_FD"}
-        self._popen = _start_ssh(argv, environ)
-        stdin, stdout, stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
-        assert stdin is not None and stdout is not None and stderr is not None
-        self._stderr_fd = stderr.fileno()
-        os.set_blocking(self._stderr_fd, False)
-        loop.on_readable(self._stderr_fd, self._on_stderr)
-        self._channel = Channel(
-            loop,
-            stdout.fileno(),
-            stdin.fileno(),
-            on_frame=self._on_frame,
-            on_close=self._on_close,
-            expect_magic=True,
-        )
-        self._ping: Timer = loop.call_later(self._ping_s, self._send_ping)
 
     def start(self, job: HostJob) -> None:
         """Send the job."""
-        self._channel.send(Kind.JOB, 0, job.to_json())
+        self._send(Kind.JOB, 0, job.to_json())
 
     def signal(self, number: int) -> None:
         """Send a signal to all ranks there."""
-        self._channel.send(Kind.SIGNAL, number)
+        self._send(Kind.SIGNAL, number)
 
     def kill(self) -> None:
         """End all ranks there."""
-        self._channel.send(Kind.KILL)
+        self._send(Kind.KILL)
 
     def hold(self, kinds: frozenset[Kind]) -> None:
         """Leave these streams of the ranks unread: nobody takes what they print."""
-        self._channel.send(Kind.HOLD, hold_bits(kinds))
+        self._send(Kind.HOLD, hold_bits(kinds))
 
     def close(self) -> None:
         """Cut the connection, upon which the agent ends all that is left."""
         self._over = True
-        self._ping.cancel()
-        self._channel.close()
-        self._loop.forget(self._stderr_fd)
-        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        _end(self._popen)
+        if self._ping is not None:
+            self._ping.cancel()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _connected(self, read_fd: int, write_fd: int) -> None:
+        self._channel = Channel(
+            self._loop, read_fd, write_fd, on_frame=self._on_frame, on_close=self._on_close, expect_magic=True
+        )
+        self._send_ping()
+
+    def _send(self, kind: Kind, rank: int = 0, payload: bytes = b"") -> None:
+        if self._channel is not None:
+            self._channel.send(kind, rank, payload)
 
     def _send_ping(self) -> None:
-        self._channel.send(Kind.PING)
+        self._send(Kind.PING)
         self._ping = self._loop.call_later(self._ping_s, self._send_ping)
 
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
@@ -157,14 +145,54 @@ class RemoteHost:
             self._lose(failure["message"], failure["code"])
 
     def _on_close(self, reason: str) -> None:
-        self._on_stderr()
-        said = self._stderr.decode(errors="replace").strip().splitlines()
-        self._lose(f"ssh: {said[-1]}" if said else f"ssh: {reason}", 1)
+        self._lose(reason, 1)
 
     def _lose(self, reason: str, code: int) -> None:
         if not self._over:
             self._over = True
             self._events.on_lost(f"host {self._name}: {reason}", code)
+
+
+class RemoteHost(FarHost):
+    """A host that ssh leads to."""
+
+    def __init__(
+        self, loop: Loop, name: str, argv: Sequence[str], events: RemoteEvents, silence_limit_s: float
+    ) -> None:
+        """Connect; `events.on_hello` or `events.on_lost` tells how that went.
+
+        Args:
+            loop: Calls back.
+            name: The host's, for messages.
+            argv: The command that starts the agent.
+            events: Is told what happens.
+            silence_limit_s: The agent ends its ranks when it hears nothing for so long.
+        """
+        super().__init__(loop, name, events, silence_limit_s)
+        self._stderr = b""
+        environ = {name: value for name, value in os.environ.items() if name != "RINGCORE_KEY_FD"}
+        self._popen = _start_ssh(argv, environ)
+        stdin, stdout, stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
+        assert stdin is not None and stdout is not None and stderr is not None
+        self._stderr_fd = stderr.fileno()
+        os.set_blocking(self._stderr_fd, False)
+        loop.on_readable(self._stderr_fd, self._on_stderr)
+        self._connected(stdout.fileno(), stdin.fileno())
+
+    def close(self) -> None:
+        """Cut the connection, upon which the agent ends all that is left."""
+        super().close()
+        self._loop.forget(self._stderr_fd)
+        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        _end(self._popen)
+
+    def _on_close(self, reason: str) -> None:
+        self._on_stderr()
+        said = self._stderr.decode(errors="replace").strip().splitlines()
+        self._lose(f"ssh: {said[-1]}" if said else f"ssh: {reason}", 1)
 
     def _on_stderr(self) -> None:
         try:

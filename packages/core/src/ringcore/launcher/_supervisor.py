@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringcore.launcher import _plan, _process, _remote, _summary
+from ringcore.launcher import _placed, _plan, _process, _remote, _summary
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._job import HostJob, RankExit, RankJob
@@ -44,12 +44,14 @@ class JobInput:
         job_id: Name of the job.
         rendezvous: Where the ranks meet.
         on_result: Takes (rank, piece) of what ranks write to their result descriptors; `None`: they have none.
+        gate: Where the agents dial that a scheduler starts.
     """
 
     blobs: dict[str, bytes]
     job_id: str
     rendezvous: str
     on_result: Callable[[int, bytes], None] | None = None
+    gate: _placed.Gate | None = None
 
 
 class Supervisor:
@@ -72,11 +74,12 @@ class Supervisor:
         self._plan = plan
         self._given = given
         self._start_timeout_s = start_timeout_s
-        self._hosts: list[Agent | _remote.RemoteHost] = []
+        self._hosts: list[Agent | _remote.FarHost] = []
         self._hello: dict[int, dict[str, Any]] = {}
         self._open: set[int] = set(range(len(plan.nodes)))
         self._running = {slot.rank for node in plan.nodes for slot in node.slots}
         self._failures: list[Failure] = []
+        self.blamed: int | None = None  # The rank that ended the job.
         self._exit_code: int | None = None  # Decided by something else than a rank.
         self._signal: int | None = None
         self._launched = False
@@ -113,7 +116,9 @@ class Supervisor:
     def _connect(self) -> None:
         for index, node in enumerate(self._plan.nodes):
             events = _NodeEvents(self, index)
-            if node.remote is None:
+            if self._given.gate is not None:
+                self._hosts.append(self._given.gate.host(index, node.name, events, self._options.agent_timeout))
+            elif node.remote is None:
                 self._hosts.append(Agent(self._loop, self._guard, events))
             else:
                 self._hosts.append(self._connect_to(node, events))
@@ -139,16 +144,13 @@ class Supervisor:
         """An agent is there; when all are, the job starts."""
         self._hello[index] = hello
         self.note(f"{self._plan.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
-        remote = sum(node.remote is not None for node in self._plan.nodes)
-        if len(self._hello) == remote and not self._stopping:
+        if len(self._hello) == sum(node.is_far for node in self._plan.nodes) and not self._stopping:
             self._launch()
 
     def _on_start_timeout(self) -> None:
         if not self._launched and not self._stopping:
             silent = [
-                node.name
-                for index, node in enumerate(self._plan.nodes)
-                if node.remote is not None and index not in self._hello
+                node.name for index, node in enumerate(self._plan.nodes) if node.is_far and index not in self._hello
             ]
             self._abort(
                 f"host {', '.join(silent)} did not answer within {self._start_timeout_s:g} s (--start-timeout)", 1
@@ -157,6 +159,8 @@ class Supervisor:
     def _launch(self) -> None:
         self._launched = True
         self._started_at = time.monotonic()
+        if self._given.gate is not None:
+            self._plan = _placed.arrange(self._plan, [self._hello[index] for index in range(len(self._plan.nodes))])
         port = self._plan.master_port or (self._hello[0]["port"] if 0 in self._hello else free_port())
         common = _plan.common_environ(self._options, self._plan, self._given.job_id, self._given.rendezvous, port)
         self.note(f"rendezvous {self._given.rendezvous}, torch's {common['MASTER_ADDR']}:{port}")
@@ -169,16 +173,18 @@ class Supervisor:
         if node.remote is not None:
             python = self._options.remote_python or python
             common = {**_plan.forwarded_environ(os.environ), **common}
+        if node.placed:
+            python = self._hello[index]["executable"]
         job = HostJob(
             ranks=tuple(
                 RankJob(slot.rank, _plan.rank_environ(self._plan, slot, self._options.role)) for slot in node.slots
             ),
             argv=_plan.make_argv(self._options, python),
-            cwd=os.path.abspath(self._options.workdir or os.getcwd()),
+            cwd=self._hello[index]["cwd"] if node.placed else os.path.abspath(self._options.workdir or os.getcwd()),
             environ=common,
             blobs=self._given.blobs,
             wants_result=self._given.on_result is not None,
-            stdin_rank=None if node.remote is not None or self._given.on_result else 0,
+            stdin_rank=None if node.is_far or self._given.on_result else 0,
             silence_limit_s=self._options.agent_timeout,
         )
         self.note(f"{node.name}: ranks {[slot.rank for slot in node.slots]}, {' '.join(job.argv)}")
@@ -228,6 +234,8 @@ class Supervisor:
         self._open.discard(index)
         self._running -= {slot.rank for slot in self._plan.nodes[index].slots}
         if not self._stopping or not self._failures:
+            if self._launched and not self._stopping:
+                self.blamed = self._plan.nodes[index].slots[0].rank
             self._abort(reason, code)
 
     def note(self, text: str) -> None:
@@ -328,6 +336,7 @@ class Supervisor:
         return _summary.find_cause(self._failures).exit_code if self._failures else 0
 
     def _report(self, cause: Failure) -> None:
+        self.blamed = cause.rank
         log = self._options.log_dir and os.path.join(self._options.log_dir, f"rank.{cause.rank}", "stderr")
         host = next(n.name for n in self._plan.nodes if any(s.rank == cause.rank for s in n.slots))
         lines = _summary.describe(cause, size=self._plan.size, host=host, seconds=self._failed_after_s, log=log)

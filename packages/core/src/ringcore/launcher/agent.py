@@ -10,10 +10,12 @@ import dataclasses
 import functools
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
+from typing import Any
 
 from ringcore.environment.loss import LOSS_FILE_VARIABLE
 from ringcore.launcher import _frames, _process
@@ -60,7 +62,7 @@ class Agent:
         """
         self._directory = _private_directory()
         self._guard.remove_directory(self._directory)
-        self._blobs = {name: _memory_file(name, data) for name, data in job.blobs.items()}
+        self._blobs = {name: memory_file(name, data) for name, data in job.blobs.items()}
         common = {**os.environ, **job.environ}
         common.pop("RINGCORE_KEY_FILE", None)
         if not common.get("OMP_NUM_THREADS"):
@@ -257,7 +259,7 @@ def free_port() -> int:
         return port
 
 
-def _memory_file(name: str, data: bytes) -> int:
+def memory_file(name: str, data: bytes) -> int:
     """Puts bytes where only this process and those that inherit the descriptor can read them."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     view = memoryview(data)
@@ -283,8 +285,9 @@ def _private_directory() -> str:
 class _RemoteAgent:
     """An agent whose launcher is at the other end of standard input and output."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
         self._guard = Guard.start()
+        self._given = given
         self._loop = Loop()
         self._agent = Agent(self._loop, self._guard, self)
         self._running = True
@@ -298,6 +301,7 @@ class _RemoteAgent:
     def run(self) -> None:
         self._loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
         hello = {"host": socket.gethostname(), "port": free_port(), "python": sys.version.split()[0]}
+        hello |= {"executable": sys.executable, "cwd": os.getcwd(), **self._given.get("hello", {})}
         self._channel.send_raw(_frames.MAGIC)
         self._channel.send(Kind.HELLO, 0, json.dumps(hello).encode())
         self._restart_silence()
@@ -328,7 +332,8 @@ class _RemoteAgent:
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
         self._restart_silence()
         if kind is Kind.JOB:
-            self._start(HostJob.from_json(payload))
+            job = HostJob.from_json(payload)
+            self._start(dataclasses.replace(job, blobs=job.blobs | self._given.get("blobs", {})))
         elif kind is Kind.SIGNAL:
             self._agent.signal(rank)
         elif kind is Kind.KILL:
@@ -368,8 +373,12 @@ class _RemoteAgent:
 
 
 def main() -> None:
-    """Serve one launcher, then end."""
-    _RemoteAgent().run()
+    """Serve one launcher, then end. Where a scheduler has started this, it is given more: see `external.hosting`."""
+    given: dict[str, Any] = {}
+    if len(sys.argv) > 1:
+        with open(int(sys.argv[1]), "rb") as file:
+            given = pickle.load(file)
+    _RemoteAgent(given).run()
 
 
 if __name__ == "__main__":

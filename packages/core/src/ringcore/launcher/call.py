@@ -5,6 +5,7 @@ A process of its own, because the caller may be a notebook with threads, signal 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from ringcore.launcher import _hosts, _options
 from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._loop import Loop
 from ringcore.launcher._supervisor import Supervisor
-from ringcore.launcher.main import KeyFileError, start_job
+from ringcore.launcher.main import KeyFileError, Placed, start_job
 
 # The caller has gone, or has been interrupted.
 _EXIT_GONE = 130
@@ -27,6 +28,7 @@ class _Caller:
         self._argv = argv
         self._loop = Loop()
         self._call: bytes | None = None
+        self._placed: Placed | None = None
         self._gone = False
         self._supervisor: Supervisor | None = None
         self._channel = Channel(self._loop, fd, os.dup(fd), on_frame=self._on_frame, on_close=self._on_close)
@@ -40,9 +42,12 @@ class _Caller:
             _options.parse(self._argv, os.environ),
             loop=self._loop,
             blobs={"RINGCORE_CALL_FD": self._call},
+            placed=self._placed,
             on_result=lambda rank, data: self._channel.send(Kind.RESULT, rank, data),
             on_start=self._on_start,
         )
+        if self._supervisor is not None and self._supervisor.blamed is not None:
+            self._channel.send(Kind.EXIT, self._supervisor.blamed)
         while not self._channel.idle and not self._gone:
             self._loop.run_once()
         return code
@@ -55,6 +60,10 @@ class _Caller:
     def _on_frame(self, kind: Kind, _rank: int, payload: bytes) -> None:
         if kind is Kind.JOB:
             self._call = payload
+        elif kind is Kind.PLACE:
+            bind = json.loads(payload)["bind"]
+            self._placed = Placed(bind, lambda said: self._channel.send(Kind.HELLO, 0, said))
+            self._call = b""
 
     def _on_close(self, _reason: str) -> None:
         self._gone = True

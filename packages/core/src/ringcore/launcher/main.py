@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError
 from ringcore.environment import settings as _settings
-from ringcore.launcher import _hosts, _options, _plan
+from ringcore.launcher import _hosts, _options, _placed, _plan
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._loop import Loop
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from ringcore.bootstrap import RendezvousServer
 
 _KEY_BYTES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """What is special where a scheduler starts the agents.
+
+    Attributes:
+        bind: This host's address that they reach.
+        on_ready: Takes what tickets are made from; then the agents may come.
+    """
+
+    bind: str
+    on_ready: Callable[[bytes], None]
 
 
 class KeyFileError(ValueError):
@@ -70,6 +84,7 @@ def start_job(
     blobs: dict[str, bytes] | None = None,
     on_result: Callable[[int, bytes], None] | None = None,
     on_start: Callable[[Supervisor], None] | None = None,
+    placed: Placed | None = None,
 ) -> int:
     """Run a job to its end.
 
@@ -79,6 +94,7 @@ def start_job(
         blobs: Variable -> bytes for the ranks to read from a descriptor, besides the key.
         on_result: Takes (rank, piece) of what ranks write to RINGCORE_RESULT_FD.
         on_start: Is given the supervisor before the job starts.
+        placed: A scheduler starts the agents.
 
     Returns:
         The exit code.
@@ -87,7 +103,7 @@ def start_job(
         HostError, SettingError, BootstrapError, KeyFileError: Found before any rank was started.
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
-    plan = _plan.make_plan(options, settings)
+    plan = _plan.make_plan(options, settings) if placed is None else _placed.plan_of(options.np or 1, placed.bind)
     key = _read_key(options)
     loop = loop or Loop()
     output = Output(loop, _output_options(options, plan), os.environ)
@@ -103,11 +119,16 @@ def start_job(
             server = stack.enter_context(_serve(plan, key, job_id))
             rendezvous = plan.rendezvous or server.address
         given = JobInput(
-            blobs={**(blobs or {}), "RINGCORE_KEY_FD": key},
+            # Where a scheduler starts the agents they have them already, by its own channel.
+            blobs={**(blobs or {}), "RINGCORE_KEY_FD": key} if placed is None else {},
             job_id=job_id,
             rendezvous=rendezvous,
             on_result=on_result,
+            gate=None if placed is None else _placed.Gate(loop, key, placed.bind),
         )
+        if placed is not None and given.gate is not None:
+            stack.callback(given.gate.close)
+            placed.on_ready(_placed.announcement(key, given.gate))
         supervisor = Supervisor(loop, guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)

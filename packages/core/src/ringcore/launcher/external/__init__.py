@@ -1,21 +1,26 @@
-"""For schedulers that start processes themselves: Spark, Ray, Dask, Kubernetes, a notebook's workers.
+"""For schedulers that start processes themselves: Spark, Ray, Dask, the workers of a notebook.
 
-They place the ranks; ringcore gives each a ticket, which a cluster carries by its own channel: `Job` and `connect`.
+They place the ranks; ringcore gives each a ticket, which they carry by a channel of their own. With `Job` and
+`connect` the process that has a ticket is the rank. With `PlacedJob` and `host_rank` it has the rank as its child, and
+a launcher watches.
 """
 
 from ringcore.bootstrap.interfaces import own_address
 from ringcore.launcher.external.meeting import Job, Seat, connect
+from ringcore.launcher.external.placing import PlacedJob, host_rank
 from ringcore.launcher.external.tickets import TicketError
 from ringcore.launcher.outcomes import LaunchError, Raised, RankError, outcome_of, raise_first
 
 __all__ = [
     "Job",
     "LaunchError",
+    "PlacedJob",
     "Raised",
     "RankError",
     "Seat",
     "TicketError",
     "connect",
+    "host_rank",
     "outcome_of",
     "own_address",
     "raise_first",

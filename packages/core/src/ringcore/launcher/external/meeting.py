@@ -76,7 +76,7 @@ class Seat:
             "RINGCORE_RANK": str(ticket.rank),
             "RINGCORE_SIZE": str(ticket.size),
             "RINGCORE_JOB_ID": ticket.job,
-            "RINGCORE_RENDEZVOUS": ticket.rendezvous,
+            "RINGCORE_RENDEZVOUS": ticket.address,
             "RINGCORE_KEY_FD": str(self._key_fd),
         }
         self._before = {name: os.environ.get(name) for name in (*_PLACE, *ticket.environ)}

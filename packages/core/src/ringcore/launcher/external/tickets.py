@@ -23,7 +23,7 @@ class Ticket:
         rank: Its number.
         size: Number of ranks.
         job: The job's name.
-        rendezvous: Where the ranks meet.
+        address: Where the ranks meet; or the launcher, which tells where that is.
         key: The job's key: whoever has it can take part, and have code run. It must go by a channel that is trusted.
         environ: Variables for the rank.
     """
@@ -31,7 +31,7 @@ class Ticket:
     rank: int
     size: int
     job: str
-    rendezvous: str
+    address: str
     key: bytes = dataclasses.field(repr=False)
     environ: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
 

@@ -1,0 +1,130 @@
+"""The launcher's end of the connections of agents that a scheduler has started: they dial, and prove the job's key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ringcore.launcher import _hosts
+from ringcore.launcher._frames import Kind
+from ringcore.launcher._plan import Node, Plan
+from ringcore.launcher._remote import FarHost, RemoteEvents
+
+if TYPE_CHECKING:
+    from ringcore.bootstrap.auth import Hello
+    from ringcore.launcher._loop import Loop
+
+# Strangers that do not finish the handshake are looked for so often.
+_LOOK_S = 1.0
+# What was sent is not acknowledged for so long: the other host has gone without a word. `_remote` pings every second.
+_SILENT_MS = 10_000
+
+
+class PlacedHost(FarHost):
+    """One rank's agent, once it has dialled."""
+
+    def __init__(self, loop: Loop, name: str, events: RemoteEvents, silence_limit_s: float) -> None:
+        super().__init__(loop, name, events, silence_limit_s)
+        self._socket: socket.socket | None = None
+        self._fd = -1
+
+    def attach(self, connection: socket.socket) -> bool:
+        """Take the agent's connection; false where there is one already, or the job is over."""
+        if self._socket is not None or self._over:
+            return False
+        self._socket = connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
+        self._fd = os.dup(connection.fileno())
+        self._connected(connection.fileno(), self._fd)
+        return True
+
+    def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
+        if kind is Kind.HELLO:
+            self._name = f"{json.loads(payload)['host']} ({self._name})"
+        super()._on_frame(kind, rank, payload)
+
+    def _on_close(self, reason: str) -> None:
+        self._lose(f"its agent has gone ({reason}): the scheduler ended the task, or something killed its process", 1)
+
+    def close(self) -> None:
+        """Cut the connection, upon which the agent ends its rank."""
+        super().close()
+        if self._socket is not None:
+            self._socket.close()
+            os.close(self._fd)
+            self._socket = None
+
+
+class Gate:
+    """Where the agents dial.
+
+    Args:
+        loop: Calls back.
+        key: The job's key.
+        bind: This host's address that they reach.
+    """
+
+    def __init__(self, loop: Loop, key: bytes, bind: str) -> None:
+        from ringcore.bootstrap.acceptor import Acceptor
+        from ringcore.bootstrap.sockets import format_address, listen_tcp
+
+        self._loop = loop
+        self._hosts: dict[int, PlacedHost] = {}
+        listener = listen_tcp(bind)
+        self.address = f"tcp:{format_address(listener.getsockname())}"
+        self._acceptor = Acceptor([listener], key, self._accepted)
+        loop.on_readable(self._acceptor.fileno(), lambda: self._acceptor.service(0))
+        self._look()
+
+    def host(self, index: int, name: str, events: RemoteEvents, silence_limit_s: float) -> PlacedHost:
+        """The agent of this number, which may come later."""
+        self._hosts[index] = PlacedHost(self._loop, name, events, silence_limit_s)
+        return self._hosts[index]
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._loop.forget(self._acceptor.fileno())
+        self._timer.cancel()
+        self._acceptor.close()
+
+    def _look(self) -> None:
+        self._acceptor.service(0)
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def _accepted(self, connection: socket.socket, hello: Hello, _secret: bytes) -> None:
+        from ringcore.bootstrap.auth import AGENT
+
+        host = self._hosts.get(hello.from_rank)
+        # One that comes a second time is a task that the scheduler has tried again: another job is made for that.
+        if hello.purpose != AGENT or host is None or not host.attach(connection):
+            connection.close()
+
+
+def plan_of(size: int, bind: str) -> Plan:
+    """A job of which nobody knows yet where its ranks will run."""
+    slots = _hosts.slots_of([1] * size)
+    nodes = tuple(Node(f"task {index}", (slot,), placed=True) for index, slot in enumerate(slots))
+    return Plan(size, size, nodes, bind=bind)
+
+
+def arrange(plan: Plan, hellos: Sequence[dict[str, Any]]) -> Plan:
+    """The same job once all agents have said where they are: ranks of a host are neighbours."""
+    machines = list(dict.fromkeys(hello["machine"] for hello in hellos))
+    order = sorted(range(len(hellos)), key=lambda index: machines.index(hellos[index]["machine"]))
+    counts = [sum(hello["machine"] == machine for hello in hellos) for machine in machines]
+    slot_of = dict(zip(order, _hosts.slots_of(counts), strict=True))
+    nodes = tuple(
+        dataclasses.replace(node, name=hellos[index]["host"], slots=(slot_of[index],))
+        for index, node in enumerate(plan.nodes)
+    )
+    return dataclasses.replace(plan, nodes=nodes, group_size=len(machines), master_addr=hellos[0]["address"])
+
+
+def announcement(key: bytes, gate: Gate) -> bytes:
+    """What the caller of the launcher makes tickets from."""
+    return json.dumps({"key": key.hex(), "address": gate.address}).encode()

@@ -1,0 +1,140 @@
+"""`ringcore_dask.run` on a real LocalCluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ringcore_dask
+from distributed import Client, LocalCluster
+from ringcore_dask import LaunchError, RankError
+from support.processes import WRITE_PID, Pids, eventually, is_alive
+
+# Dask's own: the event loop of a cluster that is closed.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def total(value: float) -> tuple[int, int, float]:
+    import ringcore as ring
+
+    ring.init()
+    print("hello")
+    return ring.rank(), ring.local_size(), float(ring.allreduce(np.full(9, value + ring.rank()), op=ring.Sum)[0])
+
+
+def test_results_in_order_and_output_of_a_job_that_was_defined_here(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offset = 3.0
+    local = lambda: (*total(offset), os.environ["SOME_NAME"])  # noqa: E731
+    assert ringcore_dask.run(client, local, env={"SOME_NAME": "x"}) == [(0, 2, 7.0, "x"), (1, 2, 7.0, "x")]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0]<stdout> hello", "[1]<stdout> hello"]
+    assert ringcore_dask.run(client, total, 1, args=[1.0]) == [(0, 1, 1.0)]
+
+
+def test_each_worker_has_one_rank_and_the_chosen_ones_are_taken(client: Client) -> None:
+    (chosen, _) = sorted(client.scheduler_info(n_workers=-1)["workers"], reverse=True)
+    worker = client.run(os.getpid)[chosen]
+    # The rank's parent is its agent, and that one's the worker.
+    assert ringcore_dask.run(client, grandparent, workers=[chosen]) == [worker]
+    assert set(ringcore_dask.run(client, grandparent)) == set(client.run(os.getpid).values())
+
+
+def grandparent() -> int:
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def fails_on_one() -> None:
+    import ringcore as ring
+
+    ring.init()
+    if ring.rank() == 1:
+        raise LookupError("no such row")
+    ring.barrier()
+
+
+def test_what_a_rank_raises_is_the_error_and_the_workers_live_on(client: Client) -> None:
+    before = client.run(os.getpid)
+    with pytest.raises(RankError, match="rank 1 raised LookupError: no such row") as caught:
+        ringcore_dask.run(client, fails_on_one)
+    assert isinstance(caught.value.__cause__, LookupError)
+    with pytest.raises(RankError, match="was killed by SIGABRT"):
+        ringcore_dask.run(client, os.abort, 1)
+    assert client.run(os.getpid) == before
+
+
+def waits(folder: str) -> None:
+    import ringcore as ring
+
+    ring.init()
+    os.chdir(folder)
+    namespace: dict[str, Any] = {}
+    exec(WRITE_PID, namespace)
+    namespace["write_pid"](ring.rank())
+    ring.barrier()
+    time.sleep(1000)
+
+
+def test_a_worker_that_is_killed_is_the_error_and_leaves_no_rank(client: Client, tmp_path: Path) -> None:
+    (victim, *_) = client.run(os.getpid).values()
+
+    def kill() -> None:
+        Pids(tmp_path).wait(2)
+        os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RankError, match=r"its agent has gone"):
+        ringcore_dask.run(client, waits, args=[str(tmp_path)])
+    killer.join()
+    eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_twenty_jobs_one_after_the_other_leave_nothing(client: Client) -> None:
+    def held() -> dict[str, int]:
+        return dict(client.run(lambda: len(os.listdir("/proc/self/fd"))))
+
+    ringcore_dask.run(client, total, args=[1.0])
+    before, own = held(), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert len(ringcore_dask.run(client, total, args=[1.0])) == 2
+    eventually(lambda: held() == before, "the workers hold no more descriptors than before", 30)
+    eventually(lambda: len(os.listdir("/proc/self/fd")) == own, "neither does the client", 30)
+
+
+def test_what_cannot_be_is_said_at_once(client: Client) -> None:
+    with pytest.raises(ValueError, match="3 ranks need as many workers, and there are 2"):
+        ringcore_dask.run(client, total, 3, args=[1.0])
+    with pytest.raises(ValueError, match="0 ranks need as many workers"):
+        ringcore_dask.run(client, total, 0, args=[1.0])
+    with pytest.raises(ValueError, match="there is no worker tcp://elsewhere:1 in this cluster; it has tcp://127"):
+        ringcore_dask.run(client, total, workers=["tcp://elsewhere:1"], args=[1.0])
+    with pytest.raises(TypeError, match="cannot be pickled because of variable 'lock'"):
+        lock = threading.Lock()
+        ringcore_dask.run(client, lambda: lock)
+    with contextlib.ExitStack() as stack:
+        stack.callback(client.restart)
+        client.submit(time.sleep, 1000, workers=[next(iter(client.scheduler_info()["workers"]))])
+        with pytest.raises(LaunchError, match=r"host task . did not answer within 2 s"):
+            ringcore_dask.run(client, total, args=[1.0], start_timeout_s=2)

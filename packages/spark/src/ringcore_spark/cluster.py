@@ -1,0 +1,129 @@
+"""What the cluster is like: how many ranks fit, where they reach the driver, and what stands in the way."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from ringcore.launcher.external import own_address
+
+_warned = False
+
+
+def active_session(spark: Any) -> Any:
+    """The session to use.
+
+    Raises:
+        RuntimeError: There is none, or this is a rank or a task itself.
+    """
+    from pyspark import TaskContext
+    from pyspark.sql import SparkSession
+
+    if os.environ.get("RINGCORE_RANK") or TaskContext.get() is not None:
+        raise RuntimeError(
+            "ringcore_spark.run is called inside a rank or a task of Spark; call it on the driver, where the session is"
+        )
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise RuntimeError(
+            "there is no active Spark session: make one with SparkSession.builder.getOrCreate(), or pass spark="
+        )
+    return session
+
+
+def context_of(session: Any) -> Any:
+    """The SparkContext; `None` over Spark Connect, where there is none."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return session.sparkContext
+    except (PySparkException, AttributeError):
+        return None
+
+
+def number_of_ranks(session: Any, wanted: int | None) -> int:
+    """How many ranks to start.
+
+    Raises:
+        ValueError: There are not as many slots, or nobody says how many ranks are wanted.
+    """
+    context = context_of(session)
+    slots = None if context is None else _slots(context)
+    if wanted is None:
+        if slots is None:
+            raise ValueError(
+                "say how many ranks: over Spark Connect nothing tells how many slots there are (num_proc=)"
+            )
+        wanted = slots
+    if wanted < 1:
+        raise ValueError(f"a job has at least one rank, not {wanted}")
+    if slots is not None and wanted > slots:
+        raise ValueError(
+            f"{wanted} ranks need as many slots at the same time, and the cluster has {slots}: one for each "
+            f"{_setting(session, 'spark.task.cpus', '1')} core(s) of its executors (spark.task.cpus). Ask for fewer "
+            "ranks, or raise spark.executor.instances or spark.executor.cores"
+        )
+    return wanted
+
+
+def _slots(context: Any) -> int:
+    """Tasks that can run at the same time, as Spark itself counts them before a barrier stage."""
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def check_settings(session: Any) -> None:
+    """Refuse what Spark would refuse later, or do in silence.
+
+    Raises:
+        ValueError: With the setting.
+    """
+    if _is_on(session, "spark.dynamicAllocation.enabled"):
+        raise ValueError(
+            "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage then: all ranks have to run at "
+            "the same time. Set it to false for this application, with spark.executor.instances executors"
+        )
+    if _is_on(session, "spark.speculation"):
+        raise ValueError(
+            "spark.speculation is true: Spark would start a rank twice when it is slow. Set it to false for this "
+            "application"
+        )
+
+
+def encryption(session: Any, env: Mapping[str, str]) -> dict[str, str]:
+    """Variables for the ranks that follow from what Spark encrypts. Warns once where the key travels in clear text."""
+    global _warned
+    host = driver_host(session)
+    clear = not (_is_on(session, "spark.network.crypto.enabled") or _is_on(session, "spark.ssl.enabled"))
+    if clear and host != "127.0.0.1" and not _warned and context_of(session) is not None:
+        _warned = True
+        warnings.warn(
+            "Spark sends tasks in clear text, and with them the key of the job: where the network is not trusted, set "
+            "spark.network.crypto.enabled and spark.authenticate",
+            stacklevel=3,
+        )
+    if _is_on(session, "spark.ssl.enabled") and "RINGCORE_ENCRYPTION" not in env:
+        return {"RINGCORE_ENCRYPTION": "on"}
+    return {}
+
+
+def driver_host(session: Any) -> str:
+    """Where executors reach this process: on loopback if they are on this machine."""
+    context = context_of(session)
+    if context is None:
+        return own_address()
+    if context.master.startswith("local"):
+        return "127.0.0.1"
+    return _setting(session, "spark.driver.host", "") or own_address()
+
+
+def _is_on(session: Any, name: str) -> bool:
+    return _setting(session, name, "false").lower() == "true"
+
+
+def _setting(session: Any, name: str, default: str) -> str:
+    context = context_of(session)
+    found = session.conf.get(name, default) if context is None else context.getConf().get(name, default)
+    return str(found)

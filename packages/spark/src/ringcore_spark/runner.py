@@ -1,0 +1,178 @@
+"""`ringcore_spark.run`: a function on ranks that Spark places."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ringcore.launcher.external import LaunchError, PlacedJob, RankError
+
+from ringcore_spark import cluster
+from ringcore_spark.tasks import Tasks
+
+T = TypeVar("T")
+
+# All ranks have ended: what Spark does then is to hear of its tasks.
+_END_LIMIT_S = 30.0
+
+
+def run(
+    fn: Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    *,
+    spark: Any = None,
+    env: Mapping[str, str] | None = None,
+    resources: Any = None,
+    verbose: bool = False,
+    start_timeout: float | None = None,
+    retries: int = 0,
+    elastic: bool = False,
+) -> list[T]:
+    """Call a function on several ranks at the same time, each in a task of Spark, and wait for all of them.
+
+    The tasks are one barrier stage. A rank is a child process of its task's Python worker: what it does to itself does
+    not harm the worker, and it is dead when the task is. What ranks print appears here as it comes.
+
+    Args:
+        fn: The function; it calls `ring.init()`. Pickled by cloudpickle, if that is installed.
+        args: Its arguments, the same on each rank.
+        kwargs: Its keyword arguments.
+        num_proc: Number of ranks; `None`: as many as tasks fit.
+        spark: The session; `None`: the active one.
+        env: Variables for the ranks, `RINGCORE_*` settings among them.
+        resources: What a task needs, as a ResourceProfile of Spark or as `{"cpus": 2, "gpu": 1}`; `None`: as set.
+        verbose: Say what is done.
+        start_timeout: Seconds after which all tasks must have begun; `None`: 600.
+        retries: How often to start anew when ranks or executors fail. The function has to load its checkpoint itself.
+        elastic: Not there yet.
+
+    Returns:
+        What it returned, in the order of ranks. Ranks of an executor's host are neighbours.
+
+    Raises:
+        RankError: It raised on a rank, or a rank was killed; its `__cause__` is the exception.
+        LaunchError: The ranks could not be started.
+        ValueError: There are too few slots, or a setting of Spark stands in the way.
+        RuntimeError: There is no session, or this is a rank itself.
+    """
+    if elastic:
+        raise ValueError(
+            "elastic=True is not there yet: jobs have a fixed number of ranks. retries= starts a job anew, and the "
+            "function goes on from its checkpoint"
+        )
+    session = cluster.active_session(spark)
+    cluster.check_settings(session)
+    size = cluster.number_of_ranks(session, num_proc)
+    environ = {**cluster.encryption(session, env or {}), **(env or {})}
+    for attempt in range(retries + 1):
+        # Each attempt has a key of its own: ranks of one before, if they live, find nobody.
+        with PlacedJob(
+            size,
+            fn,
+            args,
+            kwargs,
+            host=cluster.driver_host(session),
+            env=environ,
+            start_timeout_s=600.0 if start_timeout is None else start_timeout,
+            verbose=verbose,
+        ) as job:
+            try:
+                return _Stage(session, job, _profile(resources), f"{_name(fn)} on {size} ranks").results()
+            except (RankError, LaunchError) as error:
+                if attempt == retries:
+                    raise
+                print(f"attempt {attempt + 1} of {retries + 1} failed: {str(error).partition(chr(10))[0]}")
+    raise AssertionError("the last attempt returns or raises")
+
+
+class _Stage:
+    """The stage of one attempt. A thread waits for Spark; this one shows what ranks print."""
+
+    def __init__(self, session: Any, job: PlacedJob, profile: Any, description: str) -> None:
+        self._session = session
+        self._context = cluster.context_of(session)
+        self._job = job
+        self._profile = profile
+        self._description = description
+        self._tag = f"ringcore-{uuid.uuid4().hex}"
+        self._error: BaseException | None = None
+        self._over = False
+
+    def results(self) -> list[Any]:
+        thread = threading.Thread(target=self._run, name="ringcore-spark", daemon=True)
+        thread.start()
+        try:
+            results = self._job.results()
+        except LaunchError:
+            if self._error is None:
+                raise
+            raise LaunchError(_words(self._error)) from self._error
+        else:
+            thread.join(_END_LIMIT_S)
+            return results
+        finally:
+            self._over = True
+            self._job.stop()
+            if thread.is_alive():
+                thread.join(0.5)  # Tasks that have begun end by themselves, and no task fails.
+            if thread.is_alive():
+                self._cancel()
+                thread.join(_END_LIMIT_S)
+
+    def _run(self) -> None:
+        try:
+            self._submit()
+        except BaseException as error:
+            if not self._over:
+                self._error = error
+                self._job.stop()
+
+    def _submit(self) -> None:
+        size = self._job.size
+        if self._context is not None:
+            self._context.setJobGroup(self._tag, self._description, interruptOnCancel=True)
+        else:
+            self._session.addTag(self._tag)
+        tasks = Tasks([self._job.ticket(index) for index in range(size)], self._job.call)
+        rows = self._session.range(0, size, 1, size)
+        rows.mapInArrow(tasks, "nothing int", barrier=True, **self._profile).collect()
+
+    def _cancel(self) -> None:
+        if self._context is not None:
+            self._context.cancelJobGroup(self._tag)
+        else:
+            self._session.interruptTag(self._tag)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", fn))
+
+
+def _profile(resources: Any) -> dict[str, Any]:
+    """The keyword of `mapInArrow` for what a task needs."""
+    if resources is None:
+        return {}
+    if not isinstance(resources, Mapping):
+        return {"profile": resources}
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    requests = TaskResourceRequests()
+    for name, amount in resources.items():
+        if name == "cpus":
+            requests.cpus(amount)
+        else:
+            requests.resource(name, amount)
+    return {"profile": ResourceProfileBuilder().require(requests).build}
+
+
+def _words(error: BaseException) -> str:
+    """What Spark says, without its stacks: the last line of a traceback of Python, or the first of all."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ends = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    inner = lines[ends[-1] :] if ends else lines[:1]
+    last = next((line for line in inner[1:] if ": " in line and not line.startswith(("File", "at "))), inner[0])
+    return f"Spark could not run the tasks: {last if ends else inner[0]}"

@@ -1,0 +1,39 @@
+"""What runs in Spark's tasks: one rank each, as a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ringcore.launcher.external import host_rank
+
+
+class Tasks:
+    """The function that Spark calls for each partition; Spark's own channels carry it, with the job's key.
+
+    Args:
+        tickets: One for each partition.
+        call: What the ranks call.
+    """
+
+    def __init__(self, tickets: Sequence[bytes], call: bytes) -> None:
+        self._tickets = list(tickets)
+        self._call = call
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Run the rank of this partition until the job's end. It returns no rows: the rank tells the driver."""
+        from pyspark import TaskContext
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        # Spark tries a stage again when an executor is lost; the job is over then, and its driver knows.
+        if context is not None and context.attemptNumber() == 0:
+            host_rank(self._tickets[context.partitionId()], self._call, devices(context))
+        yield from ()
+
+
+def devices(context: Any) -> dict[str, str]:
+    """Variables that give a rank the GPUs of its task."""
+    gpus = context.resources().get("gpu")
+    return {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)}

@@ -1,0 +1,222 @@
+"""`ringcore_spark.run` on a real Spark, local[2]."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ringcore_spark
+from pyspark.sql import SparkSession
+from ringcore_spark import LaunchError, RankError
+from support.processes import WRITE_PID, Pids, eventually, is_alive
+
+# Py4J's own sockets, and what Spark says of versions of pandas.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+# `nox -s local_cluster` names the other one: executors with a Java of their own.
+MASTER = os.environ.get("RINGCORE_TEST_MASTER", "local[2]")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    session = (
+        SparkSession.builder.master(MASTER)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    scala = session.sparkContext._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    eventually(lambda: scala.maxNumConcurrentTasks(profile) == 2, "both executors are there", 300)
+    yield session
+    session.stop()
+
+
+def total(value: float) -> tuple[int, int, float]:
+    import ringcore as ring
+
+    ring.init()
+    print("hello")
+    return ring.rank(), ring.local_size(), float(ring.allreduce(np.full(9, value + ring.rank()), op=ring.Sum)[0])
+
+
+def test_results_in_order_and_output_of_a_function_that_was_defined_here(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offset = 3.0
+    local = lambda: (*total(offset), os.environ["SOME_NAME"])  # noqa: E731
+    assert ringcore_spark.run(local, env={"SOME_NAME": "x"}) == [(0, 2, 7.0, "x"), (1, 2, 7.0, "x")]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0]<stdout> hello", "[1]<stdout> hello"]
+    assert ringcore_spark.run(total, (1.0,), num_proc=1, spark=spark) == [(0, 1, 1.0)]
+
+
+def fails_on_one(how: str) -> None:
+    import ringcore as ring
+
+    ring.init()
+    ring.barrier()
+    if ring.rank() == 1:
+        if how == "raise":
+            raise LookupError("no such row")
+        os.abort()
+    ring.allreduce(np.ones(10))
+
+
+def test_what_a_rank_raises_is_the_exception_without_a_stack_of_java(spark: SparkSession) -> None:
+    with pytest.raises(RankError, match="rank 1 raised LookupError: no such row") as caught:
+        ringcore_spark.run(fails_on_one, ("raise",))
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert "in fails_on_one" in caught.value.remote_traceback
+    assert "java" not in str(caught.value).lower()
+    with pytest.raises(RankError, match=r"rank 1 of 2 on .* was killed by SIGABRT"):
+        ringcore_spark.run(fails_on_one, ("abort",))
+
+
+def waits(folder: str) -> None:
+    import ringcore as ring
+
+    ring.init()
+    os.chdir(folder)
+    namespace: dict[str, Any] = {}
+    exec(WRITE_PID, namespace)
+    namespace["write_pid"](ring.rank())
+    ring.barrier()
+    time.sleep(1000)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("victim", ["rank", "worker"])
+def test_who_is_killed_is_the_error_and_leaves_no_rank(spark: SparkSession, tmp_path: Path, victim: str) -> None:
+    killed_at = []
+
+    def kill() -> None:
+        pid = Pids(tmp_path).wait(2)["0"]
+        killed_at.append(time.monotonic())
+        # A rank's parent is its agent, and that one's the Python worker of Spark.
+        os.kill(pid if victim == "rank" else parent(parent(pid)), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    said = r"rank 0 of 2 on .* was killed by SIGKILL" if victim == "rank" else r"its agent has gone"
+    with pytest.raises(RankError, match=said) as caught:
+        ringcore_spark.run(waits, (str(tmp_path),))
+    killer.join()
+    assert caught.value.rank == 0
+    eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)
+    assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
+
+
+def test_a_job_that_is_cancelled_in_spark_leaves_no_rank(spark: SparkSession, tmp_path: Path) -> None:
+    def cancel() -> None:
+        Pids(tmp_path).wait(2)
+        spark.sparkContext.cancelAllJobs()
+
+    killer = threading.Thread(target=cancel)
+    killer.start()
+    with pytest.raises((RankError, LaunchError)):
+        ringcore_spark.run(waits, (str(tmp_path),))
+    killer.join()
+    eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)
+
+
+def fails_once(mark: str) -> int:
+    import ringcore as ring
+
+    ring.init()
+    ring.barrier()
+    if ring.rank() == 0 and not Path(mark).exists():
+        Path(mark).touch()
+        raise LookupError("the first time")
+    ring.barrier()
+    return ring.rank()
+
+
+def test_retries_start_anew_where_they_are_asked_for(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ringcore_spark.run(fails_once, (str(tmp_path / "mark"),), retries=1) == [0, 1]
+    assert "attempt 1 of 2 failed: rank 0 raised LookupError: the first time" in capsys.readouterr().out
+
+
+def descriptors(pid: int | str = "self") -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_twenty_jobs_one_after_the_other_leave_nothing(spark: SparkSession) -> None:
+    jvm = spark._jvm.ProcessHandle.current().pid()
+    ringcore_spark.run(total, (1.0,))
+    own, of_java = descriptors(), descriptors(jvm)
+    for _ in range(20):
+        assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
+    eventually(lambda: descriptors() <= own, "the driver holds no more descriptors than before", 30)
+    # Java closes when it likes to, and opens jars; 20 jobs that each kept one would show.
+    assert descriptors(jvm) < of_java + 15
+
+
+def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"3 ranks need as many slots .* the cluster has 2: .*spark\.task\.cpus"):
+        ringcore_spark.run(total, (1.0,), num_proc=3)
+    with pytest.raises(ValueError, match="at least one rank, not 0"):
+        ringcore_spark.run(total, (1.0,), num_proc=0)
+    with pytest.raises(ValueError, match=r"elastic=True is not there yet.*retries="):
+        ringcore_spark.run(total, (1.0,), elastic=True)
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="cannot be pickled because of variable 'lock'"):
+        ringcore_spark.run(lambda: lock)
+    conf = spark.sparkContext._conf
+    for name, said in (
+        ("spark.dynamicAllocation.enabled", "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage"),
+        ("spark.speculation", "spark.speculation is true: Spark would start a rank twice"),
+    ):
+        before = conf.get(name, "false")
+        conf.set(name, "true")
+        with pytest.raises(ValueError, match=said):
+            ringcore_spark.run(total, (1.0,))
+        conf.set(name, before)
+    monkeypatch.setenv("RINGCORE_RANK", "0")
+    with pytest.raises(RuntimeError, match="inside a rank or a task of Spark"):
+        ringcore_spark.run(total, (1.0,))
+
+
+def test_slots_that_are_taken_are_waited_for_and_named(spark: SparkSession) -> None:
+    def busy(batches: Any) -> Any:
+        time.sleep(1000)
+        yield from batches
+
+    context = spark.sparkContext
+
+    def occupy() -> None:
+        context.setJobGroup("busy", "takes both slots", interruptOnCancel=True)
+        with pytest.raises(Exception, match="cancel"):
+            spark.range(0, 2, 1, 2).mapInArrow(busy, "id long").collect()
+
+    other = threading.Thread(target=occupy)
+    other.start()
+    eventually(lambda: len(context.statusTracker().getActiveJobsIds()) == 1, "the slots are taken", 60)
+    try:
+        with pytest.raises(LaunchError, match=r"task 0, task 1 did not answer within 2 s"):
+            ringcore_spark.run(total, (1.0,), start_timeout=2)
+    finally:
+        context.cancelJobGroup("busy")
+        other.join()
+    assert len(ringcore_spark.run(total, (1.0,))) == 2
