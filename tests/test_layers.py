@@ -24,7 +24,8 @@ ROOMS = {
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
     "header": set(),
-    "commands": {"environment", "launcher"},
+    "simulation": set(),
+    "commands": {"environment", "launcher", "simulation"},
     "__main__": {"commands"},
 }
 # What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.
@@ -45,6 +46,7 @@ LAYERS = {
     "engine": {"base", "transport", "plan"},
     "carriers": {"base", "transport", "device", "plan", "engine"},
     "runtime": {"base", "transport", "plan", "engine", "carriers"},
+    "simulation": {"base", "transport", "plan", "engine"},
     "capi": {"base", "transport", "device", "plan", "engine", "carriers", "runtime"},
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <unordered_map>
+#include <utility>
 
 namespace ringcore::engine {
 namespace {
@@ -20,54 +21,67 @@ Hosts hosts_of(std::span<const int> host_of) {
   return hosts;
 }
 
-// Lays the tree out from the root down, and notes what concerns one member.
+// Lays the tree out from the root down, and tells `note` of each member where it stands.
+template <class Note>
 class Layout {
  public:
-  Layout(const Hosts& hosts, int self, int degree)
-      : hosts_(hosts), self_(self), degree_(static_cast<std::size_t>(degree)) {
+  Layout(const Hosts& hosts, int degree, Note note)
+      : hosts_(hosts), degree_(static_cast<std::size_t>(degree)), note_(note) {
     lay(0, -1);
   }
 
-  TreeShape shape;
+  std::vector<int> order;
 
  private:
   // Returns where the subtree of the leader lies.
   TreeShape::Child lay(std::size_t host, int parent) {
     const std::vector<int>& members = hosts_[host];
-    const int begin = shape.size();
-    const auto here = [this] { return shape.size(); };
+    const auto here = [this] { return static_cast<int>(order.size()); };
+    const int begin = here();
     std::vector<TreeShape::Child> children;
-    shape.order.push_back(members.front());
+    order.push_back(members.front());
     for (std::size_t i = 1; i < members.size(); ++i) {
-      shape.order.push_back(members[i]);
+      order.push_back(members[i]);
       children.push_back({members[i], here() - 1, here()});
-      if (members[i] == self_) note(children.back(), members.front(), {});
+      note_(children.back(), members.front(), std::vector<TreeShape::Child>());
     }
     for (std::size_t i = 1; i <= degree_ && host * degree_ + i < hosts_.size(); ++i) {
       children.push_back(lay(host * degree_ + i, members.front()));
     }
     const TreeShape::Child whole{members.front(), begin, here()};
-    if (members.front() == self_) note(whole, parent, std::move(children));
+    note_(whole, parent, std::move(children));
     return whole;
   }
 
-  void note(const TreeShape::Child& own, int parent, std::vector<TreeShape::Child> children) {
-    shape.begin = own.begin;
-    shape.end = own.end;
-    shape.parent = parent;
-    shape.children = std::move(children);
-  }
-
   const Hosts& hosts_;
-  int self_;
   std::size_t degree_;
+  Note note_;
 };
+
+TreeShape shape_at(const TreeShape::Child& own, int parent, std::vector<TreeShape::Child> children) {
+  return {.begin = own.begin, .end = own.end, .parent = parent, .children = std::move(children)};
+}
 
 }  // namespace
 
 TreeShape TreeShape::make(std::span<const int> host_of, int self, int degree) {
   const Hosts hosts = hosts_of(host_of);
-  return Layout(hosts, self, degree).shape;
+  TreeShape shape;
+  Layout layout(hosts, degree, [&](const Child& own, int parent, std::vector<Child> children) {
+    if (own.member == self) shape = shape_at(own, parent, std::move(children));
+  });
+  shape.order = std::move(layout.order);
+  return shape;
+}
+
+std::vector<TreeShape> TreeShape::of_all(std::span<const int> host_of, int degree) {
+  const Hosts hosts = hosts_of(host_of);
+  std::vector<TreeShape> shapes(host_of.size());
+  Layout layout(hosts, degree, [&](const Child& own, int parent, std::vector<Child> children) {
+    shapes[own.member] = shape_at(own, parent, std::move(children));
+  });
+  for (TreeShape& shape : shapes) shape.order = layout.order;
+  return shapes;
 }
 
 }  // namespace ringcore::engine

@@ -32,6 +32,8 @@ struct TreeShape {
 
   // `host_of`: by member.
   static TreeShape make(std::span<const int> host_of, int self, int degree = kDegree);
+  // Those of all members, by member: for simulations.
+  static std::vector<TreeShape> of_all(std::span<const int> host_of, int degree = kDegree);
 };
 
 }  // namespace ringcore::engine

@@ -55,11 +55,11 @@ const Plan& Planner::choose(const Query& query) {
   const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
   const auto known = chosen_.find(key);
   if (known != chosen_.end()) return *known->second;
-  return *chosen_.emplace(key, &keep(offers(query).front().sketch)).first->second;
+  return *chosen_.emplace(key, &keep(offers(query, generators(), kHopeless).front().sketch)).first->second;
 }
 
 std::vector<Planner::Candidate> Planner::candidates(const Query& query, double factor, std::size_t most) {
-  const std::vector<Offer> offered = offers(query);
+  const std::vector<Offer> offered = offers(query, generators(), kHopeless);
   std::vector<Candidate> plans;
   for (const Offer& offer : offered) {
     if (plans.size() == most || (!plans.empty() && offer.seconds > factor * offered[0].seconds)) break;
@@ -68,14 +68,33 @@ std::vector<Planner::Candidate> Planner::candidates(const Query& query, double f
   return plans;
 }
 
+std::vector<Forecast> Planner::forecast(const Query& query, const std::vector<std::string>& names) {
+  std::vector<const Generator*> wanted;
+  for (const std::string& name : names) {
+    const auto known = [&](const Generator* each) { return each->name() == name; };
+    const auto found = std::find_if(generators().begin(), generators().end(), known);
+    if (found == generators().end()) {
+      throw Error(ErrorKind::kInvalidArgument, "there is no plan generator '" + name + "'");
+    }
+    wanted.push_back(*found);
+  }
+  const double hopeless = names.empty() ? kHopeless : std::numeric_limits<double>::infinity();
+  std::vector<Forecast> found;
+  for (const Offer& offer : offers(query, names.empty() ? generators() : wanted, hopeless)) {
+    found.push_back({offer.sketch.generator, offer.sketch.parts, offer.seconds});
+  }
+  return found;
+}
+
 // The best plan of each generator, the best of all first; at least one.
-std::vector<Planner::Offer> Planner::offers(const Query& query) {
+std::vector<Planner::Offer> Planner::offers(const Query& query, const std::vector<const Generator*>& generators,
+                                            double hopeless) {
   // The middle of the size class stands for all of it.
   const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
   const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
   const bool once = reduces && must_accumulate_once(query, topology_.ranks());
   std::vector<Offer> hopeful;  // with what it takes at least
-  for (const Generator* generator : generators()) {
+  for (const Generator* generator : generators) {
     if (generator->serves()) continue;
     const bool visible = query.registered && topology_.memory_shared_in_host && topology_.single_host();
     const Sketch sketch{.generator = generator,
@@ -90,7 +109,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query) {
   std::vector<Offer> found;
   double best = std::numeric_limits<double>::max();
   for (const Offer& offer : hopeful) {
-    if (offer.seconds > kHopeless * best) break;
+    if (offer.seconds > hopeless * best) break;
     const auto predicted = best_offer(offer.sketch, bytes);
     if (!predicted) continue;
     found.push_back(*predicted);

@@ -17,6 +17,13 @@
 
 namespace ringcore::plan {
 
+// What a generator's plan takes, with as many parts as are best.
+struct Forecast {
+  const Generator* generator = nullptr;
+  int parts = 1;
+  double seconds = 0;
+};
+
 class Planner {
  public:
   // For the rank `self`. Nobody serves.
@@ -31,6 +38,9 @@ class Planner {
   };
   // That one, and every other generator's best that the model takes for at most `factor` times slower; `most` in all.
   std::vector<Candidate> candidates(const Query& query, double factor, std::size_t most);
+  // Of the generators of these names, or where there are none of those that are not hopeless; the quickest first.
+  // Nothing is proven. Throws Error{kInvalidArgument} for a name that is none, or when there is no plan.
+  std::vector<Forecast> forecast(const Query& query, const std::vector<std::string>& names);
   bool between_hosts() const { return !topology_.single_host(); }
 
  private:
@@ -62,7 +72,7 @@ class Planner {
   std::optional<double> least(const Sketch& sketch, std::size_t bytes, bool once) const;
   double predict(const Sketch& sketch, double chunk_bytes);
   std::optional<Offer> best_offer(Sketch sketch, std::size_t bytes);
-  std::vector<Offer> offers(const Query& query);
+  std::vector<Offer> offers(const Query& query, const std::vector<const Generator*>& generators, double hopeless);
   const Plan& keep(const Sketch& sketch);
 
   Topology topology_;

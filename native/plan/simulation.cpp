@@ -29,12 +29,12 @@ Simulation::Simulation(const Excerpt& plan, const Topology& topology, const Cost
       chunk_bytes_(chunk_bytes),
       repeats_(plan.programs[0].segment_ends.empty() ? 1 : repeats),
       ways_(topology.links.cables),
-      cable_free_(topology.links.cables.size(), 0),
       generator_(disturbance.seed) {
   compile();
   find_actors(!disturbance.none());
   find_hosts();
   connect();
+  find_resources();
   find_shared();
 }
 
@@ -116,7 +116,6 @@ void Simulation::find_hosts() {
       static_cast<std::size_t>(1 + *std::max_element(topology_.host_of.begin(), topology_.host_of.end()));
   image_.assign(hosts, -1);
   crowd_.assign(hosts, 1);
-  ports_.resize(hosts);
   const bool all = actors_.size() == topology_.host_of.size();
   for (const Actor& actor : actors_) {
     if (image_[actor.host] >= 0) continue;
@@ -165,35 +164,44 @@ void Simulation::connect() {
   }
 }
 
-// Where an order matters: several streams through a port.
-void Simulation::find_shared() {
-  for (const Stream& stream : streams_) {
-    if (!stream.between_hosts) continue;
-    ++ports_[image_[actors_[stream.from].host]].outbound;
-    ++ports_[image_[actors_[stream.to].host]].inbound;
-  }
+void Simulation::find_resources() {
+  const std::size_t hosts = image_.size();
+  const std::size_t of_hosts = 2 * hosts;
+  const std::size_t of_actors = of_hosts + 2 * actors_.size();
+  resources_.resize(of_actors + topology_.links.cables.size());
   for (Stream& stream : streams_) {
-    if (!stream.between_hosts) continue;
-    const Port& from = ports_[image_[actors_[stream.from].host]];
-    const Port& to = ports_[image_[actors_[stream.to].host]];
-    stream.shared = !cable_free_.empty() || from.outbound > 1 || to.inbound > 1;
+    const int from = actors_[stream.from].host;
+    const int to = actors_[stream.to].host;
+    stream.first_need = static_cast<std::uint32_t>(needed_.size());
+    const auto need = [&](std::size_t resource) { needed_.push_back(static_cast<std::uint32_t>(resource)); };
+    if (!stream.between_hosts) {
+      need(of_hosts + 2 * std::size_t{stream.from});
+      need(of_hosts + 2 * std::size_t{stream.to} + 1);
+    } else if (topology_.links.cables.empty()) {
+      need(2 * static_cast<std::size_t>(image_[from]));
+      need(2 * static_cast<std::size_t>(image_[to]) + 1);
+    } else {
+      for (const std::size_t cable : ways_.between(from, to)) need(of_actors + cable);
+    }
+    stream.needs = static_cast<std::uint32_t>(needed_.size()) - stream.first_need;
   }
-  share_copies();
 }
 
-// Several ranks that copy to one, or several channels of one that copy.
-void Simulation::share_copies() {
-  std::vector<int> inbound(actors_.size(), 0);
-  std::vector<std::uint32_t> channel(actors_.size(), kNone);
-  std::vector<bool> several(actors_.size(), false);
+// Where an order matters. What one channel of a rank copies out has one anyhow.
+void Simulation::find_shared() {
+  std::vector<std::uint32_t> copying(actors_.size(), kNone);
   for (const Stream& stream : streams_) {
-    if (stream.between_hosts) continue;
-    ++inbound[stream.to];
-    if (channel[stream.from] == kNone) channel[stream.from] = stream.channel;
-    if (channel[stream.from] != stream.channel) several[stream.from] = true;
+    if (stream.between_hosts) {
+      for (const std::uint32_t need : needs(stream)) ++resources_[need].streams;
+      continue;
+    }
+    std::uint32_t& channel = copying[stream.from];
+    if (channel != stream.channel) ++resources_[needs(stream)[0]].streams;
+    channel = stream.channel;
+    ++resources_[needs(stream)[1]].streams;
   }
   for (Stream& stream : streams_) {
-    if (!stream.between_hosts) stream.shared = inbound[stream.to] > 1 || several[stream.from];
+    for (const std::uint32_t need : needs(stream)) stream.shared = stream.shared || resources_[need].streams > 1;
   }
 }
 
@@ -203,7 +211,11 @@ double Simulation::run() {
   while (!turns_.empty()) {
     const Turn turn = turns_.top();
     turns_.pop();
-    take_turn(turn);
+    if (turn.stream != kNone) {
+      try_to_depart(turn);
+    } else {
+      offer(turn);
+    }
     go_on();
   }
   double last = 0;
@@ -287,8 +299,12 @@ void Simulation::send(Thread& thread, const Move& move) {
   Stream& stream = streams_[number];
   thread.now += cost_of(stream).message_s * actor.slowness;
   const bool signal = move.kind == StepKind::kSignal;
-  if (!stream.shared) return depart(stream, std::max(thread.now, earliest(stream)), signal);
-  if (stream.departing.empty()) want_turn(number, std::max(thread.now, stream.free));
+  if (!stream.shared) {
+    double start = std::max(thread.now, stream.free);
+    for (const std::uint32_t need : needs(stream)) start = std::max(start, resources_[need].free);
+    return depart(stream, start, signal);
+  }
+  if (stream.departing.empty()) turns_.push({std::max(thread.now, stream.free), next_number_++, number, kNone});
   append(stream.departing, thread.now, signal);
 }
 
@@ -329,32 +345,50 @@ Simulation::Transfer Simulation::take(Transfers& list) {
   return transfer;
 }
 
-void Simulation::want_turn(std::uint32_t stream, double time) { turns_.push({time, next_number_++, stream}); }
+std::span<const std::uint32_t> Simulation::needs(const Stream& stream) const {
+  return std::span(needed_).subspan(stream.first_need, stream.needs);
+}
 
-// Who finds busy what it needs keeps its number: whoever begins to wait later comes later.
-void Simulation::take_turn(const Turn& turn) {
+std::uint32_t Simulation::last_free(const Stream& stream) const {
+  const auto earlier = [&](std::uint32_t a, std::uint32_t b) { return resources_[a].free < resources_[b].free; };
+  const std::span<const std::uint32_t> all = needs(stream);
+  return *std::max_element(all.begin(), all.end(), earlier);
+}
+
+// Else it waits for what is busy longest, with the number that it has: who begins to wait later comes later.
+void Simulation::try_to_depart(const Turn& turn) {
   Stream& stream = streams_[turn.stream];
-  const double start = earliest(stream);
-  if (start > turn.time) return turns_.push({start, turn.number, turn.stream});
-  depart(stream, turn.time, take(stream.departing).signal);
-  if (!stream.departing.empty()) {
-    want_turn(turn.stream, std::max(stream.free, transfers_[stream.departing.head].time));
+  const std::uint32_t last = last_free(stream);
+  if (resources_[last].free > turn.time) {
+    resources_[last].waiting.emplace(turn.number, turn.stream);
+    return watch(last);
   }
+  depart(stream, turn.time, take(stream.departing).signal);
+  if (stream.departing.empty()) return;
+  turns_.push({std::max(stream.free, transfers_[stream.departing.head].time), next_number_++, turn.stream, kNone});
+}
+
+void Simulation::watch(std::uint32_t resource) {
+  Resource& watched = resources_[resource];
+  if (watched.watched || watched.waiting.empty()) return;
+  watched.watched = true;
+  turns_.push({watched.free, watched.waiting.top().first, kNone, resource});
+}
+
+// To those who wait for it, until one of them takes it.
+void Simulation::offer(const Turn& turn) {
+  Resource& resource = resources_[turn.resource];
+  while (!resource.waiting.empty() && resource.free <= turn.time) {
+    const auto [number, stream] = resource.waiting.top();
+    resource.waiting.pop();
+    try_to_depart({turn.time, number, stream, kNone});
+  }
+  resource.watched = false;
+  watch(turn.resource);
 }
 
 const LinkCost& Simulation::cost_of(const Stream& stream) const {
   return stream.between_hosts ? topology_.links.between_hosts : topology_.links.in_host;
-}
-
-// When all that a stream goes through is free.
-double Simulation::earliest(const Stream& stream) {
-  const Actor& from = actors_[stream.from];
-  const Actor& to = actors_[stream.to];
-  if (!stream.between_hosts) return std::max({stream.free, from.copied_out, to.copied_in});
-  if (cable_free_.empty()) return std::max({stream.free, ports_[image_[from.host]].out, ports_[image_[to.host]].in});
-  double free = stream.free;
-  for (const std::size_t cable : ways_.between(from.host, to.host)) free = std::max(free, cable_free_[cable]);
-  return free;
 }
 
 void Simulation::depart(Stream& stream, double start, bool signal) {
@@ -363,7 +397,7 @@ void Simulation::depart(Stream& stream, double start, bool signal) {
   if (!stream.between_hosts) {
     arrival = copy_inside(stream, start, bytes);
   } else {
-    arrival = cable_free_.empty() ? pass_ports(stream, start, bytes) : pass_cables(stream, start, bytes);
+    arrival = topology_.links.cables.empty() ? pass_ports(stream, start, bytes) : pass_cables(stream, start, bytes);
     arrival += disturbance_.jitter_s * static_cast<double>(generator_() >> 11) * 0x1.0p-53;
   }
   stream.last = std::max(stream.last, arrival);
@@ -374,32 +408,30 @@ void Simulation::depart(Stream& stream, double start, bool signal) {
 double Simulation::pass_ports(Stream& stream, double start, double bytes) {
   const Actor& from = actors_[stream.from];
   const Actor& to = actors_[stream.to];
-  Port& source = ports_[image_[from.host]];
-  Port& target = ports_[image_[to.host]];
+  Resource& out = resources_[needs(stream)[0]];
+  Resource& in = resources_[needs(stream)[1]];
   const double alone = bytes * topology_.links.between_hosts.seconds_per_byte * std::max(from.slowness, to.slowness);
-  source.out = start + alone * crowd_[image_[from.host]];
-  target.in = start + alone * crowd_[image_[to.host]];
-  stream.free = std::max(source.out, target.in);
+  out.free = start + alone * crowd_[image_[from.host]];
+  in.free = start + alone * crowd_[image_[to.host]];
+  stream.free = std::max(out.free, in.free);
   return stream.free + topology_.links.between_hosts.latency_s;
 }
 
 // The processors of both ends copy, one neighbour's data after the other's.
 double Simulation::copy_inside(Stream& stream, double start, double bytes) {
-  Actor& from = actors_[stream.from];
-  stream.free = start + bytes * topology_.links.in_host.seconds_per_byte * from.slowness;
-  from.copied_out = actors_[stream.to].copied_in = stream.free;
+  stream.free = start + bytes * topology_.links.in_host.seconds_per_byte * actors_[stream.from].slowness;
+  for (const std::uint32_t need : needs(stream)) resources_[need].free = stream.free;
   return stream.free + topology_.links.in_host.latency_s;
 }
 
 double Simulation::pass_cables(Stream& stream, double start, double bytes) {
-  const Actor& from = actors_[stream.from];
-  const Actor& to = actors_[stream.to];
-  const double slowness = std::max(from.slowness, to.slowness);
+  const double slowness = std::max(actors_[stream.from].slowness, actors_[stream.to].slowness);
+  const std::size_t first = resources_.size() - topology_.links.cables.size();
   double slowest = 0;
   double latency = 0;
-  for (const std::size_t i : ways_.between(from.host, to.host)) {
-    const Cable& cable = topology_.links.cables[i];
-    cable_free_[i] = start + bytes * cable.seconds_per_byte * slowness;
+  for (const std::uint32_t need : needs(stream)) {
+    const Cable& cable = topology_.links.cables[need - first];
+    resources_[need].free = start + bytes * cable.seconds_per_byte * slowness;
     slowest = std::max(slowest, cable.seconds_per_byte);
     latency += cable.latency_s;
   }

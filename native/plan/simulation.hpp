@@ -12,6 +12,7 @@
 #include <map>
 #include <queue>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -81,8 +82,6 @@ class Simulation {
     std::uint32_t first_note = 0;
     int host = 0;
     double slowness = 1;
-    double copied_out = 0;  // when it can begin another copy for a neighbour in the host, and take one
-    double copied_in = 0;
   };
   struct Thread {
     double now = 0;
@@ -111,19 +110,26 @@ class Simulation {
     std::uint32_t from = 0;  // actors
     std::uint32_t to = 0;
     std::uint32_t channel = 0;  // of the sender
+    std::uint32_t first_need = 0;  // of the resources that it needs
+    std::uint32_t needs = 0;
     bool between_hosts = false;
-    bool shared = false;  // its ports, or copies, are others' too
+    bool shared = false;  // others need them too
   };
-  struct Port {
-    double out = 0;
-    double in = 0;
-    int outbound = 0;  // streams
-    int inbound = 0;
+  // Something that one transfer has at a time: a direction of a port or of a cable, what a rank copies in or out.
+  struct Resource {
+    double free = 0;
+    int streams = 0;  // that need it
+    bool watched = false;  // a turn comes when it is free
+    // Those that need it first of all: who has waited longer comes first.
+    std::priority_queue<std::pair<std::uint64_t, std::uint32_t>, std::vector<std::pair<std::uint64_t, std::uint32_t>>,
+                        std::greater<>>
+        waiting;
   };
   struct Turn {
     double time = 0;
-    std::uint64_t number = 0;  // who has waited longer comes first
-    std::uint32_t stream = 0;
+    std::uint64_t number = 0;
+    std::uint32_t stream = kNone;  // or a resource
+    std::uint32_t resource = kNone;
     bool operator>(const Turn& other) const { return time != other.time ? time > other.time : number > other.number; }
   };
 
@@ -133,8 +139,8 @@ class Simulation {
   void find_actors(bool all);
   void find_hosts();
   void connect();
+  void find_resources();
   void find_shared();
-  void share_copies();
   std::uint32_t actor_of(Rank node) const;
   std::uint32_t stream_between(Rank from, Rank to) const;
 
@@ -150,9 +156,11 @@ class Simulation {
   const LinkCost& cost_of(const Stream& stream) const;
   void append(Transfers& list, double time, bool signal);
   Transfer take(Transfers& list);
-  void want_turn(std::uint32_t stream, double time);
-  void take_turn(const Turn& turn);
-  double earliest(const Stream& stream);
+  std::span<const std::uint32_t> needs(const Stream& stream) const;
+  std::uint32_t last_free(const Stream& stream) const;
+  void try_to_depart(const Turn& turn);
+  void offer(const Turn& turn);
+  void watch(std::uint32_t resource);
   void depart(Stream& stream, double start, bool signal);
   double pass_ports(Stream& stream, double start, double bytes);
   double pass_cables(Stream& stream, double start, double bytes);
@@ -166,10 +174,11 @@ class Simulation {
   double chunk_bytes_;
   std::uint32_t repeats_;
   Ways ways_;
-  std::vector<double> cable_free_;
   std::vector<int> image_;  // of a host: the one that is simulated for it
   std::vector<int> crowd_;  // as many ranks of an orbit share a host
-  std::vector<Port> ports_;
+  // Of each host what leaves and what comes, of each actor what it copies out and in, of each cable.
+  std::vector<Resource> resources_;
+  std::vector<std::uint32_t> needed_;
   std::vector<Orbit> orbits_;
   std::vector<Actor> actors_;
   std::vector<Thread> threads_;
@@ -179,7 +188,7 @@ class Simulation {
   std::vector<Transfer> transfers_;
   std::uint32_t unused_ = kNone;  // of these
   std::vector<std::uint32_t> ready_;  // threads that can go on
-  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns_;  // of streams that share what they need
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns_;
   std::uint64_t next_number_ = 0;
   std::mt19937_64 generator_;
 };

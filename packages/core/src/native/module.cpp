@@ -17,4 +17,5 @@ NB_MODULE(_native, module) {
   ringcore::python::register_tls(module);
   ringcore::python::register_handle(module);
   ringcore::python::register_runtime(module);
+  ringcore::python::register_simulation(module);
 }

@@ -2,7 +2,7 @@
 The compiled engine of ringcore. Use the package `ringcore`; this module is its private part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 
@@ -297,3 +297,63 @@ class Runtime:
 
     def transports(self) -> list[str]:
         """The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'."""
+
+class CollectiveTime:
+    """
+    What a collective takes by one algorithm; see simulation/collective.hpp.
+    """
+
+    @property
+    def algorithm(self) -> str: ...
+
+    @property
+    def parts(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def steps(self) -> float: ...
+
+    @property
+    def program_bytes(self) -> int: ...
+
+    @property
+    def sent_bytes(self) -> int: ...
+
+    @property
+    def peers(self) -> int: ...
+
+class AgreementTime:
+    """What agreeing takes; see simulation/agreement.hpp."""
+
+    @property
+    def first_s(self) -> float: ...
+
+    @property
+    def again_s(self) -> float: ...
+
+    @property
+    def step_s(self) -> float: ...
+
+    @property
+    def step_bytes(self) -> int: ...
+
+    @property
+    def step_records(self) -> int: ...
+
+    @property
+    def neighbours(self) -> int: ...
+
+class SimulatedNetwork:
+    """A job that is not there; see simulation/network.hpp."""
+
+    def __init__(self, ranks: int, hosts: int, bytes_per_s: float, latency_s: float, message_s: float, jitter_s: float, slow_hosts: Mapping[int, float], seed: int) -> None: ...
+
+    def collective(self, collective: int, nbytes: int, algorithms: Sequence[str]) -> list[CollectiveTime]:
+        """The time of each algorithm, the quickest first."""
+
+    def agreement(self, operations: int) -> AgreementTime:
+        """
+        The time that ranks take to agree along their tree; of a step with so many operations.
+        """

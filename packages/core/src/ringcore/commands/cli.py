@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
     "doctor": ("ringcore.commands.doctor", "try what is installed here, and tell what to do about what does not work"),
     "migrate": ("ringcore.commands.migrate", "show what changes in a script that was written for Horovod"),
+    "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
 
