@@ -133,7 +133,15 @@ def test_the_launcher_of_scripts_that_start_jobs_themselves() -> None:
         "assert _run(args) == [(0, 3), (1, 3), (2, 3)]\n"
         "args.use_mpi, args.mpi_args = True, '--oversubscribe'\n"
         "assert sorted(_run(args)) == [(0, 3), (1, 3), (2, 3)]\n"
-        "args.use_mpi = args.mpi_args = None\n"
+        "args.use_mpi = args.mpi_args = args.hosts = None\n"
+        "args.host_discovery_script, args.slots = 'echo localhost; echo 127.0.0.1:1', 2\n"
+        "assert _run(args) == [(0, 3), (1, 3), (2, 3)]\n"
+        "args.host_discovery_script = 'echo why >&2; exit 3'\n"
+        "try:\n"
+        "    _run(args)\n"
+        "except RuntimeError as error:\n"
+        "    assert str(error) == args.host_discovery_script + ' returned 3: why', error\n"
+        "args.host_discovery_script = args.slots = None\n"
         "args.run_func, args.command = None, [sys.executable, '-V']\n"
         "assert _run(args) is None\n"
         "args.command = ['false']\n"
@@ -141,7 +149,7 @@ def test_the_launcher_of_scripts_that_start_jobs_themselves() -> None:
     )
     done = python(code)
     assert done.stdout.count("Python 3") == 3, done.stdout + done.stderr
-    assert done.stdout.count("All hosts are local") == 4 and "Local interface found lo\n" in done.stdout
+    assert done.stdout.count("All hosts are local") == 5 and "Local interface found lo\n" in done.stdout
     told = "RuntimeError: Horovod detected that one or more processes exited with non-zero status: ringrun returned 1"
     assert told in done.stderr
 

@@ -20,8 +20,7 @@ from horovod.runner.util import network
 
 __all__ = ["gloo_built", "mpi_built", "run_commandline"]
 
-_ELASTIC = ("min_np", "min_num_proc", "max_np", "max_num_proc", "slots", "reset_limit", "cooldown_range",
-            "host_discovery_script")  # fmt: skip
+_ELASTIC = ("min_np", "min_num_proc", "max_np", "max_num_proc", "slots", "reset_limit", "cooldown_range")
 _AS_MANY_AS_EVER = ("min_np", "min_num_proc", "max_np", "max_num_proc")
 _SSH_LIMIT_S = 10
 
@@ -72,6 +71,7 @@ def _run(args: Any) -> list[Any] | None:
         RuntimeError: A rank has failed, or a host cannot be reached.
         ValueError: An argument asks for what ringcore does not do.
     """
+    args = _with_discovered_hosts(args)
     _refuse_elastic(args)
     translate_environment()
     if (args.verbose or 0) >= 2:
@@ -85,6 +85,23 @@ def _refuse_elastic(args: Any) -> None:
         # A job that may have no less and no more ranks is not elastic.
         if value and not (name in _AS_MANY_AS_EVER and value == args.num_proc):
             raise ValueError(f"run({name}=...): elastic jobs are not supported by this version of ringcore")
+
+
+def _with_discovered_hosts(args: Any) -> Any:
+    """The same arguments with the hosts that a script tells, once: the number of ranks is fixed."""
+    if not args.host_discovery_script:
+        return args
+    shell = ["/bin/sh", "-c", args.host_discovery_script]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{args.host_discovery_script} returned {done.returncode}: {done.stderr.strip()}")
+    found = _HorovodArgs()
+    vars(found).update(vars(args))
+    each = "" if args.slots is None else f":{args.slots}"
+    hosts = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    named = ",".join(host if ":" in host else host + each for host in hosts)
+    vars(found).update(hosts=named, host_discovery_script=None, slots=None)
+    return found
 
 
 def _tell_hosts(args: Any) -> None:
