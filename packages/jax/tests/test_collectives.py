@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import ringcore
+import ringcore_jax as ring
 from support import ranks
+from support.on_ranks import TWO, on
 from support.rank import await_mark, mark
 
 JOBS = pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "shm"), (2, "tcp")])
@@ -190,15 +194,16 @@ def test_ranks_keep_one_order_of_broadcasts_gradients(tmp_path: Path) -> None:
     assert run(broadcasts_and_checkpoints, 2, tmp_path, RINGCORE_TIMEOUT_S="20") == [[0.0] * 4, [36.0] * 4]
 
 
-def loops_and_batches() -> dict:
-    import jax
-    import jax.numpy as jnp
-    import ringcore_jax as ring
+def numbers() -> tuple[jax.Array, np.ndarray]:
+    """An array of this rank's, and the sum of all ranks'."""
+    n = ring.size()
+    own = np.arange(6.0).reshape(3, 2)
+    return jnp.asarray(own, jnp.float32) + ring.rank(), n * own + sum(range(n))
 
-    ring.init()
-    me, size = ring.rank(), ring.size()
-    x = jnp.arange(6.0).reshape(3, 2) + me
-    total = size * np.arange(6.0).reshape(3, 2) + sum(range(size))
+
+@on(TWO)
+def test_scans_and_their_gradients() -> None:
+    x, total = numbers()
 
     def scanned(x):
         def body(carry, _):
@@ -208,35 +213,37 @@ def loops_and_batches() -> dict:
         return jax.lax.scan(body, x, None, length=5, unroll=2)
 
     last, largest = jax.jit(scanned)(x)
+    np.testing.assert_allclose(last, 32 * total / 2, rtol=1e-6)
+    np.testing.assert_allclose(largest, 2 ** np.arange(1, 6) * total.sum() / 2, rtol=1e-6)
     doubling = lambda carry, _: (ring.allreduce(carry) * 2, None)  # noqa: E731
     through = jax.jit(jax.grad(lambda x: jax.lax.scan(doubling, x, None, length=5)[0].sum()))(x)
+    np.testing.assert_array_equal(through, np.full((3, 2), 32.0))
+
+
+@on(TWO)
+def test_loops_branches_and_functions_that_are_called_twice() -> None:
+    x, total = numbers()
     powers = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: ring.allreduce(y, op=ring.Sum), x))(x)
+    np.testing.assert_array_equal(powers, total * 2**2)
     doubled = jax.jit(lambda v: ring.allreduce(v, name="inner"), inline=True)
-    twice = jax.jit(lambda x: (doubled(x), doubled(x * 2)))(x)
+    once, twice = jax.jit(lambda x: (doubled(x), doubled(x * 2)))(x)
+    np.testing.assert_allclose(once, total / 2)
+    np.testing.assert_allclose(twice, 2 * once)
     again = jax.jit(lambda v: ring.allreduce(v) * 2)
-    written_out = jax.jit(lambda x: again(again(again(x))))(x)
+    np.testing.assert_allclose(jax.jit(lambda x: again(again(again(x))))(x), 8 * total / 2)
     branch = jax.jit(lambda x, yes: jax.lax.cond(yes, lambda v: ring.allreduce(v, op=ring.Sum), lambda v: v, x))
-    return {
-        "scan": np.allclose(last, 32 * total / size, rtol=1e-6),
-        "scan's outputs": np.allclose(largest, 2 ** np.arange(1, 6) * total.sum() / size, rtol=1e-6),
-        "gradient through scan": np.array_equal(through, np.full((3, 2), 32.0)),
-        "fori_loop": np.array_equal(powers, total * size**2),
-        "one name twice": np.allclose(twice[1], 2 * twice[0]) and np.allclose(twice[0], total / size),
-        "steps written out": np.allclose(written_out, 8 * total / size),
-        "cond": [float(branch(x, yes).sum()) for yes in (True, False)] == [float(total.sum()), float(x.sum())],
-        "vmap": np.array_equal(jax.vmap(lambda v: ring.allreduce(v, op=ring.Sum))(x), total),
-        "vmap of a gather": np.array_equal(
-            jax.jit(jax.vmap(ring.allgather, in_axes=1, out_axes=1))(x), ring.allgather(x)
-        ),
-        "vmap of a group": np.array_equal(
-            jax.vmap(lambda a, b: ring.allreduce([a, b], op=ring.Sum)[0], in_axes=(0, None))(x, x), total
-        ),
-    }
+    np.testing.assert_array_equal(branch(x, True), total)
+    np.testing.assert_array_equal(branch(x, False), x)
 
 
-def test_loops_branches_and_batches(tmp_path: Path) -> None:
-    for found in run(loops_and_batches, 2, tmp_path):
-        assert all(found.values()), found
+@on(TWO)
+def test_batches() -> None:
+    x, total = numbers()
+    np.testing.assert_array_equal(jax.vmap(lambda v: ring.allreduce(v, op=ring.Sum))(x), total)
+    along_columns = jax.jit(jax.vmap(ring.allgather, in_axes=1, out_axes=1))(x)
+    np.testing.assert_array_equal(along_columns, ring.allgather(x))
+    group = jax.vmap(lambda a, b: ring.allreduce([a, b], op=ring.Sum)[0], in_axes=(0, None))(x, x)
+    np.testing.assert_array_equal(group, total)
 
 
 def order(timeline: str) -> list:
@@ -339,35 +346,31 @@ def test_one_rank_may_compile_more_often(tmp_path: Path) -> None:
     assert run(retraced, 2, tmp_path) == [expected] * 2
 
 
-def on_arrays() -> dict:
-    import jax
-    import jax.numpy as jnp
-    import ringcore_jax as ring
-
-    ring.init()
-    me, size = ring.rank(), ring.size()
-    x = jnp.arange(4.0) + me
+@on(TWO)
+def test_arrays_outside_programs() -> None:
+    me, x = ring.rank(), jnp.arange(4.0) + ring.rank()
     handles = [ring.allreduce_async({"x": x}, op=ring.Sum), ring.allgather_async(x[: me + 1])]
-    handles += [ring.reducescatter_async(x), ring.alltoall_async(jnp.arange(size)), ring.broadcast_async(x, 1)]
+    handles += [ring.reducescatter_async(x), ring.alltoall_async(jnp.arange(2)), ring.broadcast_async(x, 1)]
     summed, gathered, scattered, exchanged, sent = [ring.synchronize(handle) for handle in handles]
-    rows, received = ring.alltoall(jnp.arange(me + 1), [0] * (size - 1) + [me + 1])
+    np.testing.assert_array_equal(x, np.arange(4.0) + me)
+    np.testing.assert_array_equal(summed["x"], 2 * np.arange(4.0) + 1)
+    np.testing.assert_array_equal(gathered, [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(scattered, np.arange(4.0)[2 * me : 2 * me + 2] + 0.5)
+    np.testing.assert_array_equal(exchanged, [me, me])
+    np.testing.assert_array_equal(sent, np.arange(4.0) + 1)
+    assert all(isinstance(y, jax.Array) for y in (summed["x"], gathered, scattered, exchanged, sent))
+
+
+@on(TWO)
+def test_splits_compression_and_empty_trees_outside_programs() -> None:
+    me = ring.rank()
+    rows, received = ring.alltoall(jnp.arange(me + 1), [0, me + 1])
+    assert [*received] == ([1, 2] if me == 1 else [0, 0])
+    np.testing.assert_array_equal(rows, [0, 0, 1] if me == 1 else [])
     half = ring.allreduce({"w": jnp.asarray([1.0, 1.0 + 2.0**-9])}, compression=ring.Compression.bf16)
-    combined = ring.allreduce(jnp.eye(size)[me], op=ring.Adasum)
-    return {
-        "kept": np.array_equal(x, np.arange(4.0) + me),
-        "sum": np.array_equal(summed["x"], size * np.arange(4.0) + sum(range(size))),
-        "gathered": np.array_equal(gathered, np.concatenate([np.arange(r + 1.0) + r for r in range(size)])),
-        "types": all(isinstance(y, jax.Array) for y in (summed["x"], gathered, scattered, exchanged, sent)),
-        "exchanged": np.array_equal(exchanged, np.full(size, me)),
-        "sent": np.array_equal(sent, np.arange(4.0) + 1),
-        "splits": list(received) == ([r + 1 for r in range(size)] if me == size - 1 else [0] * size),
-        "rows": rows.shape[0] == int(sum(received)),
-        "bf16": half["w"].dtype == jnp.float32 and float(half["w"][1]) == 1.0,
-        "adasum": np.allclose(combined, 1.0),  # orthogonal vectors add
-        "nothing": ring.allreduce([]) == [] and ring.synchronize(ring.allreduce_async({})) == {},
-    }
-
-
-def test_arrays_outside_programs(tmp_path: Path) -> None:
-    for found in run(on_arrays, 2, tmp_path):
-        assert all(found.values()), found
+    assert half["w"].dtype == jnp.float32
+    assert float(half["w"][1]) == 1.0
+    # Orthogonal vectors add.
+    np.testing.assert_allclose(ring.allreduce(jnp.eye(2)[me], op=ring.Adasum), 1.0)
+    assert ring.allreduce([]) == []
+    assert ring.synchronize(ring.allreduce_async({})) == {}

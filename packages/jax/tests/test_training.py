@@ -7,10 +7,15 @@ import signal
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import ringcore
+import ringcore_jax as ring
 from support import ranks
+from support.on_ranks import TWO, on
 from support.rank import caught, mark
 
 # The report comes within milliseconds or the heartbeat's limit; the bound only tells a hang from an error.
@@ -110,65 +115,58 @@ def test_five_hundred_steps_in_float32(tmp_path: Path) -> None:
             assert found[kind]["equal"], f"the ranks' weights differ: {kind}"
 
 
-def several_models() -> dict:
-    """Two models one after the other, two in one program, and an engine that is started anew between steps."""
-    import jax
-    import jax.numpy as jnp
-    import optax
-    import ringcore_jax as ring
+def model(width: int):
+    """Parameters, the optimizer's state, and a step."""
+    params = ring.broadcast_parameters({"w": jnp.full((width, 3), 1.0 + ring.rank())})
+    optimizer = ring.DistributedOptimizer(optax.sgd(0.1), compression=ring.Compression.bf16)
 
-    ring.init()
-    found = {}
+    @jax.jit
+    def step(params, state, x):
+        value, gradients = ring.value_and_grad(lambda p: (x @ p["w"]).sum())(params)
+        updates, state = optimizer.update(gradients, state)
+        return optax.apply_updates(params, updates), state, value
 
-    def model(width):
-        params = ring.broadcast_parameters({"w": jnp.full((width, 3), 1.0 + ring.rank())})
-        optimizer = ring.DistributedOptimizer(optax.sgd(0.1), compression=ring.Compression.bf16)
+    return params, optimizer.init(params), step
 
-        @jax.jit
-        def step(params, state, x):
-            value, gradients = ring.value_and_grad(lambda p: (x @ p["w"]).sum())(params)
-            updates, state = optimizer.update(gradients, state)
-            return optax.apply_updates(params, updates), state, value
 
-        return params, optimizer.init(params), step
-
+@on(TWO)
+def test_models_one_after_the_other() -> None:
     for width in (4, 9):
         params, state, step = model(width)
         for _ in range(3):
             params, state, _ = step(params, state, jnp.ones((2, width)) * (1 + ring.rank()))
-        found[f"width {width}"] = np.allclose(params["w"], 1.0 - 3 * 0.1 * 3.0)  # 2 rows times 1.5 on average
-    params, state, step = model(4)
-    ring.shutdown()
-    error = caught(lambda: jax.block_until_ready(step(params, state, jnp.ones((2, 4)))))
-    ring.init()
-    params, _, _ = step(params, state, jnp.ones((2, 4)))
-    found["after init"] = np.allclose(params["w"], 1.0 - 0.1 * 2.0)
-    found["before init"] = error["type"] in ("NotInitializedError", "JaxRuntimeError") and "init()" in error["message"]
+        # Two rows times 1.5 on average.
+        np.testing.assert_allclose(params["w"], 1.0 - 3 * 0.1 * 3.0, rtol=1e-6)
 
+
+@on(TWO)
+def test_two_models_in_one_program() -> None:
     @jax.jit
     def both(a, b):
         return [ring.allreduce_gradients(tree, op=ring.Sum) for tree in (a, b)]
 
     first, second = both({"w": jnp.ones(3)}, {"w": jnp.full((2, 2), 2.0)})
-    found["two in one program"] = bool(jnp.all(first["w"] == 2)) and bool(jnp.all(second["w"] == 4))
-    return found
+    np.testing.assert_array_equal(first["w"], np.full(3, 2.0))
+    np.testing.assert_array_equal(second["w"], np.full((2, 2), 4.0))
 
 
-def test_models_one_after_the_other_and_a_new_engine(tmp_path: Path) -> None:
-    for found in run(several_models, 2, tmp_path):
-        assert all(found.values()), found
-
-
-def states() -> dict:
-    import jax
-    import jax.numpy as jnp
-    import optax
-    import ringcore_jax as ring
-
+@on(TWO)
+def test_an_engine_that_is_started_anew_between_steps() -> None:
+    params, state, step = model(4)
+    ring.shutdown()
+    error = caught(lambda: jax.block_until_ready(step(params, state, jnp.ones((2, 4)))))
     ring.init()
+    assert error["type"] in ("NotInitializedError", "JaxRuntimeError")
+    assert "init()" in error["message"]
+    params, _, _ = step(params, state, jnp.ones((2, 4)))
+    np.testing.assert_allclose(params["w"], 1.0 - 0.1 * 2.0, rtol=1e-6)
+
+
+@on(TWO)
+def test_any_tree_is_broadcast() -> None:
     me = ring.rank()
-    optimizer = optax.adam(1e-3)
     params = {"w": jnp.ones((2, 3), jnp.bfloat16) * me, "count": me, "phase": jnp.ones(2, jnp.complex64) * me}
+    optimizer = optax.adam(1e-3)
     tree = {
         "params": params,
         "state": optimizer.init(params["w"]),
@@ -176,21 +174,20 @@ def states() -> dict:
         "activation": jax.nn.relu,
     }
     got = ring.broadcast_parameters(tree, root_rank=1)
-    different = caught(ring.broadcast_parameters, {"layer": {"w": jnp.ones(3 + me)}})
-    return {
-        "structure": jax.tree.structure(got) == jax.tree.structure(tree),
-        "weights": got["params"]["w"].dtype == jnp.bfloat16 and float(got["params"]["w"].sum()) == 6.0,
-        "numbers": int(got["params"]["count"]) == 1,
-        "complex": complex(got["params"]["phase"][0]) == 1,
-        "key": bool(jnp.all(jax.random.key_data(got["key"]) == jax.random.key_data(jax.random.key(1)))),
-        "functions": got["activation"] is jax.nn.relu,
-        "mismatch": different["type"] == "MismatchError" and "['layer']['w']" in different["message"],
-    }
+    assert jax.tree.structure(got) == jax.tree.structure(tree)
+    assert got["params"]["w"].dtype == jnp.bfloat16
+    assert float(got["params"]["w"].sum()) == 6.0
+    assert int(got["params"]["count"]) == 1
+    assert complex(got["params"]["phase"][0]) == 1
+    np.testing.assert_array_equal(jax.random.key_data(got["key"]), jax.random.key_data(jax.random.key(1)))
+    assert got["activation"] is jax.nn.relu
 
 
-def test_any_tree_is_broadcast(tmp_path: Path) -> None:
-    for found in run(states, 2, tmp_path):
-        assert all(found.values()), found
+@on(TWO)
+def test_trees_of_other_shapes_are_refused_by_name() -> None:
+    different = caught(ring.broadcast_parameters, {"layer": {"w": jnp.ones(3 + ring.rank())}})
+    assert different["type"] == "MismatchError"
+    assert "['layer']['w']" in different["message"]
 
 
 def mistakes() -> dict:

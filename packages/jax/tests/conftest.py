@@ -1,0 +1,26 @@
+"""Fixtures of the tests of the JAX adapter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from support.on_ranks import IN_A_RANK, pytest_pyfunc_call, pytest_runtest_logreport, start
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "start"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job() -> Iterator[None]:
+    """In a rank: its job."""
+    if not IN_A_RANK:
+        yield
+        return
+    import ringcore_jax as ring
+
+    ring.init()
+    yield
+    ring.shutdown()
