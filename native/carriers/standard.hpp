@@ -13,7 +13,7 @@ namespace ringcore::carriers {
 // Makes the libraries that do whole collectives for a process set; asked on every member.
 using BackendFactory = std::function<std::vector<std::unique_ptr<plan::Backend>>(engine::ProcessSetId id)>;
 
-// `make_backends`: null where there are none.
-engine::CarrierFactory standard(BackendFactory make_backends = nullptr);
+// `make_backends`: null where there are none. `nccl_shares_gpus`: NCCL may run several ranks on one GPU, where it can.
+engine::CarrierFactory standard(BackendFactory make_backends = nullptr, bool nccl_shares_gpus = false);
 
 }  // namespace ringcore::carriers

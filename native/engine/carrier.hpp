@@ -105,13 +105,13 @@ class Carrier {
   // Whether it carries out such an operation. Asked when it is ready; the last carrier gets what no other takes.
   virtual bool takes(const Descriptor& descriptor) const = 0;
 
-  // The messages. Whether all have been exchanged.
-  virtual bool ready() const { return true; }
-  // The next one for the other members, as long on each of them; empty: it is not known yet.
-  virtual std::span<const std::byte> message() { return {}; }
+  // The messages. Whether all have been exchanged that such an operation, or a group, needs.
+  virtual bool ready(const Descriptor&) const { return true; }
+  // The next one of these for the other members, as long on each of them; empty: it is not known yet.
+  virtual std::span<const std::byte> message(const Descriptor&) { return {}; }
   // Everybody's, by member.
   virtual void hear(std::span<const std::byte>) {}
-  // A line for the log, when it has become ready; empty where there is nothing to say.
+  // A line for the log, when it has become ready for more; empty where there is nothing to say.
   virtual std::string remark() const { return ""; }
 
   // This rank submits an operation that concerns it; the descriptor may still be completed. Throws

@@ -52,7 +52,7 @@ bool fits_memory(const Contribution& contribution, const Descriptor& descriptor,
 
 bool same_part(const Descriptor& a, const Descriptor& b) {
   const int first = a.has_free_rows() ? 1 : 0;
-  return a.dtype == b.dtype && a.shape.dims == b.shape.dims &&
+  return a.dtype == b.dtype && a.device_index == b.device_index && a.shape.dims == b.shape.dims &&
          std::equal(a.shape.extent.begin() + first, a.shape.extent.begin() + std::max<int>(first, a.shape.dims),
                     b.shape.extent.begin() + first);
 }
@@ -80,6 +80,15 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
   if (!(a.shape == b.shape)) {
     return "the shape differs; give the tensor the same shape on all ranks (allgather and alltoall allow another "
            "first dimension)";
+  }
+  if (a.on_device != b.on_device) {
+    return "some ranks have it on a GPU and some in the host's memory; pass it from the same kind of device on all "
+           "ranks";
+  }
+  if (a.device_index != b.device_index) {
+    return "the GPU differs, of which each rank counts those that it uses in the order of their first use; divide the "
+           "model among as many GPUs on all ranks, and use them in the same order, as a broadcast of its parameters "
+           "does before all else";
   }
   if (a.captured != b.captured) {
     return "some ranks capture a CUDA graph and some do not; capture the same steps on all ranks";

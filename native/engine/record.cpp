@@ -24,14 +24,17 @@ struct PackedDescriptor {
   double prescale;
   double postscale;
   std::uint32_t parts;
-  std::uint32_t name_bytes;
+  std::uint16_t name_bytes;
+  std::uint8_t device_index;
+  std::uint8_t unused;
 };
 static_assert(sizeof(PackedDescriptor) == 96);
 
-// The parts of a group follow the name: dtype, number of dimensions, and the extents in groups of 7 bits, the lowest
-// first, so that thousands of tensors fit into one record.
+// The parts of a group follow the name: dtype, where they lie on devices the number of that, number of dimensions, and
+// the extents in groups of 7 bits, the lowest first, so that thousands of tensors fit into one record.
 void append_part(std::vector<std::byte>& bytes, const Descriptor& part) {
   bytes.push_back(static_cast<std::byte>(part.dtype));
+  if (part.on_device) bytes.push_back(static_cast<std::byte>(part.device_index));
   bytes.push_back(static_cast<std::byte>(part.shape.dims));
   for (int i = 0; i < part.shape.dims; ++i) {
     std::uint64_t extent = part.shape.extent[i];
@@ -51,6 +54,7 @@ class PartReader {
     const std::uint8_t dtype = next();
     if (dtype >= kDTypeCount) refuse("an unknown dtype in a group");
     part.dtype = static_cast<DType>(dtype);
+    if (part.on_device) part.device_index = next();
     part.shape.dims = next();
     if (part.shape.dims > Shape::kMaxDims) refuse("too many dimensions in a group");
     for (int i = 0; i < part.shape.dims; ++i) part.shape.extent[i] = next_extent();
@@ -190,7 +194,8 @@ std::vector<std::byte> encode(const Descriptor& descriptor) {
   packed.prescale = descriptor.prescale;
   packed.postscale = descriptor.postscale;
   packed.parts = static_cast<std::uint32_t>(descriptor.parts.size());
-  packed.name_bytes = static_cast<std::uint32_t>(descriptor.name.size());
+  packed.name_bytes = static_cast<std::uint16_t>(descriptor.name.size());
+  packed.device_index = descriptor.device_index;
   std::vector<std::byte> bytes(sizeof(packed) + descriptor.name.size());
   std::memcpy(bytes.data(), &packed, sizeof(packed));
   std::memcpy(bytes.data() + sizeof(packed), descriptor.name.data(), descriptor.name.size());
@@ -217,6 +222,7 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   descriptor.root = packed.root;
   descriptor.on_device = on_device;
   descriptor.captured = captured;
+  descriptor.device_index = packed.device_index;
   descriptor.shape.dims = packed.dims;
   std::memcpy(descriptor.shape.extent.data(), packed.extent, sizeof(packed.extent));
   check_shape(descriptor);

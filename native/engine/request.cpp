@@ -95,12 +95,14 @@ std::uint64_t Descriptor::signature() const {
   const int first = has_free_rows() ? 1 : 0;
   for (int i = first; i < shape.dims; ++i) hash = mix(hash, shape.extent[i]);
   for (const auto& part : parts) {
-    hash = mix(hash, static_cast<std::uint64_t>(part->dtype) << 8 | part->shape.dims);
+    hash = mix(hash, static_cast<std::uint64_t>(part->device_index) << 16 |
+                         static_cast<std::uint64_t>(part->dtype) << 8 | part->shape.dims);
     for (int i = first; i < part->shape.dims; ++i) hash = mix(hash, part->shape.extent[i]);
   }
   hash = mix(hash, std::bit_cast<std::uint64_t>(prescale));
   hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));
-  return mix(hash, parts.size() << 2 | (captured ? 2 : 0) | (on_device ? 1 : 0));
+  return mix(hash, static_cast<std::uint64_t>(device_index) << 40 | parts.size() << 2 | (captured ? 2 : 0) |
+                       (on_device ? 1 : 0));
 }
 
 std::string Descriptor::to_string() const {
@@ -111,7 +113,8 @@ std::string Descriptor::to_string() const {
   }
   text += is_group() ? " of a group of " + std::to_string(parts.size()) + " tensors"
                      : " of " + std::string(name_of(dtype)) + " " + shape.to_string();
-  if (on_device) text += " on a GPU";
+  if (on_device)
+    text += device_index == 0 ? " on a GPU" : " on GPU " + std::to_string(device_index + 1) + " of its own";
   if (captured) text += ", captured into a CUDA graph";
   if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
@@ -243,10 +246,10 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
   group->descriptor.parts.reserve(parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Operation& part = *parts[i];
-    if (part.descriptor.on_device != first.on_device ||
-        (first.on_device && part.on_device->device != parts.front()->on_device->device)) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "'" + name + "': the tensors of a group lie on different devices. Remedy: submit a group for each.");
+    if (part.descriptor.on_device != first.on_device) {
+      throw Error(ErrorKind::kInvalidArgument, "'" + name +
+                                                   "': some tensors of a group lie on GPUs, and some in the host's "
+                                                   "memory. Remedy: submit a group for each.");
     }
     part.descriptor.name = name + "[" + std::to_string(i) + "]";
     part.whole = group.get();

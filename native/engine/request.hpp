@@ -61,6 +61,9 @@ struct Descriptor {
   double postscale = 1.0;
   bool on_device = false;  // the tensors lie on GPUs
   bool captured = false;   // and the operation becomes part of a CUDA graph
+  // Which of the devices that a rank uses in the process set, in the order of their first use: what the ranks can agree
+  // on, because each numbers its devices for itself. Of a group: that of its first tensor.
+  std::uint8_t device_index = 0;
   // Of a group: the operations that it consists of, in order; dtype and shape are theirs then.
   std::vector<std::shared_ptr<const Descriptor>> parts;
 
@@ -101,7 +104,7 @@ struct OnDevice {
   std::uintptr_t stream = 0;  // the framework's: in which the input is made; in the end where the result is used
   const std::byte* input = nullptr;  // there; the operation's own are those of the host while it is fetched
   std::byte* output = nullptr;
-  Carrier* fetched_by = nullptr;        // that brings the result back
+  Carrier* fetched_by = nullptr;  // that brings the result back
   std::unique_ptr<CarrierState> state;  // of the carrier that it was admitted by
 };
 
@@ -169,7 +172,7 @@ struct Array {
   std::byte* data = nullptr;
   Shape shape;
   DType dtype{};
-  int device = kHost;         // the number of the GPU that it lies on
+  int device = kHost;  // the number of the GPU that it lies on
   std::uintptr_t stream = 0;  // of that GPU, in which it is made
 };
 

@@ -19,8 +19,7 @@ Schedule::Schedule(const CarrierConfig& config, const CarrierFactory& make_carri
     for (auto& carrier : make_carriers(config)) {
       const std::size_t bucket_bytes = carrier->bucket_bytes();
       const bool completes_at_launch = carrier->completes_at_launch();
-      const bool ready = carrier->ready();
-      posts_.push_back({std::move(carrier), bucket_bytes, completes_at_launch, ready, nullptr});
+      posts_.push_back({std::move(carrier), bucket_bytes, completes_at_launch, false, nullptr});
     }
   }
   if (posts_.empty()) throw Error(ErrorKind::kInvalidArgument, "an engine without carriers can carry out nothing");

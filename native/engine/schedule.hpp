@@ -97,7 +97,7 @@ class Schedule {
     std::unique_ptr<Carrier> carrier;
     std::size_t bucket_bytes = 0;  // these two are the carrier's, which is not asked for each operation
     bool completes_at_launch = false;
-    bool ready = false;
+    bool ready = false;  // for some operations: for each that was released
     std::shared_ptr<Operation> exchange;  // the allgather of the present message
   };
 
@@ -132,7 +132,8 @@ class Schedule {
 
   Post* find_concerned(const Descriptor& descriptor);
   Post& find_post(const Descriptor& descriptor);
-  bool prepare(Post& post);
+  void number_devices(Operation& operation);
+  bool prepare(Post& post, const Descriptor& descriptor);
   void exchange(Post& post, std::span<const std::byte> message);
   bool release_deferred();
   static bool fetched(Carrier& carrier, const Descriptor& descriptor, Operation& own);
@@ -156,6 +157,7 @@ class Schedule {
   std::vector<Lane> lanes_;  // those of the links, and one behind them for each post, where tasks end at their launch
   std::size_t tasks_ = 0;  // in all of them
   std::vector<const std::byte*> eager_sources_;
+  std::vector<int> devices_;  // that this rank uses here, by `Descriptor::device_index`
   std::uint64_t next_run_ = 0;
   std::uint64_t library_ended_ = 0;
   std::vector<std::shared_ptr<Operation>> done_;

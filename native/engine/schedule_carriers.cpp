@@ -27,27 +27,46 @@ Schedule::Post& Schedule::find_post(const Descriptor& descriptor) {
 
 void Schedule::admit(Operation& operation) {
   Post* const post = find_concerned(operation.descriptor);
-  if (post != nullptr) return post->carrier->admit(operation);
-  throw Error(ErrorKind::kInvalidArgument, "'" + operation.descriptor.name +
-                                               "' lies on a device that nothing here can work on. Remedy: pass a " +
-                                               "tensor in the host's memory.");
+  if (post == nullptr) {
+    throw Error(ErrorKind::kInvalidArgument, "'" + operation.descriptor.name +
+                                                 "' lies on a device that nothing here can work on. Remedy: pass a " +
+                                                 "tensor in the host's memory.");
+  }
+  const std::size_t known = devices_.size();
+  number_devices(operation);
+  try {
+    post->carrier->admit(operation);
+  } catch (...) {
+    devices_.resize(known);  // it was not their first use
+    throw;
+  }
 }
 
-// Goes on with the exchange of the carrier's messages; true when it is ready.
-bool Schedule::prepare(Post& post) {
-  while (!post.ready) {
+void Schedule::number_devices(Operation& operation) {
+  const auto number = [this](Operation& part) {
+    auto known = std::find(devices_.begin(), devices_.end(), part.on_device->device);
+    if (known == devices_.end()) known = devices_.insert(known, part.on_device->device);
+    return part.descriptor.device_index = static_cast<std::uint8_t>(known - devices_.begin());
+  };
+  if (operation.on_device != nullptr) number(operation);
+  for (const auto& part : operation.parts) number(*part);
+  if (!operation.parts.empty()) operation.descriptor.device_index = operation.parts.front()->descriptor.device_index;
+}
+
+// Goes on with the exchange of the carrier's messages; true when it is ready for that.
+bool Schedule::prepare(Post& post, const Descriptor& descriptor) {
+  while (!post.carrier->ready(descriptor)) {
     if (post.exchange == nullptr) {
-      const std::span<const std::byte> message = post.carrier->message();
+      const std::span<const std::byte> message = post.carrier->message(descriptor);
       if (message.empty()) return false;
       exchange(post, message);
     }
     if (!post.exchange->done()) return false;
     post.carrier->hear({post.exchange->result.data(), post.exchange->result.size()});
     post.exchange = nullptr;
-    post.ready = post.carrier->ready();
-    if (post.ready) warning_ = post.carrier->remark();
+    if (post.carrier->ready(descriptor)) warning_ = post.carrier->remark();
   }
-  return true;
+  return post.ready = true;
 }
 
 // An allgather of our own, which is the next operation on every member: all others wait.
@@ -77,7 +96,7 @@ bool Schedule::release_deferred() {
       flush();
     } else {
       const Descriptor& descriptor = *next.release->descriptor;
-      if (next.post != nullptr && !prepare(*next.post)) break;
+      if (next.post != nullptr && !prepare(*next.post, descriptor)) break;
       const bool refused = next.post != nullptr && refuse(*next.post->carrier, descriptor, next.own);
       if (!refused) {
         const bool brought =

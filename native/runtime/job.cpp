@@ -46,7 +46,7 @@ Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
     std::unique_ptr<transport::Link>& link = made.engine.links.at(static_cast<std::size_t>(peer.rank));
     link = make_link(config, std::move(peer));
   }
-  made.engine.make_carriers = carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr);
+  made.engine.make_carriers = carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus);
   const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
   made.local_ranks = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
   all_share_memory_ = memory_ != nullptr && made.local_ranks == config.size && config.size > 1;

@@ -42,6 +42,7 @@ struct JobConfig {
   std::shared_ptr<HostMemory> memory;  // null: this rank shares none
   std::shared_ptr<transport::MpiWorld> mpi;  // null: no MPI was opened
   engine::EngineSettings settings;
+  bool nccl_shares_gpus = false;  // NCCL may run several ranks on one GPU, where it can
   Nanoseconds spin = RuntimeConfig{}.spin;
 };
 

@@ -148,8 +148,8 @@ TEST_CASE("gpu: memory is registered in the way that every rank's NCCL knows") {
   std::vector<std::unique_ptr<carriers::Launcher>> launchers;
   std::vector<carriers::Launcher::Hello> hellos;
   for (const Rank rank : {0, 1}) {
-    launchers.push_back(std::make_unique<carriers::Launcher>(rank, rank, 2, /*host*/ 0, /*deterministic*/ false,
-                                                             /*packed_bytes*/ 1 << 20, clock));
+    launchers.push_back(std::make_unique<carriers::Launcher>(
+        carriers::Launcher::Config{.device = rank, .self = rank, .size = 2, .packed_bytes = 1 << 20}, clock));
     std::memcpy(&hellos.emplace_back(), launchers.back()->message().data(), sizeof(carriers::Launcher::Hello));
   }
   hellos[1].registers = device::Registering::kLocal;

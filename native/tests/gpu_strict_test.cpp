@@ -184,7 +184,7 @@ TEST_CASE("gpu: ranks that NCCL would refuse go by way of the host, and are told
   use_double();
   const SteadyClock clock;
   const auto agreed = [&](const carriers::Launcher::Hello& a, const carriers::Launcher::Hello& b) {
-    carriers::Launcher launcher(0, 0, 2, /*host*/ 0, /*deterministic*/ false, /*packed_bytes*/ 1 << 20, clock);
+    carriers::Launcher launcher({.device = 0, .self = 0, .size = 2, .packed_bytes = 1 << 20}, clock);
     const carriers::Launcher::Hello hellos[] = {a, b};
     launcher.hear(std::as_bytes(std::span(hellos)));
     REQUIRE(launcher.agreed());

@@ -1,7 +1,6 @@
 #include "carriers/gpu/launcher.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -11,27 +10,18 @@
 #include "device/libraries.hpp"
 
 namespace ringcore::carriers {
-namespace {
 
-bool gpus_may_be_shared(int nccl_version) {
-  const char* allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  return nccl_version >= kNcclSharesGpus && allowed != nullptr && std::strcmp(allowed, "1") == 0;
-}
-
-}  // namespace
-
-Launcher::Launcher(int device, int self, int size, std::uint64_t host, bool deterministic, std::size_t packed_bytes,
-                   const Clock& clock)
-    : ordinal_(device),
-      self_(self),
-      size_(size),
-      deterministic_(deterministic),
+Launcher::Launcher(const Config& config, const Clock& clock)
+    : ordinal_(config.device),
+      self_(config.self),
+      size_(config.size),
+      deterministic_(config.deterministic),
       clock_(clock),
-      packed_bytes_(packed_bytes) {
-  hello_.host = host;
+      packed_bytes_(config.packed_bytes) {
+  hello_.host = config.host;
   // Whatever is missing here, the others must learn of it.
   try {
-    device_ = &device::Device::of(device);
+    device_ = &device::Device::of(config.device);
   } catch (const Error& error) {
     problem_ = error.what();
     return;
@@ -43,12 +33,12 @@ Launcher::Launcher(int device, int self, int size, std::uint64_t host, bool dete
     hello_.has_kernels = device_->kernels() != nullptr ? 1 : 0;
     int version = 0;
     device::nccl_api().ncclGetVersion(&version);
-    if (self == 0) {
+    if (self_ == 0) {
       const device::Device::Current current(*device_);
       hello_.id = device::Communicator::make_id();
     }
     hello_.nccl_version = version;
-    hello_.shares_gpus = gpus_may_be_shared(version) ? 1 : 0;
+    hello_.shares_gpus = config.nccl_shares_gpus && version >= kNcclSharesGpus ? 1 : 0;
     hello_.registers = device::Communicator::registering();
   } catch (const Error& error) {
     problem_ = error.what();

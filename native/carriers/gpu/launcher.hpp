@@ -1,4 +1,5 @@
-// The operations of one process set whose tensors lie on GPUs: launched on a stream of ours, through NCCL.
+// The operations of one process set whose tensors lie on one of a rank's GPUs: launched on a stream of ours, through
+// NCCL.
 //
 // The host never waits for a GPU. An operation waits, in our stream, for the event that was recorded in the framework's
 // stream when it was submitted; it is done for the host when it has been launched, and whoever uses the result lets its
@@ -42,7 +43,7 @@ using engine::Task;
 
 class SharedGpu;
 
-// NCCL from this version on lets several ranks use one GPU, where NCCL_MULTI_RANK_GPU_ENABLE says so.
+// NCCL from this version on lets several ranks use one GPU, where it was told so.
 inline constexpr int kNcclSharesGpus = 23000;
 
 class Launcher {
@@ -59,10 +60,16 @@ class Launcher {
     device::UniqueId id{};  // of the first member
   };
 
-  // `device`: the number of this rank's GPU; `host`: where this rank is.
-  // `packed_bytes`: what tensors are packed into has about that size.
-  Launcher(int device, int self, int size, std::uint64_t host, bool deterministic, std::size_t packed_bytes,
-           const Clock& clock);
+  struct Config {
+    int device = 0;  // the number of this rank's GPU
+    int self = 0;
+    int size = 1;
+    std::uint64_t host = 0;  // where this rank is
+    bool deterministic = false;
+    bool nccl_shares_gpus = false;  // its users let NCCL run several ranks on one GPU
+    std::size_t packed_bytes = 0;  // what tensors are packed into has about that size
+  };
+  Launcher(const Config& config, const Clock& clock);
   ~Launcher();
 
   // What this rank tells the others next, until they have agreed on how it is done; empty: it is not known yet.

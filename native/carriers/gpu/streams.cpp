@@ -11,6 +11,13 @@ namespace ringcore::carriers {
 using engine::OnDevice;
 using engine::Operation;
 
+namespace {
+
+// The default streams of all GPUs have the same number.
+bool same_stream(const OnDevice& a, const OnDevice& b) { return a.device == b.device && a.stream == b.stream; }
+
+}  // namespace
+
 GpuTensor* gpu_tensor(const Operation& operation) {
   return operation.on_device == nullptr ? nullptr : static_cast<GpuTensor*>(operation.on_device->state.get());
 }
@@ -28,7 +35,7 @@ void note_capture(Operation& operation) {
   const Operation& first = operation.parts.empty() ? operation : *operation.parts.front();
   const bool captured = captures(first);
   for (const auto& part : operation.parts) {
-    const bool same = part->on_device->stream == first.on_device->stream;
+    const bool same = same_stream(*part->on_device, *first.on_device);
     if (!same && (captured || captures(*part))) {
       refuse("its tensors belong to several streams. Remedy: pass them from one.");
     }
@@ -49,7 +56,7 @@ void record_ready(Operation& operation) {
   if (operation.descriptor.captured) return;  // the stream's own order says it
   const auto each = [](Operation& part, const Operation* before) {
     const OnDevice& tensor = *part.on_device;
-    if (before != nullptr && before->on_device->stream == tensor.stream) {
+    if (before != nullptr && same_stream(*before->on_device, tensor)) {
       gpu_tensor(part)->ready = gpu_tensor(*before)->ready;
       return;
     }
@@ -78,9 +85,10 @@ void hold_back_captured(const Operation& operation, std::uintptr_t stream) {
 
 }  // namespace
 
-void hold_back(const Operation& operation, std::uintptr_t stream) {
+void hold_back(const Operation& operation, std::uintptr_t stream, std::optional<int> device) {
   const device::Event* last = nullptr;
   const auto each = [&](const Operation& part) {
+    if (device && part.on_device->device != *device) return;
     const GpuTensor* const tensor = gpu_tensor(part);
     const device::Event* completion = tensor == nullptr ? nullptr : tensor->completion.get();
     if (completion != nullptr && completion != last) {

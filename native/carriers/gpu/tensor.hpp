@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "device/device.hpp"
 #include "engine/request.hpp"
@@ -29,9 +30,10 @@ inline device::cuda::Stream stream_of(std::uintptr_t handle) { return std::bit_c
 void note_capture(engine::Operation& operation);
 // Records where an operation's tensors are ready, in the framework's streams. Throws Error{kResource}.
 void record_ready(engine::Operation& operation);
-// What is given to `stream` from now on waits for the results of an operation that is done. No other stream does: the
-// memory of its tensors stays until `has_ended`.
-void hold_back(const engine::Operation& operation, std::uintptr_t stream);
+// What is given to `stream` from now on waits for the results of an operation that is done: of a group for those on
+// `device`, the stream's; for all where none is named. No other stream does: the memory of its tensors stays until
+// `has_ended`.
+void hold_back(const engine::Operation& operation, std::uintptr_t stream, std::optional<int> device = {});
 // Copies the result of an operation that is done to `target` on its GPU, in `stream`, if it has so many bytes; returns
 // how many it has.
 std::size_t copy_result(engine::Operation& operation, void* target, std::size_t bytes, std::uintptr_t stream);

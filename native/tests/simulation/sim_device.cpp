@@ -111,10 +111,24 @@ bool SimDeviceCarrier::takes(const Descriptor& descriptor) const {
   return descriptor.on_device && all_able_ && can;
 }
 
-std::span<const std::byte> SimDeviceCarrier::message() {
-  if (round_ > 0 && !known_at_) known_at_ = soon();
+// The first of the devices that it needs whose messages have not all been exchanged.
+std::optional<std::uint8_t> SimDeviceCarrier::unconnected(const Descriptor& descriptor) const {
+  const auto connected = [this](const Descriptor& tensor) {
+    const auto found = rounds_.find(tensor.device_index);
+    return found != rounds_.end() && found->second == kRounds;
+  };
+  if (!connected(descriptor)) return descriptor.device_index;
+  const auto found = std::ranges::find_if_not(descriptor.parts, [&](const auto& part) { return connected(*part); });
+  return found == descriptor.parts.end() ? std::nullopt : std::optional((*found)->device_index);
+}
+
+std::span<const std::byte> SimDeviceCarrier::message(const Descriptor& descriptor) {
+  connecting_ = unconnected(descriptor).value();
+  const std::uint32_t round = rounds_[connecting_];
+  if (round > 0 && !known_at_) known_at_ = soon();
   if (known_at_ && clock_.now() < *known_at_) return {};
-  message_.round = round_;
+  message_.round = round;
+  message_.device = connecting_;
   return std::as_bytes(std::span(&message_, 1));
 }
 
@@ -123,10 +137,14 @@ void SimDeviceCarrier::hear(std::span<const std::byte> messages) {
   std::memcpy(heard.data(), messages.data(), messages.size());
   if (heard.size() != static_cast<std::size_t>(members_)) devices_->note_flaw("a member has no message");
   for (std::size_t m = 0; m < heard.size(); ++m) {
-    if (heard[m].member != m || heard[m].round != round_) devices_->note_flaw("a message is another member's, or late");
+    const bool expected = heard[m].member == m && heard[m].device == connecting_;
+    if (!expected || heard[m].round != rounds_[connecting_]) {
+      devices_->note_flaw("a message is another member's or device's, or late");
+    }
   }
   all_able_ = std::all_of(heard.begin(), heard.end(), [](const Message& each) { return each.able != 0; });
-  ++round_;
+  ++rounds_[connecting_];
+  known_at_.reset();
 }
 
 // The host cannot read what lies on the device.
@@ -159,8 +177,8 @@ void SimDeviceCarrier::give_back(const std::shared_ptr<Operation>& operation) {
 
 bool SimDeviceCarrier::fuses(const engine::Task& bucket, const Descriptor& descriptor, const Operation*) const {
   const Descriptor& first = bucket.descriptor();
-  return first.dtype == descriptor.dtype && first.op == descriptor.op && first.prescale == descriptor.prescale &&
-         first.postscale == descriptor.postscale;
+  return first.device_index == descriptor.device_index && first.dtype == descriptor.dtype &&
+         first.op == descriptor.op && first.prescale == descriptor.prescale && first.postscale == descriptor.postscale;
 }
 
 std::unique_ptr<engine::Run> SimDeviceCarrier::start(engine::Task& task) {

@@ -66,8 +66,8 @@ class SimDeviceCarrier final : public engine::Carrier {
   std::string_view name() const override { return "devices"; }
   bool concerns(const engine::Descriptor& descriptor) const override { return descriptor.on_device; }
   bool takes(const engine::Descriptor& descriptor) const override;
-  bool ready() const override { return round_ == kRounds; }
-  std::span<const std::byte> message() override;
+  bool ready(const engine::Descriptor& descriptor) const override { return !unconnected(descriptor); }
+  std::span<const std::byte> message(const engine::Descriptor& descriptor) override;
   void hear(std::span<const std::byte> messages) override;
   std::string remark() const override { return all_able_ ? "" : "some device cannot reduce"; }
   void admit(engine::Operation& operation) override;
@@ -91,6 +91,7 @@ class SimDeviceCarrier final : public engine::Carrier {
   struct Message {
     std::uint32_t member = 0;
     std::uint32_t round = 0;
+    std::uint32_t device = 0;
     std::uint32_t able = 0;
   };
   struct Launched {
@@ -105,6 +106,7 @@ class SimDeviceCarrier final : public engine::Carrier {
   };
 
   Nanoseconds soon();
+  std::optional<std::uint8_t> unconnected(const engine::Descriptor& descriptor) const;
   void launch(const engine::Task& task);
   void end(const Launched& launched);
 
@@ -114,7 +116,8 @@ class SimDeviceCarrier final : public engine::Carrier {
   const Clock& clock_;
   std::shared_ptr<SimDevices> devices_;
   transport::SimNetwork& network_;
-  std::uint32_t round_ = 0;
+  std::map<std::uint8_t, std::uint32_t> rounds_;  // by the index of the device
+  std::uint8_t connecting_ = 0;  // whose messages are exchanged
   Message message_;
   std::optional<Nanoseconds> known_at_;  // the second message
   bool all_able_ = false;

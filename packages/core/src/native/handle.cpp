@@ -1,9 +1,11 @@
 // Waiting for an operation, and what it leaves to Python's memory and to a GPU's streams.
 #include "handle.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 #include "buffer.hpp"
@@ -90,18 +92,26 @@ void PythonHandle::raise_error() {
     if (!operation_->in_use) memory_.reset();
     throw *operation_->error;
   }
-  if (const engine::OnDevice* tensor = on_device(); tensor != nullptr) return enter_stream(*tensor);
+  const Operation& any = operation_->parts.empty() ? *operation_ : *operation_->parts.front();
+  if (any.on_device != nullptr) return enter_streams();
   memory_.reset();
 }
 
 // What the framework does with the result waits for the GPU; the host does not. Every wait does this, for its own
 // stream. The memory stays until the GPU is done with it: no other stream is held back for its sake.
-void PythonHandle::enter_stream(const engine::OnDevice& tensor) {
+void PythonHandle::enter_streams() {
   nb::object array = memory_;
   while (nb::isinstance<nb::tuple>(array) && nb::len(array) > 0) array = array[0];
   if (nb::inst_check(array) && nb::isinstance<Buffer>(array)) array = nb::cast<const Buffer&>(array).owner;
-  const std::optional<std::uintptr_t> stream = current_stream(array, tensor.device);
-  carriers::hold_back(*operation_, stream.value_or(tensor.stream));
+  const std::size_t parts = std::max<std::size_t>(operation_->parts.size(), 1);
+  std::vector<int> seen;
+  for (std::size_t i = 0; i < parts; ++i) {
+    const engine::OnDevice& tensor = *part(i).on_device;
+    if (std::find(seen.begin(), seen.end(), tensor.device) != seen.end()) continue;
+    seen.push_back(tensor.device);
+    const std::optional<std::uintptr_t> stream = current_stream(array, tensor.device);
+    carriers::hold_back(*operation_, stream.value_or(tensor.stream), tensor.device);
+  }
 }
 
 device::Memory PythonHandle::take_device_result(std::size_t index) {
@@ -115,10 +125,6 @@ const std::shared_ptr<Operation>& PythonHandle::shared_part(std::size_t index) c
   if (!operation_->done()) throw Error(ErrorKind::kInvalidArgument, "the operation has not ended; wait for it first");
   if (operation_->parts.empty() && index == 0) return operation_;
   return operation_->parts.at(index);
-}
-
-const engine::OnDevice* PythonHandle::on_device() const {
-  return operation_->parts.empty() ? operation_->on_device.get() : operation_->parts.front()->on_device.get();
 }
 
 int PythonHandle::traverse(PyObject* self, visitproc visit, void* arg) {

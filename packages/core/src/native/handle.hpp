@@ -50,9 +50,7 @@ class PythonHandle {
   static int clear(PyObject* self);
 
  private:
-  // Of one part, if it has tensors on a GPU; else null.
-  const engine::OnDevice* on_device() const;
-  void enter_stream(const engine::OnDevice& tensor);
+  void enter_streams();
   PythonRuntime& runtime() const { return nanobind::cast<PythonRuntime&>(runtime_); }
 
   std::shared_ptr<engine::Operation> operation_;

@@ -51,7 +51,7 @@ std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) 
 void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
-                  double timeout_s, double stall_warning_s, double heartbeat_s, double spin_s,
+                  double timeout_s, double stall_warning_s, double heartbeat_s, double spin_s, bool nccl_shares_gpus,
                   std::shared_ptr<transport::MpiWorld> mpi) {
   JobConfig config;
   config.rank = rank;
@@ -62,6 +62,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.memory = std::move(memory);
   config.mpi = std::move(mpi);
   config.spin = limit_of(spin_s);
+  config.nccl_shares_gpus = nccl_shares_gpus;
   config.settings.execution.fusion_threshold_bytes = fusion_threshold_bytes;
   config.settings.execution.deterministic = deterministic;
   config.settings.eager_limit_bytes = eager_limit_bytes;
@@ -103,7 +104,7 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("peers"), nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
            nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
            nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("spin_s"),
-           nb::arg("mpi") = nb::none())
+           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
       .def("check", &check, "Raises why the engine has failed, if it has.")
       .def("leave", &leave, nb::arg("reason"))
       .def(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ringcore._version import __version__
-from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled, try_library
+from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled, nccl_shares_gpus, try_library
 
 _TRANSPORTS = ("shm", "tcp")
 _SELF_TEST_LIMIT_S = 30.0
@@ -212,7 +212,7 @@ def _shared_gpu(libraries: dict[str, list[dict[str, Any]]]) -> str:
     cuda, nccl = version("CUDA driver"), version("NCCL")
     if cuda is None:
         return "there is no driver of CUDA here"
-    if nccl is not None and nccl >= _NCCL_SHARES_GPUS and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+    if nccl is not None and nccl >= _NCCL_SHARES_GPUS and nccl_shares_gpus(os.environ):
         return "NCCL, as NCCL_MULTI_RANK_GPU_ENABLE=1 says"
     by_host = "the host, to which tensors are copied: "
     if version("NVRTC") is None:

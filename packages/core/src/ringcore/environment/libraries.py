@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -96,6 +96,15 @@ def tell_engine(settings: Settings) -> None:
         [] if settings.encryption == "on" else paths(settings.nccl_library, NCCL),
         paths(settings.nvrtc_library, NVRTC),
     )
+
+
+def nccl_shares_gpus(environ: Mapping[str, str]) -> bool:
+    """Whether the user lets NCCL run several ranks on one GPU, which it does from version 2.30 on.
+
+    Args:
+        environ: Usually `os.environ`.
+    """
+    return environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 
 
 @functools.cache

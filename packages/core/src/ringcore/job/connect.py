@@ -9,7 +9,7 @@ from typing import Any
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
-from ringcore.environment.libraries import tell_engine
+from ringcore.environment.libraries import nccl_shares_gpus, tell_engine
 from ringcore.environment.placement import Placement, PlacementError, find_placement
 from ringcore.environment.settings import Settings
 from ringcore.job.logs import log_start, set_level
@@ -129,6 +129,7 @@ def _context_of(
         stall_warning_s=settings.stall_warning_s,
         heartbeat_s=settings.heartbeat_s,
         spin_s=settings.spin_us * 1e-6,
+        nccl_shares_gpus=nccl_shares_gpus(os.environ),
         mpi=world,
     )
     return Context(
