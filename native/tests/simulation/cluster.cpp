@@ -243,7 +243,7 @@ void Cluster::make_task(RankState& state, Task& task) {
     if (request.on_device) {
       descriptor.on_device = true;
       tensor->on_device = std::make_unique<engine::OnDevice>();
-      tensor->on_device->device = 0;
+      tensor->on_device->device = static_cast<int>(i % 2);  // a group lies on two; all ranks use the same one first
       tensor->on_device->input = tensor->input;
       tensor->on_device->output = tensor->output;
     }
