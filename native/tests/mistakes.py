@@ -105,8 +105,8 @@ MUTANTS = [
     Mutant("a tensor is used before it has come from its device", "engine/schedule_carriers.cpp",
            "return carrier.fetch(operation);", "carrier.fetch(operation);\n    return true;"),
     Mutant("the messages of a carrier are not waited for", "engine/schedule_carriers.cpp",
-           "if (next.post != nullptr && !prepare(*next.post)) break;",
-           "if (next.post != nullptr) prepare(*next.post);"),
+           "if (next.post != nullptr && !prepare(*next.post, descriptor)) break;",
+           "if (next.post != nullptr) prepare(*next.post, descriptor);"),
     # ---- The verifier ----
     Mutant("a one-sided write may overtake a posted transfer", "plan/verifier.cpp",
            "if (ref.rank != symmetry_.representative(orbit)) check_sent(orbit, channel, clock, at);", ""),
