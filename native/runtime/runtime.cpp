@@ -6,8 +6,6 @@
 namespace ringcore {
 namespace {
 
-// A rank that yields its core at every turn may stay awake longer than one that spins: it takes nothing from others.
-constexpr int kYieldFactor = 20;
 // How long a leaving rank waits until its peers have read what it sent.
 constexpr Nanoseconds kFarewellLimit = 2 * kSecond;
 // While blocking calls come one after the other, the progress thread looks only this often whether they have ended.
@@ -26,6 +24,8 @@ constexpr Nanoseconds kShortestNap = 50'000;
 constexpr int kTurns = 64;
 // How often a caller that holds a lock of its own looks at its peers, all together, for a small operation: about 20 us.
 constexpr int kLooks = 200;
+// And after how many of them at the processors of the host's ranks.
+constexpr int kLooksBetween = 8;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -88,9 +88,10 @@ Runtime::Runtime(RuntimeConfig config)
     : engine_(std::move(config.engine), config.settings, clock_),
       links_(present_links(engine_)),
       looks_(looks_at(links_)),
-      driver_waiter_(config.local_ranks > transport::usable_cores() ? config.spin * kYieldFactor : config.spin,
-                     config.local_ranks > transport::usable_cores()),
-      thread_waiter_(0, false) {
+      crowd_(config.local_ranks, transport::processor_quota("/sys/fs/cgroup", "/proc/self/cgroup")),
+      driver_waiter_(config.spin),
+      thread_waiter_(0) {
+  crowd_.meet(links_);
   if (engine_.size() > 1) thread_ = std::thread([this] { progress_loop(); });
 }
 
@@ -146,7 +147,9 @@ Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operat
   if (armed_) disarm();
   ++drives_;
   for (int look = 0; look < looks_ && engine_.in_short_cut() && contenders_ == 0; ++look) {
-    if (!engine_.progress() && !driver_waiter_.look_again()) break;
+    if (engine_.progress()) continue;
+    if (look % kLooksBetween == 0 && crowd_.shares_processor()) break;
+    transport::Waiter::look_again();
   }
   if (!operation->done()) return Tried::kSubmitted;
   if (engine_.busy()) thread_waiter_.wake();
@@ -210,7 +213,8 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       std::this_thread::yield();
       lock.lock();
     }
-    if (moved || waiter.stay_awake(now)) continue;
+    if (moved || waiter.stay_awake(now, crowd_.shares_processor())) continue;
+    crowd_.count_processors();
     if (arm()) continue;
     const Nanoseconds nap =
         longest_nap(true, std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()}));
@@ -222,8 +226,10 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     auto wait_set = waiter.wait_set(links_);
     lock.unlock();
     waiter.sleep(std::move(wait_set), nap);
+    const Nanoseconds woken = clock_.now();
     lock.lock();
     disarm();
+    if (const auto rung = crowd_.rung_since(now)) waiter.note_wake(woken - std::min(woken, *rung));
   }
   --waiters_;
   collect_attention();
@@ -264,6 +270,7 @@ void Runtime::progress_loop() {
     {
       EngineLock lock(*this);
       gathering_ = false;
+      crowd_.count_processors();  // the others say theirs when they have come this far, and may be bound anew
       // Calls that never have to wait look at no timer.
       if (const Nanoseconds now = clock_.now(); now - tended >= engine_.tend_interval()) {
         tended = now;
@@ -359,6 +366,7 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
     const EngineLock lock(*this);
     // Even if somebody keeps this object: who waits for data of this rank is to see that no more will come.
     links_.clear();
+    crowd_.meet(links_);
     engine_.disconnect();
   }
   const std::lock_guard guard(attention_mutex_);
@@ -454,6 +462,7 @@ bool Runtime::change_links(const std::function<void()>& change) {
   engine_.links_changed();
   links_ = present_links(engine_);
   looks_ = looks_at(links_);
+  crowd_.meet(links_);
   // Whoever sleeps does so on what there was before.
   (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
   return true;

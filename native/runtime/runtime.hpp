@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "transport/crowd.hpp"
 #include "transport/segment.hpp"
 #include "transport/waiter.hpp"
 
@@ -107,11 +108,12 @@ class Runtime {
 
   SteadyClock clock_;
   std::mutex leaving_mutex_;  // Before mutex_.
-  std::mutex mutex_;  // Guards: engine_, links_, armed_, waiters_, drives_, submits_. Before attention_mutex_.
+  std::mutex mutex_;  // Guards: engine_, links_, crowd_, armed_, waiters_, drives_, submits_. Before attention_mutex_.
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
   engine::Engine engine_;
   std::vector<transport::Link*> links_;
   int looks_;  // of `try_run`
+  transport::Crowd crowd_;
   bool armed_ = false;  // peers ring when they write
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`

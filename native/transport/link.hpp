@@ -24,6 +24,8 @@ struct pollfd;
 
 namespace ringcore::transport {
 
+struct Standing;
+
 inline constexpr int kControlLane = 0;
 inline constexpr int kFirstDataLane = 1;
 inline constexpr int kLaneCount =
@@ -102,6 +104,11 @@ class Link {
   // How long the caller may sleep before it looks again, where nothing of this wakes it; 0: it should stay awake.
   // `busy`: it waits for something.
   virtual Nanoseconds longest_nap([[maybe_unused]] bool busy) { return kSecond; }
+
+  // Between ranks of a host: what this one says of its processors, and what the peer says; null elsewhere. They live as
+  // long as the link.
+  virtual Standing* own_standing() { return nullptr; }
+  virtual const Standing* peer_standing() const { return nullptr; }
 
   // Whether this rank sees the peer's registered memory.
   virtual bool sees_memory() const { return false; }

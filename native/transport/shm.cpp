@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "transport/arena_view.hpp"
 #include "transport/ring.hpp"
+#include "transport/standing.hpp"
 
 namespace ringcore::transport {
 namespace {
@@ -24,6 +25,7 @@ enum Sleep : std::uint32_t { kAwake = 0, kForData = 1, kForRoom = 2 };
 struct InboxPage {
   std::array<RingIndices, kLaneCount> rings;
   alignas(128) std::uint32_t owner_sleeps;
+  Standing owner;
 };
 static_assert(sizeof(InboxPage) <= kPageBytes);
 
@@ -125,6 +127,8 @@ class ShmLink final : public Link {
     if (!failure_) fds.push_back({socket_.get(), POLLIN | POLLRDHUP, 0});
   }
 
+  Standing* own_standing() override { return &in_page_.owner; }
+  const Standing* peer_standing() const override { return &out_page_.owner; }
   bool sees_memory() const override { return true; }
   std::byte* peer_memory(std::uint64_t offset, std::size_t bytes) override { return arena_.at(offset, bytes); }
   std::string_view transport() const override { return "shm"; }
@@ -147,6 +151,7 @@ class ShmLink final : public Link {
     if ((flag.load() & reason) == 0) [[likely]]
       return;
     if (flag.exchange(kAwake) == kAwake) return;
+    std::atomic_ref(in_page_.owner.rung_at).store(SteadyClock().now(), std::memory_order_relaxed);
     // A full socket buffer means that bells enough are in it; a closed one is noticed by check().
     const std::byte bell{1};
     [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);

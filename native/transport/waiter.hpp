@@ -1,8 +1,9 @@
 // How a thread waits for links: first awake, for a bounded time, then asleep in the kernel.
 //
 // Waking a sleeping thread takes tens of microseconds, a cache line a tenth of one; so it pays to stay awake for about
-// as long as a wake-up takes. With more ranks than cores the one that is waited for may need this very core: then the
-// thread gives it away at every turn instead of spinning.
+// as long as a wake-up takes. How long that is depends on the machine: a virtual processor that halts may be away for a
+// millisecond. Where the one that is waited for may need this very core (crowd.hpp), the thread gives it away at every
+// turn instead of spinning.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,19 @@
 
 namespace ringcore::transport {
 
-// Cores that this process may run on.
-int usable_cores();
-
 class Waiter {
  public:
-  // `awake`: how long `stay_awake` answers true. `share_cores`: there are more ranks than cores.
-  Waiter(Nanoseconds awake, bool share_cores);
+  // `spin`: how long `stay_awake` answers true at least.
+  explicit Waiter(Nanoseconds spin);
 
   // Something moved: start over.
   void active() { awake_since_ = 0; }
-  // Spends a moment awake; false when it is time to sleep.
-  bool stay_awake(Nanoseconds now);
-  // Spends a shorter moment awake, without a look at the clock; false where others may need this core.
-  bool look_again() const;
+  // Spends a moment awake; false when it is time to sleep. `shares`: another rank may need this core.
+  bool stay_awake(Nanoseconds now, bool shares);
+  // Spends a shorter moment awake, without a look at the clock.
+  static void look_again();
+  // A wake-up has taken so long.
+  void note_wake(Nanoseconds took);
   Nanoseconds idle_for(Nanoseconds now) const { return awake_since_ == 0 ? 0 : now - awake_since_; }
 
   // What to sleep on: the links' descriptors, which may be asked for only by whoever holds the links, and the bell.
@@ -41,8 +41,10 @@ class Waiter {
   void wake();
 
  private:
-  Nanoseconds awake_;
-  bool share_cores_;
+  Nanoseconds limit(bool shares) const;
+
+  Nanoseconds spin_;
+  Nanoseconds wake_ = 0;  // how long wake-ups take, the last ones counting most
   Nanoseconds awake_since_ = 0;
   Fd bell_;
 };

@@ -162,7 +162,9 @@ class Settings:
     start_timeout_s: float = _setting(
         30.0, _seconds, _POSITIVE, "all ranks must have met after so long", ("--start-timeout",)
     )
-    spin_us: int = _setting(100, _count, "a whole number of microseconds", "a wait spins for so long before it sleeps")
+    spin_us: int = _setting(
+        100, _count, "a whole number of microseconds", "a wait spins at least so long before it sleeps"
+    )
     arena_bytes: int = _setting(
         0, _size, _SIZE, "shared memory that a rank sets aside for buckets; 0: ringcore chooses"
     )
