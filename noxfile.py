@@ -203,6 +203,8 @@ def conformance(session: nox.Session, framework: str) -> None:
 def cluster(session: nox.Session, name: str) -> None:
     """The tests of ranks that a cluster starts, with a real one on this machine."""
     run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests")
+    if "horovod" in CLUSTERS[name]:
+        run_pytest(session, name, "scripts for Horovod", f"packages/horovod/tests/test_horovod_{name}.py")
 
 
 @nox.session(venv_backend="none", requires=[environment_of("spark")])

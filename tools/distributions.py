@@ -42,8 +42,8 @@ ADAPTERS = {
 }
 # Cluster -> the distributions in its environment, besides the core. Its Python side only: no framework is there.
 CLUSTERS = {
-    "ray": ["ray"],
-    "spark": ["spark"],
+    "ray": ["ray", "horovod"],
+    "spark": ["spark", "horovod"],
     "dask": ["dask"],
 }
 # What the type checker sees in a framework's environment; the others have no types.

@@ -1,0 +1,63 @@
+"""A script with `horovod.spark.run`, on a real Spark."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+import horovod.spark
+import numpy as np
+import pytest
+from horovod.spark.task import get_available_devices
+from pyspark.sql import SparkSession
+
+# Py4J's own sockets, and what Spark says of versions of pandas.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spark() -> Iterator[SparkSession]:
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def train(value: float, *, more: float) -> tuple[int, float, list[str]]:
+    import ringcore as hvd
+
+    hvd.init()
+    print("rank", hvd.rank())
+    total = hvd.allreduce(np.full(4, value + more), op=hvd.Sum)
+    return hvd.rank(), float(total[0]), get_available_devices()
+
+
+def fails() -> None:
+    raise LookupError("no such row")
+
+
+def test_a_script_for_horovod_runs_as_it_is() -> None:
+    out = io.StringIO()
+    env = {"CUDA_VISIBLE_DEVICES": "3"}
+    results = horovod.spark.run(train, args=(1.0,), kwargs={"more": 2.0}, num_proc=2, env=env, stdout=out, verbose=2)
+    assert results == [(0, 6.0, ["3"]), (1, 6.0, ["3"])]
+    assert sorted(out.getvalue().splitlines()) == ["[0]<stdout> rank 0", "[1]<stdout> rank 1"]
+    with pytest.raises(RuntimeError, match="raised LookupError: no such row") as caught:
+        horovod.spark.run(fails, num_proc=1)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_what_horovod_can_and_this_cannot_is_said() -> None:
+    with pytest.raises(ValueError, match=r"has no use_mpi, extra_mpi_args: leave it out"):
+        horovod.spark.run(fails, use_mpi=True, extra_mpi_args="--bind-to none")
+    with pytest.raises(NotImplementedError, match=r"retries=3"):
+        horovod.spark.run_elastic(fails, num_proc=2)
