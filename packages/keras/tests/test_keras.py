@@ -190,3 +190,24 @@ def test_a_killed_rank_is_a_typed_error_out_of_fit(backend: str, tmp_path: Path)
     assert "rank 1" in found["text"]
     assert found["size"] == 1
     assert found["went on"] == 50
+
+
+NOTHING_WRAPPED = """
+import keras
+methods = lambda: (keras.Model.fit, keras.optimizers.LossScaleOptimizer.check_finite)
+before = methods()
+import ringcore_keras as ring
+ring.init()
+assert methods() == before, "Keras has changed though nothing is distributed"
+ring.DistributedOptimizer(keras.optimizers.SGD())
+assert all(a != b for a, b in zip(methods(), before))
+changed = methods()
+ring.DistributedOptimizer(keras.optimizers.SGD())
+assert methods() == changed, "and once more"
+"""
+
+
+def test_keras_is_changed_by_the_first_wrapped_optimizer_and_not_by_an_import(backend: str) -> None:
+    command = [sys.executable, "-c", NOTHING_WRAPPED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment(backend))
+    assert done.returncode == 0, done.stderr

@@ -67,7 +67,7 @@ from ringcore import (
 from ringcore import adapter as _adapter
 from ringcore import init as _init
 
-from ringcore_keras import callbacks, hooks
+from ringcore_keras import callbacks
 from ringcore_keras.data import shard
 from ringcore_keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, is_distributed
 from ringcore_keras.options import Compression
@@ -76,7 +76,6 @@ from ringcore_keras.sync_batch_normalization import SyncBatchNormalization
 from ringcore_keras.variables import broadcast_global_variables, broadcast_variables
 
 _adapter.require_same_version("ringcore-keras")
-hooks.install()
 
 __all__ = [
     "Adasum",

@@ -1,4 +1,4 @@
-"""What importing ringcore_keras changes in Keras: three methods, for models whose optimizer is wrapped.
+"""What the first wrapped optimizer changes in Keras: three methods, for models that have one.
 
 None of it has a place of its own in Keras where it could be said.
 """

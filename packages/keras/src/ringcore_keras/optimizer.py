@@ -92,6 +92,9 @@ def _public_module(kind: type) -> str:
 
 
 def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: bool) -> Any:
+    from ringcore_keras import hooks  # which knows what a wrapped optimizer is
+
+    hooks.install()  # Here, and not where a script imports or initialises: no other model needs it.
     kind = type(optimizer)
     members = {
         "__doc__": kind.__doc__,
