@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
+from ringcore.launcher.external import PlacedJob
 from ringcore_spark import LaunchError, RankError
 from support.processes import WRITE_PID, Pids, eventually, is_alive
 
@@ -196,6 +199,39 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession, monk
     monkeypatch.setenv("RINGCORE_RANK", "0")
     with pytest.raises(RuntimeError, match="inside a rank or a task of Spark"):
         ringcore_spark.run(total, (1.0,))
+
+
+def test_executors_with_another_version_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = PlacedJob.ticket
+
+    def ticket_of_another_version(job: PlacedJob, index: int) -> bytes:
+        told = json.loads(own(job, index))
+        told["here"] |= {"host": "driver-7", "ringcore": "9.9"}
+        return json.dumps(told).encode()
+
+    monkeypatch.setattr(PlacedJob, "ticket", ticket_of_another_version)
+    with pytest.raises(LaunchError, match=r"Spark could not run the tasks: .*driver-7 has ringcore 9\.9, but .* has"):
+        ringcore_spark.run(total, (1.0,))
+
+
+def together(mark: str, other: str) -> int:
+    import ringcore as ring
+
+    ring.init()
+    Path(mark).touch()
+    while not Path(other).exists():
+        time.sleep(0.01)
+    return ring.size()
+
+
+def test_two_jobs_at_once_do_not_find_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    marks = [str(tmp_path / name) for name in ("first", "second")]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [
+            pool.submit(ringcore_spark.run, together, order, num_proc=1, spark=spark)
+            for order in (marks, list(reversed(marks)))
+        ]
+        assert [job.result(120) for job in jobs] == [[1], [1]]
 
 
 def test_slots_that_are_taken_are_waited_for_and_named(spark: SparkSession) -> None:

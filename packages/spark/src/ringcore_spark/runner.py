@@ -103,7 +103,8 @@ class _Stage:
         self._over = False
 
     def results(self) -> list[Any]:
-        thread = threading.Thread(target=self._run, name="ringcore-spark", daemon=True)
+        """Wait for all ranks; see `run`."""
+        thread = self._thread()
         thread.start()
         try:
             results = self._job.results()
@@ -122,6 +123,15 @@ class _Stage:
             if thread.is_alive():
                 self._cancel()
                 thread.join(_END_LIMIT_S)
+
+    def _thread(self) -> threading.Thread:
+        if self._context is None:
+            return threading.Thread(target=self._run, name="ringcore-spark", daemon=True)
+        from pyspark import InheritableThread
+
+        # It has the properties of this one, such as the scheduler's pool, and its twin in Java ends with it.
+        thread: threading.Thread = InheritableThread(target=self._run, name="ringcore-spark", daemon=True)
+        return thread
 
     def _run(self) -> None:
         try:
@@ -170,9 +180,10 @@ def _profile(resources: Any) -> dict[str, Any]:
 
 
 def _words(error: BaseException) -> str:
-    """What Spark says, without its stacks: the last line of a traceback of Python, or the first of all."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ends = [index for index, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    inner = lines[ends[-1] :] if ends else lines[:1]
-    last = next((line for line in inner[1:] if ": " in line and not line.startswith(("File", "at "))), inner[0])
-    return f"Spark could not run the tasks: {last if ends else inner[0]}"
+    """What Spark says, without its stacks: the exception of a task's Python, or else the first line."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    starts = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    after = lines[starts[-1] + 1 :] if starts else lines
+    # Behind a traceback's lines, which are indented.
+    said = next((line for line in after if line.strip() and not line[0].isspace()), lines[0])
+    return f"Spark could not run the tasks: {said.strip()}"
