@@ -20,20 +20,42 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from network import goodput, parsed  # noqa: E402
+from network import parsed  # noqa: E402
 from ringcore.simulation import Network, simulate  # noqa: E402
 from support.namespaces import Host, namespaces  # noqa: E402
 
 RATE = "100mbit"
+# What passes at once when a cable was idle, and how long a queue may get: nothing is lost, as with a switch that waits.
+SHAPE = ("64kb", "1s")
 STREAM_BYTES = 16 << 20
 NBYTES = 4 << 20
-RUNS = 4  # of which the first one warms connections up
+RUNS = 6  # of which the first one warms connections up
 LIMIT_S = 120
 PORT = 29600
+# They hardly compute, but wake up when something arrives, whatever else the machine does: 16 hosts share its cores.
+PROMPTLY = ["chrt", "--rr", "10"]
 # Ranks of a host, by algorithm.
 ALGORITHMS = {"ring": 1, "binomial_tree": 1, "double_tree": 1, "pat": 1, "hierarchical": 2}
 
 
+BOTH_WAYS = f"""
+import socket, sys, threading, time
+if sys.argv[1] == "listen":
+    listener = socket.create_server(("", {PORT - 2}))
+    print("listening", flush=True)
+    connection, _ = listener.accept()
+else:
+    connection = socket.create_connection((sys.argv[1], {PORT - 2}))
+total = {STREAM_BYTES}
+sender = threading.Thread(target=connection.sendall, args=(bytes(total),))
+sender.start()
+got, begin = 0, None
+while got < total:
+    got += len(connection.recv(1 << 20))
+    begin = begin or time.perf_counter()
+print(total / (time.perf_counter() - begin))
+sender.join()
+"""
 ECHO = f"""
 import socket
 listener = socket.create_server(("", {PORT - 1}))
@@ -55,12 +77,21 @@ print(statistics.median(times))
 """
 
 
+def goodput(hosts: Sequence[Host]) -> float:
+    """Bytes a second each way, of a stream both ways between two hosts: acknowledgements take their part."""
+    other = hosts[1].popen([*PROMPTLY, sys.executable, "-c", BOTH_WAYS, "listen"], stdout=subprocess.PIPE)
+    if other.stdout is None or b"listening" not in other.stdout.readline():
+        raise SystemExit("the receiver did not start")
+    done = hosts[0].run([*PROMPTLY, sys.executable, "-c", BOTH_WAYS, hosts[1].address], check=True)
+    return (float(done.stdout) + float(other.communicate(timeout=LIMIT_S)[0])) / 2
+
+
 def message_cost(hosts: Sequence[Host]) -> float:
     """Half the time of a round trip of a byte over TCP: what lies between, and what both processors do."""
-    echo = hosts[1].popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE)
+    echo = hosts[1].popen([*PROMPTLY, sys.executable, "-c", ECHO], stdout=subprocess.PIPE)
     if echo.stdout is None or b"listening" not in echo.stdout.readline():
         raise SystemExit("there is no echo")
-    done = hosts[0].run([sys.executable, "-c", ASK, hosts[1].address], check=True)
+    done = hosts[0].run([*PROMPTLY, sys.executable, "-c", ASK, hosts[1].address], check=True)
     echo.wait(timeout=LIMIT_S)
     return float(done.stdout) / 2
 
@@ -72,7 +103,7 @@ def measured(hosts: Sequence[Host], program: str, algorithm: str, parts: int) ->
     ranks = []
     for rank in range(len(hosts) * local):
         words = [algorithm, parts, NBYTES, RUNS, rank, local, PORT, *addresses]
-        ranks.append(hosts[rank // local].popen([program, *map(str, words)], stdout=subprocess.PIPE))
+        ranks.append(hosts[rank // local].popen([*PROMPTLY, program, *map(str, words)], stdout=subprocess.PIPE))
     outputs = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks]
     if any(rank.returncode != 0 for rank in ranks):
         raise SystemExit(f"{algorithm} failed")
@@ -82,7 +113,7 @@ def measured(hosts: Sequence[Host], program: str, algorithm: str, parts: int) ->
 
 def compared(hosts: Sequence[Host], program: str, repeats: int) -> Iterator[dict[str, Any]]:
     """A row for each algorithm."""
-    network = Network(goodput(hosts, STREAM_BYTES) * 8, message_cost(hosts), message_s=0)
+    network = Network(goodput(hosts) * 8, message_cost(hosts), message_s=0)
     for algorithm, local in ALGORITHMS.items():
         if len(hosts) * local < 4 and algorithm in ("double_tree", "pat"):
             continue
@@ -99,7 +130,8 @@ def compared(hosts: Sequence[Host], program: str, repeats: int) -> Iterator[dict
             "bits_per_s": network.bits_per_s,
             "latency_s": network.latency_s,
             "measured_s": took,
-            "spread_s": max(times) - min(times),
+            "quickest_s": min(times),
+            "slowest_s": max(times),
             "simulated_s": job.best.seconds,
             "simulated_over_measured": job.best.seconds / took,
         }
@@ -115,7 +147,11 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for count in options.hosts:
-        with namespaces(count, rate=RATE, sshd=False) as hosts:
+        with namespaces(count, sshd=False) as hosts:
+            for host in hosts:
+                host.shape(RATE, *SHAPE)  # what it sends, and what it gets
+                # Streams that pause between chunks go on as they were.
+                host.run(["sysctl", "-w", "net.ipv4.tcp_slow_start_after_idle=0"], check=True)
             for row in compared(hosts, str(Path(options.program).resolve()), options.repeats):
                 print(json.dumps(row), flush=True)
                 rows.append(row)

@@ -66,6 +66,16 @@ TEST_CASE("a program that repeats its segments takes what the plan of so many pa
   }
 }
 
+TEST_CASE("parts of large data go behind each other along two trees") {
+  Topology topology = hosts_of(64, 1);
+  topology.links.between_hosts = {.latency_s = 0, .seconds_per_byte = 1e-8};
+  const double in_one = seconds("double_tree", topology, 1, 1, {}, kNoSteps);
+  const double in_many = seconds("double_tree", topology, 1, 64, {}, kNoSteps);
+  CHECK(in_many < 0.6 * in_one);
+  // Two children send at once, up one tree and then the other, and as much goes down.
+  CHECK(in_many < 5 * kBytes * 1e-8);
+}
+
 TEST_CASE("one slow host slows a ring as much as all of them, and messages that are late slow it more") {
   Topology topology = hosts_of(16, 1);
   topology.links.between_hosts = {.latency_s = 1e-6, .seconds_per_byte = 1e-8};

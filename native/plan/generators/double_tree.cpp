@@ -48,13 +48,15 @@ class DoubleTree final : public Generator {
     if ((!reduces && request.collective != Collective::kBroadcast) || request.ranks() < 4) return std::nullopt;
     const Role roles[2] = {role_in(0, request, self), role_in(1, request, self)};
     Builder builder(name(), request, self, static_cast<std::uint32_t>(2 * request.parts));
+    // Tree by tree: who passes on in one tree waits for those below, and would hold up those above it in the other one, so
+    // that no part went behind another.
     const auto each = [&](auto step) {
-      for (int part = 0; part < request.parts; ++part) {
-        for (int tree = 0; tree < 2; ++tree) {
+      for (int tree = 0; tree < 2; ++tree) {
+        for (int part = 0; part < request.parts; ++part) {
           step(roles[tree], static_cast<std::uint32_t>(tree * request.parts + part));
         }
+        builder.end_segment();
       }
-      builder.end_segment();
     };
     if (reduces) {
       each([&](const Role& role, std::uint32_t chunk) {
