@@ -8,6 +8,7 @@ import signal
 import subprocess
 import termios
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -222,3 +223,30 @@ def test_while_a_job_ends_what_is_too_much_is_dropped_with_a_count(
     assert set(lines) == {b"[0]<stdout> " + b"x" * 999}
     dropped_bytes = int(re.fullmatch(rb"ringrun: (\d+) bytes are missing here: nobody read them", said)[1])
     assert len(lines) * 1012 + dropped_bytes == fed * 1012
+
+
+def test_what_was_dropped_is_told_where_all_is_written_before_anybody_looks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    received = bytearray()
+
+    def read_all(reader: int) -> None:
+        while piece := os.read(reader, 65536):
+            received.extend(piece)
+
+    with capfd.disabled(), ThreadPoolExecutor() as threads:
+        with standard_streams(tmp_path) as reader:
+            loop = Loop()
+            output = Output(loop, OutputOptions(), {})
+            output.hurry()
+            line = b"x" * 999 + b"\n"
+            for _ in range(20_000):
+                output.feed(0, Kind.STDOUT, line)
+            reading = threads.submit(read_all, reader)
+            # The loop has not run: it does not know that the console has room again.
+            eventually(lambda: output._consoles[Kind.STDOUT].writer.idle, "all is written")
+            while not output.idle:
+                loop.run_once()
+        reading.result()
+        os.close(reader)
+    assert re.search(rb"\nringrun: \d+ bytes are missing here: nobody read them\n$", bytes(received))

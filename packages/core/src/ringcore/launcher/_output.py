@@ -74,6 +74,16 @@ class _Console:
             self._dropped_bytes = 0
             self.write_lines([(b"", text.encode())])
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything was written, and nothing is left to be told."""
+        return self.writer.idle and not self._dropped_bytes
+
+    def abandon(self) -> None:
+        """Write nothing more."""
+        self.writer.abandon()
+        self._dropped_bytes = 0
+
 
 class Output:
     """Takes what ranks print, and writes it where the user wants it.
@@ -138,7 +148,7 @@ class Output:
     @property
     def idle(self) -> bool:
         """Whether everything was written."""
-        return all(writer.idle for writer in self._writers())
+        return self._log_writer.idle and all(console.idle for console in self._consoles.values())
 
     def hurry(self) -> None:
         """The ranks are to end: they wait for no reader any more, and what is too much is dropped with a count."""
@@ -153,7 +163,7 @@ class Output:
     def abandon_console(self) -> None:
         """Write nothing more but log files."""
         for console in self._consoles.values():
-            console.writer.abandon()
+            console.abandon()
 
     def _show(self, rank: int, kind: Kind, lines: list[bytes]) -> None:
         console = self._consoles[kind]
@@ -171,9 +181,6 @@ class Output:
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
             text = f"{clock}.{int(now * 1000) % 1000:03d} {text}"
         return text.encode() + b" "
-
-    def _writers(self) -> list[Writer]:
-        return [*(console.writer for console in self._consoles.values()), self._log_writer]
 
     def _on_change(self) -> None:
         for console in self._consoles.values():
