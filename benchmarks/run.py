@@ -6,6 +6,10 @@
 Without names the first four run; the others need environments of their frameworks, and KERAS_BACKEND. Each MPI comes
 from its wheel into an environment of its own. A repeat starts every library once; the figure is the median over the
 repeats, the spread their smallest and largest value. Results are verified by the ranks: a wrong one ends the benchmark.
+
+Few ranks beside each MPI, in a few minutes, and the same beside a program that takes a quarter of each processor:
+
+    python benchmarks/run.py collectives --ranks 2 --repeats 1 --max-bytes 67108864 [--neighbour 0.25]
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from neighbour import neighbours  # noqa: E402
 from support.mpis import PACKAGES, RINGCORE, Mpi, installed, only_packages  # noqa: E402
 
 RESULTS = HERE / "results"
@@ -196,7 +201,9 @@ def collectives_of(ranks: int, options: argparse.Namespace) -> None:
         ratios = [f"{statistics.median(times[way]) / best:.2f}" for way in ours]
         cells.append([collective, str(size), *(f"{statistics.median(times[way]):.4g}" for way in ways), *ratios])
     header = ["", "bytes", *ways, *(f"{way} / best MPI" for way in ours)]
-    record(f"collectives-{ranks}-ranks", rows, f"{ranks} ranks of one host, microseconds:\n\n{table(header, cells)}")
+    beside = "-neighbour" if options.neighbour > 0 else ""
+    where = f"{ranks} ranks of one host" + (f", {options.neighbour:.0%} of each core taken" if beside else "")
+    record(f"collectives-{ranks}-ranks{beside}", rows, f"{where}, microseconds:\n\n{table(header, cells)}")
 
 
 def mpi_hosts(options: argparse.Namespace) -> None:
@@ -580,14 +587,18 @@ def main() -> None:
     parser.add_argument("what", nargs="*", choices=[*names, []])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--neighbour", type=float, default=0.0, help="a program takes this share of each processor")
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--limit-program", type=Path, help="ringcore_benchmark, which measures the machine's limit")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], help="of parameter_server")
     parser.add_argument("--add", action="store_true", help="parameter_server: keep the repeats of earlier calls")
     parser.add_argument("--scaling-program", type=Path, help="ringcore_scaling, which predicts up to 64 workers")
     options = parser.parse_args()
-    for name in options.what or names[:4]:
-        comparisons[name](options)
+    if options.neighbour > 0 and options.what != ["collectives"]:
+        parser.error("--neighbour goes with collectives, whose results have a file of their own for it")
+    with neighbours(options.neighbour):
+        for name in options.what or names[:4]:
+            comparisons[name](options)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from operator import is_not
 from typing import Any
 
 import torch
@@ -171,7 +172,7 @@ class Bucket:
 
     def has_other_gradients(self) -> bool:
         """Whether a parameter has another gradient than it had when the bucket was sealed, or finished."""
-        return any(p.grad is not left for p, left in zip(self.parameters, self._left, strict=True))
+        return any(map(is_not, [parameter.grad for parameter in self.parameters], self._left))
 
     def finish(self) -> None:
         """The gradients hold the average."""
