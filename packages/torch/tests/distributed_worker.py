@@ -285,6 +285,38 @@ def sharding() -> dict[str, Any]:
     return found
 
 
+def written_by_the_engine() -> dict[str, Any]:
+    """Results in one output of the host's memory are copied by nobody."""
+    from ringcore_torch.distributed import flat, process_group
+
+    def result_of(*_: Any) -> Any:
+        raise AssertionError("the engine made a result of its own")
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    usual = flat.result_of
+    flat.result_of = process_group.result_of = result_of
+    try:
+        gathered, total, exchanged = torch.empty(2 * size), torch.empty(3), torch.empty(size)
+        dist.all_gather_single(gathered, torch.full((2,), float(rank)))
+        own_row = torch.full((size,), -1.0, dtype=torch.complex64)  # moved as bytes; its own part lies in it
+        own_row[rank] = rank
+        dist.all_gather_single(own_row, own_row[rank : rank + 1])
+        dist.reduce_scatter_single(total, torch.arange(3.0 * size))
+        dist.all_to_all_single(exchanged, torch.arange(float(size)) + 10 * rank)
+    finally:
+        flat.result_of = process_group.result_of = usual
+    row = torch.arange(float(size)) + 10 * rank
+    dist.all_to_all_single(row, row)  # on its own memory: by way of a result
+    ranks = range(size)
+    return {
+        "gathered": gathered.tolist() == [float(each) for each in ranks for _ in range(2)],
+        "own_row": own_row.tolist() == list(ranks),
+        "reduced": total.tolist() == [size * (3.0 * rank + i) for i in range(3)],
+        "exchanged": exchanged.tolist() == [10.0 * each + rank for each in ranks],
+        "over_itself": row.tolist() == [10.0 * each + rank for each in ranks],
+    }
+
+
 def mistakes() -> dict[str, Any]:
     """What misuse says; the group goes on afterwards."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -306,6 +338,12 @@ def mistakes() -> dict[str, Any]:
         "meta": refusal(lambda: dist.all_reduce(torch.ones(2, device="meta"))),
         "floats": refusal(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BOR)),
     }
+    found["told"] = [
+        refusal(lambda: dist.all_gather([torch.empty(1)] * (size - (rank == 1)), torch.ones(1))),
+        refusal(lambda: dist.all_gather_single(torch.empty(size + (rank == 1)), torch.ones(1))),
+        refusal(lambda: dist.reduce_scatter_single(torch.empty(1 + (rank == 1)), torch.ones(size))),
+        refusal(lambda: dist.all_to_all_single(torch.empty(size + (rank == 1)), torch.ones(size))),
+    ]
     group.monitored_barrier(datetime.timedelta(seconds=60))
     if rank == 0:
         found["missing"] = refusal(lambda: group.monitored_barrier(datetime.timedelta(seconds=0.2)))
@@ -527,6 +565,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
         groups,
         training,
         sharding,
+        written_by_the_engine,
         mistakes,
         streams,
         again,

@@ -31,7 +31,8 @@ def output(command: list[str], **variables: str) -> str:
 
 COLLECTIVES = ["reductions", "messages", "groups"]
 BUILT_ON_IT = ["training", "sharding"]
-two = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "mistakes", "destroyed", "accelerated")
+two = start_for(WORKER, 2, "shm", *COLLECTIVES, *BUILT_ON_IT, "written_by_the_engine", "mistakes",
+              "destroyed", "accelerated")  # fmt: skip
 three = start_for(WORKER, 3, "shm", *COLLECTIVES, *BUILT_ON_IT, "beside_gloo")
 tcp = start_for(WORKER, 3, "tcp", *COLLECTIVES)
 # Ranks share a GPU where there is only one.
@@ -50,6 +51,11 @@ def test_collectives_messages_and_groups(results: Findings, case: str) -> None:
 @pytest.mark.parametrize("case", BUILT_ON_IT)
 def test_what_pytorch_builds_on_it(results: Findings, case: str) -> None:
     for found in results[case]:
+        assert all(found.values()), found
+
+
+def test_the_engine_writes_to_outputs_itself(two: Findings) -> None:
+    for found in two["written_by_the_engine"]:
         assert all(found.values()), found
 
 
@@ -74,6 +80,8 @@ def test_mistakes_are_explained_and_the_group_goes_on(results: Findings) -> None
         assert "takes tensors of cpu and cuda, not of mps" in found["backend"]
         assert "of torch.float32 needs an output of that dtype, not torch.int32" in found["dtype"]
         assert "takes integers and bools" in found["floats"]
+        refused = "InvalidArgument: " if rank == 1 else "rank 1 refused"
+        assert all(refused in text for text in found["told"]), found["told"]
         assert found["after"] == 2.0
         if rank == 0:
             assert "TimeoutError: monitored_barrier: ranks [1] did not come within 0.2 s" in found["missing"]

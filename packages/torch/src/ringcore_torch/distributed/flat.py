@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from ringcore import InvalidArgument
-from ringcore.adapter import Handle
+from ringcore.adapter import Buffer, Handle
 
 from ringcore_torch._bridge import as_buffer, as_contiguous, as_moved, copy_back, result_of
 
@@ -41,6 +41,22 @@ class Flat:
         """What came from each rank, of which `counts` are there."""
         row = result_of(handle, (sum(counts) * self.width,), self._row, index)
         return list(torch.split(row.view(self._tensor.dtype), list(counts)))
+
+
+def targets_of(outputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
+    """Where the engine writes results itself: to the outputs, if it can to all of them; else nowhere.
+
+    It can where they are contiguous and lie in the host's memory: on a GPU it makes the results.
+    """
+    if not all(output.is_cpu and output.is_contiguous() and not output.is_neg() for output in outputs):
+        return ()
+    return tuple(as_buffer(as_moved(output.detach()).view(-1)) for output in outputs)
+
+
+def shares_memory(output: Tensor, sources: Sequence[Tensor]) -> bool:
+    """Whether an output may lie where something lies that is still to be sent."""
+    own = output.untyped_storage().data_ptr()
+    return any(source.untyped_storage().data_ptr() == own for source in sources)
 
 
 def check_output(what: str, output: Tensor, source: Tensor) -> None:

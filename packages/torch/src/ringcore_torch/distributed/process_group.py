@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 from ringcore import InvalidArgument, MismatchError, adapter
 from ringcore import TimeoutError as RingcoreTimeoutError
-from ringcore.adapter import Handle, ProcessSet, context, name_or_next
+from ringcore.adapter import Handle, ProcessSet, context, name_or_next, refusing
 from ringcore.adapter import ReduceOp as RingReduceOp
 
 from ringcore_torch import _operations as plain
 from ringcore_torch._bridge import as_buffer, as_contiguous, copy_back, result_of
 from ringcore_torch.distributed.completer import Completer
-from ringcore_torch.distributed.flat import Flat, check_output
+from ringcore_torch.distributed.flat import Flat, check_output, shares_memory, targets_of
 from ringcore_torch.distributed.membership import Membership
 from ringcore_torch.distributed.reduce_ops import BITWISE, OPS, reduce_op, scaled
 from ringcore_torch.distributed.work import CoalescedWork, RingWork
@@ -115,6 +115,11 @@ class RingProcessGroup(dist.ProcessGroup):
     def _next_name(self, kind: str, process_set: ProcessSet | None = None) -> str:
         return name_or_next(None, self._prefix + kind, process_set or self._set)
 
+    def _named(self, kind: str) -> tuple[str, refusing]:
+        """The name of the next operation, and a block in which what this rank refuses is told to the others."""
+        name = self._next_name(kind)
+        return name, refusing(kind, name, self._set)
+
     def _work(
         self, handle: Handle, tensors: Sequence[Tensor], finish: Callable[[Handle], None] | None = None, *,
         like: Tensor | None = None,
@@ -135,7 +140,12 @@ class RingProcessGroup(dist.ProcessGroup):
         return work
 
     def _parts(self, source: Flat, handle: Handle, expected: Sequence[int], index: int = 0) -> list[Tensor]:
-        """What came from each rank.
+        """What came from each rank. The arguments are those of `_check_counts`."""
+        self._check_counts(source, handle, expected, index)
+        return source.parts(handle, expected, index)
+
+    def _check_counts(self, source: Flat, handle: Handle, expected: Sequence[int], index: int = 0) -> None:
+        """Look whether all ranks have sent what this one expects.
 
         Args:
             source: What this rank has sent.
@@ -153,7 +163,6 @@ class RingProcessGroup(dist.ProcessGroup):
                     f"'{handle.name}': rank {sender} sent {came} elements, and rank {receiver} has an output of "
                     f"{wanted} for them; give outputs the shapes of what the ranks send"
                 )
-        return source.parts(handle, expected, index)
 
     # ---- Reductions ----
 
@@ -192,15 +201,16 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         """Reduce several tensors in place, in one operation."""
-        op, factor = reduce_op(opts)
-        if op in BITWISE or isinstance(factor, Tensor):
-            raise InvalidArgument(f"allreduce_coalesced takes no {op}; reduce the tensors one by one")
-        if op == dist.ReduceOp.AVG and not all(tensor.is_floating_point() for tensor in tensors):
-            raise InvalidArgument("allreduce_coalesced averages floats only; reduce the tensors of integers one by one")
+        name, refusal = self._named("allreduce_coalesced")
+        with refusal:
+            op, factor = reduce_op(opts)
+            if op in BITWISE or isinstance(factor, Tensor):
+                raise InvalidArgument(f"allreduce_coalesced takes no {op}; reduce the tensors one by one")
+            if op == dist.ReduceOp.AVG and not all(tensor.is_floating_point() for tensor in tensors):
+                raise InvalidArgument("averages floats only; reduce the tensors of integers one by one")
         handle = plain.grouped_allreduce_async_(
-            tensors, op=OPS[op], name=self._next_name("allreduce_coalesced"), process_set=self._set,
-            prescale_factor=factor,
-        )  # fmt: skip
+            tensors, op=OPS[op], name=name, process_set=self._set, prescale_factor=factor
+        )
         return self._work(handle, tensors, _synchronize)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> RingWork:
@@ -222,9 +232,11 @@ class RingProcessGroup(dist.ProcessGroup):
     def _bitwise(self, tensors: list[Tensor], op: Any, roots: Sequence[int]) -> RingWork:
         """The engine has no bitwise operations: all ranks' tensors are gathered, and combined on the roots."""
         (tensor,) = tensors
-        if tensor.is_floating_point():
-            raise InvalidArgument(f"{op} takes integers and bools, not {tensor.dtype}")
-        source = Flat(tensor)
+        name, refusal = self._named("bitwise")
+        with refusal:
+            if tensor.is_floating_point():
+                raise InvalidArgument(f"{op} takes integers and bools, not {tensor.dtype}")
+            source = Flat(tensor)
 
         def finish(handle: Handle) -> None:
             if self.rank() in roots:
@@ -234,7 +246,7 @@ class RingProcessGroup(dist.ProcessGroup):
                     total = BITWISE[op](total, part)
                 tensor.detach().copy_(total.view(tensor.shape))
 
-        handle = adapter.allgather((source.buffer,), self._next_name("bitwise"), process_set=self._set)
+        handle = adapter.allgather((source.buffer,), name, process_set=self._set)
         return self._work(handle, tensors, finish)
 
     def _sparse_allreduce(self, tensor: Tensor, op: Any) -> RingWork:
@@ -257,25 +269,30 @@ class RingProcessGroup(dist.ProcessGroup):
         self, outputs: list[Tensor], sources: list[Tensor], opts: Any = None
     ) -> RingWork:
         """Several `reduce_scatter_single` in one operation."""
-        op, factor = reduce_op(opts)
-        if op in BITWISE or isinstance(factor, Tensor):
-            raise InvalidArgument(f"reduce_scatter takes no {op}; use all_reduce")
-        for output, source in zip(outputs, sources, strict=True):
-            if output.numel() * self.size() != source.numel():
-                raise InvalidArgument(
-                    f"reduce_scatter of {source.numel()} elements over {self.size()} ranks needs outputs of "
-                    f"{source.numel() / self.size():g} elements, not {output.numel()}"
-                )
-            check_output("reduce_scatter", output, source)
+        name, refusal = self._named("reduce_scatter")
+        with refusal:
+            op, factor = reduce_op(opts)
+            if op in BITWISE or isinstance(factor, Tensor):
+                raise InvalidArgument(f"reduce_scatter takes no {op}; use all_reduce")
+            for output, source in zip(outputs, sources, strict=True):
+                if output.numel() * self.size() != source.numel():
+                    raise InvalidArgument(
+                        f"reduce_scatter of {source.numel()} elements over {self.size()} ranks needs outputs of "
+                        f"{source.numel() / self.size():g} elements, not {output.numel()}"
+                    )
+                check_output("reduce_scatter", output, source)
+            rows = tuple(as_buffer(as_contiguous(source).view(-1)) for source in sources)
         divides = op == dist.ReduceOp.AVG and not sources[0].is_floating_point()
+        targets = targets_of(outputs)
         handle = adapter.reducescatter(
-            tuple(as_buffer(as_contiguous(source).view(-1)) for source in sources), self._next_name("reduce_scatter"),
-            op=RingReduceOp.SUM if divides else OPS[op], prescale_factor=factor, process_set=self._set,
+            rows, name, op=RingReduceOp.SUM if divides else OPS[op], prescale_factor=factor, process_set=self._set,
+            targets=targets,
         )  # fmt: skip
 
         def finish(handle: Handle) -> None:
             for index, output in enumerate(outputs):
-                output.detach().copy_(result_of(handle, tuple(output.shape), output, index))
+                if not targets:
+                    output.detach().copy_(result_of(handle, tuple(output.shape), output, index))
                 if divides:
                     output.detach().div_(self.size(), rounding_mode="trunc")
 
@@ -324,15 +341,15 @@ class RingProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> RingWork:
         """Everybody's tensors, which may differ in size; the outputs lie by tensor, then by rank."""
-        for outputs, tensor in zip(output_lists, tensors, strict=True):
-            if len(outputs) != self.size():
-                raise InvalidArgument(f"all_gather needs {self.size()} outputs, one for each rank, not {len(outputs)}")
-            for output in outputs:
-                check_output("all_gather", output, tensor)
-        sources = [Flat(tensor) for tensor in tensors]
-        handle = adapter.allgather(
-            tuple(source.buffer for source in sources), self._next_name("all_gather"), process_set=self._set
-        )
+        name, refusal = self._named("all_gather")
+        with refusal:
+            for outputs, tensor in zip(output_lists, tensors, strict=True):
+                if len(outputs) != self.size():
+                    raise InvalidArgument(f"needs {self.size()} outputs, one for each rank, not {len(outputs)}")
+                for output in outputs:
+                    check_output("all_gather", output, tensor)
+            sources = [Flat(tensor) for tensor in tensors]
+        handle = adapter.allgather(tuple(source.buffer for source in sources), name, process_set=self._set)
 
         def finish(handle: Handle) -> None:
             for index, (source, outputs) in enumerate(zip(sources, output_lists, strict=True)):
@@ -353,26 +370,28 @@ class RingProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> RingWork:
         """Several `all_gather_single` in one operation."""
-        for output, tensor in zip(outputs, tensors, strict=True):
-            if output.numel() != tensor.numel() * self.size():
-                raise InvalidArgument(
-                    f"all_gather of {tensor.numel()} elements from {self.size()} ranks needs an output of "
-                    f"{tensor.numel() * self.size()} elements, not {output.numel()}"
-                )
-            check_output("all_gather", output, tensor)
-        sources = [Flat(tensor) for tensor in tensors]
+        name, refusal = self._named("all_gather_single")
+        with refusal:
+            for output, tensor in zip(outputs, tensors, strict=True):
+                if output.numel() != tensor.numel() * self.size():
+                    raise InvalidArgument(
+                        f"all_gather of {tensor.numel()} elements from {self.size()} ranks needs an output of "
+                        f"{tensor.numel() * self.size()} elements, not {output.numel()}"
+                    )
+                check_output("all_gather", output, tensor)
+            sources = [Flat(tensor) for tensor in tensors]
+        targets = targets_of(outputs)
         handle = adapter.allgather(
-            tuple(source.buffer for source in sources), self._next_name("all_gather_single"), process_set=self._set
+            tuple(source.buffer for source in sources), name, process_set=self._set, targets=targets
         )
 
         def finish(handle: Handle) -> None:
             for index, (source, tensor, output) in enumerate(zip(sources, tensors, outputs, strict=True)):
-                parts = self._parts(source, handle, [tensor.numel()] * self.size(), index)
-                flat = output.detach().view(-1) if output.is_contiguous() else torch.empty_like(output).view(-1)
-                for part, place in zip(parts, torch.split(flat, max(tensor.numel(), 1)), strict=False):
-                    place.detach().copy_(part)
-                if not output.is_contiguous():
-                    output.detach().copy_(flat.view(output.shape))
+                expected = [tensor.numel()] * self.size()
+                if targets:
+                    self._check_counts(source, handle, expected, index)
+                else:
+                    output.detach().copy_(torch.cat(self._parts(source, handle, expected, index)).view(output.shape))
 
         return self._work(handle, outputs, finish)
 
@@ -381,9 +400,10 @@ class RingProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> RingWork:  # fmt: skip
         """Send rows of the first dimension to each rank."""
-        return self._alltoall(
-            [output], [source], self._elements(source, input_splits), self._elements(output, output_splits)
-        )
+        name, refusal = self._named("all_to_all")
+        with refusal:
+            send, receive = self._elements(source, input_splits), self._elements(output, output_splits)
+        return self._alltoall(name, [output], [source], send, receive)
 
     def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
         """How many elements go to or come from each rank."""
@@ -399,13 +419,14 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: list[Tensor], sources: list[Tensor], opts: Any = None) -> RingWork:
         """Send a tensor to each rank."""
-        if len(outputs) != self.size() or len(sources) != self.size():
-            raise InvalidArgument(
-                f"all_to_all takes {self.size()} inputs and outputs, one for each rank, not {len(sources)} and "
-                f"{len(outputs)}"
-            )
+        name, refusal = self._named("all_to_all")
+        with refusal:
+            if len(outputs) != self.size() or len(sources) != self.size():
+                raise InvalidArgument(
+                    f"takes {self.size()} inputs and outputs, one for each rank, not {len(sources)} and {len(outputs)}"
+                )
         return self._alltoall(
-            outputs, sources, [source.numel() for source in sources], [output.numel() for output in outputs]
+            name, outputs, sources, [source.numel() for source in sources], [output.numel() for output in outputs]
         )
 
     def gather(self, output_lists: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> RingWork:
@@ -413,43 +434,53 @@ class RingProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         outputs = output_lists[0] if output_lists else []
         is_root = self.rank() == opts.rootRank
-        if len(outputs) != (self.size() if is_root else 0):
-            raise InvalidArgument(
-                f"gather needs {self.size()} outputs on the root, one for each rank, and none elsewhere; rank "
-                f"{self.rank()} has {len(outputs)}"
-            )
+        name, refusal = self._named("gather")
+        with refusal:
+            if len(outputs) != (self.size() if is_root else 0):
+                raise InvalidArgument(
+                    f"needs {self.size()} outputs on the root, one for each rank, and none elsewhere; rank "
+                    f"{self.rank()} has {len(outputs)}"
+                )
         send, receive = [0] * self.size(), [output.numel() for output in outputs] or [0] * self.size()
         send[opts.rootRank] = tensor.numel()
-        return self._alltoall(outputs, tensors, send, receive)
+        return self._alltoall(name, outputs, tensors, send, receive)
 
     def scatter(self, outputs: list[Tensor], source_lists: list[list[Tensor]], opts: Any) -> RingWork:
         """A tensor of the root's for each rank."""
         (output,) = outputs
         sources = source_lists[0] if source_lists else []
         is_root = self.rank() == opts.rootRank
-        if len(sources) != (self.size() if is_root else 0):
-            raise InvalidArgument(
-                f"scatter needs {self.size()} tensors on the root, one for each rank, and none elsewhere; rank "
-                f"{self.rank()} has {len(sources)}"
-            )
+        name, refusal = self._named("scatter")
+        with refusal:
+            if len(sources) != (self.size() if is_root else 0):
+                raise InvalidArgument(
+                    f"needs {self.size()} tensors on the root, one for each rank, and none elsewhere; rank "
+                    f"{self.rank()} has {len(sources)}"
+                )
         send, receive = [source.numel() for source in sources] or [0] * self.size(), [0] * self.size()
         receive[opts.rootRank] = output.numel()
         # Who has nothing to send says of which dtype nothing is.
-        return self._alltoall(outputs, sources or [output.new_empty(0)], send, receive)
+        return self._alltoall(name, outputs, sources or [output.new_empty(0)], send, receive)
 
     def _alltoall(
-        self, outputs: Sequence[Tensor], sources: Sequence[Tensor], send: list[int], receive: list[int]
+        self, name: str, outputs: Sequence[Tensor], sources: Sequence[Tensor], send: list[int], receive: list[int]
     ) -> RingWork:
         """`send[r]` of the elements of all sources go to rank r, `receive[r]` of those of all outputs come from it."""
-        for output in outputs:
-            check_output("all_to_all, gather and scatter", output, sources[0])
-        source = Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
+        with refusing("all_to_all", name, self._set):
+            for output in outputs:
+                check_output("all_to_all, gather and scatter", output, sources[0])
+            source = Flat(sources[0] if len(sources) == 1 else torch.cat([tensor.reshape(-1) for tensor in sources]))
+        apart = len(outputs) == 1 and not shares_memory(outputs[0], sources)
+        targets = targets_of(outputs) if apart else ()
         handle = adapter.alltoall(
-            source.buffer, [count * source.width for count in send], self._next_name("all_to_all"),
-            process_set=self._set,
+            source.buffer, [count * source.width for count in send], name, process_set=self._set,
+            target=targets[0] if targets else None,
         )  # fmt: skip
 
         def finish(handle: Handle) -> None:
+            if targets:
+                self._check_counts(source, handle, receive)
+                return
             flat = torch.cat(self._parts(source, handle, receive))
             begin = 0
             for output in outputs:
