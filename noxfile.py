@@ -202,7 +202,8 @@ def conformance(session: nox.Session, framework: str) -> None:
 @nox.parametrize("name", list(CLUSTERS), ids=list(CLUSTERS))
 def cluster(session: nox.Session, name: str) -> None:
     """The tests of ranks that a cluster starts, with a real one on this machine."""
-    run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests")
+    elsewhere = f"--ignore=packages/{name}/tests/local_cluster"
+    run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests", elsewhere)
     if "horovod" in CLUSTERS[name]:
         run_pytest(session, name, "scripts for Horovod", f"packages/horovod/tests/test_horovod_{name}.py")
 

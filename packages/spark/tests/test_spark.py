@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,28 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-
-# `nox -s local_cluster` names the other one: executors with a Java of their own.
-MASTER = os.environ.get("RINGCORE_TEST_MASTER", "local[2]")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
-    session = (
-        SparkSession.builder.master(MASTER)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    scala = session.sparkContext._jsc.sc()
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    eventually(lambda: scala.maxNumConcurrentTasks(profile) == 2, "both executors are there", 300)
-    yield session
-    session.stop()
 
 
 def total(value: float) -> tuple[int, int, float]:

@@ -1,0 +1,68 @@
+"""What only a cluster can show: executors of their own, and one that is killed. `nox -s local_cluster` runs this."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ringcore_spark
+from pyspark.sql import SparkSession
+from ringcore_spark import RankError
+from support.processes import WRITE_PID, Pids, eventually, is_alive
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+def place(folder: str) -> tuple[int, int, float]:
+    import ringcore as ring
+
+    ring.init()
+    os.chdir(folder)
+    namespace: dict[str, Any] = {}
+    exec(WRITE_PID, namespace)
+    namespace["write_pid"](ring.rank())
+    return ring.rank(), ring.local_size(), float(ring.allreduce(np.full(9, 1.0), op=ring.Sum)[0])
+
+
+def waits(folder: str) -> None:
+    place(folder)
+    time.sleep(1000)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def executor_of(pid: int) -> int:
+    """The process of Java above a rank: its agent, Spark's Python worker and their daemon lie between."""
+    while "java" not in Path(f"/proc/{pid}/comm").read_text():
+        pid = parent(pid)
+    return pid
+
+
+def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.sparkContext.master.startswith("local-cluster")
+    executors = []
+
+    def kill() -> None:
+        pids = Pids(tmp_path).wait(2)
+        executors.extend(executor_of(pid) for pid in pids.values())
+        os.kill(executors[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RankError, match=r"its agent has gone"):
+        ringcore_spark.run(waits, (str(tmp_path),), num_proc=2)
+    killer.join()
+    assert len(set(executors)) == 2
+    eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)
+    scala = spark.sparkContext._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    eventually(lambda: scala.maxNumConcurrentTasks(profile) == 2, "Spark has another executor", 120)
+    assert ringcore_spark.run(place, (str(tmp_path),)) == [(0, 2, 2.0), (1, 2, 2.0)]
