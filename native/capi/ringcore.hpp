@@ -23,6 +23,7 @@ struct Request {
   std::string name;
   std::vector<ringcore_array> inputs;  // their shapes belong to the caller, and stay until the request is submitted
   std::vector<void*> outputs;  // see `writes_to_outputs`
+  std::vector<std::uint64_t> output_rows;  // of the others' outputs, each in host memory; none: the engine allocates
   std::vector<std::uint64_t> splits;
   ringcore_request options{};  // all else
 
@@ -34,7 +35,9 @@ struct Request {
     request.name = name.data();
     request.name_bytes = name.size();
     request.inputs = inputs.data();
-    request.outputs = writes_to_outputs(options.collective) ? outputs.data() : nullptr;
+    const bool has_rows = !output_rows.empty();
+    request.outputs = has_rows || writes_to_outputs(options.collective) ? outputs.data() : nullptr;
+    request.output_rows = has_rows ? output_rows.data() : nullptr;
     request.count = inputs.size();
     request.splits = splits.data();
     request.split_count = splits.size();

@@ -60,6 +60,30 @@ def test_arrays_in_layouts_of_onednn_in_place_and_not_while_others_read_them_and
     assert distance(ring.broadcast(convolved(), n - 1), ring.allgather(convolved())[-2:]) == 0.0
 
 
+@on(TWO)
+def test_results_go_into_given_arrays_views_of_others_too_and_what_does_not_fit_changes_nothing() -> None:
+    me, n = ring.rank(), ring.size()
+    own = mx.nd.array(floats(me, 3, 2))
+    everything = np.concatenate([floats(rank, 3, 2) for rank in range(n)])
+    # In place: this rank's rows where they belong, in an array that another operation still writes.
+    whole = mx.nd.zeros((2 * n * 3, 2))
+    given = whole[n * 3 :]
+    given[me * 3 : me * 3 + 3] = own
+    assert ring.allgather(given[me * 3 : me * 3 + 3], out=given) is given
+    assert distance(whole, np.concatenate([np.zeros_like(everything), everything])) == 0.0
+    for out, why in ((mx.nd.zeros((3, 3)), "one dtype"), (mx.nd.zeros((3, 2), dtype="float64"), "one dtype")):
+        with pytest.raises(ringcore.InvalidArgument, match=why):
+            ring.allreduce(own, name="misfit", out=out)
+        mx.nd.waitall()
+    with pytest.raises(ringcore.InvalidArgument, match="an NDArray is needed"):
+        ring.alltoall(own, [3] + [0] * (n - 1), out=everything)
+    # One rank is wrong, and all are told.
+    short = mx.nd.full((n * 3 - (me == 1), 2), 7.0)
+    with pytest.raises(ringcore.MismatchError, match="rank 1 gave an output of 5 rows, and its result has 6"):
+        ring.allgather(own, name="short", out=short).wait_to_read()
+    assert distance(ring.allreduce(own, out=own, op=ring.Sum), sum(floats(rank, 3, 2) for rank in range(n))) == 0.0
+
+
 @on(TWO, THREE_OVER_TCP, NAIVE)
 def test_parts_of_one_array_and_the_same_array_twice_in_one_operation() -> None:
     me, n = ring.rank(), ring.size()

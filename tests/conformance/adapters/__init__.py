@@ -41,7 +41,7 @@ ON_GPUS = {"torch_gpu": ("ringcore_torch", "torch"), "torch_distributed_gpu": ("
 # Arrays do not change, have a gradient, or lie on a GPU.
 _OUTPUTS = {"results_go_where_the_caller_says"}
 _WITHOUT_OUTPUTS = (
-    "jax", "jax_jit", "tensorflow", "tensorflow_function", "mxnet", "mxnet_nd", "torch_leaf", "torch_gpu", *GPUS,
+    "jax", "jax_jit", "tensorflow", "tensorflow_function", "torch_leaf", "torch_gpu", *GPUS,
 )  # fmt: skip
 LACKS: dict[str, set[str]] = {
     **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),

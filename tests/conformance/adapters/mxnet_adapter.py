@@ -46,7 +46,9 @@ def collectives_of() -> Any:
         allgather_object=ring.allgather_object,
         synchronize=_wait,
     )
-    names = ("allreduce", "grouped_allreduce", "allgather", "broadcast", "reducescatter", "alltoall")
+    names = (
+        "allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast", "reducescatter", "alltoall",
+    )  # fmt: skip
     for name in (*names, "allreduce_", "grouped_allreduce_", "broadcast_"):
         call = getattr(ring, name)
         setattr(made, name, _waiting(call))

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -96,6 +95,7 @@ class Tensor {
   mx::Handle array() const { return array_.get(); }
   void* chunk() const { return chunk_of(array_.get()); }
   void* data() const { return data_; }
+  std::uint64_t rows() const { return shape_.empty() ? 1 : shape_.front(); }
   ringcore_array described() const { return {data_, shape_.data(), static_cast<std::int32_t>(shape_.size()), dtype_}; }
 
   // Where its values are. While a task runs, MXNet keeps other writers away, and other readers if `written`.
@@ -190,7 +190,10 @@ class Task {
       request_.inputs.push_back(input.described());
     }
     for (Tensor& output : outputs_) output.locate(true);
-    for (const Tensor& target : targets()) request_.outputs.push_back(target.data());
+    for (const Tensor& target : targets()) {
+      request_.outputs.push_back(target.data());
+      if (!capi::writes_to_outputs(request_.options.collective)) request_.output_rows.push_back(target.rows());
+    }
     request_.options.blocking = naive ? 1 : 0;
     // Nothing of this task after it: it may have ended.
     request_.submit<&Task::finish>(*engine, this);
@@ -198,13 +201,7 @@ class Task {
 
   void finish(ringcore_operation* ended) {
     const capi::Outcome outcome = capi::outcome_of(*engine, ended);
-    if (!outcome.ok()) return end(outcome.message);
-    if (capi::writes_to_outputs(request_.options.collective)) return end(nullptr);
-    for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      const capi::Result result = capi::take_result(*engine, ended, i);
-      if (result.bytes > 0) std::memcpy(outputs_[i].data(), result.data, result.bytes);
-    }
-    end(nullptr);
+    end(outcome.ok() ? nullptr : outcome.message);
   }
 
   void end(const char* message) {

@@ -61,6 +61,29 @@ def _shape(tensor: Any) -> tuple[int, ...]:
     return shape
 
 
+def _alone(out: Any) -> list[Any] | None:
+    return None if out is None else [out]
+
+
+def _check_places(out: Sequence[Any] | None, tensors: Sequence[Any], *, has_own_rows: bool) -> None:
+    """What the caller gave for results; whether rows of their own fit, all ranks find out together."""
+    if out is None:
+        return
+    if len(out) != len(tensors):
+        raise InvalidArgument(f"out: there are {len(out)} arrays for {len(tensors)} tensors; pass one for each")
+    for place, tensor in zip(out, tensors, strict=True):
+        if not isinstance(place, mx.nd.NDArray):
+            raise InvalidArgument(f"out: an NDArray is needed, not {type(place).__name__}; use mx.nd.empty(shape)")
+        first = 1 if has_own_rows else 0
+        same = place.dtype == tensor.dtype and len(_shape(place)) == len(_shape(tensor))
+        if not same or _shape(place)[first:] != _shape(tensor)[first:]:
+            rows = ", but for the first dimension, which is that of the result" if has_own_rows else ""
+            raise InvalidArgument(
+                f"out: it is {np.dtype(place.dtype)} {list(_shape(place))}, the tensor {np.dtype(tensor.dtype)} "
+                f"{list(_shape(tensor))}; give them one dtype and one shape{rows}"
+            )
+
+
 def allreduce(
     tensor: Any,
     *,
@@ -70,6 +93,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Any = None,
 ) -> Any:
     """Reduce an array over all ranks; every rank gets the same bits in a new array.
 
@@ -83,16 +107,18 @@ def allreduce(
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
         priority: The larger, the sooner, in MXNet's engine and in ringcore's, where it overtakes what has begun.
+        out: Where the result goes, of the tensor's dtype and shape; it is returned.
 
     Raises:
-        InvalidArgument: No NDArray, an average of integers. At once; what follows when the result is waited for.
+        InvalidArgument: No NDArray, an average of integers, an `out` that does not fit. At once; what follows when the
+            result is waited for.
         MismatchError: Another rank used this name with another dtype, shape, op or factor. On every rank.
         TimeoutError: A rank did not submit it in time. On every rank.
         PeerLostError: A rank died or left. On every rank.
     """
     (result,) = grouped_allreduce(
         [tensor], op=op, name=name_or_next(name, "mxnet.allreduce", process_set), prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+        postscale_factor=postscale_factor, process_set=process_set, priority=priority, out=_alone(out),
     )  # fmt: skip
     return result
 
@@ -124,6 +150,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Sequence[Any] | None = None,
 ) -> list[Any]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
@@ -133,13 +160,15 @@ def grouped_allreduce(
     if len(tensors) == 1 and getattr(tensors[0], "stype", "default") == "row_sparse":
         from ringcore_mxnet import sparse
 
-        return [sparse.allreduce(tensors[0], op=op, name=name, factor=factor, process_set=process_set)]
+        if out is None:
+            return [sparse.allreduce(tensors[0], op=op, name=name, factor=factor, process_set=process_set)]
     with refusing("allreduce", name, process_set):
         for tensor in tensors:
             _check(tensor, op)
+        _check_places(out, tensors, has_own_rows=False)
+    results = list(out) if out is not None else [_empty(_shape(tensor), tensor) for tensor in tensors]
     if op is ReduceOp.ADASUM:
-        return _adasum(tensors, name, factor, process_set)
-    results = [_empty(_shape(tensor), tensor) for tensor in tensors]
+        return _adasum(tensors, results, name, factor, process_set)
     push(
         _ALLREDUCE, name, tensors, results, op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set_id_of(process_set), priority=priority,
@@ -180,12 +209,12 @@ def grouped_allreduce_(
     return list(tensors)
 
 
-def _adasum(tensors: Sequence[Any], name: str, factor: float, process_set: ProcessSet) -> list[Any]:
+def _adasum(tensors: Sequence[Any], results: list[Any], name: str, factor: float, process_set: ProcessSet) -> list[Any]:
     arrays = ringcore.grouped_allreduce(
         [tensor.asnumpy() for tensor in tensors], op=ReduceOp.ADASUM, name=name, prescale_factor=factor,
         process_set=process_set,
     )  # fmt: skip
-    return [_filled(_empty(_shape(tensor), tensor), found) for tensor, found in zip(tensors, arrays, strict=True)]
+    return [_filled(result, found) for result, found in zip(results, arrays, strict=True)]
 
 
 def _filled(tensor: Any, values: Any) -> Any:
@@ -202,16 +231,30 @@ def _from_all(numbers: Sequence[int], name: str, process_set: ProcessSet) -> lis
 
 
 def allgather(
-    tensor: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set, priority: int = 0
+    tensor: Any,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+    out: Any = None,
 ) -> Any:
     """Concatenate every rank's array along the first dimension, which may differ between ranks.
 
+    Args:
+        tensor: See `allreduce`.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent.
+        out: Where the result goes, of the tensor's dtype, with the rows of all ranks; it is returned.
+
     Raises:
-        MismatchError: Dtypes or other dimensions differ. On every rank, when the result is waited for.
+        MismatchError: Dtypes or other dimensions differ, or an `out` has not the rows of the result. On every rank,
+            when the result is waited for.
     """
     (result,) = grouped_allgather(
-        [tensor], name=name_or_next(name, "mxnet.allgather", process_set), process_set=process_set, priority=priority
-    )
+        [tensor], name=name_or_next(name, "mxnet.allgather", process_set), process_set=process_set, priority=priority,
+        out=_alone(out),
+    )  # fmt: skip
     return result
 
 
@@ -221,6 +264,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Sequence[Any] | None = None,
 ) -> list[Any]:
     """`allgather` of several tensors that are released together: all of them run, or none."""
     if not tensors:
@@ -230,10 +274,10 @@ def grouped_allgather(
         for tensor in tensors:
             _check(tensor)
             _require_rows(tensor)
+        _check_places(out, tensors, has_own_rows=True)
     everybody = _from_all([_shape(tensor)[0] for tensor in tensors], f"{name}.rows", process_set)
-    results = [
-        _empty((sum(rows[i] for rows in everybody), *_shape(tensor)[1:]), tensor) for i, tensor in enumerate(tensors)
-    ]
+    shapes = [(sum(rows[i] for rows in everybody), *_shape(tensor)[1:]) for i, tensor in enumerate(tensors)]
+    results = list(out) if out is not None else list(map(_empty, shapes, tensors))
     push(_ALLGATHER, name, tensors, results, process_set=process_set_id_of(process_set), priority=priority)
     return results
 
@@ -250,6 +294,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Any = None,
 ) -> Any:
     """A new array with the root's values.
 
@@ -259,13 +304,14 @@ def broadcast(
         name: Identifies the tensor on all ranks.
         process_set: The ranks that take part.
         priority: Larger is more urgent.
+        out: Where the values go; see `allreduce`.
 
     Raises:
         InvalidArgument: The root is no member of the process set.
         MismatchError: Ranks named different roots, shapes or dtypes. On every rank, when the result is waited for.
     """
-    name = _check_broadcast(tensor, root_rank, name, process_set)
-    result = _empty(_shape(tensor), tensor)
+    name = _check_broadcast(tensor, root_rank, name, process_set, out)
+    result = out if out is not None else _empty(_shape(tensor), tensor)
     _broadcast([tensor], [result], root_rank, name, process_set, priority)
     return result
 
@@ -284,11 +330,12 @@ def broadcast_(
     return tensor
 
 
-def _check_broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet) -> str:
+def _check_broadcast(tensor: Any, root: int, name: str | None, process_set: ProcessSet, out: Any = None) -> str:
     """Its name."""
     name = name_or_next(name, "mxnet.broadcast", process_set)
     with refusing("broadcast", name, process_set):
         _check(tensor)
+        _check_places(_alone(out), [tensor], has_own_rows=False)
         if root not in process_set.ranks:  # nobody would hear of it before the results are waited for
             raise InvalidArgument(
                 f"rank {root} is no member of {process_set.ranks}; pass a root_rank of the process set"
@@ -314,11 +361,15 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Any = None,
 ) -> Any:
-    """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide)."""
+    """Reduce over all ranks; each gets its share of the rows (the first ones one more where rows do not divide).
+
+    Args and errors are those of `allreduce`; `out` has this rank's rows.
+    """
     (result,) = grouped_reducescatter(
         [tensor], op=op, name=name_or_next(name, "mxnet.reducescatter", process_set), prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+        postscale_factor=postscale_factor, process_set=process_set, priority=priority, out=_alone(out),
     )  # fmt: skip
     return result
 
@@ -332,11 +383,11 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Sequence[Any] | None = None,
 ) -> list[Any]:
     """`reducescatter` of several tensors that are released together: all of them run, or none."""
     if not tensors:
         return []
-    results = []
     name = name_or_next(name, "mxnet.grouped_reducescatter", process_set)
     with refusing("reducescatter", name, process_set):
         if op is ReduceOp.ADASUM:
@@ -344,8 +395,9 @@ def grouped_reducescatter(
         for tensor in tensors:
             _check(tensor, op)
             _require_rows(tensor)
-            rows, *tail = _shape(tensor)
-            results.append(_empty((share_of(rows, process_set), *tail), tensor))
+        _check_places(out, tensors, has_own_rows=True)
+    shapes = [(share_of(_shape(tensor)[0], process_set), *_shape(tensor)[1:]) for tensor in tensors]
+    results = list(out) if out is not None else list(map(_empty, shapes, tensors))
     push(
         _REDUCESCATTER, name, tensors, results, op=op, prescale=prescale_factor, postscale=postscale_factor,
         process_set=process_set_id_of(process_set), priority=priority,
@@ -360,8 +412,17 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    out: Any = None,
 ) -> Any:
     """Send `splits[r]` rows to each rank r and receive theirs; without splits the rows are divided evenly.
+
+    Args:
+        tensor: See `allreduce`.
+        splits: Numbers of rows, one for each rank.
+        name: Identifies the tensor on all ranks.
+        process_set: The ranks that take part.
+        priority: Larger is more urgent.
+        out: Where the received rows go, of the tensor's dtype, and apart from it.
 
     Returns:
         The received rows in the order of the ranks; with `splits` a pair (rows, int32 array of how many came from each
@@ -374,6 +435,7 @@ def alltoall(
     with refusing("alltoall", f"{name}.rows", process_set):
         _check(tensor)
         _require_rows(tensor)
+        _check_places(_alone(out), [tensor], has_own_rows=True)
     index, members = process_set.rank(), process_set.size()
     rows = _shape(tensor)[0]
     wanted = _as_splits(splits, rows, members)
@@ -387,7 +449,7 @@ def alltoall(
             "must divide evenly"
         )
     received = [sent[index] for sent in everybody]
-    result = _empty((sum(received), *_shape(tensor)[1:]), tensor)
+    result = out if out is not None else _empty((sum(received), *_shape(tensor)[1:]), tensor)
     push(
         _ALLTOALL, name, [tensor], [result], process_set=process_set_id_of(process_set), priority=priority,
         splits=wanted,
