@@ -66,22 +66,30 @@ def test_actors_keep_an_object_of_the_users() -> None:
         executor.shutdown()
 
 
+class Picky:
+    def __init__(self) -> None:
+        import ringcore as ring
+
+        ring.init()
+        if ring.rank() == 1:
+            raise LookupError("no such model")
+        ring.barrier()
+
+
+def test_what_an_object_of_the_users_raises_is_the_error() -> None:
+    executor = RingExecutor(num_workers=2)
+    with pytest.raises(RankError, match="rank 1 raised LookupError: no such model"):
+        executor.start(Picky)
+    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
+        executor.execute(print)
+
+
 def fails_on_one(rank: int) -> None:
     import ringcore as ring
 
     ring.init()
     if ring.rank() == rank:
         raise LookupError("no such thing")
-    ring.allreduce(np.ones(10))
-
-
-def dies_on_one(rank: int) -> None:
-    import ringcore as ring
-
-    ring.init()
-    ring.barrier()
-    if ring.rank() == rank:
-        os.kill(os.getpid(), signal.SIGKILL)
     ring.allreduce(np.ones(10))
 
 

@@ -31,12 +31,12 @@ class RankActor:
         """See `process.take_seat`."""
         process.take_seat(ticket, gpus)
 
-    def make(self, cls: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Raised | None:
+    def make(
+        self, cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Raised | None, None]:
         """Make the object that `execute` passes to functions."""
-        if cls is None:
-            return None
-        outcome, self._executable = self._outcome(cls, args, kwargs)
-        return outcome
+        what, self._executable = self._outcome(cls, args, kwargs)
+        return what, None
 
     def call(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], with_executable: bool

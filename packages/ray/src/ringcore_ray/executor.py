@@ -210,16 +210,20 @@ class RingExecutor:
         ]
         self._get(seats)
         self._failed = None
-        made = self._get([actor.make.remote(*self._executable) for actor in fresh])
-        raised = {self._actors.index(actor): what for actor, what in zip(fresh, made, strict=True) if what is not None}
-        if raised:
-            raise_first(raised)
+        cls, args, kwargs = self._executable
+        if cls is not None:
+            self._gather({self._actors.index(actor): actor.make.remote(cls, args, kwargs) for actor in fresh})
 
     def _get(self, references: list[Any]) -> list[Any]:
         try:
             return list(ray.get(references, timeout=self._limit_s))
         except RayActorError as error:
             raise RuntimeError(f"an actor ended while the ranks were started: {error}") from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise TimeoutError(
+                f"not all {self.num_workers} actors came within {self._limit_s:g} s (placement_timeout_s): has the "
+                "placement group that this runs in room for them? use_current_placement_group=False makes another one"
+            ) from error
 
     def _ready(self) -> list[Any]:
         if not self._actors:
@@ -239,14 +243,19 @@ class RingExecutor:
     ) -> list[Any]:
         references = [actor.call.remote(fn, args, kwargs, with_executable) for actor in actors]
         self._under_way = references
+        values = self._gather(dict(enumerate(references)))
+        return [values[rank] for rank in range(len(references))]
+
+    def _gather(self, references: Mapping[int, Any]) -> dict[int, Any]:
+        """Waits for all ranks, or for the one to blame."""
+        rank_of = {reference: rank for rank, reference in references.items()}
         values: dict[int, Any] = {}
         raised: dict[int, Raised] = {}
-        waiting, limit_s = list(references), None
-        deadline = 0.0
+        waiting, deadline, limit_s = list(references.values()), 0.0, None
         while waiting:
             done, waiting = ray.wait(waiting, timeout=limit_s)
             for reference in done:
-                rank = references.index(reference)
+                rank = rank_of[reference]
                 what, values[rank] = _outcome(reference)
                 if what is not None:
                     raised[rank] = what
@@ -259,7 +268,7 @@ class RingExecutor:
                     break
         if raised:
             self._fail(raised)
-        return [values[rank] for rank in range(len(references))]
+        return values
 
     def _fail(self, raised: dict[int, Raised]) -> NoReturn:
         try:
