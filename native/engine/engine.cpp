@@ -9,13 +9,17 @@
 namespace ringcore::engine {
 namespace {
 
+std::string title(const Descriptor& descriptor) {
+  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
+}
+
 // Floats may be multiplied by anything, integers by what is whole: the product wraps like their sum.
 void check_factor(const Descriptor& descriptor, std::string_view which, double factor) {
   if (factor == 1.0) return;
   constexpr double kLargestExact = 0x1p53;
   const bool whole = std::abs(factor) <= kLargestExact && factor == std::trunc(factor);
   if (is_float(descriptor.dtype) || (whole && descriptor.dtype != DType::kBool)) return;
-  throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': " + std::string(name_of(descriptor.dtype)) +
+  throw Error(ErrorKind::kInvalidArgument, title(descriptor) + ": " + std::string(name_of(descriptor.dtype)) +
                                                " is not multiplied by a " + std::string(which) + " of " +
                                                std::to_string(factor) +
                                                ": integers take whole factors only, and bool none. Remedy: convert "
@@ -31,7 +35,7 @@ void check(const Descriptor& descriptor) {
   const bool reduces =
       descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kReduceScatter;
   if (reduces && descriptor.op == ReduceOp::kAverage && !is_float(descriptor.dtype)) {
-    throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': the average of " +
+    throw Error(ErrorKind::kInvalidArgument, title(descriptor) + ": the average of " +
                                                  std::string(name_of(descriptor.dtype)) +
                                                  " is not defined without rounding. Remedy: use op=Sum and divide, or "
                                                  "convert the tensor to a float dtype.");
@@ -43,8 +47,8 @@ void check(const Descriptor& descriptor) {
   const bool deals_rows =
       descriptor.collective == Collective::kReduceScatter || descriptor.collective == Collective::kAlltoall;
   if (deals_rows && descriptor.shape.dims == 0) {
-    throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name +
-                                                 "': a scalar has no rows to deal out. Remedy: pass a tensor of at "
+    throw Error(ErrorKind::kInvalidArgument, title(descriptor) +
+                                                 ": a scalar has no rows to deal out. Remedy: pass a tensor of at "
                                                  "least one dimension.");
   }
 }
@@ -53,7 +57,7 @@ void check(const Descriptor& descriptor) {
 std::vector<std::uint64_t> even_splits(const Descriptor& descriptor, std::size_t members) {
   const std::uint64_t rows = descriptor.shape.rows();
   if (rows % members != 0) {
-    throw Error(ErrorKind::kInvalidArgument, "'" + descriptor.name + "': " + std::to_string(rows) +
+    throw Error(ErrorKind::kInvalidArgument, title(descriptor) + ": " + std::to_string(rows) +
                                                  " rows cannot be divided evenly among " + std::to_string(members) +
                                                  " ranks. Remedy: pass splits.");
   }
@@ -141,18 +145,28 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   ProcessSet& set = *found->second;
   if (!operation->join) claim_name(set, *operation);
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
+  const Descriptor& descriptor = operation->descriptor;
+  // First of all what is wrong with it here: whoever has made the same mistake has left meanwhile.
+  if (!operation->join) {
+    try {
+      prepare(set, *operation);
+    } catch (const Error& error) {
+      refuse(set.id, descriptor.name, error.what());
+      throw;
+    }
+  }
   if (set.end) {
     if (set.end->kind == ErrorKind::kPeerLost) suffer_from({set.end->rank, rank()});
-    throw_ended(*operation, *set.end);
+    throw_ended(set, *operation, *set.end);
   }
   for (const Peer* peer : set.peers) {
     if (set.tree != nullptr) break;  // which tells of those who leave
     if (peer != nullptr && peer->left) {
       suffer_from({peer->rank, rank()});
-      throw_ended(*operation, leaving(*peer));
+      throw_ended(set, *operation, leaving(*peer));
     }
   }
-  if (set.removed_by) throw_ended(*operation, removal(set, *set.removed_by));
+  if (set.removed_by) throw_ended(set, *operation, removal(set, *set.removed_by));
   if (operation->join) {
     operation->submitted_at = clock_.now();
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
@@ -160,13 +174,6 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     set.join = operation;
     if (operation->on_done) ++untold_;
     return append_own(set, {.type = RecordType::kJoin});
-  }
-  const Descriptor& descriptor = operation->descriptor;
-  try {
-    prepare(set, *operation);
-  } catch (const Error& error) {
-    refuse(set.id, descriptor.name, error.what());
-    throw;
   }
   if (operation->on_done) ++untold_;
   if (eager_.operation != nullptr) leave_eager();
@@ -199,7 +206,9 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-void Engine::throw_ended(const Operation& operation, const LogEnd& end) {
+void Engine::throw_ended(const ProcessSet& set, const Operation& operation, const LogEnd& end) const {
+  if (const auto cause = told_as(end)) throw *cause;
+  if (const auto refusal = set.negotiation.refusal(set.member(end.rank), operation.name_hash)) throw *refusal;
   throw Error(end.kind,
               title(operation) + ": rank " + std::to_string(end.rank) + " " + end.what + ". Remedy: " + end.remedy);
 }
@@ -351,6 +360,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
     case Decision::Kind::kFail: {
       const auto found = set.operations.find(decision.name_hash);
       if (found == set.operations.end()) return;
+      told_ = decision.error;
       complete(found->second, std::move(decision.error));
       set.operations.erase(found);
       return;

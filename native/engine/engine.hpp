@@ -228,8 +228,10 @@ class Engine {
   static LogEnd leaving(const Peer& peer) { return leaving(peer.rank, peer.first_left, peer.farewell); }
   static LogEnd removal(const ProcessSet& set, Rank by);
   bool end_log(ProcessSet& set, int member, const LogEnd& end);
-  static std::shared_ptr<const Error> ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end);
-  [[noreturn]] static void throw_ended(const Operation& operation, const LogEnd& end);
+  std::shared_ptr<const Error> ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end) const;
+  // What all ranks were told, if that is why the member has left.
+  std::shared_ptr<const Error> told_as(const LogEnd& end) const;
+  [[noreturn]] void throw_ended(const ProcessSet& set, const Operation& operation, const LogEnd& end) const;
   void tell_removal(const ProcessSet& set);
   std::string pending_summary() const;
 
@@ -245,6 +247,7 @@ class Engine {
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> removed_sets_;
   SetNumbers set_numbers_;
   std::shared_ptr<const Error> failure_;
+  std::shared_ptr<const Error> told_;  // the last failure of an operation that all ranks decided
   std::vector<std::string> warnings_;
   bool stack_requested_ = false;
   std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why

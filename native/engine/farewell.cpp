@@ -80,6 +80,13 @@ Engine::LogEnd Engine::removal(const ProcessSet& set, Rank by) {
       .why = {}};
 }
 
+std::shared_ptr<const Error> Engine::told_as(const LogEnd& end) const {
+  constexpr std::size_t kTelling = 200;
+  if (told_ == nullptr) return nullptr;
+  const std::string text = std::string(told_->what()).substr(0, kTelling);
+  return end.why.find(text) == std::string::npos ? nullptr : told_;
+}
+
 // The others need not wait for what this rank has left out.
 void Engine::tell_removal(const ProcessSet& set) {
   const Rank first = set.removed_by.value_or(rank());
@@ -95,6 +102,7 @@ void Engine::tell_removal(const ProcessSet& set) {
 // and run as far as its data was sent.
 bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
   if (eager_.operation != nullptr && eager_.set == &set) leave_eager();
+  if (set.undecided) decide(set);  // what its last words complete, or make impossible for all
   const Rank rank = set.negotiation.members()[member];
   bool failed = false;
   for (auto it = set.operations.begin(); it != set.operations.end();) {
@@ -115,7 +123,8 @@ bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
 }
 
 // Of an operation that not all members have announced.
-std::shared_ptr<const Error> Engine::ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end) {
+std::shared_ptr<const Error> Engine::ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end) const {
+  if (auto cause = told_as(end)) return cause;
   const Negotiation& logs = set.negotiation;
   const std::vector<Rank> missing = operation.join ? logs.not_joining() : logs.missing(operation.name_hash);
   const bool is_missing = missing.empty() || std::ranges::binary_search(missing, end.rank);

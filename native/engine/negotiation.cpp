@@ -252,6 +252,16 @@ const Negotiation::Pending* Negotiation::own_use(std::uint64_t name_hash) const 
   return next == found->second.end() ? nullptr : &*next;
 }
 
+std::shared_ptr<const Error> Negotiation::refusal(int member, std::uint64_t name_hash) const {
+  for (const Entry& entry : logs_[member].entries) {
+    if (entry.type == RecordType::kRefused && entry.name_hash == name_hash) {
+      return make_error(ErrorKind::kMismatch, entry.text());
+    }
+  }
+  const Pending* pending = own_use(name_hash);
+  return pending != nullptr && pending->contributions[member].present ? pending->error : nullptr;
+}
+
 std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
   std::vector<Rank> ranks;
   const Pending* pending = own_use(name_hash);

@@ -128,6 +128,8 @@ class Negotiation {
   void leave(int member) { left_[member] = true; }
   // Whether the operation stands in every log, decided or not; and the ranks whose logs it does not stand in.
   bool announced_by_all(std::uint64_t name_hash) const;
+  // What the member has said of its part in the use of the name that this rank would announce, if it has refused it.
+  std::shared_ptr<const Error> refusal(int member, std::uint64_t name_hash) const;
   std::vector<Rank> missing(std::uint64_t name_hash) const;
   std::vector<Rank> present(std::uint64_t name_hash) const;
   const std::vector<Rank>& members() const { return members_; }

@@ -354,8 +354,9 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
       lock.lock();
       disarm();
     }
-    engine_.fail(std::make_shared<const Error>(ErrorKind::kShutdown,
-                                               "ringcore was shut down on this rank while the operation waited"));
+    engine_.fail(std::make_shared<const Error>(
+        ErrorKind::kShutdown, "ringcore was shut down on rank " + std::to_string(engine_.rank()) +
+                                  " while the operation waited. Remedy: wait for it before shutdown()."));
     stopped_ = true;
   }
   thread_waiter_.wake();

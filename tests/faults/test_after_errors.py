@@ -44,7 +44,7 @@ def broadcasts_from_nobody() -> list:
 
 
 def test_a_root_that_is_no_member_is_refused_each_time(tmp_path: Path) -> None:
-    assert ranks.run(broadcasts_from_nobody, 2, tmp_path) == [["MismatchError"] * 3 + [2.0]] * 2
+    assert ranks.run(broadcasts_from_nobody, 2, tmp_path) == [["InvalidArgument"] * 3 + [2.0]] * 2
 
 
 def group_with_one_mismatch() -> dict:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ringcore.environment.placement import Placement, PlacementError, explain, find_placement
+from ringcore import InvalidArgument
+from ringcore.environment.placement import Placement, explain, find_placement
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
@@ -87,7 +88,7 @@ def test_open_mpi_5_is_found_without_the_variable_that_it_no_longer_sets() -> No
 
 @pytest.mark.parametrize("missing", [{}, {"MASTER_ADDR": "node0"}])
 def test_rank_without_local_rank_is_refused_with_an_explanation(missing: dict[str, str]) -> None:
-    with pytest.raises(PlacementError, match="LOCAL_RANK") as caught:
+    with pytest.raises(InvalidArgument, match="LOCAL_RANK") as caught:
         find_placement({"RANK": "0", "WORLD_SIZE": "2", **missing})
     assert "count hosts" in str(caught.value) and "ringrun" in str(caught.value)
 
@@ -154,7 +155,7 @@ def test_what_the_launcher_does_not_tell_is_none() -> None:
     ],
 )
 def test_contradictions_are_errors(environ: dict[str, str], what: str) -> None:
-    with pytest.raises(PlacementError, match=what):
+    with pytest.raises(InvalidArgument, match=what):
         find_placement(environ)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from ringcore import InvalidArgument
 from ringcore.environment import settings as _settings
-from ringcore.environment.settings import SettingError, Settings
+from ringcore.environment.settings import Settings
 
 
 def test_without_variables_every_setting_has_its_default() -> None:
@@ -80,7 +81,7 @@ def test_accepted(name: str, text: str, value: object) -> None:
     ],
 )
 def test_refused_with_the_variable_the_value_and_what_is_accepted(name: str, text: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         Settings.from_environ({_settings.variable(name): text})
     message = str(caught.value)
     assert _settings.variable(name) in message

@@ -241,7 +241,7 @@ def test_mistakes_are_explained_and_the_next_call_works(tmp_path: Path) -> None:
         "devices": "one process a device",
         "spread": "one CPU device a process",
         "platform": "called in a program for rocm, and this version of ringcore works on CPUs and NVIDIA's GPUs",
-        "root": "the root 7 is not among the ranks [0, 1]",
+        "root": "root_rank 7 is not among ranks 0 to 1",
         "op": "op=Average or op=Sum, not MAX",
     }
     for found in run(mistakes, 2, tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=2"):

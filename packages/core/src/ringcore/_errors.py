@@ -7,7 +7,20 @@ import re
 
 
 class RingcoreError(RuntimeError):
-    """Base of everything that ringcore raises."""
+    """Base of everything that ringcore raises. A traceback ends in the place where docs/errors.md tells of its kind."""
+
+    section = "errors"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        # What a traceback shows behind the message, from Python 3.11 on.
+        self.__notes__ = [f"See docs/errors.md#{self.section}"]
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            words = re.findall("[A-Z][a-z]+", cls.__name__.removesuffix("Error"))
+            cls.section = "-".join(words).lower()
+            cls.__module__ = "ringcore"  # where people find it
 
 
 class NotInitializedError(RingcoreError, ValueError):
@@ -56,6 +69,8 @@ class ShutdownError(RingcoreError):
 class BootstrapError(RingcoreError, ConnectionError):
     """The ranks could not find or connect to each other."""
 
+
+RingcoreError.__module__ = "ringcore"
 
 # The name of an exception and its text, up to what TensorFlow puts behind it.
 _TOLD = re.compile(r"\b(\w+): (.*?)(?:\n\t ?\[\[|\s*\[Op:|\Z)", re.DOTALL)

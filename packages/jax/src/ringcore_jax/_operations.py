@@ -368,10 +368,6 @@ def broadcast(
         ]
         return jax.tree.unflatten(structure, [handle.synchronize() for handle in handles])
     root = root_index(root_rank, process_set)
-    if root < 0:
-        raise InvalidArgument(
-            f"{title_of('broadcast', name)}: the root {root_rank} is not among the ranks {process_set.ranks}"
-        )
     return jax.tree.unflatten(structure, [
         run(_call("broadcast", leaf_name, process_set, root=root), [leaf])[0]
         for (_, leaf), leaf_name in zip(leaves, names, strict=True)

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import ringcore
-from ringcore.adapter import Placement, PlacementError, find_placement, gather_bytes
+from ringcore.adapter import Placement, find_placement, gather_bytes
 
 # Lightning knows ringrun and torchrun (they set the same variables) and srun itself; of mpirun only with mpi4py.
 _OURS = ("Open MPI", "MPICH", "Horovod", "Kubernetes")
@@ -28,7 +28,7 @@ class RingEnvironment:
         """Whether a launcher that Lightning does not know has started this process."""
         try:
             placement = find_placement(os.environ)
-        except PlacementError:
+        except ringcore.InvalidArgument:
             return False
         return placement.source in _OURS and placement.size > 1
 

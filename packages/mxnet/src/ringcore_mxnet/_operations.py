@@ -19,6 +19,7 @@ from ringcore.adapter import (
     COLLECTIVE_CODES,
     ProcessSet,
     ReduceOp,
+    check_op,
     global_process_set,
     name_or_next,
     process_set_id_of,
@@ -163,6 +164,7 @@ def grouped_allreduce(
         if out is None:
             return [sparse.allreduce(tensors[0], op=op, name=name, factor=factor, process_set=process_set)]
     with refusing("allreduce", name, process_set):
+        check_op(op)
         for tensor in tensors:
             _check(tensor, op)
         _check_places(out, tensors, has_own_rows=False)
@@ -200,6 +202,7 @@ def grouped_allreduce_(
             result.copyto(tensor)
         return list(tensors)
     with refusing("allreduce", name, process_set):
+        check_op(op)
         for tensor in tensors:
             _check(tensor, op)
     push(
@@ -336,10 +339,7 @@ def _check_broadcast(tensor: Any, root: int, name: str | None, process_set: Proc
     with refusing("broadcast", name, process_set):
         _check(tensor)
         _check_places(_alone(out), [tensor], has_own_rows=False)
-        if root not in process_set.ranks:  # nobody would hear of it before the results are waited for
-            raise InvalidArgument(
-                f"rank {root} is no member of {process_set.ranks}; pass a root_rank of the process set"
-            )
+        root_index(root, process_set)  # nobody would hear of it before the results are waited for
     return name
 
 
@@ -390,6 +390,7 @@ def grouped_reducescatter(
         return []
     name = name_or_next(name, "mxnet.grouped_reducescatter", process_set)
     with refusing("reducescatter", name, process_set):
+        check_op(op)
         if op is ReduceOp.ADASUM:
             raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
         for tensor in tensors:

@@ -19,6 +19,7 @@ from ringcore.adapter import (
     ProcessSet,
     ReduceOp,
     as_ringcore_error,
+    check_op,
     global_process_set,
     process_set_id_of,
     reduce_compressed,
@@ -158,6 +159,7 @@ def _reduce(
 ) -> list[tf.Tensor]:
     with _prepared(kind, name, process_set) as (text, mode):
         given = [_as_tensor(tensor) for tensor in tensors]
+        check_op(op)
         if op is ReduceOp.ADASUM and mode is not Mode.EAGER:
             raise InvalidArgument("op=Adasum works in eager mode only; in a graph use op=Average or op=Sum")
 
@@ -263,8 +265,8 @@ def broadcast(
         MismatchError: Ranks named different roots, shapes or dtypes. On every rank.
     """
     with _prepared("broadcast", name, process_set) as (text, mode):
-        source = _as_tensor(tensor)
-    return _start(ops.ringcore_broadcast, text, mode, process_set, source, root=root_index(root_rank, process_set))
+        source, root = _as_tensor(tensor), root_index(root_rank, process_set)
+    return _start(ops.ringcore_broadcast, text, mode, process_set, source, root=root)
 
 
 @gradient_of("RingcoreBroadcast")
@@ -332,6 +334,7 @@ def _scatter(
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
     with _prepared(kind, name, process_set) as (text, mode):
+        check_op(op)
         if op is ReduceOp.ADASUM:
             raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
         sources = [_as_tensor(tensor) for tensor in tensors]

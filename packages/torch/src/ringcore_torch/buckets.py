@@ -8,12 +8,12 @@ sparse one. After the reduction a 0 means that no rank had one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import is_not
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, adapter
+from ringcore import InvalidArgument, RingcoreError, adapter
 
 from ringcore_torch._bridge import CODES, as_buffer
 from ringcore_torch.compression import Compressor
@@ -136,10 +136,11 @@ class Bucket:
 
     def submit(self, arrays: tuple[Any, ...], **options: Any) -> None:
         """Start to reduce the arrays, and the flags."""
-        self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
-        if self.on_gpu:
-            flags = (as_buffer(self.flags),)
-            self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
+        with self._told_of():
+            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+            if self.on_gpu:
+                flags = (as_buffer(self.flags),)
+                self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
 
     def version(self) -> int:
         """Changes whenever torch writes to the gradients."""
@@ -152,10 +153,27 @@ class Bucket:
             InvalidArgument: The gradients were changed on the way.
         """
         if self.handle is not None:
-            self.handle.wait()
-            if self._flags_handle is not None:
-                self._flags_handle.wait()
+            with self._told_of():
+                self.handle.wait()
+                if self._flags_handle is not None:
+                    self._flags_handle.wait()
             self.check_unchanged()
+
+    @contextlib.contextmanager
+    def _told_of(self) -> Iterator[None]:
+        """Errors speak of parameters by their names, and not of buckets."""
+        try:
+            yield
+        except adapter.UnsupportedArray:
+            raise
+        except RingcoreError as error:
+            text = str(error)
+            for index in reversed(range(len(self.names))):
+                text = text.replace(f"'{self.name}[{index}]'", f"the gradient of '{self.names[index]}'")
+            several = (
+                f"s of '{self.names[0]}' to '{self.names[-1]}'" if len(self.names) > 1 else f" of '{self.names[0]}'"
+            )
+            raise type(error)(text.replace(f"'{self.name}'", f"the gradient{several}")) from None
 
     def check_unchanged(self) -> None:
         """Refuse gradients that were changed although they are sealed.

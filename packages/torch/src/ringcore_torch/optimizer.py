@@ -112,6 +112,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     """
     if isinstance(optimizer, _DistributedOptimizer | adasum.AdasumOptimizer):
         raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
+    adapter.check_op(op)
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
         raise InvalidArgument(f"DistributedOptimizer takes op=Average, op=Sum or op=Adasum, not {op.name}")
     if backward_passes_per_step < 1:

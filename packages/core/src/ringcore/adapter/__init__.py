@@ -22,6 +22,7 @@ from ringcore.adapter.collectives import (
     broadcast,
     capi,
     check,
+    check_op,
     copy,
     join,
     name_or_next,
@@ -47,7 +48,7 @@ from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.verbs import Verbs
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
-from ringcore.environment.placement import Placement, PlacementError, find_placement
+from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
 
 # Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
@@ -74,7 +75,6 @@ __all__ = [
     "Framework",
     "Handle",
     "Placement",
-    "PlacementError",
     "ProcessSet",
     "ReduceOp",
     "Settings",
@@ -98,6 +98,7 @@ __all__ = [
     "capi",
     "check",
     "check_gradient_options",
+    "check_op",
     "check_rows",
     "context",
     "copy",

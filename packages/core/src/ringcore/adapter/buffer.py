@@ -11,6 +11,7 @@ from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle
 from ringcore.adapter.device import DeviceArray, device_buffer, empty_on_device
 
+_CONVERT = f"convert it to one of {', '.join(_native.DTYPES)}"
 DTYPE_NAMES: dict[int, str] = {code: name for name, code in _native.DTYPES.items()}
 _BFLOAT16: int = _native.DTYPES["bfloat16"]
 
@@ -42,9 +43,7 @@ def as_buffer(array: Any, *, writable: bool = False) -> Buffer:
         if buffer.contiguous:
             return Buffer(buffer.address, buffer.shape, _BFLOAT16, array)
     if buffer.dtype < 0:
-        raise InvalidArgument(
-            f"{_kind(array)} has a dtype that cannot be reduced; convert it to one of {', '.join(_native.DTYPES)}"
-        )
+        raise InvalidArgument(f"{_kind(array)} has {_dtype(array)} that cannot be reduced; {_CONVERT}")
     if not buffer.contiguous:
         raise InvalidArgument(
             f"{_kind(array)} of shape {list(buffer.shape)} is not contiguous; pass numpy.ascontiguousarray(x) and "
@@ -113,6 +112,10 @@ def _kind(array: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _dtype(array: Any) -> str:
+    return f"dtype {array.dtype}" if hasattr(array, "dtype") else "a dtype"
+
+
 def _refusal(array: Any, writable: bool) -> str:
     flags = getattr(array, "flags", None)
     if writable and flags is not None and getattr(flags, "writeable", True) is False:
@@ -122,6 +125,10 @@ def _refusal(array: Any, writable: bool) -> str:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.generic):
         return f"{_kind(array)} is a scalar; pass numpy.asarray(x)"
+    if isinstance(array, int | float | complex | list | tuple):
+        return f"{_kind(array)} is no array; pass numpy.asarray(x)"
+    if numpy is not None and isinstance(array, numpy.ndarray):
+        return f"the array has dtype {array.dtype}; {_CONVERT}"
     return (
         f"{_kind(array)} is no array that ringcore knows: in host memory it must speak the buffer protocol or DLPack, "
         "on a GPU the CUDA array interface, for a dtype that can be reduced"

@@ -78,9 +78,11 @@ capi = _native.capi
 
 def name_or_next(name: str | None, kind: str, process_set: ProcessSet | None) -> str:
     """The caller's name for an operation, or the next one of its kind in the process set; None: the world."""
-    if name is not None:
+    if isinstance(name, str):
         return name
-    return context().next_name(kind, 0 if process_set is None else process_set.process_set_id)
+    if name is not None:
+        raise InvalidArgument(f"{kind}: the name is {name!r}; pass a str, or none")
+    return context().next_name(kind, 0 if process_set is None else process_set_id_of(process_set))
 
 
 # Makes the result of a handle that has ended.
@@ -229,7 +231,7 @@ def broadcast(
     finish: Finish | None = None,
 ) -> Handle:
     """Give every rank the root's values. `root_rank` is a rank of the job, and must be a member of `process_set`."""
-    root = root_index(root_rank, process_set)
+    root = root_of(root_rank, name, process_set)
     sources = (source,)
     targets = sources if target is source else (target,)
     return _submit(
@@ -239,11 +241,37 @@ def broadcast(
 
 
 def root_index(root_rank: int, process_set: ProcessSet) -> int:
-    """A root's index in the process set; -1, which the engine refuses and says why, where it is no member."""
-    if process_set is global_process_set:
-        return root_rank if 0 <= root_rank < context().size else -1
+    """A root's index in the process set.
+
+    Raises:
+        InvalidArgument: It is no member.
+    """
+    if process_set is global_process_set and type(root_rank) is int and 0 <= root_rank < context().size:
+        return root_rank
     members = process_set.ranks
-    return members.index(root_rank) if root_rank in members else -1
+    if root_rank in members:
+        return members.index(root_rank)
+    among = f"ranks 0 to {len(members) - 1}" if process_set is global_process_set else f"the ranks {members}"
+    raise InvalidArgument(f"root_rank {root_rank!r} is not among {among}; pass a root_rank of the process set")
+
+
+def root_of(root_rank: int, name: str, process_set: ProcessSet) -> int:
+    """`root_index` for a broadcast that is submitted now: the other ranks are told of a root that is none."""
+    try:
+        return root_index(root_rank, process_set)
+    except InvalidArgument:
+        with refusing("broadcast", name, process_set):
+            raise
+
+
+def check_op(op: object) -> None:
+    """Refuse what is no operation.
+
+    Raises:
+        InvalidArgument: It is something else than a `ReduceOp`.
+    """
+    if not isinstance(op, int):
+        raise InvalidArgument(f"op is {op!r}; pass Average, Sum, Min, Max, Product or Adasum, such as op=Sum")
 
 
 def reducescatter(
@@ -264,6 +292,7 @@ def reducescatter(
     The results are in `targets`, where there are any, else in `handle.result(index)`.
     """
     with refusing("reducescatter", name, process_set):
+        check_op(op)
         if op < 0:
             raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
     return _submit(

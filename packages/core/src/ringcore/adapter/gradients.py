@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
-from ringcore.adapter.collectives import ReduceOp
+from ringcore.adapter.collectives import ReduceOp, check_op
 from ringcore.job.state import context
 
 
@@ -18,6 +18,7 @@ def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_pre
     Raises:
         InvalidArgument: An `op` that is neither `AVERAGE` nor `SUM`, less than one group, or a sum to be divided.
     """
+    check_op(op)
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {op.name}")
     if groups is not None and groups < 1:

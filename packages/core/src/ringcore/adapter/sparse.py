@@ -11,7 +11,7 @@ from typing import Any
 
 from ringcore._errors import InvalidArgument
 from ringcore._native import Handle
-from ringcore.adapter.collectives import ReduceOp, name_or_next
+from ringcore.adapter.collectives import ReduceOp, check_op, name_or_next
 from ringcore.adapter.framework import Tensor
 from ringcore.job.process_sets import ProcessSet
 
@@ -32,6 +32,7 @@ def check_rows(what: str, dtype: str, op: ReduceOp, factor: float = 1.0) -> None
     Raises:
         InvalidArgument: Another `op` than `AVERAGE` and `SUM`, or an average or a factor of integers.
     """
+    check_op(op)
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"{what} takes op=Average or op=Sum, not {op.name}")
     if "float" not in dtype and (op is ReduceOp.AVERAGE or factor != 1.0):

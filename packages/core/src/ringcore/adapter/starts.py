@@ -97,6 +97,7 @@ class Starts(Generic[Tensor]):
         framework = self._framework
         name = collectives.name_or_next(name, kind, process_set)
         with refusing(kind, name, process_set):
+            collectives.check_op(op)
             sources = [framework.contiguous(tensor) for tensor in tensors]
             arrays = self._buffers(sources, writable=in_place)
             results = sources if in_place else list(map(framework.empty_like, sources)) if out is None else list(out)

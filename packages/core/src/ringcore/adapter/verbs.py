@@ -93,12 +93,12 @@ class Verbs(Starts[Tensor]):
         """`allreduce` in place: the tensor holds the result afterwards and is returned."""
         # As short as it can be, for the small ones of every step: no call between here and the engine.
         current = context()
+        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
         if name is None:
-            name = current.next_name("allreduce", process_set.process_set_id)
+            name = current.next_name("allreduce", set_id)
         try:
             if op < 0 or (self._is_lazy is not None and self._is_lazy(tensor)):
                 raise UnsupportedArray
-            set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
             current.runtime.allreduce_in_place(tensor, name, op, prescale_factor, postscale_factor, set_id)
         except TypeError:
             self.start_allreduce_of_copies(
@@ -151,12 +151,12 @@ class Verbs(Starts[Tensor]):
         # The way of every gradient of a loop written by hand: as short as `allreduce_`.
         current = context()
         tensors = (tensor,)
+        set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
         if name is None:
-            name = current.next_name("allreduce", process_set.process_set_id)
+            name = current.next_name("allreduce", set_id)
         try:
             if op < 0 or (self._is_lazy is not None and self._is_lazy(tensor)):
                 raise UnsupportedArray
-            set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
             return current.runtime.submit(
                 _ALLREDUCE, name, tensors, tensors, op, 0, prescale_factor, postscale_factor, set_id, priority, (),
                 False, tensor, None,
@@ -329,12 +329,13 @@ class Verbs(Starts[Tensor]):
             out: Where the values go; see `allreduce`.
 
         Raises:
-            MismatchError: Ranks named different roots, shapes or dtypes, or a root that is no member. On every rank.
+            MismatchError: Ranks named different roots, shapes or dtypes. On every rank.
+            InvalidArgument: The root is no member of the process set.
         """
         place = self._place(tensor, out)
         if place is not None:
             name = name_or_next(name, "broadcast", process_set)
-            root = collectives.root_index(root_rank, process_set)
+            root = collectives.root_of(root_rank, name, process_set)
             if self._run_into(_BROADCAST, tensor, place, name, process_set, root=root):
                 return place
         result: Tensor = self.start_broadcast(
@@ -352,7 +353,7 @@ class Verbs(Starts[Tensor]):
     ) -> Tensor:
         """`broadcast` in place."""
         name = name_or_next(name, "broadcast", process_set)
-        root = collectives.root_index(root_rank, process_set)
+        root = collectives.root_of(root_rank, name, process_set)
         if self._run_into(_BROADCAST, tensor, tensor, name, process_set, root=root):
             return tensor
         result: Tensor = self.start_broadcast(
@@ -535,7 +536,7 @@ class Verbs(Starts[Tensor]):
         set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
         try:
             context().runtime.run_into(collective, tensor, out, name, op, root, prescale, postscale, set_id)
-        except UnsupportedArray:
+        except TypeError:  # an array that needs a copy, or an argument of which the longer way tells
             return False
         return True
 

@@ -6,11 +6,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
+from ringcore._errors import InvalidArgument
+
 Environ = Mapping[str, str]
-
-
-class PlacementError(ValueError):
-    """The environment says something about this process's place that cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +37,9 @@ class Placement:
             ("cross rank", self.cross_rank, self.cross_size),
         ):
             if count is not None and count < 1:
-                raise PlacementError(f"{self.source}: {count} ranks is less than one ({name})")
+                raise InvalidArgument(f"{self.source}: {count} ranks is less than one ({name})")
             if index is not None and (index < 0 or (count is not None and index >= count)):
-                raise PlacementError(
+                raise InvalidArgument(
                     f"{self.source}: {name} {index} is not one of {count}: check the launcher's variables"
                 )
 
@@ -59,7 +57,7 @@ def find_placement(environ: Environ) -> Placement:
         The placement; `source` names the launcher.
 
     Raises:
-        PlacementError: Variables of a launcher are contradictory or no numbers, or RANK and WORLD_SIZE
+        InvalidArgument: Variables of a launcher are contradictory or no numbers, or RANK and WORLD_SIZE
             are set without LOCAL_RANK, which may count hosts rather than processes.
     """
     for _, detect in SOURCES:
@@ -84,7 +82,7 @@ def explain(environ: Environ) -> list[tuple[str, bool, str]]:
     for name, detect in SOURCES:
         try:
             found = detect(environ)
-        except PlacementError as error:
+        except InvalidArgument as error:
             if winner is None:
                 return [*rows, (name, False, f"refused: {error}")]
             found = f"not usable, and {winner} comes first"
@@ -101,7 +99,7 @@ def explain(environ: Environ) -> list[tuple[str, bool, str]]:
 def _integer(environ: Environ, name: str) -> int:
     text = environ[name]
     if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None:
-        raise PlacementError(f"{name} is {text!r}, but a whole number is needed")
+        raise InvalidArgument(f"{name} is {text!r}, but a whole number is needed")
     return int(text)
 
 
@@ -118,7 +116,7 @@ def _ringrun(environ: Environ) -> Placement | str:
     if not environ.get("RINGCORE_RANK"):
         return "RINGCORE_RANK not set"
     if not environ.get("RINGCORE_SIZE"):
-        raise PlacementError("RINGCORE_RANK is set without RINGCORE_SIZE: set both, or neither")
+        raise InvalidArgument("RINGCORE_RANK is set without RINGCORE_SIZE: set both, or neither")
     return Placement(
         rank=_integer(environ, "RINGCORE_RANK"),
         size=_integer(environ, "RINGCORE_SIZE"),
@@ -313,14 +311,14 @@ def _kubernetes(environ: Environ) -> Placement | str:
 
 def _alone(environ: Environ) -> Placement:
     if environ.get("RANK") and environ.get("WORLD_SIZE"):
-        raise PlacementError(
+        raise InvalidArgument(
             f"RANK={environ['RANK']} and WORLD_SIZE={environ['WORLD_SIZE']} are set without LOCAL_RANK, so they may "
             "count hosts (as some schedulers do) or Spark partitions instead of processes. Start the script with "
             "ringrun or torchrun, set LOCAL_RANK as well if each process has its own RANK, or unset RANK and "
             "WORLD_SIZE to run alone"
         )
     if environ.get("RINGCORE_SIZE", "1") not in ("", "1"):
-        raise PlacementError(
+        raise InvalidArgument(
             f"RINGCORE_SIZE is {environ['RINGCORE_SIZE']} but nothing tells this process's rank: set "
             "RINGCORE_RANK too, or start the script with ringrun"
         )

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ringcore._errors import InvalidArgument
+
 PREFIX = "RINGCORE_"
 _KIB = 1024
 _MAX_CONNECTIONS = 64
@@ -20,10 +22,6 @@ PLACEMENT_VARIABLES = frozenset(
 )
 # Descriptors that `ringcore.run` hands to its ranks.
 _CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE"})
-
-
-class SettingError(ValueError):
-    """A setting has a value that is not accepted. The message names it, the value and what is."""
 
 
 def _size(text: str) -> int:
@@ -269,7 +267,7 @@ class Settings:
             The settings of this process.
 
         Raises:
-            SettingError: A variable has a value that is not accepted.
+            InvalidArgument: A variable has a value that is not accepted.
         """
         given = {name: environ.get(variable(name)) for name in names()}
         return cls(**{name: parse(name, text) for name, text in given.items() if text})
@@ -297,14 +295,14 @@ def parse(name: str, text: str, *, origin: str | None = None) -> Any:
         The value, of the field's type.
 
     Raises:
-        SettingError: The text is not accepted.
+        InvalidArgument: The text is not accepted.
     """
     metadata = Settings.__dataclass_fields__[name].metadata
     try:
         return metadata["parse"](text)
     except ValueError:
         accepted = metadata["accepts"]
-        raise SettingError(f"{origin or variable(name)} is {text!r}, but accepted is {accepted}") from None
+        raise InvalidArgument(f"{origin or variable(name)} is {text!r}, but accepted is {accepted}") from None
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.environment.libraries import nccl_shares_gpus, tell_engine
-from ringcore.environment.placement import Placement, PlacementError, find_placement
+from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
 from ringcore.job.logs import log_start, set_level
 from ringcore.job.state import Context
@@ -82,13 +81,15 @@ def _check_launched_by_mpi(world: _native.MpiWorld) -> None:
     Raises:
         InvalidArgument: It is so, and each rank would train for itself.
     """
-    with contextlib.suppress(PlacementError):
+    try:
         told = find_placement(os.environ)
-        if world.size == 1 < told.size and told.source in ("ringrun", "torchrun", "Horovod", "Kubernetes"):
-            raise InvalidArgument(
-                f"{told.source} has started {told.size} ranks, but the communicator has this one alone: MPI has not "
-                "launched them. Call init() without a communicator, or start the job with mpirun or mpiexec"
-            )
+    except InvalidArgument:
+        return  # MPI knows better
+    if world.size == 1 < told.size and told.source in ("ringrun", "torchrun", "Horovod", "Kubernetes"):
+        raise InvalidArgument(
+            f"{told.source} has started {told.size} ranks, but the communicator has this one alone: MPI has not "
+            "launched them. Call init() without a communicator, or start the job with mpirun or mpiexec"
+        )
 
 
 def _meets_through_mpi(placement: Placement, settings: Settings) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore._errors import InvalidArgument, PeerLostError, ShutdownError
 from ringcore.environment.loss import tell_loss
 from ringcore.job import timeline
 from ringcore.job.attention import start_attention_thread
@@ -102,7 +102,7 @@ def leave_because(error: BaseException) -> None:
 
 def _tell_why(error: BaseException) -> None:
     global _farewell
-    if not isinstance(error, RingcoreError):
+    if not isinstance(error, PeerLostError | ShutdownError):  # these tell of others
         _farewell = f"it raised {type(error).__name__}: {error}"[:2000]
 
 

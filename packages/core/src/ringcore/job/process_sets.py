@@ -117,8 +117,10 @@ def remove_process_set(process_set: ProcessSet) -> None:
         InvalidArgument: It is not registered, is the world, or has operations that are not done.
     """
     current = context()
-    if process_set.process_set_id is None or process_set is global_process_set:
-        raise InvalidArgument(f"{process_set} cannot be removed")
+    if process_set is global_process_set:
+        raise InvalidArgument(f"{process_set} cannot be removed: it has all ranks; shutdown() ends them")
+    if process_set.process_set_id is None:
+        raise InvalidArgument(f"{process_set} cannot be removed: add_process_set has not made it, or it is removed")
     agree("remove_process_set", process_set.process_set_id)
     current.runtime.remove_process_set(process_set.process_set_id)
     _log.debug("rank %d: removed %s", current.rank, process_set)
@@ -134,8 +136,13 @@ def process_set_id_of(process_set: ProcessSet) -> int:
     """
     if process_set is global_process_set:
         return 0
+    if not isinstance(process_set, ProcessSet):
+        raise InvalidArgument(f"process_set is {process_set!r}; pass what add_process_set has returned")
     if process_set.process_set_id is None:
         raise InvalidArgument(f"{process_set} is not registered; call add_process_set on every rank first")
     if not process_set.included():
-        raise InvalidArgument(f"rank {rank()} is not a member of the process set {process_set.ranks}")
+        raise InvalidArgument(
+            f"rank {rank()} is not a member of the process set {process_set.ranks}; only members call, those for which "
+            "process_set.included() is true"
+        )
     return process_set.process_set_id

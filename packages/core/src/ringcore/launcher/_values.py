@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
+from ringcore._errors import InvalidArgument
 from ringcore.environment import settings as _settings
 
 ELASTIC = "elastic jobs are not supported by this version"
@@ -18,7 +19,7 @@ def setting_text(name: str) -> Callable[[str], str]:
     def check(text: str) -> str:
         try:
             _settings.parse(name, text, origin="value")
-        except _settings.SettingError as error:
+        except InvalidArgument as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return text
 

@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from ringcore._errors import InvalidArgument
 from ringcore.environment import placement as _placement
 from ringcore.environment import settings as _settings
 
@@ -42,7 +43,7 @@ def report(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
     lines = ["placement"]
     try:
         lines += _placement_lines(_placement.find_placement(environ))
-    except _placement.PlacementError as error:
+    except InvalidArgument as error:
         errors.append(f"refused: {error}")
     lines += ["", "sources, first match wins"]
     for source, matched, reason in _placement.explain(environ):
@@ -51,7 +52,7 @@ def report(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
     for name in _settings.names():
         try:
             lines.append(_setting_line(name, environ))
-        except _settings.SettingError as error:
+        except InvalidArgument as error:
             errors.append(f"refused: {error}")
     lines += [
         f"  {name} is set, but there is no such setting: misspelt?" for name in _settings.unknown_variables(environ)

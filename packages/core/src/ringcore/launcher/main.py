@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ringcore._errors import BootstrapError
+from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.environment import settings as _settings
 from ringcore.launcher import _hosts, _options, _placed, _plan
 from ringcore.launcher._frames import Kind
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _options.UsageError as error:
         print(f"ringrun: {error}\nringrun: see ringrun --help", file=sys.stderr)
         return 2
-    except (_hosts.HostError, _settings.SettingError, BootstrapError, KeyFileError) as error:
+    except (_hosts.HostError, InvalidArgument, BootstrapError, KeyFileError) as error:
         print(f"ringrun: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -100,7 +100,7 @@ def start_job(
         The exit code.
 
     Raises:
-        HostError, SettingError, BootstrapError, KeyFileError: Found before any rank was started.
+        HostError, InvalidArgument, BootstrapError, KeyFileError: Found before any rank was started.
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
     plan = _plan.make_plan(options, settings) if placed is None else _placed.plan_of(options.np or 1, placed.bind)

@@ -19,7 +19,7 @@ from typing import Any
 import ringcore
 import torch.distributed as dist
 from ringcore import InvalidArgument
-from ringcore.adapter import Placement, PlacementError, Settings, find_placement
+from ringcore.adapter import Placement, Settings, find_placement
 from torch._C._distributed_c10d import PrefixStore
 
 _SOURCE = "torch.distributed"
@@ -110,7 +110,7 @@ def _check_same_ranks(ranks: list[int], rank: int) -> None:
 def _placement(store: Any, ranks: list[int], rank: int) -> Placement:
     """From the launcher, if its job is this group; else from the store, for ranks of one host."""
     size = len(ranks)
-    with contextlib.suppress(PlacementError):
+    with contextlib.suppress(InvalidArgument):
         found = find_placement(os.environ)
         if ranks == list(range(found.size)) and found.rank == rank:
             return found
