@@ -66,7 +66,7 @@ class Verbs(Starts[Tensor]):
                 every rank.
             PeerLostError: A rank died or left. On every rank.
         """
-        place = self._place(tensor, out) if op >= 0 else None
+        place = self._place(tensor, out) if op != ReduceOp.ADASUM else None
         if place is not None:
             name = name_or_next(name, "allreduce", process_set)
             if self._run_into(
@@ -406,7 +406,7 @@ class Verbs(Starts[Tensor]):
             process_set: The ranks that take part.
             out: Where this rank's rows go, contiguous, in host memory, of the tensor's dtype; it is returned.
         """
-        if out is not None and op >= 0:
+        if out is not None and op != ReduceOp.ADASUM:
             name = name_or_next(name, "reducescatter", process_set)
             if self._run_into(
                 _REDUCESCATTER, tensor, out, name, process_set, op=op, prescale=prescale_factor,
