@@ -77,7 +77,7 @@ def test_what_a_rank_raises_is_the_error_and_the_workers_live_on(client: Client)
     before = client.run(os.getpid)
     with pytest.raises(RankError, match="rank 1 raised LookupError: no such row") as caught:
         ringcore_dask.run(client, fails_on_one)
-    assert isinstance(caught.value.__cause__, LookupError)
+    assert isinstance(caught.value.original, LookupError)
     with pytest.raises(RankError, match="was killed by SIGABRT"):
         ringcore_dask.run(client, os.abort, 1)
     assert client.run(os.getpid) == before

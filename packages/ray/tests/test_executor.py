@@ -98,7 +98,7 @@ def test_what_a_rank_raises_is_the_error_and_the_others_do_not_wait(executor: Ri
         with pytest.raises(RankError, match=f"rank {rank} raised LookupError: no such thing") as caught:
             executor.run(fails_on_one, args=[rank])
         assert caught.value.rank == rank
-        assert isinstance(caught.value.__cause__, LookupError)
+        assert isinstance(caught.value.original, LookupError)
         assert "in fails_on_one" in caught.value.remote_traceback
         with pytest.raises(RuntimeError, match=r"as rank . raised LookupError.*: call restart\(\) first"):
             executor.run(total, args=[1.0])

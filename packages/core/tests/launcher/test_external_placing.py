@@ -136,7 +136,7 @@ def test_a_rank_that_ends_badly_is_the_error_and_harms_no_task(
         with pytest.raises(RankError, match=said) as caught:
             job.results()
     assert caught.value.rank == 1
-    assert isinstance(caught.value.__cause__, cause)
+    assert isinstance(caught.value.original, cause)
     assert said_by(tasks) == ["the task goes on\n"] * 2
     assert not any(map(is_alive, Pids(Path()).read().values()))
 

@@ -52,7 +52,7 @@ def test_an_exception_comes_back_with_its_rank_and_traceback() -> None:
         run(operator.truediv, (1, 0), np=1)
     assert caught.value.rank == 0
     assert "worker.py" in caught.value.remote_traceback
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert isinstance(caught.value.original, ZeroDivisionError)
 
 
 TAKES_OTHERS_WITH_IT = """

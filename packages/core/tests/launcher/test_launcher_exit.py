@@ -45,16 +45,73 @@ def test_the_exit_code_is_that_of_the_failing_rank(ringrun: Ringrun, script: Scr
     assert "rank 1 of 3" in summary_of(done.stderr)[0]
 
 
-def test_the_summary_ends_in_the_traceback_and_has_at_most_twelve_lines(ringrun: Ringrun, script: Script) -> None:
+def test_the_summary_ends_in_the_traceback_and_has_at_most_fifteen_lines(ringrun: Ringrun, script: Script) -> None:
     done = ringrun(
         "-np",
         "2",
         script("def f(n):\n    if n == 0: raise ValueError('boom\\nsecond line')\n    f(n - 1)\nif rank: f(40)"),
     )
     lines = summary_of(done.stderr)
-    assert len(lines) <= 12
+    assert len(lines) <= 15
     assert lines[-2:] == ["ValueError: boom", "second line"]
     assert any("lines left out" in line for line in lines)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_an_error_of_all_ranks_is_told_once(ringrun: Ringrun, script: Script, ranks: int) -> None:
+    # Each waits until the others fail as well, and takes its time when it is told to end.
+    name = script(
+        f"""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        write_pid(rank)
+        while len([f for f in os.listdir() if f.startswith("pid.")]) < {ranks}: time.sleep(0.01)
+        raise ValueError("boom")
+        """
+    )
+    done = ringrun("-np", str(ranks), "--shutdown-timeout", "60", name)
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 15, done.stderr
+    assert done.stderr.count("ValueError: boom") == 1
+    assert done.stderr.count("Traceback") == 1
+    (same,) = (line for line in lines if line.endswith(": the same"))
+    assert same.startswith("ringrun: rank")
+
+
+def test_errors_that_differ_are_told_in_a_line_each_and_are_all_in_a_file(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        write_pid(rank)
+        while len([f for f in os.listdir() if f.startswith("pid.")]) < 8: time.sleep(0.01)
+        raise ValueError(f"boom {rank}")
+        """
+    )
+    done = ringrun("-np", "8", "--shutdown-timeout", "60", name)
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 15, done.stderr
+    assert sum("ValueError: boom" in line for line in lines) == 4, done.stderr
+    assert any(line.endswith(": something else each") for line in lines)
+    (file,) = (Path(line.rpartition(" ")[2]) for line in lines if line.startswith("ringrun: all of it is in "))
+    words = file.read_text()
+    file.unlink()
+    assert all(f"\nValueError: boom {rank}\n" in words for rank in range(8))
+
+
+def test_a_traceback_of_a_rank_that_goes_on_is_shown(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        """
+        import traceback
+        try: raise ValueError("caught")
+        except ValueError: traceback.print_exc()
+        while not os.path.exists("seen"): time.sleep(0.01)
+        """
+    )
+    with ringrun.started("-np", "1", name) as process:
+        assert process.stderr is not None
+        while "ValueError: caught" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        (ringrun.directory / "seen").touch()
+        assert process.wait(60) == 0
 
 
 def test_a_traceback_that_torch_has_marked_with_the_rank_is_one(ringrun: Ringrun, script: Script) -> None:

@@ -47,7 +47,7 @@ def run(
         What it returned, in the order of ranks.
 
     Raises:
-        RankError: It raised on a rank, or a rank was killed; its `__cause__` is the exception.
+        RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
         LaunchError: The ranks could not be started.
         ValueError: There are not as many workers.
     """

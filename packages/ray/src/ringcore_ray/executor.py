@@ -124,7 +124,7 @@ class RingExecutor:
             What it returned, in the order of ranks.
 
         Raises:
-            RankError: It raised on a rank, or an actor died; its `__cause__` is the exception. `restart()` next.
+            RankError: It raised on a rank, or an actor died; its `original` is the exception. `restart()` next.
         """
         _refuse_callbacks(callbacks)
         return self._call(self._ready(), fn, args or (), kwargs or {}, with_executable=False)

@@ -54,7 +54,7 @@ def run(
         What it returned, in the order of ranks. Ranks of an executor's host are neighbours.
 
     Raises:
-        RankError: It raised on a rank, or a rank was killed; its `__cause__` is the exception.
+        RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
         LaunchError: The ranks could not be started.
         ValueError: There are too few slots, or a setting of Spark stands in the way.
         RuntimeError: There is no session, or this is a rank itself.

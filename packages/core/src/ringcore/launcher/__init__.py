@@ -14,6 +14,7 @@ The modules, from the bottom up:
     _options     the command line; _config reads it from a file
     _output      what ranks print: lines, prefixes, colours, log files
     _placed      the launcher's end of the connections of agents that a scheduler has started
+    _last_words  holds back what ranks print when they fail
     _summary     which rank failed first, and why
     _supervisor  the whole job: start, signals, failure, exit code
     main         the command

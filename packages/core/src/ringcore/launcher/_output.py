@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from ringcore.launcher._frames import Kind
+from ringcore.launcher._last_words import LastWords
 from ringcore.launcher._loop import Loop
 from ringcore.launcher._writer import Writer
 
@@ -21,6 +22,8 @@ _ERASE_LINE = b"\r\x1b[K"
 # A line without an end is passed on in pieces of this size.
 _LINE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 15
+# A rank that still runs so long after a traceback has caught the exception.
+_LAST_WORDS_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +104,8 @@ class Output:
             environ: Read for NO_COLOR and TERM.
         """
         self._options = options
+        self._loop = loop
+        self._last_words = LastWords()
         new_writer = functools.partial(Writer, loop, self._on_error, self._on_change)
         out = new_writer()
         # On a terminal the lines of both come in the order in which they were printed.
@@ -137,6 +142,15 @@ class Output:
             if rest:
                 self._show(rank, kind, [rest + b"\n"])
 
+    def release(self, *ranks: int) -> None:
+        """Show what was held back of ranks: theirs were no last words, or nobody tells of them."""
+        for rank in ranks:
+            self._write(rank, Kind.STDERR, self._last_words.release(rank))
+
+    def held(self) -> list[tuple[int, bytes]]:
+        """By rank, the last words that are held back from the console."""
+        return list(self._last_words.all())
+
     def tail(self, rank: int) -> str:
         """The last 32 KiB that a rank wrote to its standard error."""
         return self._tails.get(rank, b"").decode(errors="replace")
@@ -166,6 +180,14 @@ class Output:
             console.abandon()
 
     def _show(self, rank: int, kind: Kind, lines: list[bytes]) -> None:
+        if kind is Kind.STDERR:
+            held = self._last_words.holds(rank)
+            lines = self._last_words.take(rank, lines)
+            if not held and self._last_words.holds(rank):
+                self._loop.call_later(_LAST_WORDS_S, lambda: None if self._hurried else self.release(rank))
+        self._write(rank, kind, lines)
+
+    def _write(self, rank: int, kind: Kind, lines: list[bytes]) -> None:
         console = self._consoles[kind]
         if lines:
             prefix = self._prefix(rank, kind, console.coloured)

@@ -1,4 +1,4 @@
-"""Says which rank failed first, and why, in a dozen lines."""
+"""Says which rank failed first, and why, and whether the others did for the same reason: in fifteen lines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from collections.abc import Sequence
 
 from ringcore.launcher._job import RankExit
 
-LIMIT_LINES = 12
+LIMIT_LINES = 15
 _TRACEBACK = "Traceback (most recent call last):"
 _MESSAGE_LINES = 3
+# Of the ranks that failed besides: so many reasons are told, each cut to so many characters, and so many gaps.
+_OTHERS = 3
+_WORD_CHARACTERS = 240
+_RUNS = 8
+_SAME = "the same"
+# The line of a traceback that names the exception.
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 # What torch.distributed's exception hook puts before each line.
 _TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 
@@ -77,28 +84,92 @@ def traceback_of(tail: str) -> list[str]:
     return block
 
 
-def describe(failure: Failure, *, size: int, host: str, seconds: float, log: str | None) -> list[str]:
-    """Describe a failure in at most twelve lines, which end in the rank's traceback.
+@dataclasses.dataclass
+class Summary:
+    """What is said of a job that failed.
 
-    Args:
-        failure: What happened.
+    Attributes:
+        cause: The failure to blame.
+        failures: All of them.
         size: Number of ranks of the job.
-        host: Where the rank ran.
+        host: Where the rank to blame ran.
         seconds: How long after the start it ended.
-        log: File with all that it printed to standard error.
-
-    Returns:
-        Lines without ends.
+        log: File with all that it, or all of them, printed to standard error.
     """
-    lines = [
-        f"ringrun: rank {failure.rank} of {size} on {host} {_how(failure)} after {seconds:.1f} s; "
-        "the other ranks were ended"
-        if size > 1
-        else f"ringrun: rank 0 of 1 on {host} {_how(failure)} after {seconds:.1f} s"
-    ]
-    if log is not None:
-        lines.append(f"ringrun: all that it printed is in {log}")
-    return lines + _shorten(_reason(failure), LIMIT_LINES - len(lines))
+
+    cause: Failure
+    failures: Sequence[Failure]
+    size: int
+    host: str
+    seconds: float
+    log: str | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out of what the ranks have said."""
+        return len(_reason(self.cause)) <= self._room and all(same for same, *_ in self._others())
+
+    @property
+    def _room(self) -> int:
+        return LIMIT_LINES - 2 - len(self._lines_of_others())
+
+    def lines(self) -> list[str]:
+        """At most fifteen lines, without ends; the last ones are the traceback of the rank to blame."""
+        ended = "; the other ranks were ended" if self._ended() else ""
+        cause = f"ringrun: rank {self.cause.rank} of {self.size} on {self.host}"
+        lines = [f"{cause} {_how(self.cause)} after {self.seconds:.1f} s{ended}", *self._lines_of_others()]
+        if self.log is not None:
+            lines.append(f"ringrun: all of it is in {self.log}")
+        return lines + _shorten(_reason(self.cause), self._room)
+
+    def _ended(self) -> bool:
+        by_themselves = {failure.rank for failure in self.failures if not failure.by_launcher}
+        return len(by_themselves | {self.cause.rank}) < self.size
+
+    def _others(self) -> list[tuple[bool, str, list[int]]]:
+        """Of the ranks that failed besides: whether it was for the same reason, why, and which ranks."""
+        told: dict[str, list[int]] = {}
+        for failure in self.failures:
+            if failure is not self.cause and (failure.has_traceback or not failure.by_launcher):
+                told.setdefault(self._why(failure), []).append(failure.rank)
+        return [(why in (_SAME, self._lost), why, sorted(ranks)) for why, ranks in told.items()]
+
+    @property
+    def _lost(self) -> str:
+        return f"lost rank {self.cause.rank}, and failed with it"
+
+    def _why(self, failure: Failure) -> str:
+        word = last_word(_reason(failure))
+        if word and word == last_word(_reason(self.cause)):
+            return _SAME
+        return self._lost if failure.how.lost_rank == self.cause.rank else word or _how(failure)
+
+    def _lines_of_others(self) -> list[str]:
+        others = sorted(self._others(), key=lambda group: (not group[0], group[2]))
+        lines = [f"ringrun: {list_ranks(ranks)}: {why}" for _, why, ranks in others[:_OTHERS]]
+        rest = sorted(rank for _, _, ranks in others[_OTHERS:] for rank in ranks)
+        return [*lines, f"ringrun: {list_ranks(rest)}: something else each"] if rest else lines
+
+
+def last_word(reason: Sequence[str]) -> str:
+    """The exception that a traceback ends with, in one line; empty if there is none."""
+    start = next((index for index in reversed(range(len(reason))) if _EXCEPTION.match(reason[index])), None)
+    word = "" if start is None else " ".join(line.strip() for line in reason[start:])
+    return word if len(word) <= _WORD_CHARACTERS else word[: _WORD_CHARACTERS - 4] + " ..."
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """Ascending ranks, for people: "rank 3", "ranks 0, 2 to 7"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    if len(texts) > _RUNS:
+        return f"{len(ranks)} ranks"
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(texts)}"
 
 
 def _how(failure: Failure) -> str:
@@ -136,6 +207,9 @@ def _recorded_traceback(text: str | None) -> list[str]:
 
 
 def _shorten(lines: list[str], limit: int) -> list[str]:
+    if len(lines) <= limit:
+        return lines
+    lines = [line for line in lines if line.strip("~^ ")]  # without what points at parts of the line before
     if len(lines) <= limit:
         return lines
     return [lines[0], f"  ... {len(lines) - limit + 2} lines left out", *lines[2 - limit :]]

@@ -80,6 +80,7 @@ class Supervisor:
         self._running = {slot.rank for node in plan.nodes for slot in node.slots}
         self._failures: list[Failure] = []
         self.blamed: int | None = None  # The rank that ended the job.
+        self._told: set[int] = set()  # These have told the caller what their function returned or raised.
         self._exit_code: int | None = None  # Decided by something else than a rank.
         self._signal: int | None = None
         self._launched = False
@@ -200,12 +201,15 @@ class Supervisor:
         if kind is not Kind.RESULT:
             self._output.feed(rank, kind, data)
         elif self._given.on_result is not None:
+            self._told.add(rank)
             self._given.on_result(rank, data)
 
     def on_exit(self, rank: int, how: RankExit) -> None:
         """A rank has ended."""
         self._output.end(rank)
         self._running.discard(rank)
+        if how.code == 0:
+            self._output.release(rank)
         if how.code == 0 or self._signal is not None or self._exit_code is not None:
             return
         failure = Failure(rank, how, self._output.tail(rank), by_launcher=self._stopping)
@@ -315,6 +319,8 @@ class Supervisor:
         """Says how the job ended, waits until all is read, and returns the exit code."""
         if self._signal is None and self._exit_code is None and self._failures:
             self._report(_summary.find_cause(self._failures))
+        else:
+            self._output.release(*(rank for rank, _ in self._output.held()))
         if self._impatient or self._signal is not None:
             self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
         self._write_out()
@@ -337,11 +343,31 @@ class Supervisor:
 
     def _report(self, cause: Failure) -> None:
         self.blamed = cause.rank
-        log = self._options.log_dir and os.path.join(self._options.log_dir, f"rank.{cause.rank}", "stderr")
         host = next(n.name for n in self._plan.nodes if any(s.rank == cause.rank for s in n.slots))
-        lines = _summary.describe(cause, size=self._plan.size, host=host, seconds=self._failed_after_s, log=log)
-        self._output.say("\n".join(lines))
+        log = self._log_of(cause)
+        summary = _summary.Summary(cause, self._failures, self._plan.size, host, self._failed_after_s, log)
+        if cause.rank not in self._told:
+            if not summary.is_whole and not self._options.log_dir:
+                summary.log = self._keep_last_words()
+            self._output.say("\n".join(summary.lines()))
         self._write_error_files(cause)
+
+    def _log_of(self, cause: Failure) -> str | None:
+        directory = self._options.log_dir
+        return directory and os.path.join(directory, f"rank.{cause.rank}", "stderr")
+
+    def _keep_last_words(self) -> str | None:
+        """Writes what was held back from the console to a file, where there are no log files."""
+        import tempfile
+
+        try:
+            fd, path = tempfile.mkstemp(prefix="ringrun-", suffix=".stderr")
+            with open(fd, "wb") as file:
+                for rank, words in self._output.held():
+                    file.write(b"rank %d:\n%s\n" % (rank, words))
+        except OSError:
+            return None
+        return path
 
     def _write_error_files(self, cause: Failure) -> None:
         paths = [os.environ.get("TORCHELASTIC_ERROR_FILE")]

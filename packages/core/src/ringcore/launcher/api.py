@@ -46,8 +46,8 @@ def run(
         What the function returned, in the order of ranks.
 
     Raises:
-        RankError: The function raised, or a rank was killed. The original exception is its `__cause__`, if it could
-            be pickled.
+        RankError: The function raised, or a rank was killed. The exception itself is its `original`, if it could be
+            pickled.
         LaunchError: No rank was started, or one ended without a result.
         TypeError: The function or its arguments cannot be pickled, or an option does not exist.
     """

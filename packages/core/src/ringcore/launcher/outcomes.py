@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import traceback
@@ -15,19 +16,24 @@ class RankError(RuntimeError):
     Attributes:
         rank: The rank that failed first.
         remote_traceback: Its traceback, as text; empty if it was killed.
+        original: The exception itself, where it can be pickled.
     """
 
-    def __init__(self, rank: int, message: str, remote_traceback: str = "") -> None:
+    def __init__(
+        self, rank: int, message: str, remote_traceback: str = "", original: BaseException | None = None
+    ) -> None:
         """Make an error about a rank.
 
         Args:
             rank: The rank.
             message: What went wrong.
             remote_traceback: Where.
+            original: What the function raised there.
         """
         super().__init__(message + (f"\n\nOn rank {rank}:\n{remote_traceback}" if remote_traceback else ""))
         self.rank = rank
         self.remote_traceback = remote_traceback
+        self.original = original
 
 
 class LaunchError(RuntimeError):
@@ -147,10 +153,10 @@ def raise_first(raised: Mapping[int, Raised]) -> NoReturn:
     """
     rank = first_cause(raised)
     kind, message, text, data, _ = raised[rank]
-    cause = None
+    original = None
     if data is not None:
-        try:
-            cause = pickle.loads(data)
-        except Exception:
-            cause = None  # Its class cannot be imported here; the text tells.
-    raise RankError(rank, f"rank {rank} raised {kind}: {message}", text) from cause
+        with contextlib.suppress(Exception):  # Its class cannot be imported here; the text tells.
+            original = pickle.loads(data)
+    # Not as its cause, and without the end of the traceback, which is the message: Python shows the exception once.
+    at = text.rpartition(f"{kind}: {message}")[0].rpartition("\n")[0] or text
+    raise RankError(rank, f"rank {rank} raised {kind}: {message}", at, original)

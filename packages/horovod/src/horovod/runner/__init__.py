@@ -47,7 +47,7 @@ def run(
         What `func` returned, in the order of ranks.
 
     Raises:
-        RuntimeError: The function raised on a rank, or a rank was killed. What it raised is the `__cause__`.
+        RuntimeError: The function raised on a rank, or a rank was killed. What it raised is the `original`.
         ValueError: A keyword asks for what ringcore does not do.
     """
     from horovod.runner.launch import _run

@@ -38,7 +38,7 @@ def gloo_run(args: Any) -> list[Any] | None:
         What the function returned, in the order of ranks; None of a command.
 
     Raises:
-        RuntimeError: A rank has failed. What a function raised is the `__cause__`.
+        RuntimeError: A rank has failed. What a function raised is its `original`.
         TypeError: ringrun has no such option, or it takes another value.
     """
     options = _options(args)
