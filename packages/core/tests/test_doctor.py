@@ -132,4 +132,18 @@ def test_it_tells_which_way_ranks_take_that_share_a_gpu(
     monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
     report, text = _doctor()
     assert report["shared_gpu"].startswith(way)
-    assert f"ranks that share a GPU would meet by way of\n  {way}" in text
+    # Of GPUs only where there is a driver.
+    assert (f"ranks that share a GPU would meet by way of\n  {way}" in text) == bool(found)
+
+
+def test_libraries_that_are_not_here_take_a_line_and_their_reasons_are_told_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "try_library", lambda name: {"name": name, "found": False, "reason": "cannot open"})
+    monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
+    _, text = _doctor()
+    assert "cannot open" not in text
+    assert "not here" in text and "NCCL, CUDA driver, NVRTC; `ringcore doctor --all` says why" in " ".join(text.split())
+    everything = io.StringIO()
+    module.doctor(everything, everything=True)
+    assert "libcuda.so.1: no: cannot open" in everything.getvalue()

@@ -61,7 +61,7 @@ def fails_on_one(how: str) -> None:
 def test_what_a_rank_raises_is_the_exception_without_a_stack_of_java(spark: SparkSession) -> None:
     with pytest.raises(RankError, match="rank 1 raised LookupError: no such row") as caught:
         ringcore_spark.run(fails_on_one, ("raise",))
-    assert isinstance(caught.value.__cause__, LookupError)
+    assert isinstance(caught.value.original, LookupError)
     assert "in fails_on_one" in caught.value.remote_traceback
     assert "java" not in str(caught.value).lower()
     with pytest.raises(RankError, match=r"rank 1 of 2 on .* was killed by SIGABRT"):

@@ -6,11 +6,14 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
+from ringcore._version import __version__
+
 # Name -> (module, one line of help). The module has a function `main(argv) -> exit code`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
     "doctor": ("ringcore.commands.doctor", "try what is installed here, and tell what to do about what does not work"),
     "migrate": ("ringcore.commands.migrate", "show what changes in a script that was written for Horovod"),
+    "demo": ("ringcore.commands.demo", "let two ranks sum an array, and draw what they did: ten seconds"),
     "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
@@ -33,12 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in ("-h", "--help"):
         print(_usage())
         return 0
-    wrong = f"ringcore: there is no command {words[0]!r}\n" if words else ""
-    print(wrong + _usage(), file=sys.stderr)
+    if words and words[0] == "--version":
+        print(f"ringcore {__version__}")
+        return 0
+    print((_wrong(words[0]) if words else "") + _usage(), file=sys.stderr)
     return 2
+
+
+def _wrong(word: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word, COMMANDS, 1)
+    return f"ringcore: there is no command {word!r}" + (f"; did you mean {near[0]!r}?\n" if near else "\n")
 
 
 def _usage() -> str:
     width = max(map(len, COMMANDS))
     rows = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(["usage: ringcore COMMAND [options]", "", "commands:", *rows])
+    return "\n".join(["usage: ringcore COMMAND [options]", "       ringcore --version", "", "commands:", *rows])

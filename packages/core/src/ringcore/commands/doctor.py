@@ -61,11 +61,12 @@ ringcore.shutdown()
 """
 
 
-def doctor(file: IO[str] | None = None) -> dict[str, Any]:
+def doctor(file: IO[str] | None = None, *, everything: bool = False) -> dict[str, Any]:
     """Print what is installed and usable, and what to do about each problem; takes a few seconds.
 
     Args:
         file: Where to print; `None` is standard output.
+        everything: Print of libraries that are not here, too, what was tried, and why it failed.
 
     Returns:
         The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `shared_gpu`,
@@ -90,7 +91,7 @@ def doctor(file: IO[str] | None = None) -> dict[str, Any]:
     for name, outcome in report["transports"].items():
         if not outcome["works"]:
             report["problems"].append(_transport_problem(name, outcome["reason"]))
-    print("\n".join(_lines(report)), file=file or sys.stdout)
+    print("\n".join(_lines(report, everything)), file=file or sys.stdout)
     return report
 
 
@@ -107,8 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="ringcore doctor",
         description="Tries what is installed here, tells what works, and what to do about what does not.",
     )
-    parser.parse_args(argv)
-    return 1 if doctor()["problems"] else 0
+    parser.add_argument("--all", action="store_true", help="tell of libraries that are not here, too, what was tried")
+    arguments = parser.parse_args(argv)
+    return 1 if doctor(everything=arguments.all)["problems"] else 0
 
 
 def _kernels(problems: list[str]) -> str:
@@ -267,7 +269,7 @@ def _transport_problem(name: str, reason: str) -> str:
     return f"the self-test over {name} failed: {reason.splitlines()[-1]}; {remedy}"
 
 
-def _lines(report: dict[str, Any]) -> Iterator[str]:
+def _lines(report: dict[str, Any], everything: bool) -> Iterator[str]:
     yield f"ringcore   {report['ringcore']}"
     yield f"Python     {report['python']}"
     yield f"platform   {report['platform']}"
@@ -277,12 +279,10 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield _row(name, ("works: " if outcome["works"] else "FAILS: ") + outcome["reason"])
     yield from _section("MPI that a job started here would use")
     yield textwrap.fill(report["mpi"], 118, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
-    for kind, tries in report["libraries"].items():
-        yield from _section(f"{kind} libraries, tried to open")
-        for outcome in tries:
-            yield _row(outcome["name"], _found(outcome))
-    yield from _section("ranks that share a GPU would meet by way of")
-    yield f"  {report['shared_gpu']}"
+    yield from _library_lines(report["libraries"], everything)
+    if everything or any(outcome["found"] for outcome in report["libraries"]["CUDA driver"]):
+        yield from _section("ranks that share a GPU would meet by way of")
+        yield f"  {report['shared_gpu']}"
     yield from _section("frameworks installed")
     yield from _versions_lines(report["frameworks"])
     yield from _section("adapters installed")
@@ -295,6 +295,18 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield "  none"
     for problem in report["problems"]:
         yield textwrap.fill(problem, 100, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _library_lines(libraries: dict[str, list[dict[str, Any]]], everything: bool) -> Iterator[str]:
+    """Of each kind what could be opened; what a machine does not have it need not have: in one line."""
+    here = {kind: [outcome for outcome in tries if outcome["found"]] for kind, tries in libraries.items()}
+    yield from _section("libraries that can be used, tried to open")
+    for kind, tries in libraries.items():
+        for outcome in tries if everything else here[kind]:
+            yield _row(kind.partition(" (")[0], f"{outcome['name']}: {_found(outcome)}")
+    missing = [kind for kind, found in here.items() if not found]
+    if missing and not everything:
+        yield _row("not here", f"{', '.join(missing)}; `ringcore doctor --all` says why")
 
 
 def _section(title: str) -> Iterator[str]:

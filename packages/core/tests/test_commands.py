@@ -1,0 +1,45 @@
+"""The command `ringcore`: its version, mistyped commands, the demonstration."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import ringcore
+from ringcore.commands import cli, demo
+from support.processes import clean_environ
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ringcore {ringcore.__version__}\n"
+
+
+@pytest.mark.parametrize(("word", "meant"), [("docter", "doctor"), ("migrat", "migrate"), ("evn", "env")])
+def test_a_mistyped_command_is_recognized(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word]) == 2
+    assert f"there is no command '{word}'; did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_the_demonstration_shows_a_sum_and_the_timeline_of_two_ranks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ringcore", "demo"], capture_output=True, text=True, timeout=120, check=False,
+        env=clean_environ(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the sum on both is [3. 6. 9.]" in done.stdout
+    bars = [line for line in done.stdout.splitlines() if line.startswith(("rank 0 |", "rank 1 |"))]
+    assert [bar.count("|") for bar in bars] == [2, 2]
+    assert all("#" in bar for bar in bars)
+
+
+def test_the_picture_has_a_mark_where_a_rank_communicates() -> None:
+    events = [
+        {"cat": "operation", "pid": 0, "ts": 0.0, "dur": 100.0},
+        {"cat": "step", "pid": 0, "ts": 300.0, "dur": 100.0},
+        {"cat": "operation", "pid": 1, "ts": 590.0, "dur": 10.0},
+    ]
+    _, first, second = demo.picture(events)
+    assert first == "rank 0 |" + "#" * 10 + "." * 50 + "|"
+    assert second.endswith((".##|", "..#|"))
