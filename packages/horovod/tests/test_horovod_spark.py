@@ -53,7 +53,7 @@ def test_a_script_for_horovod_runs_as_it_is() -> None:
     assert sorted(out.getvalue().splitlines()) == ["[0]<stdout> rank 0", "[1]<stdout> rank 1"]
     with pytest.raises(RuntimeError, match="raised LookupError: no such row") as caught:
         horovod.spark.run(fails, num_proc=1)
-    assert isinstance(caught.value.__cause__, LookupError)
+    assert isinstance(caught.value.original, LookupError)
 
 
 def test_what_horovod_can_and_this_cannot_is_said() -> None:

@@ -157,6 +157,6 @@ def _as_raised(call: Callable[..., T], *args: Any) -> T:
     try:
         return call(*args)
     except RankError as error:
-        if error.__cause__ is None:
+        if error.original is None:
             raise
-        raise error.__cause__ from error
+        raise error.original from error

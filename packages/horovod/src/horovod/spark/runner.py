@@ -50,7 +50,7 @@ def run(
         What `fn` returned, in the order of ranks.
 
     Raises:
-        RuntimeError: It raised on a rank, or a rank was killed. What it raised is the `__cause__`.
+        RuntimeError: It raised on a rank, or a rank was killed. What it raised is its `original`.
         ValueError: There are too few slots, or an argument asks for what ringcore does not do.
     """
     given = {
