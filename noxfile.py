@@ -118,6 +118,17 @@ def bench(session: nox.Session) -> None:
         in_environment(session, framework, "python", "benchmarks/run.py", *what, env={"KERAS_BACKEND": framework})
 
 
+@nox.session(python=PYTHON, requires=[environment_of("torch")])
+def curves(session: nox.Session) -> None:
+    """Simulate 8 to 10,000 ranks, measure 2 to 16 hosts beside it, as root; makes docs/images/simulated.svg."""
+    require_system(session, "ip")
+    install(session, "compile")
+    folder = build_native(session, "benchmark", "-DRINGCORE_BUILD_BENCHMARKS=ON")
+    program = f"--program={folder / 'ringcore_network'}"
+    in_environment(session, "torch", "python", "benchmarks/simulated.py", program, *session.posargs)
+    in_environment(session, "torch", "python", "benchmarks/curves.py")
+
+
 @nox.session(python=PYTHON, requires=[environment_of("mxnet")])
 def parameter_server(session: nox.Session) -> None:
     """Measure ringcore beside MXNet's parameter server; as root. `nox -s parameter_server -- --repeats=5`."""
