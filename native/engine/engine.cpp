@@ -131,7 +131,9 @@ void Engine::links_changed() {
     if (peer->connected || !peer->link->has(transport::kControlLane)) continue;
     peer->connected = true;
     peer->last_sent = peer->last_heard = now;
-    if (!peer->is_known) greet(*peer);
+    if (peer->is_known) continue;
+    greet(*peer);
+    if (failure_ != nullptr) tell_failure(*peer);  // others have heard it
   }
 }
 

@@ -46,6 +46,8 @@ struct EngineSettings {
   Nanoseconds stall_warning = 5 * kSecond;
   // A peer that has sent nothing for this long is lost.
   Nanoseconds heartbeat = 2 * kSecond;
+  // Before it has greeted it may still be connecting with others: it may be silent for this long, if that is longer.
+  Nanoseconds start = 0;
 };
 
 // Where this rank stands in the job, and what it is connected with.
@@ -158,6 +160,7 @@ class Engine {
   void prepare(ProcessSet& set, Operation& operation);
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
   void tell_known(RecordHeader header, std::span<const std::byte> payload);
+  void tell_failure(Peer& peer);
   void greet(Peer& peer);
   void send(Peer& peer, std::span<const std::byte> record);
   void send(Peer& peer, RecordHeader header, std::span<const std::byte> rest);
@@ -210,6 +213,7 @@ class Engine {
   void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
   void tend_patience(Nanoseconds now);
+  Nanoseconds patience_for(const Peer& peer) const;
   void tend_links(Nanoseconds now, bool idle);
   void tend_alignment(ProcessSet& set);
   void tend_stalls(ProcessSet& set, Nanoseconds now);

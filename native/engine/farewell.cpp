@@ -147,14 +147,7 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
     complete(eager_.operation, error);
     eager_ = {};
   }
-  const std::string text = error->what();
-  // What has no other cause has happened here.
-  const Blame blame = blame_.value_or(Blame{rank(), rank()});
-  const RecordHeader header{.type = RecordType::kAbort,
-                            .rows = static_cast<std::uint64_t>(error->kind()),
-                            .location = static_cast<std::uint64_t>(blame.rank),
-                            .priority = blame.seen_by};
-  if (error->kind() != ErrorKind::kShutdown) tell_known(header, std::as_bytes(std::span(text)));
+  for (Peer* peer : membership_.known()) tell_failure(*peer);
   for (auto& [id, set] : sets_) {
     set->schedule.fail(error->kind() == ErrorKind::kShutdown);
     for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
@@ -172,6 +165,18 @@ Engine::Blame Engine::blame_for(const RecordHeader& abort) const {
   }
   const Blame blame{static_cast<Rank>(abort.location), abort.priority};
   return blame.rank == rank() ? Blame{blame.seen_by, blame.seen_by} : blame;
+}
+
+void Engine::tell_failure(Peer& peer) {
+  if (failure_->kind() == ErrorKind::kShutdown) return;
+  const std::string text = failure_->what();
+  // What has no other cause has happened here.
+  const Blame blame = blame_.value_or(Blame{rank(), rank()});
+  const RecordHeader header{.type = RecordType::kAbort,
+                            .rows = static_cast<std::uint64_t>(failure_->kind()),
+                            .location = static_cast<std::uint64_t>(blame.rank),
+                            .priority = blame.seen_by};
+  send(peer, build_record(header, {}, {}, std::as_bytes(std::span(text))));
 }
 
 bool Engine::wind_down() {

@@ -106,7 +106,7 @@ void Engine::broadcast(ProcessSetId id, RecordHeader header, std::span<const std
   }
 }
 
-// To those whom this rank is connected with, or will be: they pass on what all have to know.
+// To those whom this rank is connected with, or will be.
 void Engine::tell_known(RecordHeader header, std::span<const std::byte> payload) {
   const std::vector<std::byte> record = build_record(header, {}, {}, payload);
   for (Peer* peer : membership_.known()) send(*peer, record);

@@ -5,6 +5,13 @@
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
+namespace {
+
+// Of so many that are missing and that this rank has no link with it wants to know where they stand.
+constexpr int kMostAsked = 4;
+
+}  // namespace
+
 Nanoseconds Engine::tend_interval() const {
   return std::clamp(settings_.heartbeat / 8, kMillisecond, 250 * kMillisecond);
 }
@@ -56,6 +63,10 @@ void Engine::tend_patience(Nanoseconds now) {
   patience_ = std::max(settings_.heartbeat, std::min(settings_.heartbeat + slow, settings_.timeout / 2));
 }
 
+Nanoseconds Engine::patience_for(const Peer& peer) const {
+  return peer.greeted ? patience_ : std::max(patience_, settings_.start);
+}
+
 void Engine::tend_links(Nanoseconds now, bool idle) {
   for (Peer* peer : membership_.known()) {
     const bool awaited = awaits(*peer);
@@ -72,10 +83,10 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);  // its last words
       if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
-    } else if (!peer->left && peer->connected && now - peer->last_heard > patience_) {
+    } else if (!peer->left && peer->connected && now - peer->last_heard > patience_for(*peer)) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);
-      if (!peer->left && now - peer->last_heard > patience_ && failure_ == nullptr) {
+      if (!peer->left && now - peer->last_heard > patience_for(*peer) && failure_ == nullptr) {
         lose(*peer, "has sent nothing for " + std::to_string((now - peer->last_heard) / kMillisecond) +
                         " ms (it was stopped, or the network between the hosts is cut)");
       }
@@ -197,9 +208,11 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
     warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
                         " ms: " + who_submitted(set, operation) +
                         ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
+    int strangers = 0;
     for (const Rank rank : missing) {
       Peer* peer = membership_.peer(rank);
-      if (peer == nullptr) continue;
+      // Among many, not all that wait connect with all that are missing.
+      if (peer == nullptr || (!peer->is_known && ++strangers > kMostAsked)) continue;
       send(*peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest}, {});
     }
   }

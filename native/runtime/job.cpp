@@ -89,12 +89,17 @@ bool Job::attach_lane(Rank peer, int lane, std::vector<Fd> sockets, std::span<co
   return runtime().change_links([&] { lane_links_.at(peer)->attach(lane, std::move(sockets), secrets); });
 }
 
+void Job::give_up_link(Rank peer, const std::string& why) {
+  runtime().change_links([&] { lane_links_.at(peer)->give_up(why); });
+}
+
 std::unique_ptr<transport::Link> Job::make_link(const JobConfig& config, PeerConnection peer) {
   switch (peer.kind) {
     case PeerConnection::Kind::kMpi: return transport::make_mpi_link(config.mpi, peer.rank);
     case PeerConnection::Kind::kTcp: {
-      auto link =
-          transport::make_tcp_link(config.rank, peer.rank, std::move(peer.socket), peer.secrets, lane_requests_);
+      auto link = peer.socket.get() < 0 ? transport::make_tcp_link(config.rank, peer.rank, lane_requests_)
+                                        : transport::make_tcp_link(config.rank, peer.rank, std::move(peer.socket),
+                                                                   peer.secrets, lane_requests_);
       lane_links_[peer.rank] = link.get();
       return link;
     }

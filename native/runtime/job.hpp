@@ -28,7 +28,7 @@ struct PeerConnection {
 
   Rank rank = 0;
   Kind kind = Kind::kShm;
-  Fd socket;   // kShm: see make_shm_link; kTcp: of the control lane; kMpi: none
+  Fd socket;   // kShm: see make_shm_link; kTcp: of the control lane, or none before it is needed; kMpi: none
   Fd segment;  // kShm: the peer's memory file
   std::vector<transport::TlsSecret> secrets;  // kTcp: one where the connection is encrypted
 };
@@ -65,12 +65,14 @@ class Job {
   // As Runtime::leave.
   void leave(const std::string& reason, const Runtime::Interrupted& interrupted = {});
 
-  // Lanes of data over TCP that are needed now, for the first time. Whoever has made the connections makes these too,
+  // Lanes over TCP that are needed now, for the first time. Whoever has made the connections makes these too,
   // and attaches them.
   int lanes_wanted_fd() const { return lane_requests_.fd(); }  // readable when there are some to take
   std::vector<std::pair<Rank, int>> take_wanted_lanes() { return lane_requests_.take(); }
   // See LaneLink::attach. False when the link is closed already; then the sockets are, too.
   bool attach_lane(Rank peer, int lane, std::vector<Fd> sockets, std::span<const transport::TlsSecret> secrets);
+  // See LaneLink::give_up.
+  void give_up_link(Rank peer, const std::string& why);
 
  private:
   std::unique_ptr<transport::Link> make_link(const JobConfig& config, PeerConnection peer);

@@ -51,7 +51,8 @@ std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) 
 void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
-                  double timeout_s, double stall_warning_s, double heartbeat_s, double spin_s, bool nccl_shares_gpus,
+                  double timeout_s, double stall_warning_s, double heartbeat_s, double start_timeout_s, double spin_s,
+                  bool nccl_shares_gpus,
                   std::shared_ptr<transport::MpiWorld> mpi) {
   JobConfig config;
   config.rank = rank;
@@ -69,6 +70,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.settings.timeout = limit_of(timeout_s);
   config.settings.stall_warning = limit_of(stall_warning_s);
   config.settings.heartbeat = limit_of(heartbeat_s);
+  config.settings.start = limit_of(start_timeout_s);
   new (self) PythonRuntime(std::move(config));
   capi::set_runtime(self->job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
                     self->job().pool());
@@ -98,13 +100,24 @@ void check(PythonRuntime& self) {
 
 }  // namespace
 
+void register_first_links(nb::module_& module) {
+  module.attr("DIRECT_MEMBERS") = engine::EngineSettings{}.direct_members;
+  module.def(
+      "connected_at_start",
+      [](const std::vector<int>& host_of, Rank rank) {
+        return engine::connected_at_start(host_of, rank, engine::EngineSettings{}.direct_members);
+      },
+      nb::arg("host_of"), nb::arg("rank"),
+      "With whom a rank is connected before anybody needs it: with all others in jobs of up to DIRECT_MEMBERS.");
+}
+
 void register_job(nb::class_<PythonRuntime>& runtime) {
   runtime
       .def("__init__", &make_runtime, nb::arg("rank"), nb::arg("size"), nb::arg("epoch"), nb::arg("memory").none(),
            nb::arg("peers"), nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
            nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
-           nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("spin_s"),
-           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
+           nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("start_timeout_s"),
+           nb::arg("spin_s"), nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
       .def("check", &check, "Raises why the engine has failed, if it has.")
       .def("leave", &leave, nb::arg("reason"))
       .def(
@@ -132,7 +145,12 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "take_wanted_lanes", [](PythonRuntime& self) { return self.job().take_wanted_lanes(); },
           "(rank, lane) for each lane over TCP that is needed for the first time now: connect it and `attach_lane` it.")
       .def("attach_lane", &attach_lane, nb::arg("rank"), nb::arg("lane"), nb::arg("fds"), nb::arg("secrets"),
-           "Takes the descriptors; false when the link is closed already.");
+           "Takes the descriptors; false when the link is closed already.")
+      .def(
+          "give_up_link",
+          [](PythonRuntime& self, Rank rank, const std::string& why) { self.job().give_up_link(rank, why); },
+          nb::arg("rank"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
+          "What was wanted of the link cannot be connected: the rank is lost, unless it has left.");
 }
 
 }  // namespace ringcore::python

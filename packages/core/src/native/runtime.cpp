@@ -59,6 +59,7 @@ void register_runtime(nb::module_& module) {
   module.def(
       "capi", [] { return reinterpret_cast<std::uintptr_t>(capi::table()); },
       "The address of the functions of ringcore.h, for the compiled half of an adapter.");
+  register_first_links(module);
   nb::class_<PythonRuntime> runtime(module, "Runtime", "The engine of this rank, connected to its peers.");
   register_job(runtime);
   register_submission(runtime);

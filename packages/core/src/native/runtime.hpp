@@ -47,6 +47,7 @@ class PythonRuntime {
   Job job_;
 };
 
+void register_first_links(nanobind::module_& module);
 void register_job(nanobind::class_<PythonRuntime>& runtime);
 void register_submission(nanobind::class_<PythonRuntime>& runtime);
 void register_attention(nanobind::class_<PythonRuntime>& runtime);

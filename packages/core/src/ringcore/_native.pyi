@@ -210,10 +210,17 @@ def capi() -> int:
     The address of the functions of ringcore.h, for the compiled half of an adapter.
     """
 
+DIRECT_MEMBERS: int = 16
+
+def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
+    """
+    With whom a rank is connected before anybody needs it: with all others in jobs of up to DIRECT_MEMBERS.
+    """
+
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
 
     def check(self) -> None:
         """Raises why the engine has failed, if it has."""
@@ -249,6 +256,11 @@ class Runtime:
 
     def attach_lane(self, rank: int, lane: int, fds: Sequence[int], secrets: Sequence[bytes]) -> bool:
         """Takes the descriptors; false when the link is closed already."""
+
+    def give_up_link(self, rank: int, why: str) -> None:
+        """
+        What was wanted of the link cannot be connected: the rank is lost, unless it has left.
+        """
 
     def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
         """

@@ -13,7 +13,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,8 @@ from ringcore.bootstrap.sockets import peer_uid
 if TYPE_CHECKING:
     from ringcore.environment.settings import Settings
 
-# In the hello of a connection through a Unix socket, in place of a lane.
-_SHARED = 0xFFFF
+# In the hello, in place of a lane: of a connection through a Unix socket, and of one that asks the lower rank to dial.
+_SHARED, _ASKED = 0xFFFF, 0xFFFE
 # Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp/link.hpp.
 _CONTROL_LANES, _DATA_LANES = 1, 3
 _IP_BIND_ADDRESS_NO_PORT = 24  # of <linux/in.h>; in Python from 3.12 on
@@ -38,6 +38,8 @@ _IP_BIND_ADDRESS_NO_PORT = 24  # of <linux/in.h>; in Python from 3.12 on
 _SEGMENT = b"m"
 # How long the loop sleeps at most: it has a deadline, and may be told to stop.
 _NAP_S = 0.05
+# In a running job whoever cannot be dialled is given up after so long: if it has died, its neighbours tell of it first.
+_GRACE_S = 1.0
 
 
 @dataclass
@@ -68,11 +70,11 @@ class PeerConnection:
 
 @dataclass
 class Lane:
-    """The authenticated connections of a lane of data: one, or several where the link is striped.
+    """The authenticated connections of a lane: one, or several where the link is striped.
 
     Attributes:
         rank: The peer.
-        number: Of the lane, from 1.
+        number: Of the lane; 0 is for control.
         fds: Non-blocking descriptors, owned by whoever takes this object.
         secrets: One for each descriptor, 32 bytes, where the link is encrypted.
     """
@@ -86,6 +88,10 @@ class Lane:
 @dataclass
 class Connector:
     """Makes the connections of one rank; `peers` has those that are complete, `lanes` what was opened later.
+
+    Attributes:
+        asked: Higher ranks that want to be dialled; whoever takes them calls `open_lane`.
+        lost: Ranks that cannot be dialled, and why, in a running job.
 
     Args:
         rank: This rank.
@@ -110,9 +116,13 @@ class Connector:
     over_mpi: bool = False
     peers: dict[int, PeerConnection] = field(default_factory=dict)
     lanes: list[Lane] = field(default_factory=list)
+    asked: set[int] = field(default_factory=set)
+    lost: dict[int, str] = field(default_factory=dict)
     # The connections of lanes that are not complete, by their number among all of the link's.
     _parts: dict[tuple[int, int], dict[int, tuple[socket.socket, bytes]]] = field(default_factory=dict)
-    _complete: set[tuple[int, int]] = field(default_factory=set)  # lanes of data
+    _complete: set[tuple[int, int]] = field(default_factory=set)  # lanes
+    _is_late: bool = False  # The engine runs.
+    _refused_since: dict[int, float] = field(default_factory=dict)
     _exchanging: dict[socket.socket, int] = field(default_factory=dict)  # with which rank
     _elsewhere: set[int] = field(default_factory=set)  # higher ranks that share no memory, where MPI connects those
     _known: dict[int, list[Endpoint]] = field(default_factory=dict)
@@ -131,11 +141,27 @@ class Connector:
         stripes = sum(max(endpoint.connections, *theirs) for endpoint in self._endpoints(self.rank))
         return _CONTROL_LANES + _DATA_LANES * stripes
 
-    def dial(self, others: Iterable[int]) -> None:
-        """Begin to connect with those of these ranks that are this one's to dial."""
+    def dial(self, others: Iterable[int], sharing: Container[int] | None = None) -> None:
+        """Begin to connect with those of these ranks that are this one's to dial.
+
+        Args:
+            others: These ranks.
+            sharing: Those that share memory with this one, where that is known.
+        """
         # The next ones first: then not all ranks dial the same one at the same time.
         for peer in sorted(peer for peer in others if peer > self.rank):
-            self._dial(peer)
+            if sharing is None or peer in sharing:
+                self._dial(peer, known=sharing is not None)
+            else:
+                self._dial_lanes(peer)
+
+    def connect_late(self) -> None:
+        """From here on connections are lanes of links that the engine has."""
+        self._is_late = True
+
+    def fileno(self) -> int:
+        """Readable when `service` has something to do."""
+        return self._selector.fileno()
 
     def serve_until_connected(self, others: Iterable[int]) -> None:
         """Go on until these ranks are connected, or left to MPI.
@@ -180,17 +206,21 @@ class Connector:
             raise failures[0]
 
     def open_lane(self, peer: int, lane: int) -> None:
-        """Begin to connect a lane of data; the peer does the same, and the lower one dials.
+        """Begin to connect a lane. The lower rank dials: of data both want it, for control it may have to be asked.
 
         Raises:
             BootstrapError: There is no way.
         """
-        if self.rank < peer and (peer, lane) not in self._complete:
+        if (peer, lane) in self._complete:
+            return
+        if self.rank < peer:
             self._dial_connections(peer, self._numbers(peer, lane))
+        elif lane == 0:
+            self._dial_connections(peer, [_ASKED])
 
     def describe_lane(self, peer: int) -> str:
         """Between which addresses a lane is to be connected."""
-        path = self._stripes(peer)[0]
+        path = self._way(peer, 0)
         lower, higher = sorted((self.rank, peer))
         return f"rank {lower} at {path.lower.ip} dials rank {higher} at {path.higher.ip} port {path.higher.port}"
 
@@ -219,13 +249,13 @@ class Connector:
         for peer in self.peers.values():
             peer.close()
 
-    def service(self) -> None:
+    def service(self, limit_s: float = _NAP_S) -> None:
         """Go on with what can go on, after a moment at most.
 
         Raises:
             BootstrapError: A rank cannot be reached, broke off, or does not know the key.
         """
-        nap_s = min(_NAP_S, self._dialler.service())
+        nap_s = min(limit_s, self._dialler.service())
         for key, _ in self._selector.select(nap_s):
             if key.fileobj in self._exchanging:
                 self._take_segment(key.fileobj)
@@ -249,7 +279,7 @@ class Connector:
 
     # The lower rank's side.
 
-    def _dial(self, peer: int) -> None:
+    def _dial(self, peer: int, *, known: bool) -> None:
         name = self.contacts[peer]["unix"]
         if self.segment_fd is None or name is None:
             self._dial_lanes(peer)
@@ -259,7 +289,7 @@ class Connector:
                 Hello(MESH, self.epoch, self.rank, peer, _SHARED),
                 functools.partial(_open_unix, f"\0{name}"),
                 lambda connection, _: self._offer_segment(peer, connection),
-                lambda _: self._dial_lanes(peer),  # It is not on this host.
+                self._not_here(peer) if known else lambda _: self._dial_lanes(peer),  # It is not on this host.
             )
         ])  # fmt: skip
 
@@ -274,18 +304,32 @@ class Connector:
             return
         self._dial_connections(peer, [0])
 
+    def _not_here(self, peer: int) -> Callable[[OSError], None]:
+        def refused(error: OSError) -> None:
+            raise BootstrapError(
+                f"ranks {self.rank} and {peer} say that they run on one system, but do not reach each other there "
+                f"({error}); set RINGCORE_TRANSPORT=tcp on all ranks"
+            ) from error
+
+        return refused
+
     def _dial_connections(self, peer: int, numbers: Iterable[int]) -> None:
-        stripes = self._stripes(peer)
-        encrypted = is_encrypted(self.settings.encryption, stripes)
-        self._dialler.dial(
-            Call(
-                Hello(MESH, self.epoch, self.rank, peer, number, encrypted),
-                functools.partial(self._open_tcp, stripes[number]),
-                self._dialled(peer, number, encrypted=encrypted),
-                self._no_way(peer, stripes[number]),
-            )
-            for number in numbers
+        encrypted = is_encrypted(self.settings.encryption, self._stripes(peer))
+        self._dialler.dial(self._call(peer, number, encrypted=encrypted) for number in numbers)
+
+    def _call(self, peer: int, number: int, *, encrypted: bool) -> Call:
+        path = self._way(peer, number)
+        call = Call(
+            Hello(MESH, self.epoch, self.rank, peer, number, encrypted),
+            functools.partial(self._open_tcp, path, peer),
+            self._dialled(peer, number, encrypted=encrypted),
+            lambda error: self._no_way(call, path, error),
         )
+        return call
+
+    def _way(self, peer: int, number: int) -> Path:
+        """Of one of the link's connections."""
+        return self._stripes(peer)[0 if number == _ASKED else number]
 
     def _numbers(self, peer: int, lane: int) -> list[int]:
         """Which of the link's connections are the lane's. See transport/tcp/link.hpp."""
@@ -316,22 +360,34 @@ class Connector:
 
     def _dialled(self, peer: int, number: int, *, encrypted: bool) -> Callable[[socket.socket, bytes], None]:
         def dialled(connection: socket.socket, secret: bytes) -> None:
-            self._add(peer, number, connection, secret, encrypted=encrypted)
+            if number == _ASKED:  # It knows.
+                connection.close()
+            else:
+                self._add(peer, number, connection, secret, encrypted=encrypted)
 
         return dialled
 
-    def _no_way(self, peer: int, path: Path) -> Callable[[OSError], None]:
-        def refused(error: OSError) -> None:
-            raise BootstrapError(
-                f"rank {self.rank} cannot connect from {path.lower.ip} to rank {peer} at {path.higher.ip} port "
-                f"{path.higher.port} ({error}); is a firewall between the hosts, or must another network be chosen "
-                f"with --network? {describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
-            ) from error
+    def _no_way(self, call: Call, path: Path, error: OSError) -> None:
+        peer = call.hello.to_rank
+        mine, theirs = self._ends(path, peer)
+        problem = (
+            f"rank {self.rank} cannot connect from {mine.ip} to rank {peer} at {theirs.ip} port {theirs.port} "
+            f"({error}); is a firewall between the hosts, or must another network be chosen with --network? "
+            f"{describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
+        )
+        if not self._is_late:
+            raise BootstrapError(problem) from error
+        if time.monotonic() < self._refused_since.setdefault(peer, time.monotonic()) + _GRACE_S:
+            self._dialler.dial_later(call)
+        else:
+            self.lost[peer] = problem
 
-        return refused
+    def _ends(self, path: Path, peer: int) -> tuple[Endpoint, Endpoint]:
+        """Of this rank, and of the peer."""
+        return (path.lower, path.higher) if self.rank < peer else (path.higher, path.lower)
 
-    def _open_tcp(self, path: Path) -> socket.socket:
-        mine, theirs = path.lower, path.higher
+    def _open_tcp(self, path: Path, peer: int) -> socket.socket:
+        mine, theirs = self._ends(path, peer)
         connection = socket.socket(socket.AF_INET6 if ":" in theirs.ip else socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -349,8 +405,10 @@ class Connector:
 
     def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         peer = hello.from_rank
-        right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank and peer < self.rank
-        if not right or peer in self._exchanging.values():
+        right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank
+        if right and peer > self.rank and hello.lane == _ASKED:
+            self.asked.add(peer)
+        if not right or peer >= self.rank or peer in self._exchanging.values():
             connection.close()
         elif hello.lane == _SHARED and peer not in self.peers:
             self._offer_segment(peer, connection)
@@ -364,8 +422,6 @@ class Connector:
         stripes = self._stripes(peer)
         if hello.lane >= len(stripes) or hello.encrypted != is_encrypted(self.settings.encryption, stripes):
             return False
-        if hello.lane == 0:
-            return peer not in self.peers
         # The peer may have dialled its first lane before this rank has seen that all are connected.
         return (peer, self._lane_of(hello.lane)) not in self._complete
 
@@ -384,12 +440,13 @@ class Connector:
         if len(parts) < len(numbers):
             return
         del self._parts[peer, lane]
+        self._complete.add((peer, lane))
+        self._refused_since.pop(peer, None)
         secrets = [parts[each][1] for each in numbers]
         fds = [_release(parts[each][0]) for each in numbers]
-        if lane == 0:
+        if lane == 0 and not self._is_late:
             self.peers[peer] = PeerConnection(peer, "tcp", fds, None, secrets if encrypted else [], secrets[0])
         else:
-            self._complete.add((peer, lane))
             self.lanes.append(Lane(peer, lane, fds, secrets if encrypted else []))
 
     def _offer_segment(self, peer: int, connection: socket.socket) -> None:
@@ -415,6 +472,7 @@ class Connector:
             raise BootstrapError(f"rank {peer} broke off while memory was exchanged")
         del self._exchanging[connection]
         self._selector.unregister(connection)
+        self._complete.add((peer, 0))
         self.peers[peer] = PeerConnection(peer, "shm", [_release(connection)], fds[0])
 
 

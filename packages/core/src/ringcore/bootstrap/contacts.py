@@ -100,6 +100,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "local_rank": _or_none(_is_count),
     "job": _or_none(_is_text),
     "unix": _or_none(_is_text),
+    "domain": _is_text,
     "host": _is_text,
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),

@@ -69,6 +69,10 @@ class Dialler:
         """Begin with these calls, in their order."""
         self._waiting.extend(calls)
 
+    def dial_later(self, call: Call) -> None:
+        """Go on with this one after a moment."""
+        self._again(call)
+
     def unanswered(self) -> list[Hello]:
         """What has been dialled, or is to be, and was not let in yet."""
         calls = [*(attempt.call for attempt in self._attempts.values()), *self._waiting]

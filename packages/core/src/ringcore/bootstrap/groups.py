@@ -1,13 +1,15 @@
-"""Connected ranks agree on who shares memory with whom: each tells every other which group it is in."""
+"""Who shares memory with whom: among few, each tells every other which group it is in; among many, contacts say it."""
 
 from __future__ import annotations
 
 import hmac
+import os
 import socket
 import struct
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import ConnectionClosedError, receive_exactly, send_all
@@ -16,8 +18,27 @@ from ringcore.bootstrap.connector import PeerConnection
 if TYPE_CHECKING:
     from ringcore import _native
 
+# Where many meet, they do not all talk with each other: what their contacts say has to do.
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _GROUP = struct.Struct("<I")
 _SIGNATURE_BYTES = 32
+
+
+def own_domain() -> str:
+    """Says alike for processes of one user that reach each other's Unix sockets: one start of a system, one network."""
+    try:
+        with open(_BOOT_ID) as file:
+            boot = file.read().strip()
+    except OSError:  # not every sandbox has it
+        boot = socket.gethostname()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
+
+
+def told_by(contacts: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Number the groups of ranks that share memory, for each rank, by what they have said of themselves."""
+    names = [contact["domain"] if contact["unix"] is not None else contact["rank"] for contact in contacts]
+    order = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [order[name] for name in names]
 
 
 @dataclass

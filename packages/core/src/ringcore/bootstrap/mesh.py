@@ -1,4 +1,7 @@
-"""From a placement to connected ranks: they meet, connect, and agree on who shares memory with whom."""
+"""From a placement to connected ranks: they meet, connect, and agree on who shares memory with whom.
+
+Among many, a rank connects with those only that it needs from the start, and with others when it needs them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ringcore import _native
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
 from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
 from ringcore.bootstrap.connector import Connector, PeerConnection
 from ringcore.bootstrap.encryption import announce_encryption, check_carriers, check_encryption
-from ringcore.bootstrap.groups import Groups
+from ringcore.bootstrap.groups import Groups, own_domain, told_by
 from ringcore.bootstrap.interfaces import own_address
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.meeting import meet
@@ -24,7 +28,6 @@ from ringcore.bootstrap.paths import announce, check_all_listen, listen
 from ringcore.bootstrap.sockets import reserve_descriptors
 
 if TYPE_CHECKING:
-    from ringcore import _native
     from ringcore.environment.placement import Placement
     from ringcore.environment.settings import Settings
 
@@ -36,6 +39,7 @@ class Mesh:
     Attributes:
         host_of: Numbers the groups of ranks that share memory, for each rank.
         connector: Connects further lanes, where there are peers over TCP; close it.
+        failure: Some ranks have not come up to the deadline; those that are connected are to be told.
     """
 
     rank: int
@@ -49,6 +53,7 @@ class Mesh:
     cross_rank: int
     cross_size: int
     connector: Connector | None = None
+    failure: BootstrapError | None = None
 
 
 def connect(
@@ -58,7 +63,7 @@ def connect(
     create_segment: Callable[[], int] | None,
     world: _native.MpiWorld | None = None,
 ) -> Mesh:
-    """Meet the other ranks and connect to all of them.
+    """Meet the other ranks and connect to those that this one needs from the start.
 
     Args:
         placement: This process's rank and the job's size.
@@ -97,6 +102,7 @@ def connect(
             "version": __version__,
             "start_timeout_s": settings.start_timeout_s,
             "unix": name if segment_fd is not None else None,
+            "domain": own_domain(),
             **announce(endpoints),
             **announce_encryption(settings, endpoints),
         }
@@ -112,20 +118,18 @@ def connect(
             placement.rank, epoch, key, contacts, segment_fd, [*listeners, local], settings, deadline, over_mpi
         )
         sockets.pop_all()  # They are the connector's now.
-        others = connected_at_start(placement.rank, placement.size)
+        failure = None
         try:
-            descriptors = connector.most_connections() * (placement.size - 1)
-            reserve_descriptors(descriptors, f"a job of {placement.size} ranks")
-            connector.dial(others)
-            if over_mpi and world is not None:
-                _leave_to(world, connector, placement.size)
-            connector.serve_until_connected(others)
-            groups = Groups(placement.rank, connector.peers, deadline)
-            host_of = groups.agree(placement.size, world if over_mpi else None)
+            if placement.size > _native.DIRECT_MEMBERS and world is None:
+                host_of = told_by(contacts)
+                failure = _connect_some(connector, host_of)
+            else:
+                host_of = _connect_all(connector, world if over_mpi else None)
         except BaseException:
             connector.close()
             raise
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
+        mesh.failure = failure
         if any(peer.kind == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector
@@ -134,12 +138,34 @@ def connect(
     return mesh
 
 
-def connected_at_start(rank: int, size: int) -> list[int]:
-    """The other ranks that this one has a link with from the start.
+def _connect_all(connector: Connector, world: _native.MpiWorld | None) -> list[int]:
+    """Each with each; returns the groups that share memory, for each rank."""
+    size = len(connector.contacts)
+    reserve_descriptors(connector.most_connections() * (size - 1), f"a job of {size} ranks")
+    connector.dial(range(size))
+    if world is not None:
+        _leave_to(world, connector, size)
+    connector.serve_until_connected(range(size))
+    return Groups(connector.rank, connector.peers, connector.deadline).agree(size, world)
 
-    All of them, as long as each rank tells every other what it has announced.
+
+def _connect_some(connector: Connector, host_of: list[int]) -> BootstrapError | None:
+    """With whom the engine wants to be connected from the start; the others are known by their contacts.
+
+    Returns:
+        Who has not come in time: the others are still to hear of it.
     """
-    return [other for other in range(size) if other != rank]
+    size = len(host_of)
+    others = _native.connected_at_start(host_of, connector.rank)
+    reserve_descriptors(connector.most_connections() * len(others), f"a rank of a job of {size}")
+    failure = None
+    connector.dial(others, sharing=[peer for peer in others if host_of[peer] == host_of[connector.rank]])
+    try:
+        connector.serve_until_connected(others)
+    except BootstrapError as error:
+        failure = error
+    connector.connect_late()
+    return failure
 
 
 def _leave_to(world: _native.MpiWorld, connector: Connector, size: int) -> None:
@@ -187,7 +213,7 @@ def _mesh(
     cross_rank, cross_size = placement.cross_rank, placement.cross_size
     if cross_rank is None or cross_size is None:
         cross_rank, cross_size = local_ranks[:rank].count(local_rank), local_ranks.count(local_rank)
-    ordered = [peers[r] for r in sorted(peers)]
+    ordered = [peers.get(r) or PeerConnection(r, "tcp", []) for r in range(placement.size) if r != rank]
     return Mesh(
         rank, placement.size, epoch, segment_fd, ordered, host_of, local_rank, local_size, cross_rank, cross_size
     )

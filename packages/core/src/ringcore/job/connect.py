@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 from ringcore import _native
-from ringcore._errors import InvalidArgument
+from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.environment.libraries import nccl_shares_gpus, tell_engine
 from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
@@ -66,13 +66,26 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
         if mesh.connector is not None:
             mesh.connector.finish()
         raise
+    if mesh.failure is not None:
+        if mesh.connector is not None:
+            mesh.connector.finish()
+        _tell_others(connected, mesh.failure)
     if mesh.connector is not None:
         from ringcore.bootstrap.lanes import LateLanes
 
         runtime, patience_s = connected.runtime, settings.start_timeout_s
-        connected.late_lanes = LateLanes(mesh.connector, runtime, connected.peer_fds, patience_s)
+        listens = any(kind == "tcp" and not fds for _, kind, fds, _, _ in peers)
+        connected.late_lanes = LateLanes(mesh.connector, runtime, connected.peer_fds, patience_s, listens=listens)
     log_start(connected, placement.source, _native.kernel_instruction_set())
     return connected
+
+
+def _tell_others(connected: Context, failure: BootstrapError) -> NoReturn:
+    """Not all have come: those that are there hear of it as of any other failure."""
+    connected.runtime.fail(str(failure))
+    connected.peer_fds.clear()
+    connected.runtime.leave("")
+    raise failure
 
 
 def _check_launched_by_mpi(world: _native.MpiWorld) -> None:
@@ -129,6 +142,7 @@ def _context_of(
         timeout_s=settings.timeout_s,
         stall_warning_s=settings.stall_warning_s,
         heartbeat_s=settings.heartbeat_s,
+        start_timeout_s=settings.start_timeout_s,
         spin_s=settings.spin_us * 1e-6,
         nccl_shares_gpus=nccl_shares_gpus(os.environ),
         mpi=world,
