@@ -260,6 +260,7 @@ class Engine {
   bool left_ = false;
   std::optional<std::string> goodbye_;  // has still to be said, with this reason
   Nanoseconds last_tend_ = 0;
+  Nanoseconds last_check_ = 0;  // of the links
   std::uint64_t library_ended_ = 0;  // when it was last looked
   Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;

@@ -68,10 +68,12 @@ Nanoseconds Engine::patience_for(const Peer& peer) const {
 }
 
 void Engine::tend_links(Nanoseconds now, bool idle) {
+  const bool checks = now - last_check_ >= kMillisecond;  // it costs a system call each
+  if (checks) last_check_ = now;
   for (Peer* peer : membership_.known()) {
     const bool awaited = awaits(*peer);
     if (awaited || peer->is_neighbour) {
-      peer->link->check();
+      if (checks) peer->link->check();
     } else {
       peer->last_heard = now;  // its heart beats for others; and its end wakes whoever sleeps
     }

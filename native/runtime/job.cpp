@@ -48,8 +48,9 @@ Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
   }
   made.engine.make_carriers = carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus);
   const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
-  made.local_ranks = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
-  all_share_memory_ = memory_ != nullptr && made.local_ranks == config.size && config.size > 1;
+  const int sharing = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
+  made.local_ranks = std::max(sharing, config.local_size);
+  all_share_memory_ = memory_ != nullptr && sharing == config.size && config.size > 1;
   made.engine.host_of = std::move(config.host_of);
   if (memory_ != nullptr) {
     made.engine.arena = &memory_->arena;

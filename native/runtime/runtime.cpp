@@ -197,7 +197,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       tended = now;
       engine_.tend(waiter.idle_for(now) >= kIdle);
       collect_attention();
-      continue;
+      if (ended()) break;
     }
     if (now - begin >= limit || stopped_) break;
     if (moved && (contenders_ == 0 || ++turns % kTurns != 0)) continue;

@@ -52,8 +52,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
                   double timeout_s, double stall_warning_s, double heartbeat_s, double start_timeout_s, double spin_s,
-                  bool nccl_shares_gpus,
-                  std::shared_ptr<transport::MpiWorld> mpi) {
+                  bool nccl_shares_gpus, std::shared_ptr<transport::MpiWorld> mpi) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
@@ -64,6 +63,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.mpi = std::move(mpi);
   config.spin = limit_of(spin_s);
   config.nccl_shares_gpus = nccl_shares_gpus;
+  config.local_size = local_size;
   config.settings.execution.fusion_threshold_bytes = fusion_threshold_bytes;
   config.settings.execution.deterministic = deterministic;
   config.settings.eager_limit_bytes = eager_limit_bytes;
