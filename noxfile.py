@@ -129,6 +129,18 @@ def curves(session: nox.Session) -> None:
     in_environment(session, "torch", "python", "benchmarks/curves.py")
 
 
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
+def many_ranks(session: nox.Session) -> None:
+    """Measure what many ranks cost, beside MPICH, Open MPI and gloo; makes benchmarks/results/many-ranks.md."""
+    in_environment(session, "torch", "python", "benchmarks/many_ranks/run.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
+def crowd(session: nox.Session) -> None:
+    """Let 512 processes meet 20 times, and 20 times among strangers: takes 10 GiB. `nox -s crowd -- --times=2`."""
+    in_environment(session, "torch", "python", "benchmarks/many_ranks/crowd.py", *session.posargs)
+
+
 @nox.session(python=PYTHON, requires=[environment_of("mxnet")])
 def parameter_server(session: nox.Session) -> None:
     """Measure ringcore beside MXNet's parameter server; as root. `nox -s parameter_server -- --repeats=5`."""

@@ -21,6 +21,8 @@ _log = logging.getLogger("ringcore")
 # rank speaks at once, and dials again if it had to go.
 MAX_PENDING = 256
 HANDSHAKE_LIMIT_S = 5.0
+# Accepted one after the other before those are looked at that have said more.
+_MOST_AT_ONCE = 64
 # Addresses of which a refusal is logged, and which are kept for that: a network of IPv6 has more than fit into memory.
 _MOST_LOGGED = 256
 
@@ -73,7 +75,7 @@ class Acceptor:
         for key, _ in self._selector.select(limit_s):
             ready = key.fileobj
             if ready in self._listeners:
-                self._accept(ready)
+                self._accept_waiting(ready)
             elif ready in self._silent or ready in self._talking:
                 self._read(ready)  # type: ignore[arg-type]
         now = time.monotonic()
@@ -95,23 +97,31 @@ class Acceptor:
         self._talking.clear()
         self._selector.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept_waiting(self, listener: socket.socket) -> None:
+        for _ in range(_MOST_AT_ONCE):
+            if not self._accept(listener):
+                return
+
+    def _accept(self, listener: socket.socket) -> bool:
+        """False where nobody waits any more."""
         try:
             connection, address = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-            return
+        except (ConnectionAbortedError, InterruptedError):
+            return True
+        except BlockingIOError:
+            return False
         except OSError as error:  # out of descriptors: strangers make room
             if not self._silent and not self._talking:
                 raise BootstrapError(
                     f"cannot accept a connection: {error}; raise the limit of open files (ulimit -n)"
                 ) from error
             self._make_room()
-            return
+            return True
         local = connection.family == socket.AF_UNIX
         if local and peer_uid(connection) != os.getuid():
             connection.close()
             self._log_refusal("a local socket", f"it belongs to user {peer_uid(connection)}")
-            return
+            return True
         connection.setblocking(False)
         if len(self._silent) + len(self._talking) >= MAX_PENDING:
             self._make_room()
@@ -119,6 +129,7 @@ class Acceptor:
         self._silent[connection] = _Pending(Acceptance(self._key), time.monotonic() + HANDSHAKE_LIMIT_S, text)
         self._selector.register(connection, selectors.EVENT_READ)
         self._greet(connection)
+        return True
 
     def _greet(self, connection: socket.socket) -> None:
         try:
