@@ -24,8 +24,8 @@ constexpr Nanoseconds kShortestNap = 50'000;
 constexpr int kTurns = 64;
 // How often a caller that holds a lock of its own looks at its peers, all together, for a small operation: about 20 us.
 constexpr int kLooks = 200;
-// And after how many of them at the processors of the host's ranks.
-constexpr int kLooksBetween = 8;
+// And after how many of them at the processors of the host's ranks: more than a small operation takes.
+constexpr int kLooksBetween = 25;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -148,7 +148,7 @@ Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operat
   ++drives_;
   for (int look = 0; look < looks_ && engine_.in_short_cut() && contenders_ == 0; ++look) {
     if (engine_.progress()) continue;
-    if (look % kLooksBetween == 0 && crowd_.shares_processor()) break;
+    if (look % kLooksBetween == kLooksBetween - 1 && crowd_.shares_processor()) break;
     transport::Waiter::look_again();
   }
   if (!operation->done()) return Tried::kSubmitted;

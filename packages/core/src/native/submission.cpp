@@ -106,30 +106,31 @@ PythonHandle submit(nb::handle_t<PythonRuntime> self, int collective, const std:
 }
 
 // Waits for an operation of one array. A handle is made only where somebody has to keep the arrays, or to raise.
-void carry_out(nb::handle_t<PythonRuntime> self, const engine::Call& call, nb::object array, nb::object output) {
+void carry_out(nb::handle_t<PythonRuntime> self, const engine::Call& call, const nb::object& array,
+               const nb::object& output) {
   call.check();
   auto& runtime = nb::cast<PythonRuntime&>(self);
   std::shared_ptr<Operation> operation = make_or_refuse(runtime, call, array, output);
   run(runtime, operation);
   const bool plain = operation->done() && operation->error == nullptr && operation->on_device == nullptr;
   if (plain && PyErr_Occurred() == nullptr) return;
-  nb::object memory = output.is(array) ? std::move(array) : nb::make_tuple(std::move(array), std::move(output));
+  nb::object memory = output.is(array) ? array : nb::make_tuple(array, output);
   PythonHandle(std::move(operation), std::move(memory), nb::borrow(self), nb::none(), nb::none()).raise_error();
 }
 
-void allreduce_in_place(nb::handle_t<PythonRuntime> self, nb::object array, const std::string& name, int op,
+void allreduce_in_place(nb::handle_t<PythonRuntime> self, const nb::object& array, const std::string& name, int op,
                         double prescale, double postscale, engine::ProcessSetId process_set) {
   carry_out(self, {Collective::kAllreduce, name, static_cast<ReduceOp>(op), 0, prescale, postscale, process_set}, array,
             array);
 }
 
-void run_into(nb::handle_t<PythonRuntime> self, int collective, nb::object array, nb::object output,
+void run_into(nb::handle_t<PythonRuntime> self, int collective, const nb::object& array, const nb::object& output,
               const std::string& name, int op, Rank root, double prescale, double postscale,
               engine::ProcessSetId process_set) {
   carry_out(
       self,
       {static_cast<Collective>(collective), name, static_cast<ReduceOp>(op), root, prescale, postscale, process_set},
-      std::move(array), std::move(output));
+      array, output);
 }
 
 PythonHandle join(nb::handle_t<PythonRuntime> self, engine::ProcessSetId process_set) {
