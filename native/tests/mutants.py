@@ -19,7 +19,7 @@ NATIVE = Path(__file__).parents[1]
 BENCHMARKS = NATIVE.parent / "benchmarks" / "native"  # a part of them is tested with the engine
 LIMIT_S = 300
 TESTS = (
-    "*simulation_test*,*plan_test*,*negotiation_test*,*engine_test*,*runtime_test*,*chooser_test*,*gpu_*test*,"
+    "*simulation_test*,*plan_test*,*negotiation_test*,*engine_*test*,*runtime_test*,*chooser_test*,*gpu_*test*,"
     "*reduce_test*,*arithmetic_test*,*record_test*,*segment_test*,*shm_link_test*,*sim_network_test*,*bounded_test*,"
     "*withheld_test*,*short_cut_test*,*agreement_tree_test*,*symmetry_test*"
 )

@@ -1,0 +1,100 @@
+// Groups of tensors: released as one, and failing as one.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine_fixtures.hpp"
+
+using namespace ringcore;
+using namespace ringcore::testing;
+
+TEST_CASE("a group is released as one, and fails as one") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    Runtime& runtime = cluster.runtime(rank);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<std::vector<float>> tensors(3, std::vector<float>(10, mark(rank)));
+      const auto group = group_of("g", tensors);
+      runtime.submit(group);
+      finish(runtime, *group);
+      for (const auto& tensor : tensors) CHECK(tensor[9] == 3.0F);
+    }
+  });
+}
+
+TEST_CASE("groups of gathers and scatters, of mixed dtypes, and of more tensors than one bucket holds") {
+  on_all_clusters([](Cluster& cluster) {
+    const int ranks = cluster.ranks();
+    cluster.run([&](Rank rank) {
+      Runtime& runtime = cluster.runtime(rank);
+      // Part i of rank r has r + i rows.
+      std::vector<std::vector<std::int64_t>> rows;
+      std::vector<std::shared_ptr<Operation>> parts;
+      for (int i = 0; i < 3; ++i) rows.emplace_back((rank + i) * 2, 10 * rank + i);
+      for (int i = 0; i < 3; ++i) {
+        const std::uint64_t count = static_cast<std::uint64_t>(rank + i);
+        parts.push_back(make(Collective::kAllgather, "", {count, 2}, DType::kInt64, rows[i].data(), nullptr));
+      }
+      const auto gathered = engine::make_group("gather", parts);
+      runtime.submit(gathered);
+      finish(runtime, *gathered);
+      for (int i = 0; i < 3; ++i) {
+        std::vector<std::int64_t> expected;
+        for (int r = 0; r < ranks; ++r)
+          expected.insert(expected.end(), static_cast<std::size_t>(r + i) * 2, 10 * r + i);
+        const Operation& part = *gathered->parts[i];
+        REQUIRE(part.result_rows[ranks - 1] == static_cast<std::uint64_t>(ranks - 1 + i));
+        REQUIRE(part.result.size() == expected.size() * 8);
+        REQUIRE(std::memcmp(part.result.data(), expected.data(), part.result.size()) == 0);
+      }
+
+      parts.clear();
+      std::vector<std::vector<float>> scatter(2, std::vector<float>(static_cast<std::size_t>(ranks) * 3, mark(rank)));
+      for (auto& tensor : scatter) {
+        parts.push_back(make(Collective::kReduceScatter, "", {tensor.size()}, DType::kFloat32, tensor.data(), nullptr));
+      }
+      const auto scattered = engine::make_group("scatter", parts);
+      runtime.submit(scattered);
+      finish(runtime, *scattered);
+      for (const auto& part : scattered->parts) {
+        REQUIRE(part->result.size() == 12);
+        REQUIRE(*reinterpret_cast<const float*>(part->result.data()) == static_cast<float>((1 << ranks) - 1));
+      }
+
+      parts.clear();
+      std::vector<std::vector<float>> floats(300, std::vector<float>(1000, mark(rank)));
+      std::vector<std::int32_t> whole(77, 1 << rank);
+      for (auto& tensor : floats) parts.push_back(allreduce("", tensor));
+      parts.push_back(make(Collective::kAllreduce, "", {77}, DType::kInt32, whole.data(), whole.data()));
+      const auto mixed = engine::make_group("mixed", parts);
+      runtime.submit(mixed);
+      finish(runtime, *mixed);
+      for (const auto& tensor : floats) REQUIRE(tensor[999] == static_cast<float>((1 << ranks) - 1));
+      REQUIRE(whole[76] == (1 << ranks) - 1);
+    });
+  });
+}
+
+TEST_CASE("a group fails as a whole, and its names can be used again") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    for (const std::size_t wrong : {0, 1, 2, 3}) {  // 3: none
+      std::vector<std::vector<float>> data;
+      for (std::size_t i = 0; i < 3; ++i) data.emplace_back(i == wrong && rank == 1 ? 5 : 4, mark(rank));
+      const auto group = group_of("g", data);
+      cluster.runtime(rank).submit(group);
+      REQUIRE(cluster.runtime(rank).wait(*group, 30 * kSecond, {}));
+      REQUIRE((group->error != nullptr) == (wrong < 3));
+      if (group->error) {
+        REQUIRE(group->error->kind() == ErrorKind::kMismatch);
+        const std::string part = "'g[" + std::to_string(wrong) + "]' was submitted differently: rank 0: allreduce";
+        REQUIRE(std::string(group->error->what()).find(part) == 0);
+      } else {
+        CHECK(data[2][0] == 3.0F);
+      }
+    }
+  });
+}
