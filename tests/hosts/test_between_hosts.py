@@ -127,6 +127,20 @@ def test_hosts_of_one_name_that_share_no_memory(hosts: list[Host], tmp_path: Pat
             host.run(["hostname", name], check=True)
 
 
+def test_many_ranks_share_memory_in_their_host_and_connect_along_the_tree(tmp_path: Path) -> None:
+    each = 6  # 18 ranks: more than tell each other everything
+    env = {"RINGCORE_HEARTBEAT_S": "20"}  # so many share few processors
+    with namespaces(3, networks=1, sshd=False) as three:
+        outcomes = all_right(run(three, tmp_path, each=each, env=env))
+    for outcome in outcomes:
+        host = outcome.rank // each
+        assert outcome.result["host_of"] == [rank // each for rank in range(3 * each)]
+        near = outcome.result["transports"][host * each : (host + 1) * each]
+        assert sorted(near) == ["self", *["shm"] * (each - 1)]
+        # What has no connection yet would be shown as "tcp": on no rank all links were needed.
+        assert "tcp" in outcome.result["transports"]
+
+
 def test_a_network_that_a_host_is_not_on(hosts: list[Host], tmp_path: Path) -> None:
     own = {0: "RINGCORE_NETWORK=10.213.0.0/16", 1: "RINGCORE_NETWORK=192.0.2.0/24"}
     for outcome in run(hosts, tmp_path, own_env=own):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,9 +42,9 @@ def test_a_group_of_others_may_not_read_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ranks_meet_where_the_runtime_folder_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "not here"))
-    monkeypatch.setattr(keys.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     assert keys._private_folder() == tmp_path / f"ringcore-{US}"
-    monkeypatch.setattr(keys.tempfile, "gettempdir", lambda: str(tmp_path / "nor here"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "nor here"))
     with pytest.raises(BootstrapError, match="TMPDIR"):
         keys._private_folder()
 

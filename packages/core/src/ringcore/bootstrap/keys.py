@@ -7,7 +7,6 @@ import hashlib
 import os
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,6 +209,8 @@ def _users_key(makes_it: bool, limit_s: float) -> bytes:
     path = Path.home() / ".ringcore" / "key"
     if makes_it and not path.exists():
         try:
+            import tempfile  # and much that it needs: only where it is used
+
             path.parent.mkdir(mode=0o700, exist_ok=True)
             descriptor, new = tempfile.mkstemp(dir=path.parent)  # mode 0600
             try:
@@ -243,6 +244,8 @@ def _private_folder() -> Path:
     """A folder that only this user can look into."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.access(base, os.W_OK | os.X_OK):  # srun and containers bring the variable along, but not the folder
+        import tempfile
+
         base = tempfile.gettempdir()
     folder = Path(base) / f"ringcore-{os.getuid()}"
     try:

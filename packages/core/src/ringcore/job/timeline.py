@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +110,8 @@ def merge(reports: list[dict[str, Any]]) -> dict[str, Any]:
     Times are microseconds since the first span. Ranks of one host share the monotonic clock; another host's is shifted
     by the median difference at barriers, which end everywhere within a round trip.
     """
+    import statistics  # Loading it takes as long as a rank's start; few jobs have a timeline.
+
     first = reports[0]
     events: list[dict[str, Any]] = []
     for rank, report in enumerate(reports):
