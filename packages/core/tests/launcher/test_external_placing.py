@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ringcore.launcher._frames import HEADER, Kind
+from ringcore.launcher._job import HostJob, RankJob
 from ringcore.launcher.external import LaunchError, PlacedJob, RankError
 from support.processes import Pids, clean_environ, eventually, is_alive
 
@@ -202,6 +206,62 @@ def test_a_second_attempt_and_what_comes_too_late_are_refused(functions: Any, pl
         check=False,
     )  # fmt: skip
     assert "nobody answers at tcp:127.0.0.1" in late.stderr
+
+
+class Meddler:
+    """Stands between tasks and launcher, and adds a frame of its own to what the launcher says."""
+
+    def __init__(self, job: PlacedJob, frame: bytes) -> None:
+        told = json.loads(job.ticket(0))
+        host, port = told["ticket"]["address"].removeprefix("tcp:").split(":")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        told["ticket"]["address"] = f"tcp:127.0.0.1:{self._listener.getsockname()[1]}"
+        self.ticket = json.dumps(told).encode()
+        self._far = socket.create_connection((host, int(port)))
+        self._frame = frame
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        near, _ = self._listener.accept()
+        other = threading.Thread(target=self._pass_on, args=(near, self._far, b""))
+        other.start()
+        self._pass_on(self._far, near, self._frame)
+        other.join()
+        near.close()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket, more: bytes) -> None:
+        count = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                count += len(data)
+                target.sendall(data + (more if count > 200 else b""))  # The handshake is shorter.
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+        self._far.close()
+
+
+def test_what_is_changed_on_the_way_ends_the_job_and_runs_nothing(functions: Any, tmp_path: Path) -> None:
+    evil = HostJob(
+        ranks=(RankJob(0, {}),), argv=("touch", str(tmp_path / "evil")), cwd="/", environ={}, blobs={}
+    ).to_json()
+    with (
+        PlacedJob(1, functions.waits) as job,
+        contextlib.closing(Meddler(job, HEADER.pack(Kind.JOB, 0, len(evil)) + evil)) as meddler,
+        subprocess.Popen([sys.executable, "-c", TASK, ""], stdin=subprocess.PIPE, text=True) as task,
+    ):
+        assert task.stdin is not None
+        task.stdin.write(f"{meddler.ticket.hex()}\n{job.call.hex()}\n")
+        task.stdin.close()
+        with pytest.raises((LaunchError, RankError), match="its agent has gone"):
+            job.results()
+        assert task.wait(60) == 0
+    assert not (tmp_path / "evil").exists()
 
 
 def test_tasks_that_do_not_come_are_named(functions: Any, place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import os
 import struct
@@ -53,12 +54,54 @@ class ProtocolError(Exception):
     """The other end sent something that no launcher or agent sends."""
 
 
+class Seal:
+    """Proves that frames come from the other end of a connection, in their order: for one that nothing else protects.
+
+    Args:
+        secret: Of the connection, which its two ends alone know.
+        from_launcher: Which of the two directions.
+    """
+
+    SIZE = 32
+
+    def __init__(self, secret: bytes, *, from_launcher: bool) -> None:
+        self._secret = secret
+        self._label = b"from the launcher" if from_launcher else b"from the agent"
+        self._count = 0
+
+    def of(self, frame: bytes) -> bytes:
+        """The seal of the next frame."""
+        import hmac  # Most launchers need none.
+
+        self._count += 1
+        return hmac.digest(self._secret, self._label + self._count.to_bytes(8, "big") + frame, "sha256")
+
+
+@dataclasses.dataclass(frozen=True)
+class Seals:
+    """Those of what is sent and of what comes."""
+
+    sent: Seal
+    received: Seal
+
+    @classmethod
+    def of_launcher(cls, secret: bytes) -> Seals:
+        """For the launcher's end of a connection."""
+        return cls(Seal(secret, from_launcher=True), Seal(secret, from_launcher=False))
+
+    @classmethod
+    def of_agent(cls, secret: bytes) -> Seals:
+        """For the agent's end."""
+        return cls(Seal(secret, from_launcher=False), Seal(secret, from_launcher=True))
+
+
 class FrameReader:
     """Cuts a byte stream into frames."""
 
-    def __init__(self, *, expect_magic: bool = False) -> None:
+    def __init__(self, *, expect_magic: bool = False, seal: Seal | None = None) -> None:
         self._data = bytearray()
         self._expect_magic = expect_magic
+        self._seal = seal
 
     def feed(self, data: bytes) -> list[tuple[Kind, int, bytes]]:
         """Take bytes as they come, and return the frames that are complete.
@@ -75,10 +118,13 @@ class FrameReader:
             if kind not in Kind._value2member_map_ or length > _LIMIT_BYTES:
                 raise ProtocolError(f"frame of kind {kind} with {length} bytes")
             end = HEADER.size + length
-            if len(self._data) < end:
+            sealed = end + (Seal.SIZE if self._seal is not None else 0)
+            if len(self._data) < sealed:
                 break
+            if self._seal is not None and self._seal.of(bytes(self._data[:end])) != self._data[end:sealed]:
+                raise ProtocolError("what the other end sent was changed on its way")
             frames.append((Kind(kind), rank, bytes(self._data[HEADER.size : end])))
-            del self._data[:end]
+            del self._data[:sealed]
         return frames
 
     def _skip_greeting(self) -> bool:
@@ -104,6 +150,7 @@ class Channel:
         on_frame: Callable[[Kind, int, bytes], None],
         on_close: Callable[[str], None],
         expect_magic: bool = False,
+        seals: Seals | None = None,
     ) -> None:
         """Start to read.
 
@@ -114,13 +161,15 @@ class Channel:
             on_frame: Called with each frame.
             on_close: Called once with the reason when nothing more can come.
             expect_magic: Skip what comes before an agent's magic line.
+            seals: Of a connection that nothing else protects.
         """
         self._loop = loop
+        self._seals = seals
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._on_frame = on_frame
         self._on_close = on_close
-        self._reader = FrameReader(expect_magic=expect_magic)
+        self._reader = FrameReader(expect_magic=expect_magic, seal=None if seals is None else seals.received)
         self._unsent = bytearray()
         self._open = True
         self.on_drained: Callable[[], None] | None = None
@@ -140,7 +189,8 @@ class Channel:
 
     def send(self, kind: Kind, rank: int = 0, payload: bytes = b"") -> None:
         """Send a frame, now or as soon as the other end takes it; nothing happens after a close."""
-        self.send_raw(HEADER.pack(kind, rank, len(payload)) + payload)
+        frame = HEADER.pack(kind, rank, len(payload)) + payload
+        self.send_raw(frame if self._seals is None or not self._open else frame + self._seals.sent.of(frame))
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes as they are: for the magic line."""

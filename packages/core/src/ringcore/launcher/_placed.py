@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore.launcher import _hosts
-from ringcore.launcher._frames import Kind
+from ringcore.launcher._frames import Kind, Seals
 from ringcore.launcher._plan import Node, Plan
 from ringcore.launcher._remote import FarHost, RemoteEvents
 
@@ -32,7 +32,7 @@ class PlacedHost(FarHost):
         self._socket: socket.socket | None = None
         self._fd = -1
 
-    def attach(self, connection: socket.socket) -> bool:
+    def attach(self, connection: socket.socket, secret: bytes) -> bool:
         """Take the agent's connection; false where there is one already, or the job is over."""
         if self._socket is not None or self._over:
             return False
@@ -40,7 +40,7 @@ class PlacedHost(FarHost):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
         self._fd = os.dup(connection.fileno())
-        self._connected(connection.fileno(), self._fd)
+        self._connected(connection.fileno(), self._fd, Seals.of_launcher(secret))
         return True
 
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
@@ -96,12 +96,12 @@ class Gate:
         self._acceptor.service(0)
         self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def _accepted(self, connection: socket.socket, hello: Hello, _secret: bytes) -> None:
+    def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         from ringcore.bootstrap.auth import AGENT
 
         host = self._hosts.get(hello.from_rank)
         # One that comes a second time is a task that the scheduler has tried again: another job is made for that.
-        if hello.purpose != AGENT or host is None or not host.attach(connection):
+        if hello.purpose != AGENT or host is None or not host.attach(connection, secret):
             connection.close()
 
 

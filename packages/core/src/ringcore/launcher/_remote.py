@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ringcore.launcher import _process
-from ringcore.launcher._frames import Channel, Kind, hold_bits
+from ringcore.launcher._frames import Channel, Kind, Seals, hold_bits
 from ringcore.launcher._job import Events, HostJob, RankExit
 from ringcore.launcher._loop import Loop, Timer
 
@@ -114,9 +114,15 @@ class FarHost:
         if self._channel is not None:
             self._channel.close()
 
-    def _connected(self, read_fd: int, write_fd: int) -> None:
+    def _connected(self, read_fd: int, write_fd: int, seals: Seals | None = None) -> None:
         self._channel = Channel(
-            self._loop, read_fd, write_fd, on_frame=self._on_frame, on_close=self._on_close, expect_magic=True
+            self._loop,
+            read_fd,
+            write_fd,
+            on_frame=self._on_frame,
+            on_close=self._on_close,
+            expect_magic=True,
+            seals=seals,
         )
         self._send_ping()
 

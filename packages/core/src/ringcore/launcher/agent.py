@@ -295,7 +295,8 @@ class _RemoteAgent:
         self._silence: Timer | None = None
         self._silence_limit_s = 30.0
         self._held: frozenset[Kind] = frozenset()  # As the launcher says.
-        self._channel = Channel(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close)
+        seals = _frames.Seals.of_agent(given["secret"]) if "secret" in given else None
+        self._channel = Channel(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close, seals=seals)
         self._channel.on_drained = self._hold
 
     def run(self) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import time
@@ -128,18 +129,20 @@ def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = No
     place = Ticket.unpack(ticket)
     deadline = time.monotonic() + _DIAL_S
 
-    def enter() -> Any:
+    def enter() -> tuple[socket.socket, bytes]:
         connection = dial(place.address, deadline)
         try:
-            authenticate(connection, place.key, Hello(AGENT, 0, place.rank, 0), deadline)
+            secret = authenticate(connection, place.key, Hello(AGENT, 0, place.rank, 0), deadline)
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, secret
 
-    with until_let_in(enter, deadline) as connection:
+    connection, secret = until_let_in(enter, deadline)
+    with connection:
         connection.setblocking(True)
         given = {
+            "secret": secret,
             "hello": {"machine": _machine(), "address": connection.getsockname()[0]},
             "blobs": {"RINGCORE_KEY_FD": place.key, "RINGCORE_CALL_FD": call},
         }
@@ -147,8 +150,8 @@ def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = No
         try:
             agent = subprocess.Popen(
                 [sys.executable, "-m", "ringcore.launcher.agent", str(fd)],
-                stdin=connection,
-                stdout=connection,
+                stdin=connection.fileno(),
+                stdout=connection.fileno(),
                 pass_fds=[fd],
                 env={**os.environ, **_search_path(), **place.environ, **(environ or {})},
                 start_new_session=True,
