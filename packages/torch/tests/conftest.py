@@ -34,6 +34,12 @@ def job() -> Iterator[None]:
     ring.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Models are the same on all ranks, where a test does not say otherwise."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def equal_on_all_ranks() -> Callable[[Iterable[torch.Tensor]], bool]:
     """Tells whether all ranks have the same bits."""

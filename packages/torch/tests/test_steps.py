@@ -11,7 +11,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
+from support.on_ranks import THREE_OVER_TCP, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
 
 # Columns of a matrix that is large enough for a bucket in registered memory; those of 2 are packed by the engine.
 WIDE = 4000
@@ -219,3 +219,35 @@ def test_the_default_device_is_the_users_alone(equal_on_all_ranks: Callable[...,
         gathered = ring.allgather(none)
     assert equal_on_all_ranks(model.parameters())
     assert {str(tensor.device) for tensor in (received, counts, gathered)} == {"cpu"}
+
+
+def first_step(seed: int, **options: Any) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(3, 2)
+    optimizer = wrapped(model, **options)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return model
+
+
+@on(TWO, THREE_OVER_TCP)
+def test_a_forgotten_broadcast_is_told_at_the_first_step() -> None:
+    with pytest.raises(ringcore.MismatchError, match="different weights at the first step: 'weight', 'bias'"):
+        first_step(ring.rank())
+    first_step(ring.rank(), check_weights=False)
+    first_step(0)
+
+
+@on(TWO, THREE_OVER_TCP)
+def test_an_optimizer_broadcasts_the_parameters_when_asked_to(equal_on_all_ranks: Callable[..., bool]) -> None:
+    assert equal_on_all_ranks(first_step(ring.rank(), broadcast=True).parameters())
+
+
+@on(TWO)
+def test_a_rank_that_has_joined_has_the_weights_of_the_others() -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = wrapped(model)
+    if ring.rank() == 0:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    ring.join()

@@ -319,6 +319,7 @@ import ringcore_torch as ring
 import torch
 
 ring.init()
+torch.manual_seed(0)
 model = torch.nn.Linear(3, {WIDE})
 optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
 

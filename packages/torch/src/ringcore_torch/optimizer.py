@@ -14,6 +14,7 @@ from ringcore_torch import adasum
 from ringcore_torch.buckets import Groups
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.reducer import GradientReducer
+from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.wrapping import with_methods
 
 
@@ -88,6 +89,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     groups: Groups = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    check_weights: bool = True,
+    broadcast: bool = False,
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -105,6 +108,10 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             size, as all are without it.
         sparse_as_dense: Reduce sparse gradients as dense ones: quicker where most rows have a gradient.
         process_set: The ranks that train together.
+        check_weights: Before the first step, compare a hash of the parameters of all ranks, and raise `MismatchError`
+            where they differ: `broadcast_parameters` was forgotten. Not with `op=Adasum`.
+        broadcast: Give all ranks the parameters and the optimizer's state of the first rank now. A model's buffers,
+            such as running statistics, need `broadcast_parameters`.
 
     Raises:
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
@@ -135,6 +142,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         grouped = [id(parameter) for group in groups for parameter in group]
         if len(set(grouped)) < len(grouped) or not set(grouped) <= known:
             raise InvalidArgument("groups names a parameter twice, or one that the optimizer does not have")
+    if broadcast:
+        broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
+        broadcast_optimizer_state(optimizer, root_rank=process_set.ranks[0], process_set=process_set)
     if op is ReduceOp.ADASUM:
         if backward_passes_per_step > 1 or groups is not None or gradient_predivide_factor != 1.0:
             raise InvalidArgument(
@@ -146,6 +156,6 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     wrapped = with_methods(optimizer, _DistributedOptimizer)
     wrapped._ring = GradientReducer(
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
-        compression=compression, groups=groups, sparse_as_dense=sparse_as_dense,
+        compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
     )  # fmt: skip
     return wrapped

@@ -37,6 +37,7 @@ class GradientReducer:
         compression: What is sent.
         groups: How gradients are sent together.
         sparse_as_dense: Reduce sparse gradients as dense ones.
+        check_weights: Before the first step, compare the parameters of all ranks.
         skip_untouched: Leave out the buckets that backward reached on no rank. Ranks agree on them, which takes an
             operation more: for models of which some backward passes leave large parts alone.
     """
@@ -45,6 +46,7 @@ class GradientReducer:
         self, named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, *, passes_per_step: int = 1,
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
+        check_weights: bool = False,
     ) -> None:  # fmt: skip
         check_dtypes(named)
         self.passes_per_step = passes_per_step
@@ -53,6 +55,7 @@ class GradientReducer:
         self.sparse_as_dense = sparse_as_dense
         self._skip_untouched = skip_untouched
         self._names = {id(parameter): name for name, parameter in named}
+        self._unchecked = named if check_weights and process_set.size() > 1 else []
         self._op = op
         # Dividing partly before and partly after the sum keeps 16-bit sums in range.
         self._prescale = 1.0 / predivide
@@ -172,10 +175,24 @@ class GradientReducer:
         try:
             if self.should_synchronize:
                 self.synchronize()
+            if self._unchecked and not _is_capturing():
+                self._check_weights()
         except BaseException:
             self.abandon()
             raise
         self.reset()
+
+    def _check_weights(self) -> None:
+        """Before the first step: do all ranks begin with the same parameters?"""
+        named, self._unchecked = self._unchecked, []
+        held = [parameter.detach().cpu().contiguous() for _, parameter in named]
+        adapter.check_weights(
+            [name for name, _ in named],
+            [adapter.hash_of(each.data_ptr(), each.numel() * each.element_size()) for each in held],
+            self._process_set, name=f"{self._prefix}.weights",
+            remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
+            "broadcast=True to DistributedOptimizer",
+        )  # fmt: skip
 
     def reset(self) -> None:
         """Ready for the next step."""
@@ -226,6 +243,10 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
                     owner.launch(bucket)
 
     return collect
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _remove(hooks: list[torch.utils.hooks.RemovableHandle]) -> None:

@@ -6,18 +6,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, broadcast_object, rank, synchronize
+from ringcore import InvalidArgument, ProcessSet, broadcast_object, global_process_set, rank, synchronize
 
 from ringcore_torch._operations import broadcast_async_
 
 
-def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]], root_rank: int = 0) -> None:
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[tuple[str, torch.Tensor]],
+    root_rank: int = 0,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Overwrite tensors with the root's, in place.
 
     Args:
         params: `model.state_dict()`, `model.named_parameters()`, or anything like them; entries that are no tensors are
             left alone.
         root_rank: Rank whose values win.
+        process_set: The ranks that take part.
 
     Raises:
         InvalidArgument: `params` has no names.
@@ -27,7 +33,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.T
     if pairs and not (isinstance(pairs[0], tuple) and len(pairs[0]) == 2):
         raise InvalidArgument("params has no names; pass model.state_dict() or model.named_parameters()")
     handles = [
-        broadcast_async_(tensor, root_rank, name=f"broadcast_parameters.{name}")
+        broadcast_async_(tensor, root_rank, name=f"broadcast_parameters.{name}", process_set=process_set)
         for name, tensor in pairs
         if isinstance(tensor, torch.Tensor)
     ]
@@ -43,7 +49,9 @@ class _TensorLike:
         self.dtype = tensor.dtype
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, *, process_set: ProcessSet = global_process_set
+) -> None:
     """Give every rank's optimizer the root's state and hyperparameters.
 
     Works for every optimizer that keeps its state in `state_dict()`, also before its first step.
@@ -51,6 +59,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     Args:
         optimizer: Over the same parameters on every rank.
         root_rank: Rank whose state wins.
+        process_set: The ranks that take part.
 
     Raises:
         MismatchError: Ranks named different roots. On every rank.
@@ -58,7 +67,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     # In the host's memory: the others learn where their state lies only when it is loaded.
     state = _map_tensors(optimizer.state_dict(), torch.Tensor.cpu, torch.Tensor) if rank() == root_rank else None
     structure = _map_tensors(state, _TensorLike, torch.Tensor)
-    structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state")
+    structure = broadcast_object(structure, root_rank, name="broadcast_optimizer_state", process_set=process_set)
     if rank() != root_rank:
         state = _map_tensors(
             structure, lambda like: torch.empty(like.shape, dtype=like.dtype, device="cpu"), _TensorLike
@@ -66,7 +75,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     tensors: list[torch.Tensor] = []
     _map_tensors(state, tensors.append, torch.Tensor)
     handles = [
-        broadcast_async_(tensor, root_rank, name=f"broadcast_optimizer_state.{i}") for i, tensor in enumerate(tensors)
+        broadcast_async_(tensor, root_rank, name=f"broadcast_optimizer_state.{i}", process_set=process_set)
+        for i, tensor in enumerate(tensors)
     ]
     for handle in handles:
         synchronize(handle)

@@ -46,6 +46,7 @@ from ringcore.adapter.refusals import refusing, title_of
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.verbs import Verbs
+from ringcore.adapter.weights import check_weights, hash_of
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, find_placement
@@ -100,6 +101,7 @@ __all__ = [
     "check_gradient_options",
     "check_op",
     "check_rows",
+    "check_weights",
     "context",
     "copy",
     "dealt_out",
@@ -110,6 +112,7 @@ __all__ = [
     "gather_bytes",
     "global_process_set",
     "has_room_to_overlap",
+    "hash_of",
     "join",
     "keep_freed_memory",
     "launched_by_mpi",

@@ -93,6 +93,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         optimizer, named, compression=compression, backward_passes_per_step=backward_passes_per_step, op=op,
         gradient_predivide_factor=gradient_predivide_factor, groups=groups or None, sparse_as_dense=sparse_as_dense,
         process_set=process_set,
+        check_weights=False,  # Horovod lets scripts broadcast after the first step
     )  # fmt: skip
     if op is not ring.Adasum:
         wrapped = with_methods(wrapped, _DistributedOptimizer)
