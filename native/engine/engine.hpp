@@ -221,6 +221,8 @@ class Engine {
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
   bool runs_wait_for(const Peer& peer) const;
   bool awaits(const Peer& peer) const;
+  bool lacks_processor(Peer& peer, Nanoseconds now);
+  static std::string describe_silence(const Peer& peer, Nanoseconds now);
   void beat(Peer& peer, Nanoseconds now, bool awaited);
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void lose(Peer& peer, const std::string& why);

@@ -33,6 +33,7 @@ struct Peer {
   Nanoseconds last_sent = 0;
   Nanoseconds last_heard = 0;
   Nanoseconds last_asked = 0;
+  Nanoseconds excused_until = 0;  // silent, but its host says that it only lacks a processor
   bool is_neighbour = false;  // this rank and it watch each other all the time
   bool connected = false;  // it can be heard
   bool is_known = false;  // this rank has greeted it, or will when they are connected

@@ -9,6 +9,8 @@ namespace {
 
 // Of so many that are missing and that this rank has no link with it wants to know where they stand.
 constexpr int kMostAsked = 4;
+// How many times as long as others a peer may be silent that wants to run and gets no processor.
+constexpr int kStarvedPatience = 10;
 
 }  // namespace
 
@@ -87,15 +89,39 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
     } else if (!peer->left && peer->connected && now - peer->last_heard > patience_for(*peer)) {
       if (eager_.operation != nullptr) leave_eager();
+      // Before its last words are read: once it has spoken it may sleep.
+      const bool starved = lacks_processor(*peer, now);
       read_control(*peer);
-      if (!peer->left && now - peer->last_heard > patience_for(*peer) && failure_ == nullptr) {
-        lose(*peer, "has sent nothing for " + std::to_string((now - peer->last_heard) / kMillisecond) +
-                        " ms (it was stopped, or the network between the hosts is cut)");
+      if (!peer->left && now - peer->last_heard > patience_for(*peer) && failure_ == nullptr && !starved) {
+        lose(*peer, describe_silence(*peer, now));
       }
     }
     if (failure_ != nullptr) return;
     if (!peer->left && peer->connected) beat(*peer, now, awaited);
   }
+}
+
+// Whether a silent peer is to be waited for, as this host's scheduler is all that keeps it from speaking.
+bool Engine::lacks_processor(Peer& peer, Nanoseconds now) {
+  if (now < peer.excused_until) return true;
+  const Nanoseconds silent = now - peer.last_heard;
+  if (silent > kStarvedPatience * patience_ || !peer.link->peer_wants_to_run()) return false;
+  if (peer.excused_until <= peer.last_heard) {
+    warnings_.push_back(
+        "rank " + std::to_string(peer.rank) + " has sent nothing for " + std::to_string(silent / kMillisecond) +
+        " ms. It wants to run, but gets no processor: its host has too few for all that runs there. It is "
+        "waited for, " +
+        std::to_string(kStarvedPatience) + " times as long as RINGCORE_HEARTBEAT_S.");
+  }
+  peer.excused_until = now + tend_interval();
+  return true;
+}
+
+std::string Engine::describe_silence(const Peer& peer, Nanoseconds now) {
+  const bool was_starved = peer.excused_until > peer.last_heard;
+  return "has sent nothing for " + std::to_string((now - peer.last_heard) / kMillisecond) +
+         (was_starved ? " ms (it wanted to run, but its host had no processor for it)"
+                      : " ms (it was stopped, or the network between the hosts is cut)");
 }
 
 // Neighbours hear from each other all the time: what each of them costs a rank does not grow with their number. Whoever is

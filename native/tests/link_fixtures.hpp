@@ -57,6 +57,7 @@ class Child {
       wait();
     }
   }
+  pid_t pid() const { return pid_; }
   void kill() { ::kill(pid_, SIGKILL); }
   // Its exit code; negative: the signal that ended it.
   int wait() {

@@ -74,6 +74,32 @@ TEST_CASE("membership: the neighbours of a rank that falls silent tell all other
   }
 }
 
+TEST_CASE("membership: a rank that wants to run and gets no processor is waited for, but not for ever") {
+  SimJob job(kRanks);
+  pass(job, 2);
+  job.network().starve(3, 5 * kHeart);
+  pass(job, 6);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(failure(job, rank).empty());
+  const std::vector<std::string> warnings = job.engine(2).take_warnings();
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("rank 3 has sent nothing for") != std::string::npos);
+  CHECK(warnings[0].find("It wants to run, but gets no processor") != std::string::npos);
+  std::vector<std::vector<float>> data(kRanks, std::vector<float>(16, 1.0F));
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    const auto operation = SimJob::allreduce("after", data[rank]);
+    operation->awaited = true;
+    job.submit(rank, operation);
+  }
+  pass(job, 1);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(data[rank][0] == kRanks);
+  job.network().starve(3, 20 * kHeart);
+  pass(job, 9);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(failure(job, rank).empty());
+  CHECK(others_fail(job, 3));
+  CHECK(failure(job, 2).find("rank 3 has sent nothing for") != std::string::npos);
+  CHECK(failure(job, 2).find("it wanted to run, but its host had no processor for it") != std::string::npos);
+}
+
 TEST_CASE("membership: who is waited for is asked whether it lives, and the slow are not taken for dead") {
   SimJob job(kRanks);
   std::vector<std::vector<float>> data(kRanks, std::vector<float>(16, 1.0F));

@@ -28,6 +28,7 @@ class WithholdingLink final : public transport::Link {
   std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
   std::optional<std::string> failure() const override { return link_->failure(); }
   void check() override { link_->check(); }
+  bool peer_wants_to_run() override { return link_->peer_wants_to_run(); }
   bool blocked() override { return link_->blocked(); }
   bool arm() override { return link_->arm(); }
   void disarm() override { link_->disarm(); }
@@ -86,8 +87,8 @@ class SimJob {
   bool run_until(const std::function<bool()>& end) {
     for (const Nanoseconds begin = now(); !end();) {
       if (now() - begin > 60 * kSecond) return false;
-      for (const auto& engine : engines_) {
-        while (engine != nullptr && engine->progress() && !end()) {
+      for (std::size_t r = 0; r < engines_.size(); ++r) {
+        while (engines_[r] != nullptr && runs(r) && engines_[r]->progress() && !end()) {
         }
       }
       const auto event = network_.next_event();
@@ -98,13 +99,16 @@ class SimJob {
       tended_ += kTick;
       network_.run_until(tended_);
       for (std::size_t r = 0; r < engines_.size(); ++r) {
-        engines_[r] != nullptr ? engines_[r]->tend(true) : beat(static_cast<Rank>(r));
+        if (engines_[r] == nullptr) beat(static_cast<Rank>(r));
+        if (engines_[r] != nullptr && runs(r)) engines_[r]->tend(true);
       }
     }
     return true;
   }
 
  private:
+  bool runs(std::size_t index) const { return network_.runs(static_cast<Rank>(index)); }
+
   void beat(Rank rank) {
     const engine::RecordHeader heartbeat{
         .bytes = sizeof(engine::RecordHeader), .type = engine::RecordType::kHeartbeat, .sequence = ++beats_};

@@ -92,6 +92,10 @@ class Link {
   // Looks, with a system call, whether the peer is still connected. Called about once a millisecond while waiting.
   virtual void check() = 0;
 
+  // What this host knows of the peer's process, where it is one of this host: whether it wants to run, or has run since this
+  // was last asked. Of a peer that is silent: then it lacks a processor, and is not lost.
+  virtual bool peer_wants_to_run() { return false; }
+
   // Whether a write came short and there has been no room since.
   virtual bool blocked() = 0;
 

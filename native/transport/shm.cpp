@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "transport/arena_view.hpp"
+#include "transport/process.hpp"
 #include "transport/ring.hpp"
 #include "transport/standing.hpp"
 
@@ -38,6 +39,7 @@ class ShmLink final : public Link {
  public:
   ShmLink(Rank self, Rank peer, const Segment& own, const std::shared_ptr<const Segment>& peers, Fd socket)
       : socket_(std::move(socket)),
+        peer_(Process::at_other_end(socket_.get())),
         in_mapping_(map_page(own, peer)),
         out_mapping_(map_page(*peers, self)),
         in_page_(*reinterpret_cast<InboxPage*>(in_mapping_.data())),
@@ -94,6 +96,8 @@ class ShmLink final : public Link {
     pollfd socket{socket_.get(), POLLRDHUP, 0};
     if (::poll(&socket, 1, 0) > 0) fail("closed the connection");
   }
+
+  bool peer_wants_to_run() override { return peer_.wants_to_run(); }
 
   bool blocked() override {
     return std::any_of(lanes_.begin(), lanes_.end(), [](Lane& lane) { return lane.out.blocked(); });
@@ -168,6 +172,7 @@ class ShmLink final : public Link {
   }
 
   Fd socket_;
+  Process peer_;
   Mapping in_mapping_;
   Mapping out_mapping_;
   InboxPage& in_page_;   // in this rank's segment: what the peer writes and this rank reads

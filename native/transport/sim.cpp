@@ -64,6 +64,11 @@ class SimLink final : public Link {
   std::optional<std::string> failure() const override { return network_.connection(self_, peer_).failure; }
   void check() override {}
 
+  bool peer_wants_to_run() override {
+    const Nanoseconds last_look = std::exchange(looked_at_, network_.clock_.now());
+    return network_.starved_until_[static_cast<std::size_t>(peer_)] > last_look;
+  }
+
   bool blocked() override {
     for (int lane = 0; lane < kLaneCount; ++lane) {
       const SimNetwork::Stream& stream = network_.connection(peer_, self_).lanes[lane];
@@ -103,6 +108,7 @@ class SimLink final : public Link {
   SimNetwork& network_;
   Rank self_;
   Rank peer_;
+  Nanoseconds looked_at_ = 0;
 };
 
 SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
@@ -112,7 +118,8 @@ SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
       connections_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)),
       dead_(static_cast<std::size_t>(ranks)),
       writes_left_(static_cast<std::size_t>(ranks)),
-      paused_until_(static_cast<std::size_t>(ranks)) {
+      paused_until_(static_cast<std::size_t>(ranks)),
+      starved_until_(static_cast<std::size_t>(ranks)) {
   for (Rank rank = 0; rank < ranks && !options_.host_of.empty(); ++rank) {
     segments_.push_back(std::make_unique<Segment>(Segment::create(rank, ranks, options_.arena_bytes)));
     arenas_.push_back(std::make_unique<Arena>(*segments_.back(), options_.reserved_bytes));
@@ -368,6 +375,11 @@ void SimNetwork::pause(Rank rank, Nanoseconds duration) {
             .lane = 0,
             .bytes = {},
             .reason = {}});
+}
+
+void SimNetwork::starve(Rank rank, Nanoseconds duration) {
+  pause(rank, duration);
+  starved_until_[static_cast<std::size_t>(rank)] = paused_until_[static_cast<std::size_t>(rank)];
 }
 
 void SimNetwork::silence(Rank from, Rank to) {

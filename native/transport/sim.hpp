@@ -84,6 +84,8 @@ class SimNetwork {
   void cut(Rank a, Rank b);
   // Nothing is delivered to or from the rank for so long (SIGSTOP, a machine that swaps).
   void pause(Rank rank, Nanoseconds duration);
+  // The same, and its peers see that it wants to run, as on one host: a machine that is overloaded.
+  void starve(Rank rank, Nanoseconds duration);
   // From now on what `from` writes to `to` vanishes, and nobody is told.
   void silence(Rank from, Rank to);
   // Lanes of data between the two that are not open yet never will be, and nobody is told.
@@ -159,6 +161,7 @@ class SimNetwork {
   std::vector<bool> dead_;
   std::vector<std::optional<std::uint64_t>> writes_left_;  // of those that will die at a write
   std::vector<Nanoseconds> paused_until_;
+  std::vector<Nanoseconds> starved_until_;
   std::set<Event> events_;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t digest_ = 0;

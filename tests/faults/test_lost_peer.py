@@ -94,6 +94,59 @@ def test_a_short_pause_is_no_alarm(tmp_path: Path, transport: str) -> None:
     assert [outcome.result for outcome in outcomes] == [[2.0] * 3] * 2, outcomes
 
 
+def starves() -> list:
+    """Rank 1 and what needs no rest share a processor, which goes to the others, until rank 0 has told of it."""
+    import logging
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "has sent nothing for" in record.getMessage():
+                told.append(record.getMessage())
+                mark("told")
+
+    # Each spins until rank 0 has told.
+    hog = """if True:
+        import os, sys
+        folder, parent, core = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+        os.sched_setaffinity(0, [core])
+        while os.getppid() == parent and not os.path.exists(folder + "/mark.told.0"):
+            pass
+    """
+    told: list[str] = []
+    logging.getLogger("ringcore").addHandler(Handler())
+    ringcore.init()
+    tensor = np.ones(1000, np.float32)
+    ringcore.allreduce(tensor, op=ringcore.Sum, name="before")
+    if ringcore.rank() == 1:
+        here = os.sched_getaffinity(0)
+        core = min(here)
+        command = [sys.executable, "-c", hog, os.environ["RANKS_DIRECTORY"], str(os.getpid()), str(core)]
+        threads = [int(name) for name in os.listdir("/proc/self/task")]
+        for thread in threads:
+            os.sched_setaffinity(thread, [core])
+        hogs = [subprocess.Popen(command) for _ in range(8)]
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+        await_mark("told", 0)
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setaffinity(thread, here)
+        for hog in hogs:
+            hog.wait()
+    try:
+        return [float(ringcore.allreduce(tensor, op=ringcore.Sum, name="after")[0]), *told]
+    finally:
+        mark("told")  # also where it failed: nothing spins for longer
+
+
+def test_a_rank_that_gets_no_processor_is_waited_for(tmp_path: Path) -> None:
+    found = ranks.run(starves, 2, tmp_path, env={"RINGCORE_TRANSPORT": "shm", "RINGCORE_HEARTBEAT_S": "1"})
+    assert found[0][0] == 2.0
+    assert found[1] == [2.0]
+    assert "rank 0: rank 1 has sent nothing for" in found[0][1]
+    assert "It wants to run, but gets no processor" in found[0][1]
+
+
 def computes_under_the_lock() -> float:
     ringcore.init()
     tensor = np.ones(3, np.float32)

@@ -393,7 +393,7 @@ void Cluster::inject_due(int events) {
     fault.injected = true;
     victim.gone = fault.ends_victim();
     if (fault.kind != FaultKind::kLeave) {
-      inject(fault, *network_, epoch_, kHeartbeat / 6);  // three one after the other are not yet silence
+      inject(fault, *network_, epoch_, kHeartbeat);
     } else if (network_->runs(fault.victim)) {
       victim.script.resize(victim.next);
       victim.waiting = nullptr;

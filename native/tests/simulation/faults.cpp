@@ -31,9 +31,10 @@ std::vector<Fault> draw_faults(Draw& draw, int ranks) {
   return faults;
 }
 
-void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds pause) {
+void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds heartbeat) {
   switch (fault.kind) {
-    case FaultKind::kPause: return network.pause(fault.victim, pause);
+    case FaultKind::kPause: return network.pause(fault.victim, heartbeat / 6);  // three in a row are not yet silence
+    case FaultKind::kStarve: return network.starve(fault.victim, 2 * heartbeat);
     case FaultKind::kKill: return network.kill(fault.victim);
     case FaultKind::kKillAtWrite: return network.kill_at_write(fault.victim, static_cast<std::uint64_t>(fault.writes));
     case FaultKind::kCut: return network.cut(fault.victim, fault.other);

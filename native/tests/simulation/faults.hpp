@@ -17,9 +17,10 @@ enum class FaultKind : std::uint8_t {
   kStaleEpoch,
   kDuplicate,
   kLeave,
-  kNoLanes
+  kNoLanes,
+  kStarve
 };
-inline constexpr int kFaultKinds = 9;
+inline constexpr int kFaultKinds = 10;
 
 struct Fault {
   FaultKind kind{};
@@ -30,7 +31,7 @@ struct Fault {
   bool injected = false;
 
   // Whether an operation may fail because of it.
-  bool may_fail() const { return kind != FaultKind::kPause; }
+  bool may_fail() const { return kind != FaultKind::kPause && kind != FaultKind::kStarve; }
   // Whether nothing more is expected of the victim.
   bool ends_victim() const {
     return kind == FaultKind::kKill || kind == FaultKind::kKillAtWrite || kind == FaultKind::kLeave;
@@ -41,6 +42,6 @@ struct Fault {
 std::vector<Fault> draw_faults(Draw& draw, int ranks);
 
 // Does to the network what the fault says; leaving is the engine's own.
-void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds pause);
+void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds heartbeat);
 
 }  // namespace ringcore::simulation

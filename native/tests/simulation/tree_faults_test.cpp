@@ -115,7 +115,7 @@ class Job {
       if (fault.kind == FaultKind::kLeave) {
         if (!victim.left) leave(victim, "early");
       } else {
-        inject(fault, network_, 0, kHeart / 6);
+        inject(fault, network_, 0, kHeart);
       }
     }
   }

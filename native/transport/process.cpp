@@ -1,0 +1,74 @@
+#include "transport/process.hpp"
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/owned.hpp"
+
+namespace ringcore::transport {
+namespace {
+
+// What proc(5) says of a process or a thread in its `stat`.
+struct Stat {
+  char state = 'X';
+  unsigned flags = 0;
+  unsigned long user_ticks = 0;
+  unsigned long system_ticks = 0;
+};
+
+constexpr unsigned kExiting = 0x4;  // PF_EXITING
+
+std::optional<Stat> read_stat(const std::filesystem::path& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 1024> text;
+  const ssize_t bytes = file.get() < 0 ? -1 : ::read(file.get(), text.data(), text.size());
+  if (bytes <= 0) return std::nullopt;
+  const std::string line(text.data(), static_cast<std::size_t>(bytes));
+  // Its name stands in brackets, and may hold anything.
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  Stat stat;
+  const int fields = std::sscanf(line.c_str() + name_end + 1, " %c %*d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu",
+                                 &stat.state, &stat.flags, &stat.user_ticks, &stat.system_ticks);
+  return fields == 4 ? std::optional(stat) : std::nullopt;
+}
+
+bool is_runnable(const std::filesystem::path& thread) {
+  const std::optional<Stat> stat = read_stat(thread / "stat");
+  return stat && stat->state == 'R';
+}
+
+}  // namespace
+
+Process Process::at_other_end(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof(credentials);
+  const bool known = ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0;
+  return Process(known ? credentials.pid : 0);
+}
+
+bool Process::wants_to_run() {
+  if (pid_ <= 0) return false;
+  const std::filesystem::path folder = "/proc/" + std::to_string(pid_);
+  const std::optional<Stat> stat = read_stat(folder / "stat");
+  if (!stat || std::string("TtZX").find(stat->state) != std::string::npos || (stat->flags & kExiting) != 0)
+    return false;
+  const std::uint64_t ran = stat->user_ticks + stat->system_ticks;
+  if (std::exchange(ran_, ran).value_or(ran) != ran) return true;
+  std::error_code error;
+  for (std::filesystem::directory_iterator thread(folder / "task", error), end; !error && thread != end;
+       thread.increment(error)) {
+    if (is_runnable(thread->path())) return true;
+  }
+  return false;
+}
+
+}  // namespace ringcore::transport
