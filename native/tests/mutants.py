@@ -21,7 +21,7 @@ LIMIT_S = 300
 TESTS = (
     "*simulation_test*,*plan_test*,*negotiation_test*,*engine_*test*,*runtime_test*,*chooser_test*,*gpu_*test*,"
     "*reduce_test*,*arithmetic_test*,*record_test*,*segment_test*,*shm_link_test*,*sim_network_test*,*bounded_test*,"
-    "*withheld_test*,*short_cut_test*,*agreement_tree_test*,*symmetry_test*"
+    "*withheld_test*,*short_cut_test*,*agreement_tree_test*,*symmetry_test*,*view_change_test*"
 )
 JOBS = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2")
 

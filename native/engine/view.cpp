@@ -1,0 +1,164 @@
+#include "engine/view.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace ringcore::engine {
+namespace {
+
+enum Flags : std::uint8_t { kLeaves = 1, kWithWitness = 2, kHasProposal = 4, kYields = 8 };
+
+template <typename Number>
+void put(std::vector<std::byte>& out, Number number) {
+  const std::size_t at = out.size();
+  out.resize(at + sizeof(number));
+  std::memcpy(out.data() + at, &number, sizeof(number));
+}
+
+void put(std::vector<std::byte>& out, const Places& places) {
+  put(out, static_cast<std::uint32_t>(places.size()));
+  for (const Place place : places) put(out, place);
+}
+
+void put(std::vector<std::byte>& out, const View& view) {
+  put(out, view.epoch);
+  put(out, view.committed);
+  put(out, view.members);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <typename Number>
+  Number number() {
+    if (bytes_.size() < sizeof(Number)) refuse("it ends too early");
+    Number number;
+    std::memcpy(&number, bytes_.data(), sizeof(number));
+    bytes_ = bytes_.subspan(sizeof(number));
+    return number;
+  }
+
+  Places places() {
+    const auto count = number<std::uint32_t>();
+    if (count > bytes_.size() / sizeof(Place)) refuse("it names more places than it has");
+    Places places(count);
+    for (Place& place : places) {
+      place = number<Place>();
+      if (place < 0 || place >= kMaxPlaces) refuse("place " + std::to_string(place) + " does not exist");
+    }
+    if (std::adjacent_find(places.begin(), places.end(), std::greater_equal<>()) != places.end()) {
+      refuse("its places are not in ascending order");
+    }
+    return places;
+  }
+
+  View view() {
+    View view;
+    view.epoch = number<std::uint32_t>();
+    view.committed = number<std::uint64_t>();
+    view.members = places();
+    return view;
+  }
+
+  void end() const {
+    if (!bytes_.empty()) refuse("it goes on behind its end");
+  }
+
+  [[noreturn]] static void refuse(const std::string& what) {
+    throw Error(ErrorKind::kProtocol, "a message about the next view is malformed: " + what);
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
+
+bool contains(const Places& places, Place place) { return std::binary_search(places.begin(), places.end(), place); }
+
+void insert(Places& places, Place place) {
+  const auto at = std::lower_bound(places.begin(), places.end(), place);
+  if (at == places.end() || *at != place) places.insert(at, place);
+}
+
+std::size_t common(const Places& places, const Places& others) {
+  return static_cast<std::size_t>(
+      std::count_if(places.begin(), places.end(), [&](Place place) { return contains(others, place); }));
+}
+
+std::vector<std::byte> encode(const ViewMessage& message) {
+  std::vector<std::byte> out;
+  put(out, static_cast<std::uint8_t>(message.type));
+  put(out,
+      static_cast<std::uint8_t>((message.leaves ? kLeaves : 0) | (message.yields ? kYields : 0) |
+                                (message.with_witness ? kWithWitness : 0) | (message.proposal ? kHasProposal : 0)));
+  put(out, message.epoch);
+  put(out, message.ballot);
+  put(out, message.answered);
+  put(out, message.committed);
+  put(out, message.suspects);
+  put(out, message.ended);
+  put(out, message.arriving);
+  put(out, static_cast<std::uint32_t>(message.since.size()));
+  for (const View& view : message.since) put(out, view);
+  if (!message.proposal) return out;
+  put(out, message.proposal->ballot);
+  put(out, message.proposal->view);
+  return out;
+}
+
+ViewMessage decode_view_message(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  ViewMessage message;
+  const auto type = reader.number<std::uint8_t>();
+  if (type > static_cast<std::uint8_t>(ViewMessage::Type::kKnown)) Reader::refuse("it is of no known type");
+  message.type = static_cast<ViewMessage::Type>(type);
+  const auto flags = reader.number<std::uint8_t>();
+  if ((flags & ~(kLeaves | kWithWitness | kHasProposal | kYields)) != 0)
+    Reader::refuse("it has flags that do not exist");
+  message.leaves = (flags & kLeaves) != 0;
+  message.yields = (flags & kYields) != 0;
+  message.with_witness = (flags & kWithWitness) != 0;
+  message.epoch = reader.number<std::uint32_t>();
+  message.ballot = reader.number<std::uint32_t>();
+  message.answered = reader.number<std::uint32_t>();
+  message.committed = reader.number<std::uint64_t>();
+  message.suspects = reader.places();
+  message.ended = reader.places();
+  message.arriving = reader.places();
+  for (auto views = reader.number<std::uint32_t>(); views > 0; --views) message.since.push_back(reader.view());
+  if ((flags & kHasProposal) != 0) {
+    const auto ballot = reader.number<std::uint32_t>();
+    message.proposal = Proposal{ballot, reader.view()};
+  }
+  reader.end();
+  using Type = ViewMessage::Type;
+  const bool proposes = message.type == Type::kPropose || message.type == Type::kInstall;
+  if (proposes && !message.proposal) Reader::refuse("it proposes nothing");
+  return message;
+}
+
+bool Acceptor::promise(std::uint32_t ballot) {
+  if (ballot <= promised_) return false;
+  promised_ = ballot;
+  return true;
+}
+
+bool Acceptor::accept(const Proposal& proposal) {
+  if (proposal.ballot < promised_) return false;
+  promised_ = proposal.ballot;
+  accepted_ = proposal;
+  return true;
+}
+
+void Acceptor::begin_after(std::uint32_t epoch) {
+  promised_ = std::max(promised_, epoch);
+  accepted_.reset();
+}
+
+}  // namespace ringcore::engine
