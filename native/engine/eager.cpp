@@ -53,7 +53,10 @@ bool is_eager(const Operation& operation, std::size_t members, std::size_t limit
   if (registered && operation.bytes() > kMaxEagerRegistered) return false;
   const std::size_t splits = eager_splits(descriptor, members, gives_output(operation));
   if (operation.splits.size() != splits) return false;
-  return descriptor.collective == Collective::kBarrier || operation.bytes() + splits * sizeof(std::uint64_t) <= limit;
+  const std::size_t bytes = operation.bytes() + splits * sizeof(std::uint64_t);
+  // The first time it goes into one record with its description, which a long name makes long.
+  const std::size_t record = sizeof(RecordHeader) + kDescriptorBytes + descriptor.name.size() + bytes;
+  return descriptor.collective == Collective::kBarrier || (bytes <= limit && record <= kMaxRecordBytes - 8);
 }
 
 bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& operation) {

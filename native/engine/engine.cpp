@@ -350,7 +350,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
   switch (decision.kind) {
     case Decision::Kind::kRelease: {
       const auto found = set.operations.find(decision.release.name_hash);
-      const bool own = decision.release.contributions[set.self].present;
+      const bool own = decision.release.of(set.self).present;
       if (own && found == set.operations.end()) {
         throw Error(ErrorKind::kProtocol, "'" + decision.release.descriptor->name +
                                               "' became complete after it had failed on rank " +

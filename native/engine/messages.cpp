@@ -336,8 +336,7 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
     end_log(set, member, removal(set, *set.removed_by));
     return;
   }
-  // Behind its join a member's log goes on where the join ends, which this rank may not know yet.
-  if (header.position != set.negotiation.length(member) && !set.negotiation.announced_join(member)) {
+  if (!set.negotiation.may_announce_at(member, header.position)) {
     throw Error(ErrorKind::kProtocol, "announced position " + std::to_string(header.position) + " where " +
                                           std::to_string(set.negotiation.length(member)) + " was expected");
   }

@@ -131,17 +131,25 @@ void check_rows(const Entry& entry) {
   }
 }
 
+void Release::spread(std::size_t members) {
+  if (!contributions.empty()) return;
+  contributions.assign(members, alike);
+}
+
 bool Release::all_have(std::uint8_t flag) const {
+  if (contributions.empty()) return (alike.flags & flag) != 0;
   return std::all_of(contributions.begin(), contributions.end(),
                      [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });
 }
 
 bool Release::any_has(std::uint8_t flag) const {
+  if (contributions.empty()) return (alike.flags & flag) != 0;
   return std::any_of(contributions.begin(), contributions.end(),
                      [flag](const Contribution& c) { return c.present && (c.flags & flag) != 0; });
 }
 
 bool Release::all_registered() const {
+  if (contributions.empty()) return alike.location != 0;
   return std::all_of(contributions.begin(), contributions.end(),
                      [](const Contribution& c) { return c.present && c.location != 0; });
 }
@@ -155,24 +163,65 @@ std::vector<int> Release::absent() const {
 }
 
 Negotiation::Negotiation(std::vector<Rank> members, int self)
-    : members_(std::move(members)),
-      self_(self),
-      logs_(members_.size()),
-      left_(members_.size(), false),
-      joined_(members_.size(), false),
-      blocked_on_(members_.size(), 0) {}
+    : members_(std::move(members)), self_(self), left_(members_.size(), false), joined_(members_.size(), false) {}
 
 void Negotiation::append(int member, Entry entry) {
-  Log& log = logs_[member];
+  note_fill(entry);
+  if (is_together() && member == self_) return own_.entries.push_back(std::move(entry));
+  spread();
   if (entry.type == RecordType::kOperation && !entry.payload.empty()) hold(entry);
-  if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, entry.position + 1);
-  log.entries.push_back(std::move(entry));
+  logs_[member].entries.push_back(std::move(entry));
 }
 
 void Negotiation::append_alike(const Entry& entry) {
-  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
-    if (m != self_) append(m, entry);
+  note_fill(entry);
+  gather();
+  if (is_together()) {
+    ++alike_;
+    return;
   }
+  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
+    if (m != self_) logs_[m].entries.push_back(entry);
+  }
+}
+
+void Negotiation::note_fill(const Entry& entry) {
+  if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, entry.position + 1);
+}
+
+// From here on there is a log for each member.
+void Negotiation::spread() {
+  if (!is_together()) return;
+  logs_.resize(members_.size());
+  blocked_on_.assign(members_.size(), blocked_alike_);
+  for (Log& log : logs_) {
+    log.first = round_;
+    log.entries.assign(own_.entries.begin(), own_.entries.begin() + static_cast<std::ptrdiff_t>(alike_));
+  }
+  logs_[self_].entries = std::exchange(own_.entries, {});
+  alike_ = 0;
+}
+
+// All others' logs are empty: they are one again, if nothing else is known of any of them.
+void Negotiation::gather() {
+  if (is_together() || !pending_.empty() || joined_count_ > 0) return;
+  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
+    if (left_[m] || (m != self_ && !logs_[m].entries.empty())) return;
+  }
+  own_.entries = std::move(logs_[self_].entries);
+  blocked_alike_ = 0;  // an entry of each member is what changes that
+  logs_ = {};
+  blocked_on_ = {};
+}
+
+std::uint64_t Negotiation::length(int member) const {
+  if (!is_together()) return logs_[member].end();
+  return round_ + (member == self_ ? own_.entries.size() : alike_);
+}
+
+void Negotiation::leave(int member) {
+  spread();
+  left_[member] = true;
 }
 
 // Who waits for a small operation submits nothing else: only many threads at once have much under way.
@@ -193,6 +242,7 @@ void Negotiation::let_go(const std::vector<Contribution>& contributions) {
 }
 
 bool Negotiation::quiet() const {
+  if (is_together()) return own_.entries.empty();
   if (!pending_.empty() || joined_count_ > 0) return false;
   return std::all_of(logs_.begin(), logs_.end(),
                      [this](const Log& log) { return log.entries.empty() && log.first == round_; });
@@ -204,6 +254,7 @@ void Negotiation::skip_round() {
 }
 
 std::uint64_t Negotiation::longest() const {
+  if (is_together()) return length(self_);
   std::uint64_t longest = 0;
   for (const Log& log : logs_) longest = std::max(longest, log.end());
   return longest;
@@ -213,15 +264,23 @@ std::vector<Rank> Negotiation::behind() const {
   std::vector<Rank> ranks;
   if (fill_until_ <= round_) return ranks;
   for (std::size_t m = 0; m < members_.size(); ++m) {
-    if (!joined_[m] && !left_[m] && logs_[m].entries.empty()) ranks.push_back(members_[m]);
+    const bool has_said = length(static_cast<int>(m)) > round_;
+    if (!joined_[m] && !left_[m] && !has_said) ranks.push_back(members_[m]);
   }
   return ranks;
 }
 
+// Whether an undecided entry of the member is one of these.
+template <class Test>
+bool Negotiation::has_undecided(int member, Test test) const {
+  const Log& log = is_together() ? own_ : logs_[member];
+  const auto known = is_together() && member != self_ ? static_cast<std::ptrdiff_t>(alike_)
+                                                      : static_cast<std::ptrdiff_t>(log.entries.size());
+  return std::any_of(log.entries.begin(), log.entries.begin() + known, test);
+}
+
 bool Negotiation::announced_join(int member) const {
-  const auto& entries = logs_[member].entries;
-  return joined_[member] || std::any_of(entries.begin(), entries.end(),
-                                        [](const Entry& entry) { return entry.type == RecordType::kJoin; });
+  return joined_[member] || has_undecided(member, [](const Entry& entry) { return entry.type == RecordType::kJoin; });
 }
 
 std::vector<Rank> Negotiation::not_joining() const {
@@ -232,7 +291,19 @@ std::vector<Rank> Negotiation::not_joining() const {
   return ranks;
 }
 
-bool Negotiation::announced_by_all(std::uint64_t name_hash) const { return missing(name_hash).empty(); }
+bool Negotiation::may_announce_at(int member, std::uint64_t position) {
+  const std::uint64_t expected = length(member);
+  if (position == expected || announced_join(member)) return true;
+  if (sat_out_.empty() || position > expected || expected - position > sat_out_[member]) return false;
+  sat_out_[member] = expected - position;  // it cannot know less later than it knew here
+  return true;
+}
+
+bool Negotiation::announced_by_all(std::uint64_t name_hash) const {
+  if (!is_together()) return missing(name_hash).empty();
+  const int other = self_ == 0 ? static_cast<int>(members_.size()) - 1 : 0;
+  return !is_missing(self_, name_hash) && !is_missing(other, name_hash);
+}
 
 std::vector<Rank> Negotiation::present(std::uint64_t name_hash) const {
   std::vector<Rank> ranks;
@@ -265,17 +336,19 @@ std::shared_ptr<const Error> Negotiation::refusal(int member, std::uint64_t name
 std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
   std::vector<Rank> ranks;
   const Pending* pending = own_use(name_hash);
-  for (std::size_t m = 0; m < members_.size(); ++m) {
-    if (joined_[m]) continue;
+  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     if (pending != nullptr && pending->contributions[m].present) continue;
-    const auto& entries = logs_[m].entries;
-    const bool waits_undecided = std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-      const bool has_name = entry.type == RecordType::kOperation || entry.type == RecordType::kRefused;
-      return entry.type == RecordType::kJoin || (has_name && entry.name_hash == name_hash);
-    });
-    if (!waits_undecided) ranks.push_back(members_[m]);
+    if (is_missing(m, name_hash)) ranks.push_back(members_[m]);
   }
   return ranks;
+}
+
+// In what is not decided yet; whoever joins is not.
+bool Negotiation::is_missing(int member, std::uint64_t name_hash) const {
+  return !joined_[member] && !has_undecided(member, [&](const Entry& entry) {
+    const bool has_name = entry.type == RecordType::kOperation || entry.type == RecordType::kRefused;
+    return entry.type == RecordType::kJoin || (has_name && entry.name_hash == name_hash);
+  });
 }
 
 bool Negotiation::round_complete() const {
@@ -289,13 +362,16 @@ bool Negotiation::round_complete() const {
 }
 
 void Negotiation::decide(std::vector<Decision>& decisions) {
-  while (round_complete()) {
+  while (decide_together(decisions)) {
+  }
+  while (!is_together() && round_complete()) {
     // What a member that has joined announces already belongs to the time after the join.
     const std::vector<bool> sits_out = joined_;
     if (!decide_uniform_round(decisions)) decide_round(decisions);
     ++round_;
     for (std::size_t m = 0; m < logs_.size(); ++m) {
       if (!sits_out[m] && !logs_[m].entries.empty()) logs_[m].entries.pop_front();
+      if (sits_out[m]) ++sat_out_[m];
       logs_[m].first = round_;
     }
     if (joined_count_ == static_cast<int>(logs_.size())) {
@@ -310,6 +386,42 @@ void Negotiation::decide(std::vector<Decision>& decisions) {
       joined_count_ = 0;
     }
   }
+}
+
+// The next round, of which only what all members said alike is written down. False when there is none: when not all have
+// come so far, or when what they say concerns more than one round.
+bool Negotiation::decide_together(std::vector<Decision>& decisions) {
+  if (!is_together() || (alike_ == 0 && members_.size() > 1) || own_.entries.empty()) return false;
+  const Entry& next = own_.entries.front();
+  if (next.type != RecordType::kOperation && next.type != RecordType::kNoop) return spread(), false;
+  const bool flush = (next.flags & kFlush) != 0;
+  blocked_alike_ = (next.flags & kBlocked) != 0 ? next.name_hash : 0;
+  if (next.type == RecordType::kOperation) release_together(std::move(own_.entries.front()), decisions);
+  own_.entries.pop_front();
+  alike_ -= std::min<std::size_t>(alike_, 1);
+  ++round_;
+  if (flush) {
+    Decision close;
+    close.kind = Decision::Kind::kFlush;
+    decisions.push_back(std::move(close));
+  }
+  return true;
+}
+
+void Negotiation::release_together(Entry entry, std::vector<Decision>& decisions) {
+  const Descriptor& descriptor = *entry.descriptor;
+  if (descriptor.has_free_rows() || descriptor.collective == Collective::kBroadcast) {  // more to check
+    Pending pending{.order = next_order_++, .priority = entry.priority, .descriptor = entry.descriptor};
+    pending.contributions.assign(members_.size(), contribution_of(entry));
+    return finish(entry.name_hash, std::move(pending), decisions);
+  }
+  Decision decision;
+  decision.kind = Decision::Kind::kRelease;
+  decision.release.descriptor = entry.descriptor;
+  decision.release.name_hash = entry.name_hash;
+  decision.release.priority = entry.priority;
+  decision.release.alike = contribution_of(entry);
+  decisions.push_back(std::move(decision));
 }
 
 // The steady state: every rank announced the same operation at this position, and it is not known from earlier.
@@ -371,6 +483,8 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     } else if (entry.type == RecordType::kJoin) {
       join = true;
       joined_[m] = true;
+      sat_out_.resize(members_.size());
+      sat_out_[m] = 0;
       ++joined_count_;
       last_joined_ = static_cast<int>(m);
     }

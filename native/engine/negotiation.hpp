@@ -76,8 +76,14 @@ struct Release {
   std::shared_ptr<const Descriptor> descriptor;
   std::uint64_t name_hash = 0;
   std::int32_t priority = 0;
-  std::vector<Contribution> contributions;  // by member
+  // By member; empty where all said the same, which is then `alike`: nobody has to write that down for each of thousands.
+  std::vector<Contribution> contributions;
+  Contribution alike;
 
+  // Of any member.
+  const Contribution& of(std::size_t member) const { return contributions.empty() ? alike : contributions[member]; }
+  // One for each of the members.
+  void spread(std::size_t members);
   bool all_have(std::uint8_t flag) const;  // and nobody is missing
   bool any_has(std::uint8_t flag) const;
   bool all_registered() const;
@@ -98,6 +104,9 @@ class Negotiation {
   // `members`: the ranks of the process set in ascending order; `self`: this rank's index among them.
   Negotiation(std::vector<Rank> members, int self);
 
+  // Nothing is kept for each member as long as all others' logs are what `append_alike` says, and nothing differs.
+  bool is_together() const { return logs_.empty(); }
+
   // Appends to a member's log. Throws Error{kProtocol} for an entry that no correct member appends.
   void append(int member, Entry entry);
 
@@ -112,7 +121,7 @@ class Negotiation {
   bool quiet() const;
   void skip_round();
 
-  std::uint64_t length(int member) const { return logs_[member].end(); }
+  std::uint64_t length(int member) const;
   std::uint64_t longest() const;
   // The position that is decided next.
   std::uint64_t round() const { return round_; }
@@ -124,8 +133,11 @@ class Negotiation {
   // Whether the member's log says that it joins, decided or not.
   bool announced_join(int member) const;
   std::vector<Rank> not_joining() const;
+  // Whether the member's next entry may say that it stands there. Whoever announces before its join has ended does not
+  // know where the join ends, nor how much that shifts what it announces.
+  bool may_announce_at(int member, std::uint64_t position);
   // The member's log ends here: what it has announced is decided, and nothing more is waited for from it.
-  void leave(int member) { left_[member] = true; }
+  void leave(int member);
   // Whether the operation stands in every log, decided or not; and the ranks whose logs it does not stand in.
   bool announced_by_all(std::uint64_t name_hash) const;
   // What the member has said of its part in the use of the name that this rank would announce, if it has refused it.
@@ -149,6 +161,14 @@ class Negotiation {
     bool told_self = false;  // this rank's operation has failed already
   };
 
+  void spread();
+  void gather();
+  void note_fill(const Entry& entry);
+  template <class Test>
+  bool has_undecided(int member, Test test) const;
+  bool is_missing(int member, std::uint64_t name_hash) const;
+  bool decide_together(std::vector<Decision>& decisions);
+  void release_together(Entry entry, std::vector<Decision>& decisions);
   void hold(const Entry& entry);
   void let_go(const std::vector<Contribution>& contributions);
   bool round_complete() const;
@@ -174,13 +194,17 @@ class Negotiation {
 
   std::vector<Rank> members_;
   int self_;
-  std::vector<Log> logs_;
+  std::vector<Log> logs_;  // by member; empty while all are together
+  Log own_;  // while all are together: this rank's
+  std::size_t alike_ = 0;  // ... and so many of its entries are what all others have, and no more
+  std::uint64_t blocked_alike_ = 0;  // ... and what all are blocked in, as in `blocked_on_`
   std::uint64_t round_ = 0;
   std::uint64_t next_order_ = 0;
   std::uint64_t fill_until_ = 0;
   std::size_t held_bytes_ = 0;  // of data that came along with announcements
   std::vector<bool> left_;
   std::vector<bool> joined_;
+  std::vector<std::uint64_t> sat_out_;  // by member: rounds of its present join, or of the last; empty before any
   int joined_count_ = 0;
   int last_joined_ = -1;
   std::vector<std::uint64_t> blocked_on_;  // name hash; 0: not known to be blocked

@@ -28,7 +28,7 @@ struct PackedDescriptor {
   std::uint8_t device_index;
   std::uint8_t unused;
 };
-static_assert(sizeof(PackedDescriptor) == 96);
+static_assert(sizeof(PackedDescriptor) == kDescriptorBytes);
 
 // The parts of a group follow the name: dtype, where they lie on devices the number of that, number of dimensions, and
 // the extents in groups of 7 bits, the lowest first, so that thousands of tensors fit into one record.

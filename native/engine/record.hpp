@@ -81,6 +81,8 @@ inline constexpr std::size_t kMaxRecordBytes = 68 * 1024;
 // Leaves room for the header and a descriptor.
 inline constexpr std::size_t kMaxPayloadBytes = 64 * 1024;
 inline constexpr std::size_t kMaxNameBytes = 4096;
+// Of an encoded descriptor, besides the name and the parts of a group.
+inline constexpr std::size_t kDescriptorBytes = 96;
 
 // A record as it lies in received memory.
 struct RecordView {

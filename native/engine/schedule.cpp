@@ -75,6 +75,7 @@ void Schedule::release_row(Release& group, const std::shared_ptr<Operation>& own
 
 void Schedule::release_parts(Release& group, const std::shared_ptr<Operation>& own) {
   const std::vector<std::shared_ptr<const Descriptor>>& parts = group.descriptor->parts;
+  group.spread(static_cast<std::size_t>(size()));
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Release release;
     release.priority = group.priority;
@@ -130,6 +131,7 @@ void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, s
     buckets_.push_back(std::move(task));
     return;
   }
+  release.spread(static_cast<std::size_t>(size()));
   task->contributions = std::move(release.contributions);
   queue(std::move(task));
 }

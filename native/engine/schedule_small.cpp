@@ -17,7 +17,7 @@ bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operat
   if (own != nullptr && release.all_have(kEager)) {
     std::vector<EagerPart> parts;
     for (int m = 0; m < size(); ++m) {
-      const Contribution& from = release.contributions[m];
+      const Contribution& from = release.of(static_cast<std::size_t>(m));
       const std::byte* const data = m == self_ ? own->input : from.payload.data();
       parts.push_back(eager_part(descriptor, from, size(), data, self_).value());  // its splits were checked
     }

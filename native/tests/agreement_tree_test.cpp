@@ -110,14 +110,14 @@ std::string text_of(const Contribution& contribution) {
   return text;
 }
 
-std::string text_of(const Decision& decision) {
+std::string text_of(const Decision& decision, int members) {
   switch (decision.kind) {
     case Decision::Kind::kRelease: {
       Descriptor described = *decision.release.descriptor;
       if (described.has_free_rows()) described.shape.extent[0] = 0;  // whose it is depends on who described it first
       std::string text =
           "release " + described.to_string() + " of priority " + std::to_string(decision.release.priority);
-      for (const Contribution& contribution : decision.release.contributions) text += text_of(contribution);
+      for (int m = 0; m < members; ++m) text += text_of(decision.release.of(static_cast<std::size_t>(m)));
       return text;
     }
     case Decision::Kind::kFail: return "fail " + std::to_string(decision.name_hash) + ": " + decision.error->what();
@@ -136,7 +136,8 @@ std::vector<Rank> ranks_up_to(int members) {
 void decide(Negotiation& negotiation, std::vector<std::string>& decided) {
   std::vector<Decision> decisions;
   negotiation.decide(decisions);
-  for (const Decision& decision : decisions) decided.push_back(text_of(decision));
+  for (const Decision& decision : decisions)
+    decided.push_back(text_of(decision, static_cast<int>(negotiation.members().size())));
 }
 
 // What the member decides when all entries come to it one by one. `ends`: and no others come behind them.

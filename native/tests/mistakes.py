@@ -61,8 +61,8 @@ MUTANTS = [
            "if (!pending.error && pending.contributions[member].present) return &pending;",
            "return pending.error ? nullptr : &pending;"),
     Mutant("a group is done with its first part", "engine/schedule.cpp", "if (--whole->unfinished == 0)", "if (true)"),
-    Mutant("the log of a rank that has left is waited for", "engine/negotiation.hpp",
-           "void leave(int member) { left_[member] = true; }", "void leave(int) {}"),
+    Mutant("the log of a rank that has left is waited for", "engine/negotiation.cpp",
+           "  spread();\n  left_[member] = true;", ""),
     Mutant("what becomes complete after somebody had waited for it stays in its bucket", "engine/negotiation.cpp",
            "if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) "
            "want_pending(static_cast<int>(m));", ""),

@@ -44,10 +44,12 @@ class SimJob {
  public:
   static constexpr Nanoseconds kTimeout = 2 * kSecond;
 
-  explicit SimJob(int ranks, transport::SimOptions options = {}) : network_(ranks, 1, options) {
+  explicit SimJob(int ranks, transport::SimOptions options = {}, int direct_members = 16)
+      : network_(ranks, 1, options) {
     engine::EngineSettings settings;
     settings.execution.fusion_threshold_bytes = 4096;
     settings.timeout = kTimeout;
+    settings.direct_members = direct_members;
     settings.stall_warning = 0;
     settings.heartbeat = 200 * kMillisecond;
     for (Rank rank = 0; rank < ranks; ++rank) {
