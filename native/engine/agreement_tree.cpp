@@ -1,6 +1,9 @@
 #include "engine/agreement_tree.hpp"
 
 #include <algorithm>
+#include <numeric>
+
+#include "engine/tree_data.hpp"
 
 namespace ringcore::engine {
 
@@ -130,10 +133,20 @@ void AgreementTree::pass_all() {
 // Neighbours in the order of the tree that say the same are one item.
 void AgreementTree::pass_round(std::vector<TreeItem> items) {
   std::stable_sort(items.begin(), items.end(), [](const TreeItem& a, const TreeItem& b) { return a.begin < b.begin; });
+  // All of the subtree, or none: else what is summed up where would depend on who comes when.
+  const int size = std::accumulate(items.begin(), items.end(), 0,
+                                   [](int sum, const TreeItem& item) { return sum + item.end - item.begin; });
+  const bool sums =
+      size == shape_.end - shape_.begin &&
+      std::all_of(items.begin(), items.end(), [&](const TreeItem& item) { return item.says_the_same(items.front()); });
+  for (TreeItem& item : items) {
+    if (!sums) drop_data(item.entry);
+  }
   std::vector<TreeItem> runs;
   for (TreeItem& item : items) {
     if (!runs.empty() && runs.back().end == item.begin && runs.back().says_the_same(item)) {
       runs.back().end = item.end;
+      if (carries_data(item.entry)) add_data(runs.back().entry, item.entry);
     } else {
       runs.push_back(std::move(item));
     }
@@ -146,7 +159,7 @@ void AgreementTree::pass(TreeItem item) {
   if (ended_) return;
   if (!shape_.is_root()) return up_.add(item);
   const bool of_all = item.begin == 0 && item.end == shape_.size();
-  if (item.kind == TreeItem::Kind::kEntry && of_all) item.kind = TreeItem::Kind::kAlike;
+  if (item.kind == TreeItem::Kind::kEntry && of_all && !carries_data(item.entry)) item.kind = TreeItem::Kind::kAlike;
   down_.add(item);
   come_down(item);
 }
@@ -180,12 +193,27 @@ void AgreementTree::deliver_alike(const TreeItem& item) {
   for (std::uint64_t i = 0; i < item.count; ++i) {
     if (unanswered_.empty()) throw Error(ErrorKind::kProtocol, "has an answer to what this rank never said");
     Delivery delivery{.alike = true, .members = {}, .entry = unanswered_.front().second};
+    drop_data(delivery.entry);
     take_answer(item.position + i);
     delivered_.push_back(std::move(delivery));
   }
 }
 
+// The sum of all members' data.
+void AgreementTree::deliver_sum(TreeItem& item) {
+  const bool of_all = item.begin == 0 && item.end == shape_.size();
+  if (!of_all || unanswered_.empty() || unanswered_.front().second.signature != item.entry.signature) {
+    throw Error(ErrorKind::kProtocol, "has a sum for what this rank never said");
+  }
+  take_answer(item.position);
+  Delivery delivery{.alike = true, .members = {}, .entry = std::move(item.entry)};
+  delivery.entry.sum = std::make_shared<const std::vector<std::byte>>(delivery.entry.payload);
+  drop_data(delivery.entry);
+  delivered_.push_back(std::move(delivery));
+}
+
 void AgreementTree::deliver_entry(TreeItem& item) {
+  if (carries_data(item.entry)) return deliver_sum(item);
   Delivery delivery{.members = {}, .entry = std::move(item.entry)};
   for (int i = item.begin; i < item.end; ++i) {
     if (i != shape_.begin) delivery.members.push_back(shape_.order[static_cast<std::size_t>(i)]);

@@ -99,6 +99,7 @@ class AgreementTree {
   void end_if_all_have();
   void come_down(TreeItem& item);
   void deliver_alike(const TreeItem& item);
+  void deliver_sum(TreeItem& item);
   void deliver_entry(TreeItem& item);
   void take_answer(std::uint64_t position);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/state.hpp"
+#include "engine/tree_data.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -18,11 +19,21 @@ void Engine::append_to_tree(ProcessSet& set, Entry entry) {
   const bool first = set.tree->answered();
   const std::uint64_t position = set.negotiation.length(set.self);
   if (entry.type == RecordType::kJoin) set.tree->want_open(true);
+  entry.position = position;
   set.tree->append(entry, position);
+  drop_data(entry);  // what comes back is the sum of all
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
   settle_tree(set);
   if (first && set.tree != nullptr) send_along_tree(set);
+}
+
+// Whether the data of the operation goes along with its announcement.
+bool Engine::goes_along_tree(const ProcessSet& set, const Operation& operation, bool registered) const {
+  // Whether a plan does it depends on who comes when, and what it sums up in another order.
+  return set.tree != nullptr && !settings_.execution.deterministic && settings_.eager_limit_bytes > 0 &&
+         may_carry_data(operation.descriptor) &&
+         is_eager(operation, set.peers.size(), std::min(settings_.eager_limit_bytes, kMaxTreeDataBytes), registered);
 }
 
 void Engine::send_along_tree(ProcessSet& set) {

@@ -195,7 +195,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   header.priority = operation->priority;
   if (registered) header.location = *registered + 1;
   header.flags |= flags_of(*operation);
-  if (eager) header.flags |= kEager;
+  if (eager || goes_along_tree(set, *operation, registered.has_value())) header.flags |= kEager;
   set.unflushed = !operation->awaited;
   try {
     announce(set, header, *operation);

@@ -191,6 +191,7 @@ class Engine {
 
   void receive_tree(Peer& peer, const RecordView& record);
   void append_to_tree(ProcessSet& set, Entry entry);
+  bool goes_along_tree(const ProcessSet& set, const Operation& operation, bool registered) const;
   void send_along_tree(ProcessSet& set);
   void settle_tree(ProcessSet& set);
   void drop_tree(ProcessSet& set);

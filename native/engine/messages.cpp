@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/state.hpp"
+#include "engine/tree_data.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -53,7 +54,11 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   }
   // The full shape of an allgather differs from call to call although its signature does not.
   entry.descriptor = set.signatures.find(header.signature);
-  if (set.tree != nullptr) return append_to_tree(set, std::move(entry));
+  if (set.tree != nullptr) {
+    const bool has_data = (header.flags & kEager) != 0 && may_carry_data(*entry.descriptor);
+    if (has_data) entry.payload.assign(operation.input, operation.input + operation.bytes());
+    return append_to_tree(set, std::move(entry));
+  }
   std::span<const std::byte> payload;
   if ((header.flags & kEager) != 0)
     payload = {operation.input, eager_bytes(operation.descriptor, header.rows, set.self)};

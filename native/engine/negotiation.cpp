@@ -177,8 +177,11 @@ void Negotiation::append_alike(const Entry& entry) {
   note_fill(entry);
   gather();
   if (is_together()) {
-    ++alike_;
+    own_.entries[alike_++].sum = entry.sum;
     return;
+  }
+  for (Entry& own : logs_[self_].entries) {
+    if (entry.sum != nullptr && own.position == entry.position) own.sum = entry.sum;
   }
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     if (m != self_) logs_[m].entries.push_back(entry);
@@ -421,6 +424,7 @@ void Negotiation::release_together(Entry entry, std::vector<Decision>& decisions
   decision.release.name_hash = entry.name_hash;
   decision.release.priority = entry.priority;
   decision.release.alike = contribution_of(entry);
+  decision.release.sum = std::move(entry.sum);
   decisions.push_back(std::move(decision));
 }
 
@@ -432,9 +436,11 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
   if (first.type != RecordType::kOperation || (!pending_.empty() && pending_.count(first.name_hash) > 0)) {
     return false;
   }
+  bool summed = true;
   for (const Log& log : logs_) {
     const Entry& entry = log.entries.front();
     if (entry.type != RecordType::kOperation || entry.signature != first.signature) return false;
+    summed = summed && entry.sum == first.sum;
   }
   if (first.descriptor->has_free_rows() || first.descriptor->collective == Collective::kBroadcast) {
     return false;  // more to check
@@ -445,6 +451,7 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
   release.descriptor = first.descriptor;
   release.name_hash = first.name_hash;
   release.priority = first.priority;
+  if (summed) release.sum = first.sum;
   release.contributions.resize(logs_.size());
   bool flush = false;
   for (std::size_t m = 0; m < logs_.size(); ++m) {

@@ -33,11 +33,12 @@ struct Entry {
   std::uint64_t name_hash = 0;
   std::uint64_t rows = 0;
   std::uint64_t location = 0;
-  std::uint64_t position = 0;  // as the sender counts: with kFill
+  std::uint64_t position = 0;  // as the sender counts: with kFill, and along a tree
   std::int32_t priority = 0;
   std::shared_ptr<const Descriptor> descriptor;  // kOperation, kCancel
   std::vector<std::uint64_t> splits;
   std::vector<std::byte> payload;  // eager data of another rank; text of a kCancel or kRefused
+  std::shared_ptr<const std::vector<std::byte>> sum;  // of the data of all members: see tree_data.hpp
 
   std::string text() const { return {reinterpret_cast<const char*>(payload.data()), payload.size()}; }
 };
@@ -79,6 +80,7 @@ struct Release {
   // By member; empty where all said the same, which is then `alike`: nobody has to write that down for each of thousands.
   std::vector<Contribution> contributions;
   Contribution alike;
+  std::shared_ptr<const std::vector<std::byte>> sum;  // of the data of all; null where a plan is to make it
 
   // Of any member.
   const Contribution& of(std::size_t member) const { return contributions.empty() ? alike : contributions[member]; }

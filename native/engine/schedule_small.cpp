@@ -14,6 +14,14 @@ bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operat
     complete_small(std::move(own));
     return true;
   }
+  if (own != nullptr && release.sum != nullptr) {
+    const std::byte* const sources[] = {release.sum->data()};
+    std::byte* const targets[] = {own->output};
+    reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own->count(),
+                host_scales(descriptor, size()).result);
+    complete_small(std::move(own));
+    return true;
+  }
   if (own != nullptr && release.all_have(kEager)) {
     std::vector<EagerPart> parts;
     for (int m = 0; m < size(); ++m) {

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/tree_data.hpp"
+
 namespace ringcore::engine {
 namespace {
 
@@ -94,7 +96,8 @@ bool TreeItem::says_the_same(const TreeItem& other) const {
   const Entry& b = other.entry;
   return kind == other.kind && position == other.position && a.type == b.type && a.flags == b.flags &&
          a.signature == b.signature && a.name_hash == b.name_hash && a.rows == b.rows && a.location == b.location &&
-         a.priority == b.priority && a.splits == b.splits && a.payload == b.payload;
+         a.priority == b.priority && a.splits == b.splits && carries_data(a) == carries_data(b) &&
+         (carries_data(a) || a.payload == b.payload);
 }
 
 void TreeWriter::add(const TreeItem& item) {
@@ -287,7 +290,10 @@ void TreeReader::describe(Entry& entry, ByteReader& bytes, bool has_descriptor) 
   }
   entry.descriptor = described_.find(entry.signature);
   entry.name_hash = entry.descriptor->name_hash();
-  if (!entry.payload.empty()) refuse("data of '" + entry.descriptor->name + "'");
+  const Descriptor& descriptor = *entry.descriptor;
+  const std::size_t size = descriptor.shape.elements() * size_of(descriptor.dtype);
+  const bool may = may_carry_data(descriptor) && carries_data(entry) && entry.payload.size() == size;
+  if (!entry.payload.empty() && !may) refuse("data of '" + descriptor.name + "'");
   check_rows(entry);
 }
 

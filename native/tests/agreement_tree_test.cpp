@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/agreement_tree.hpp"
+#include "engine/tree_data.hpp"
 #include "entries.hpp"
 #include "from_environment.hpp"
 
@@ -81,6 +82,15 @@ Entry blocked_in(const Entry& operation) {
   return entry;
 }
 
+// The data that a member takes along with its announcement.
+void give_data(Entry& entry, int member) {
+  if (entry.type != RecordType::kOperation || !may_carry_data(*entry.descriptor)) return;
+  entry.flags |= kEager;
+  const std::vector<float> data(entry.descriptor->shape.elements(), 0.1F + static_cast<float>(member));
+  const auto bytes = std::as_bytes(std::span(data));
+  entry.payload.assign(bytes.begin(), bytes.end());
+}
+
 Programs draw_programs(Draw& draw, int members) {
   Programs programs(static_cast<std::size_t>(members));
   const int steps = 1 + draw.below(12);
@@ -93,6 +103,7 @@ Programs draw_programs(Draw& draw, int members) {
       if (step == join_at && !strict && draw.one_in(2)) program.push_back({.type = RecordType::kJoin});
       if (!strict && draw.one_in(25)) continue;
       program.push_back(strict ? operation : own_form(draw, operation, members));
+      if (step % 3 == 0) give_data(program.back(), m);
       if (!strict && draw.one_in(30)) program.push_back(cancel_of(operation, m));
       if (!strict && draw.one_in(30)) program.push_back({.type = RecordType::kNoop, .flags = kFlush});
       if (!strict && draw.one_in(10)) program.push_back(blocked_in(operation));
@@ -133,9 +144,16 @@ std::vector<Rank> ranks_up_to(int members) {
   return ranks;
 }
 
-void decide(Negotiation& negotiation, std::vector<std::string>& decided) {
+using Sums = std::vector<std::pair<std::string, std::vector<std::byte>>>;
+
+void decide(Negotiation& negotiation, std::vector<std::string>& decided, Sums& sums) {
   std::vector<Decision> decisions;
   negotiation.decide(decisions);
+  for (const Decision& decision : decisions) {
+    if (decision.kind == Decision::Kind::kRelease && decision.release.sum != nullptr) {
+      sums.emplace_back(decision.release.descriptor->name, *decision.release.sum);
+    }
+  }
   for (const Decision& decision : decisions)
     decided.push_back(text_of(decision, static_cast<int>(negotiation.members().size())));
 }
@@ -143,18 +161,22 @@ void decide(Negotiation& negotiation, std::vector<std::string>& decided) {
 // What the member decides when all entries come to it one by one. `ends`: and no others come behind them.
 std::vector<std::string> decided_flat(const Programs& programs, int self, Negotiation& negotiation, bool ends) {
   std::vector<std::string> decided;
+  Sums sums;
   std::size_t longest = 0;
   for (const auto& program : programs) longest = std::max(longest, program.size());
   for (std::size_t k = 0; k < longest; ++k) {
     for (std::size_t i = 0; i < programs.size(); ++i) {
       // Beginning with this rank, as nobody hears of its own entries before it.
       const std::size_t m = (i + static_cast<std::size_t>(self)) % programs.size();
-      if (k < programs[m].size()) negotiation.append(static_cast<int>(m), programs[m][k]);
+      if (k >= programs[m].size()) continue;
+      Entry entry = programs[m][k];
+      drop_data(entry);
+      negotiation.append(static_cast<int>(m), std::move(entry));
     }
   }
-  decide(negotiation, decided);
+  decide(negotiation, decided, sums);
   for (std::size_t m = 0; ends && m < programs.size(); ++m) negotiation.leave(static_cast<int>(m));
-  decide(negotiation, decided);
+  decide(negotiation, decided, sums);
   return decided;
 }
 
@@ -204,6 +226,7 @@ class Forest {
     Negotiation negotiation;
     std::size_t next = 0;  // entry of its program
     std::vector<std::string> decided;
+    Sums sums;
     bool ended = false;
     std::size_t records = 0;
     std::size_t bytes = 0;
@@ -219,7 +242,9 @@ class Forest {
     Member& own = member(m);
     const std::uint64_t position = own.negotiation.length(m);
     Entry entry = program(m)[own.next++];
+    entry.position = position;
     own.tree.append(entry, position);
+    drop_data(entry);
     own.negotiation.append(m, std::move(entry));
     settle(m);
     if (draw_.one_in(2)) send(m);
@@ -231,12 +256,12 @@ class Forest {
     for (AgreementTree::Delivery& delivery : own.tree.take_delivered()) {
       if (delivery.alike) own.negotiation.append_alike(delivery.entry);
       for (const int each : delivery.members) own.negotiation.append(each, delivery.entry);
-      if (draw_.one_in(2)) decide(own.negotiation, own.decided);
+      if (draw_.one_in(2)) decide(own.negotiation, own.decided, own.sums);
     }
     if (own.tree.ended() && !std::exchange(own.ended, true)) {
       for (int each = 0; each < size(); ++each) own.negotiation.leave(each);
     }
-    decide(own.negotiation, own.decided);
+    decide(own.negotiation, own.decided, own.sums);
   }
 
   void send(int m) {
@@ -297,6 +322,14 @@ std::string flaw_of(std::uint64_t seed, int most_members) {
     Forest::Member& own = forest.member(m);
     const std::string where = "seed " + std::to_string(seed) + ", member " + std::to_string(m) + ": ";
     if (own.ended == leavers.empty()) return where + (own.ended ? "its tree has ended" : "its tree has not ended");
+    if (own.sums != forest.member(0).sums) return where + "another sum than on member 0";
+    for (const auto& [name, sum] : own.sums) {
+      float value = 0;
+      std::memcpy(&value, sum.data(), sizeof(value));
+      const float right = 0.1F * static_cast<float>(members) + static_cast<float>(members * (members - 1)) / 2;
+      if (std::abs(value - right) > 1e-4F * right)
+        return where + "the sum of '" + name + "' is " + std::to_string(value);
+    }
     if (own.ended && own.tree.end_reason()->member != forest.member(0).tree.end_reason()->member) {
       return where + "it knows of another one that has left";
     }
@@ -352,6 +385,29 @@ TEST_CASE("a tree has a leader a host, few children, and every member once") {
   }
   CHECK(roots == 1);
   CHECK(std::count(seen.begin(), seen.end(), 1) == 95);
+}
+
+TEST_CASE("small data is summed up along a tree: every member gets the same bits, whoever comes first") {
+  constexpr int kMembers = 21;
+  std::vector<int> host_of;
+  for (int m = 0; m < kMembers; ++m) host_of.push_back(m / 3);
+  Sums first;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Programs programs(kMembers);
+    for (int m = 0; m < kMembers; ++m) {
+      for (int i = 0; i < 4; ++i) {
+        Entry& entry =
+            programs[static_cast<std::size_t>(m)].emplace_back(entry_for(tensor("x" + std::to_string(i), 3)));
+        give_data(entry, m);
+      }
+    }
+    Draw draw(seed);
+    Forest forest(programs, host_of, TreeShape::kDegree, draw);
+    forest.run({});
+    if (seed == 1) first = forest.member(0).sums;
+    REQUIRE(first.size() == 4);
+    for (int m = 0; m < kMembers; ++m) CHECK(forest.member(m).sums == first);
+  }
 }
 
 TEST_CASE("along a tree, operations that all know cost a few bytes") {
