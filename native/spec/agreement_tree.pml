@@ -1,16 +1,15 @@
-/* Logs along a tree (native/engine/agreement_tree.hpp): four or five ranks, of which one hangs on another one's child, two
- * entries each. `nox -s spin` sees every state of
- * check: -DRANKS=4 -DDIFFERS
- * check: -DRANKS=4 -DJOINS
- * check: -DRANKS=4 -DLEAVES
- * check: -DRANKS=4 -DDIES
- * check: -DRANKS=5 -DLENGTH=1 -DDIFFERS -DLEAVES
- * check: -DRANKS=5 -DLENGTH=1 -DJOINS -DDIES
+/* Logs along a tree (native/engine/agreement_tree.hpp): four ranks with an entry each, of which one hangs on another one's
+ * child; and three in a row, with two entries each. `nox -s spin` sees every state of
+ * check: -DRANKS=4 -DLENGTH=1 -DDIFFERS
+ * check: -DRANKS=4 -DLENGTH=1 -DJOINS
+ * check: -DRANKS=4 -DLENGTH=1 -DLEAVES
+ * check: -DRANKS=4 -DLENGTH=1 -DDIES
+ * check: -DRANKS=3 -DLENGTH=2 -DDIFFERS -DJOINS
  *
  * What negotiation decides is a function of the logs (negotiation.pml), whatever way they take. So the tree is right if every
  * rank gets all entries of every log, each log in its order, as they are: then it decides what it would where each sends to
- * each. DIFFERS: one rank may say something else than the others. JOINS: one may join instead of its second entry, or of
- * both. LEAVES: one may leave at any time. DIES: one may die at any time.
+ * each. DIFFERS: one rank may say something else than the others. JOINS: one may join instead of its last entry, or of
+ * all. LEAVES: one may leave at any time. DIES: one may die at any time.
  *
  * Checked: what a rank is told of a log is what stands there next (a wrong entry, one too early, doubled or left out is an
  * assertion); when nothing moves any more, every rank knows all that was announced; when somebody has left, the tree has
@@ -24,9 +23,9 @@
 #define LENGTH 2
 #endif
 /* Ranks are numbered in the order of the tree, so that each subtree is [rank, LIMIT(rank)). */
-#if RANKS == 4
+#if RANKS < 5
 #define PARENT(x) (((x) == 2) -> 1 : 0)
-#define LIMIT(x) (((x) == 0) -> 4 : (((x) == 1) -> 3 : (x) + 1))
+#define LIMIT(x) (((x) == 0) -> RANKS : (((x) == 1) -> 3 : (x) + 1))
 #else
 #define PARENT(x) (((x) == 2 || (x) == 3) -> 1 : 0)
 #define LIMIT(x) (((x) == 0) -> 5 : (((x) == 1) -> 4 : (x) + 1))
@@ -280,7 +279,9 @@ end_rank:
      }
   :: RUNS && me != 1 && PARENT(1) == me && nempty(up[1]) -> receive_from_below(1)
   :: RUNS && me != 2 && PARENT(2) == me && nempty(up[2]) -> receive_from_below(2)
+#if RANKS > 3
   :: RUNS && me != 3 && PARENT(3) == me && nempty(up[3]) -> receive_from_below(3)
+#endif
 #if RANKS > 4
   :: RUNS && me != 4 && PARENT(4) == me && nempty(up[4]) -> receive_from_below(4)
 #endif
@@ -294,7 +295,12 @@ end_rank:
   :: d_step { RUNS && LOST(0) -> failed[me] = true; blamed[me] = (dead[0] -> 0 : blamed[0]) }
   :: d_step { RUNS && LOST(1) -> failed[me] = true; blamed[me] = (dead[1] -> 1 : blamed[1]) }
   :: d_step { RUNS && LOST(2) -> failed[me] = true; blamed[me] = (dead[2] -> 2 : blamed[2]) }
+#if RANKS > 3
   :: d_step { RUNS && LOST(3) -> failed[me] = true; blamed[me] = (dead[3] -> 3 : blamed[3]) }
+#endif
+#if RANKS > 4
+  :: d_step { RUNS && LOST(4) -> failed[me] = true; blamed[me] = (dead[4] -> 4 : blamed[4]) }
+#endif
 #endif
   od
 }
