@@ -327,11 +327,13 @@ const Negotiation::Pending* Negotiation::own_use(std::uint64_t name_hash) const 
 }
 
 std::shared_ptr<const Error> Negotiation::refusal(int member, std::uint64_t name_hash) const {
-  for (const Entry& entry : logs_[member].entries) {
-    if (entry.type == RecordType::kRefused && entry.name_hash == name_hash) {
-      return make_error(ErrorKind::kMismatch, entry.text());
-    }
-  }
+  std::shared_ptr<const Error> undecided;
+  has_undecided(member, [&](const Entry& entry) {
+    const bool is_it = entry.type == RecordType::kRefused && entry.name_hash == name_hash;
+    if (is_it) undecided = make_error(ErrorKind::kMismatch, entry.text());
+    return is_it;
+  });
+  if (undecided != nullptr) return undecided;
   const Pending* pending = own_use(name_hash);
   return pending != nullptr && pending->contributions[member].present ? pending->error : nullptr;
 }
