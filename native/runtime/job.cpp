@@ -1,6 +1,7 @@
 #include "runtime/job.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <pthread.h>
@@ -62,7 +63,7 @@ Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
 }
 
 Job::~Job() {
-  if (forks != forks_) new std::shared_ptr(std::move(runtime_));  // leaked
+  if (forks != forks_) new (std::nothrow) std::shared_ptr(std::move(runtime_));  // leaked
 }
 
 Runtime& Job::runtime() {

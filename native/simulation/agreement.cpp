@@ -181,6 +181,7 @@ class Job {
 AgreementTime simulate_agreement(const Network& network, int operations) {
   Job job(network);
   std::vector<Entry> step;
+  step.reserve(static_cast<std::size_t>(operations));
   for (int i = 0; i < operations; ++i) step.push_back(announcement(i));
   const double first = job.announce({step.front()});
   const double again = job.announce({step.front()});

@@ -1,6 +1,7 @@
 #include "simulation/collective.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -63,7 +64,7 @@ void measure_programs(const Sample& sample, double chunk_bytes, CollectiveTime& 
     }
     const double sent = static_cast<double>(sends) * sample.repeats * chunk_bytes;
     time.program_bytes = std::max(time.program_bytes, bytes * sample.repeats);
-    time.sent_bytes = std::max(time.sent_bytes, static_cast<std::size_t>(sent + 0.5));
+    time.sent_bytes = std::max(time.sent_bytes, static_cast<std::size_t>(std::llround(sent)));
     time.peers = std::max(time.peers, peers.size());
   }
 }

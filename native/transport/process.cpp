@@ -1,8 +1,8 @@
 #include "transport/process.hpp"
 
 #include <array>
-#include <cstdio>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -35,10 +35,15 @@ std::optional<Stat> read_stat(const std::filesystem::path& path) {
   // Its name stands in brackets, and may hold anything.
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
   Stat stat;
-  const int fields = std::sscanf(line.c_str() + name_end + 1, " %c %*d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu",
-                                 &stat.state, &stat.flags, &stat.user_ticks, &stat.system_ticks);
-  return fields == 4 ? std::optional(stat) : std::nullopt;
+  long skipped = 0;
+  fields >> stat.state;
+  for (int i = 0; i < 5; ++i) fields >> skipped;  // parent, group, session, terminal and its group
+  fields >> stat.flags;
+  for (int i = 0; i < 4; ++i) fields >> skipped;  // page faults
+  fields >> stat.user_ticks >> stat.system_ticks;
+  return fields ? std::optional(stat) : std::nullopt;
 }
 
 bool is_runnable(const std::filesystem::path& thread) {

@@ -77,7 +77,7 @@ int GpuCarrier::spare_device(std::size_t index) const {
 }
 
 std::string GpuCarrier::remark() const {
-  const std::string way = launchers_[connecting_]->way();
+  std::string way = launchers_[connecting_]->way();
   if (way.empty() || connecting_ == 0) return way;
   return "GPU " + std::to_string(connecting_ + 1) + " of each rank: " + way;
 }
