@@ -160,7 +160,8 @@ bool ViewChange::decides() const {
   Places staying = agreed;
   std::erase_if(staying, [this](Place place) { return !contains(proposal_.view.members, place); });
   return std::all_of(since_.begin(), since_.end(), [&](const View& view) {
-    return view.members.empty() || 2 * common(staying, view.members) > view.members.size();
+    return common(agreed, view.members) == view.members.size() ||
+           2 * common(staying, view.members) > view.members.size();
   });
 }
 

@@ -8,8 +8,8 @@
 // Which acceptors are enough (`decides`):
 //   - where there has never been a witness: more than half of the members, or all that are not proven to have ended;
 //   - with the witness: at least half of the members that are not proven to have ended;
-//   - where it is not asked, or not to be reached: more than half of the members, of this view and of every view since the
-//     last that it is known to have, who are members of the new view, too.
+//   - where it is not asked, or not to be reached: all members, or more than half of them who are members of the new view,
+//     too; of this view, and of every view since the last that the witness is known to have.
 // The last rule keeps two parts of a job from going on, of which only one has the witness: however often the other one
 // shrinks, it cannot come to decide alone what the witness has decided with the rest of those that it knew.
 //

@@ -3,7 +3,9 @@
 //   RINGCORE_VIEW_SEED=123 ringcore_tests -tc="views under fault schedules"
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.hpp"
 #include "from_environment.hpp"
@@ -370,6 +372,78 @@ TEST_CASE("of several views that may be decided the one with the newest ballot i
     CHECK(message.proposal->view == newer);
   }
   CHECK(proposed > 0);
+}
+
+namespace {
+
+// What a leader has said, in short: how often, and the last of it.
+std::pair<int, engine::ViewMessage> heard(engine::ViewChange& leader, Type type, std::optional<Place> to = {}) {
+  std::pair<int, engine::ViewMessage> found{0, {}};
+  for (auto& [place, message] : leader.take_outbox()) {
+    if (message.type == type && (!to || place == *to)) found = {found.first + 1, message};
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("whoever leaves does not decide, with the few who stay, what the witness is not asked about") {
+  engine::ViewChange leader({.epoch = 1, .members = up_to(3)}, 0, true, 1);
+  leader.suspect(2);
+  engine::ViewMessage promise = about(Type::kPromise, 1, heard(leader, Type::kPrepare).second.ballot);
+  promise.leaves = true;
+  leader.receive(1, promise);
+  const auto outbox = leader.take_outbox();
+  REQUIRE(outbox.size() == 1);
+  CHECK(outbox[0].to == engine::kWitness);
+  CHECK(outbox[0].message.type == Type::kPrepare);
+}
+
+TEST_CASE("the last who is left asks the witness: others may have arrived that it does not know") {
+  engine::ViewChange last({.epoch = 1, .members = up_to(2)}, 1, true, 1);
+  last.prove_ended(0);
+  CHECK(last.view().members == up_to(2));
+  CHECK(heard(last, Type::kPrepare, engine::kWitness).first == 1);
+}
+
+TEST_CASE("a leader that was refused tries again with a newer ballot, after a while") {
+  engine::ViewChange leader({.epoch = 1, .members = up_to(3)}, 0, false, 10);
+  leader.suspect(2);
+  const std::uint32_t ballot = heard(leader, Type::kPrepare).second.ballot;
+  engine::ViewMessage refusal = about(Type::kRefuse, 1, ballot + 1);
+  refusal.answered = ballot;
+  leader.receive(1, refusal);
+  leader.tend(9);
+  CHECK(heard(leader, Type::kPrepare).first == 0);
+  leader.tend(10);
+  CHECK(heard(leader, Type::kPrepare).second.ballot > ballot + 1);
+}
+
+TEST_CASE("whoever leads those who are too few gives way to whom more can reach") {
+  ViewCluster cluster({.members = 5, .places = 5}, 23);
+  cluster.at(1, [&] {
+    cluster.kill(0, false);
+    for (const Place place : {3, 4}) {
+      cluster.cut(1, place);
+      cluster.cut(place, 1);
+    }
+  });
+  cluster.run(kLong);
+  REQUIRE(cluster.flaw() == "");
+  for (const Place place : {2, 3, 4}) {
+    CHECK(cluster.process(place).view().members == Places{2, 3, 4});
+    CHECK_FALSE(cluster.process(place).changing());
+  }
+}
+
+TEST_CASE("those who have left in order hold nobody up, though the witness was lost before") {
+  ViewCluster cluster({.members = 4, .places = 4}, 29);
+  cluster.at(1, [&] { cluster.kill_witness(); });
+  for (Place place = 0; place < 3; ++place) cluster.at(200 + 200 * place, [&, place] { cluster.leave(place); });
+  cluster.run(kLong);
+  REQUIRE(cluster.flaw() == "");
+  CHECK(cluster.process(3).view().members == Places{3});
+  CHECK_FALSE(cluster.process(3).changing());
 }
 
 TEST_CASE("a process of which not all members know is not let in") {
