@@ -83,7 +83,7 @@ class ViewCluster {
   }
   // The process at `place`, which is no member, asks all members to let it in.
   void arrive(engine::Place place) {
-    if (processes_[place].left) return;
+    if (processes_[place].left || processes_[place].change.evicted()) return;
     for (engine::Place other = 0; other < size(); ++other) {
       if (other == place || is_cut(place, other) || is_cut(other, place)) continue;
       at(now_ + drawn(1, 10), [this, other, place] {
