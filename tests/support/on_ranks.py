@@ -1,10 +1,11 @@
 """Tests that run on every rank of a job: what they check stands where they check it.
 
 A function marked `@on(Start(2), Start(2, "tcp"))` is run by pytest on both ranks of either job. All tests of a session
-that are on the same start share one start of its ranks: `ringrun python -m pytest` runs them one after the other and
-writes down what became of each. When one fails, the ranks end: those behind it fail too, and say so.
+that are in one folder and on the same start share one start of its ranks: `ringrun python -m pytest` runs them one
+after the other and writes down what became of each. When one fails, the ranks end: those behind it fail too, and say
+so.
 
-A package's conftest.py imports the hooks from here.
+A package's conftest.py imports the hooks from here. What a folder's conftest.py makes a job of is for its tests alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,16 +40,26 @@ class Start:
         transport: `RINGCORE_TRANSPORT`.
         device: "cuda" needs a GPU: the session `gpu_torch` says with RINGCORE_TEST_GPUS that there is one.
         variables: Others of their environment.
+        launcher: "ringrun" or "torchrun".
     """
 
     ranks: int
     transport: str = "shm"
     device: str = "cpu"
     variables: tuple[tuple[str, str], ...] = ()
+    launcher: str = "ringrun"
+
+    @property
+    def command(self) -> list[str]:
+        """What starts a module of Python, named behind it, on all ranks."""
+        if self.launcher == "torchrun":
+            return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={self.ranks}", "-m"]
+        return [sys.executable, "-m", "ringcore", "run", "-np", str(self.ranks), sys.executable, "-m"]
 
     def __str__(self) -> str:
         place = "gpu" if self.device == "cuda" else self.transport
-        return "-".join([str(self.ranks), place, *(value for _, value in self.variables)])
+        launcher = [self.launcher] if self.launcher != "ringrun" else []
+        return "-".join([str(self.ranks), place, *launcher, *(value for _, value in self.variables)])
 
 
 TWO = Start(2)
@@ -76,6 +88,17 @@ def start(request: pytest.FixtureRequest) -> Start:
     return asked
 
 
+@pytest.fixture
+def shared_folder(request: pytest.FixtureRequest) -> Path:
+    """In a rank: a folder of this test that is the same on all of them."""
+    if _FOLDER is None:
+        outside: Path = request.getfixturevalue("tmp_path")
+        return outside
+    folder = Path(_FOLDER, "tests", re.sub(r"\W+", "-", request.node.nodeid))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Outside of the ranks: look what became of the test there."""
@@ -84,7 +107,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     if asked.device == "cuda" and "RINGCORE_TEST_GPUS" not in os.environ:
         pytest.skip("there is no GPU here; nox -s gpu runs this where there is one")
-    job = _jobs(pyfuncitem.session).setdefault(asked, _Job())
+    job = _jobs(pyfuncitem.session).setdefault((asked, pyfuncitem.path.parent), _Job())
     if job.reports is None:
         job.run(asked, pyfuncitem)
     wrong = job.failures(pyfuncitem.nodeid)
@@ -109,13 +132,14 @@ class _Job:
         self._said = ""
 
     def run(self, asked: Start, first: pytest.Function) -> None:
-        tests = [item.nodeid for item in first.session.items if _start_of(item) == asked]
+        beside = [item for item in first.session.items if item.path.parent == first.path.parent]
+        tests = [item.nodeid for item in beside if _start_of(item) == asked]
         folder: Path = first._request.getfixturevalue("tmp_path_factory").mktemp(str(asked))
-        Path(folder, "tests").write_text("\n".join(tests))
-        command = [sys.executable, "-m", "ringcore", "run", "-np", str(asked.ranks), sys.executable, "-m", "pytest"]
+        chosen = folder / "chosen"
+        chosen.write_text("\n".join(tests))
         done = subprocess.run(
             # A rank's warnings are its own; what it leaves open is found where a test asks for it.
-            [*command, "-x", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", f"@{folder / 'tests'}"],
+            [*asked.command, "pytest", "-x", "-q", "-pno:cacheprovider", "-ofilterwarnings=default", f"@{chosen}"],
             cwd=first.config.rootpath, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
             env={
                 **os.environ, "OMP_NUM_THREADS": "1", "RINGCORE_TRANSPORT": asked.transport, **dict(asked.variables),
@@ -125,7 +149,7 @@ class _Job:
         files = [folder / str(rank) for rank in range(asked.ranks)]
         lines = [file.read_text().splitlines() if file.exists() else [] for file in files]
         self.reports = [dict(map(json.loads, reports)) for reports in lines]
-        self._said = f"ringrun returned {done.returncode}: {(done.stdout + done.stderr)[-_SAID_CHARACTERS:]}"
+        self._said = f"{asked.launcher} returned {done.returncode}: {(done.stdout + done.stderr)[-_SAID_CHARACTERS:]}"
 
     def failures(self, test: str) -> list[str]:
         """What the ranks say of a test that did not pass on all of them."""
@@ -137,10 +161,10 @@ class _Job:
         return wrong
 
 
-_JOBS = pytest.StashKey[dict[Start, _Job]]()
+_JOBS = pytest.StashKey[dict[tuple[Start, Path], _Job]]()
 
 
-def _jobs(session: pytest.Session) -> dict[Start, _Job]:
+def _jobs(session: pytest.Session) -> dict[tuple[Start, Path], _Job]:
     return session.stash.setdefault(_JOBS, {})
 
 

@@ -13,11 +13,11 @@ from support.on_ranks import (
     IN_A_RANK,
     pytest_pyfunc_call,
     pytest_runtest_logreport,
+    shared_folder,
     start,
 )
-from support.starts import results
 
-__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "results", "start"]
+__all__ = ["pytest_pyfunc_call", "pytest_runtest_logreport", "shared_folder", "start"]
 
 
 @pytest.fixture(scope="session", autouse=True)
