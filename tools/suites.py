@@ -27,6 +27,7 @@ BESIDE_OTHERS = [
     *((name, f"Keras on {name}", "packages/keras/tests") for name in ("torch", "jax", "tensorflow")),
     ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
     ("tensorflow", "scripts for Horovod", "packages/horovod/tests/test_horovod_tensorflow.py"),
+    ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),
     ("mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py"),
     ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
     ("tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests", "-k=not 3-tcp"),

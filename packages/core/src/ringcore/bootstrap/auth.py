@@ -44,6 +44,7 @@ TURNED_AWAY = (
 RENDEZVOUS = 1
 MESH = 2
 AGENT = 3  # dials the launcher
+BOARD = 4
 
 
 class TurnedAwayError(BootstrapError):
