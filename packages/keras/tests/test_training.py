@@ -1,0 +1,178 @@
+"""Ranks that train with Keras do what one would with all their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import ringcore_keras as ring
+from support.on_keras import (
+    BATCH,
+    FOUR,
+    ROUNDING,
+    TWO,
+    arrays,
+    compiled,
+    data,
+    difference,
+    digest,
+    model,
+    same_everywhere,
+    steps_at_once,
+)
+from support.on_ranks import on
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=1.0),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 5, 0.8)),
+}
+
+
+def trained(net: Any, x: Any, y: Any, batch: int, **fit: Any) -> Any:
+    net.fit(x, y, batch_size=batch, shuffle=False, verbose=0, **fit)
+    return net
+
+
+def check_two_epochs(kind: str, options: dict[str, Any]) -> None:
+    """Two epochs of fit on n ranks are two epochs on one with the n-fold batch."""
+    x, y = data(10 * BATCH * ring.size())
+    alone = trained(compiled(model(), OPTIMIZERS[kind]()), x, y, BATCH * ring.size(), epochs=2)
+    optimizer = OPTIMIZERS[kind]()
+    wrapped = ring.DistributedOptimizer(optimizer)
+    begin = ring.callbacks.BroadcastGlobalVariablesCallback(0)
+    net = compiled(model(), wrapped, **options)
+    together = trained(net, *ring.shard((x, y)), BATCH, epochs=2, callbacks=[begin])
+    assert difference(alone, together) < ROUNDING < difference(model(), together)
+    assert same_everywhere(digest(together.weights))
+    assert isinstance(wrapped, type(optimizer))
+    assert type(wrapped).__name__ == type(optimizer).__name__
+    assert int(together.optimizer.iterations) == int(alone.optimizer.iterations)
+
+
+@on(*TWO)
+@pytest.mark.parametrize(
+    ("kind", "options"), [("sgd", {}), ("adam", {"run_eagerly": True}), ("schedule", steps_at_once(5))], ids=str
+)
+def test_ranks_train_like_one_with_all_their_batches(kind: str, options: dict[str, Any]) -> None:
+    check_two_epochs(kind, options)
+
+
+@on(*FOUR)
+def test_four_ranks_do_so_as_well() -> None:
+    check_two_epochs("adam", {})
+
+
+@on(*TWO)
+def test_gradients_are_accumulated_before_they_are_averaged() -> None:
+    x, y = data(8 * BATCH * ring.size())
+    plain = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    alone = trained(compiled(model(), plain), x, y, BATCH * ring.size(), epochs=2)
+    wrapped = ring.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+    together = trained(compiled(model(), wrapped), *ring.shard((x, y)), BATCH, epochs=2)
+    assert difference(alone, together) < ROUNDING
+    assert same_everywhere(digest(together.weights))
+
+
+@pytest.fixture
+def mixed_float16() -> Iterator[None]:
+    usual = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    yield
+    keras.config.set_dtype_policy(usual)
+
+
+@on(*TWO)
+@pytest.mark.usefixtures("mixed_float16")
+def test_a_step_that_is_not_finite_on_one_rank_is_left_out_by_all() -> None:
+    x, y = ring.shard(data(6 * BATCH * ring.size()))
+    if ring.rank() == 1:
+        x = x.copy()
+        x[2 * BATCH] = np.inf
+    net = trained(compiled(model(), ring.DistributedOptimizer(keras.optimizers.Adam(0.01))), x, y, BATCH)
+    assert int(net.optimizer.inner_optimizer.iterations) == 5
+    assert all(np.isfinite(weight).all() for weight in arrays(net.weights))
+    assert same_everywhere(digest(net.weights))
+
+
+@on(*TWO)
+def test_local_layers_stay_a_ranks_own() -> None:
+    net = model()
+    wrapped = ring.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=net.layers[0])
+    x, y = ring.shard(data(4 * BATCH * ring.size()))
+    compiled(net, wrapped).fit(x, y, batch_size=BATCH, verbose=0)
+    assert not same_everywhere(digest(net.layers[0].weights)[0])
+    assert same_everywhere(digest(net.layers[1].weights))
+
+
+@on(*TWO)
+def test_embeddings_stay_a_ranks_own_where_ranks_have_other_numbers_of_batches() -> None:
+    net = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
+    )
+    wrapped = ring.PartialDistributedOptimizer(
+        keras.optimizers.Adam(0.1), local_layers=net.layers[0], sparse_as_dense=True
+    )
+    x = np.random.default_rng(ring.rank()).integers(0, 9, (40 if ring.rank() == 0 else 24, 5))
+    compiled(net, wrapped).fit(
+        x, x[:, 0] % 3, batch_size=BATCH, verbose=0,
+        callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0), ring.callbacks.EndTogetherCallback()],
+    )  # fmt: skip
+    embedding, kernel, _ = digest(net.weights)
+    assert not same_everywhere(embedding)
+    assert same_everywhere(kernel)
+
+
+@on(*TWO)
+def test_batch_normalisation_over_all_ranks() -> None:
+    """Statistics of all ranks' batches: the way of one process with all of them."""
+
+    def normalised(layer: Any) -> Any:
+        keras.utils.set_random_seed(3)
+        return keras.Sequential([keras.Input((6,)), keras.layers.Dense(5), layer, keras.layers.Dense(3)])
+
+    x, y = data(6 * BATCH * ring.size())
+    alone = compiled(normalised(keras.layers.BatchNormalization()), keras.optimizers.SGD(0.1))
+    trained(alone, x, y, BATCH * ring.size())
+    together = compiled(normalised(ring.SyncBatchNormalization()), ring.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    trained(together, *ring.shard((x, y)), BATCH)
+    assert difference(alone, together) < ROUNDING
+    assert same_everywhere(digest(together.weights))
+
+
+@on(*TWO)
+@pytest.mark.parametrize("options", [{}, {"sparse_as_dense": True}], ids=["rows", "dense"])
+def test_gradients_of_embeddings(options: dict[str, Any]) -> None:
+    """Rows on TensorFlow, dense elsewhere."""
+
+    def net() -> Any:
+        keras.utils.set_random_seed(4)
+        return keras.Sequential(
+            [keras.Input((5,)), keras.layers.Embedding(40, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
+        )
+
+    generator = np.random.default_rng(5)
+    x = generator.integers(0, 40, (4 * BATCH * ring.size(), 5))
+    y = generator.integers(0, 3, len(x))
+    alone = trained(compiled(net(), keras.optimizers.SGD(0.5)), x, y, BATCH * ring.size())
+    wrapped = ring.DistributedOptimizer(keras.optimizers.SGD(0.5), **options)
+    together = trained(compiled(net(), wrapped), *ring.shard((x, y)), BATCH)
+    assert difference(alone, together) < ROUNDING
+    assert same_everywhere(digest(together.weights))
+
+
+@on(*TWO)
+def test_two_models_one_after_the_other() -> None:
+    """In one process, many steps."""
+    digests = []
+    x, y = ring.shard(data(50 * BATCH * ring.size()))
+    for _ in range(2):
+        net = compiled(model(), ring.DistributedOptimizer(keras.optimizers.Adam(0.001)))
+        trained(net, x, y, BATCH, epochs=10)
+        assert int(net.optimizer.iterations) == 500
+        digests.append(digest(net.weights))
+    assert digests[0] == digests[1]
+    assert same_everywhere(digests)
