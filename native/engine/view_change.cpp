@@ -282,15 +282,15 @@ void ViewChange::receive(Place from, const ViewMessage& message) {
     if (known != since_.end()) since_.erase(since_.begin(), known);
     return;
   }
+  // These are true in every epoch. A connection may be cut in one direction only: then its other end would never answer.
+  for (const Place place : message.ended) prove_ended(place);
+  if (from != kWitness && contains(message.suspects, self_)) suspect(from);
   if (message.epoch < view_.epoch) return;  // all who had that view have been told of this one
   if (message.epoch > view_.epoch) {
     if (is_member() || leaves_ || evicted_) return;  // news of that view is on its way here
     view_.epoch = message.epoch;  // who arrives has missed the views before
     acceptor_.begin_after(view_.epoch);
   }
-  for (const Place place : message.ended) prove_ended(place);
-  // Its connection may be cut in one direction only: then it would never answer.
-  if (from != kWitness && contains(message.suspects, self_)) suspect(from);
   if (message.yields) insert(yielding_, from);
   switch (message.type) {
     case Type::kFreeze:
