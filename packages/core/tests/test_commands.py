@@ -22,6 +22,14 @@ def test_a_mistyped_command_is_recognized(word: str, meant: str, capsys: pytest.
     assert f"there is no command '{word}'; did you mean '{meant}'?" in capsys.readouterr().err
 
 
+def test_the_demonstration_asks_for_numpy_where_it_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert demo.main([]) == 1
+    assert "pip install numpy" in capsys.readouterr().err
+
+
 def test_the_demonstration_shows_a_sum_and_the_timeline_of_two_ranks() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ringcore", "demo"], capture_output=True, text=True, timeout=120, check=False,

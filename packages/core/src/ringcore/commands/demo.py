@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -48,11 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Without the command's name; `None` is `sys.argv[1:]`.
 
     Returns:
-        0, or the launcher's exit code where it failed.
+        0; 1 without numpy; or the launcher's exit code where it failed.
     """
     argparse.ArgumentParser(prog="ringcore demo", description="Shows two ranks, a sum, and their timeline.").parse_args(
         argv
     )
+    if importlib.util.find_spec("numpy") is None:
+        print("ringcore demo sums numpy arrays, and numpy is not installed: pip install numpy", file=sys.stderr)
+        return 1
     with tempfile.TemporaryDirectory() as folder:
         timeline = os.path.join(folder, "timeline.json")
         command = [sys.executable, "-m", "ringcore.launcher.main", "-np", "2", "--timeline-filename", timeline]
