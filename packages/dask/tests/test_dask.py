@@ -113,14 +113,18 @@ def test_a_worker_that_is_killed_is_the_error_and_leaves_no_rank(client: Client,
 
 def test_twenty_jobs_one_after_the_other_leave_nothing(client: Client) -> None:
     def held() -> dict[str, int]:
-        return dict(client.run(lambda: len(os.listdir("/proc/self/fd"))))
+        own = len(os.listdir("/proc/self/fd"))
+        return {"client": own, **client.run(lambda: len(os.listdir("/proc/self/fd")))}
+
+    def most_grown() -> int:
+        return max(now - before[process] for process, now in held().items())
 
     ringcore_dask.run(client, total, args=[1.0])
-    before, own = held(), len(os.listdir("/proc/self/fd"))
+    before = held()
     for _ in range(20):
         assert len(ringcore_dask.run(client, total, args=[1.0])) == 2
-    eventually(lambda: held() == before, "the workers hold no more descriptors than before", 30)
-    eventually(lambda: len(os.listdir("/proc/self/fd")) == own, "neither does the client", 30)
+    # Dask opens and closes connections of its own; a descriptor that a job leaves would be there twenty times.
+    eventually(lambda: most_grown() < 10, "no process holds a descriptor more for each job", 30)
 
 
 def test_what_cannot_be_is_said_at_once(client: Client) -> None:
