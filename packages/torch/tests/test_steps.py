@@ -251,3 +251,16 @@ def test_a_rank_that_has_joined_has_the_weights_of_the_others() -> None:
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
     ring.join()
+
+
+@on(TWO)
+def test_an_optimizer_of_a_process_set_is_made_on_all_ranks_and_steps_on_its_members() -> None:
+    first = ring.add_process_set([0])
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), process_set=first)
+    if first.included():
+        weight.sum().backward()
+        optimizer.step()
+        assert weight.tolist() == [-1.0, -1.0]
+    ring.barrier()
+    ring.remove_process_set(first)

@@ -62,7 +62,8 @@ class GradientReducer:
         self._postscale = predivide
         self._process_set = process_set
         self._alone = process_set.size() == 1
-        self._prefix = name_or_next(None, "gradients", process_set)
+        # Scripts make the optimizer on all ranks, also on those that are no members, and step on members only.
+        self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._replaced = False
         on_gpu = any(parameter.is_cuda for _, parameter in named)
         self._overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
