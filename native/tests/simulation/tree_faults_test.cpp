@@ -6,12 +6,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "../from_environment.hpp"
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
 #include "engine/tree_shape.hpp"
@@ -21,6 +21,7 @@
 using namespace ringcore;
 using namespace ringcore::simulation;
 using engine::Operation;
+using testing::from_environment;
 
 namespace {
 
@@ -257,11 +258,6 @@ class Job {
   int steps_ = 0;
 };
 
-std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
-}
-
 }  // namespace
 
 TEST_CASE("fault schedules of ranks that are connected along the tree only: all end, and who is lost is named") {
@@ -308,6 +304,14 @@ TEST_CASE("who cannot wait for the ranks above it leaves in good order, when it 
     }
   };
   drive(kSecond);
+  std::vector<std::shared_ptr<Operation>> waiting;
+  for (const Rank rank : {0, 1}) {
+    waiting.push_back(std::make_shared<Operation>());
+    waiting.back()->descriptor.name = "waits";
+    waiting.back()->descriptor.collective = Collective::kBarrier;
+    engines[rank]->submit(waiting.back());
+  }
+  drive(kSecond);
   network.pause(0, 5 * kSecond);
   engines[2]->leave("it had enough");
   drive(2 * kSecond);
@@ -316,6 +320,10 @@ TEST_CASE("who cannot wait for the ranks above it leaves in good order, when it 
   drive(5 * kSecond);
   for (const Rank rank : {0, 1}) {
     CHECK(engines[rank]->failure() == nullptr);
+    // What waits for it fails now, and not when the time of the job is over.
+    REQUIRE(waiting[rank]->done());
+    const std::string told = waiting[rank]->error->what();
+    CHECK_MESSAGE(told.find("rank 2 has left (it had enough)") != std::string::npos, told);
     auto operation = std::make_shared<Operation>();
     operation->descriptor.name = "late";
     operation->descriptor.collective = Collective::kBarrier;
