@@ -323,7 +323,9 @@ def test_an_exception_on_one_rank_ends_the_fit(tmp_path: Path, launcher: list[st
 
 
 def test_ctrl_c_ends_the_fit(tmp_path: Path) -> None:
-    path = script(tmp_path, 'print("STEP", index, flush=True); __import__("time").sleep(0.3)')
+    """The signal finds rank 0 in its own step, which without it would not end, and rank 1 on its way to the sum."""
+    stop = 'print("STEP", index, flush=True); index == 2 and self.global_rank == 0 and __import__("time").sleep(600)'
+    path = script(tmp_path, stop)
     process = subprocess.Popen(
         [sys.executable, path], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -334,10 +336,10 @@ def test_ctrl_c_ends_the_fit(tmp_path: Path) -> None:
             break
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     begin = time.monotonic()
-    process.communicate(timeout=300)
+    _, said = process.communicate(timeout=300)
     # The bound only tells a hang from an end.
     assert time.monotonic() - begin < 20
-    assert process.returncode != 0
+    assert process.returncode != 0, said
     assert not orphans(path)
 
 
