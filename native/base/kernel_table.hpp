@@ -9,7 +9,7 @@
 namespace ringcore::kernels {
 
 struct Reduction {
-  void (*into)(std::byte* dst, const std::byte* src, std::size_t count, double scale, bool src_first);
+  void (*into)(std::byte* dst, const std::byte* src, std::size_t count, double scale);
   void (*many)(const std::byte* const* srcs, std::size_t src_count, std::byte* const* dsts, std::size_t dst_count,
                std::size_t count, double scale);
 };

@@ -78,9 +78,8 @@ void fill_half(ReduceOp op, std::byte* data, std::size_t count, std::uint16_t on
 
 }  // namespace
 
-void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale,
-                 bool src_first) {
-  if (count > 0) reduction_of(dtype, op).into(dst, src, count, scale, src_first);
+void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale) {
+  if (count > 0) reduction_of(dtype, op).into(dst, src, count, scale);
 }
 
 void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,

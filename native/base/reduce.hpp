@@ -11,10 +11,8 @@
 
 namespace ringcore {
 
-// dst[i] = (dst[i] op src[i]) * scale. With `src_first` the operands are swapped, so that two ranks that exchange
-// their values compute the same bits even for NaN payloads. `scale` is applied only when it is not 1.
-void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale = 1.0,
-                 bool src_first = false);
+// dst[i] = (dst[i] op src[i]) * scale. `scale` is applied only when it is not 1.
+void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale = 1.0);
 
 // For every i: r = srcs[0][i] op srcs[1][i] op ... (in this order; halves accumulate in float32), times `scale`,
 // and then every dsts[k][i] = r. A destination may be one of the sources. One pass over memory.

@@ -64,7 +64,7 @@ class Device {
 
  private:
   friend class Event;
-  friend class HostMemory;
+  friend class PinnedMemory;
   explicit Device(int ordinal);
 
   int ordinal_;
@@ -79,13 +79,13 @@ class Device {
   std::unique_ptr<Kernels> kernels_;
   bool kernels_tried_ = false;
   std::string kernels_problem_;
-  struct IdleHostMemory {
+  struct IdlePinnedMemory {
     std::size_t bytes;
     std::byte* data;
     std::shared_ptr<Event> used_until;
   };
-  std::mutex host_mutex_;  // Guards: idle_host_memory_. Before mutex_.
-  std::vector<IdleHostMemory> idle_host_memory_;
+  std::mutex pinned_mutex_;  // Guards: idle_pinned_memory_. Before mutex_.
+  std::vector<IdlePinnedMemory> idle_pinned_memory_;
 };
 
 // A point in a stream that others wait for. Needs a current context, but for its end.
@@ -157,13 +157,13 @@ class Memory {
 
 // Memory of the host that a GPU copies from and to without help of the processor. It is used again and again: CUDA would
 // wait for all that runs on the GPU before it frees some (CUDA C++ Programming Guide, "Implicit Synchronization").
-class HostMemory {
+class PinnedMemory {
  public:
-  HostMemory() = default;
-  HostMemory(Device& device, std::size_t bytes);
-  HostMemory(HostMemory&& other) noexcept;
-  HostMemory& operator=(HostMemory&& other) noexcept;
-  ~HostMemory();
+  PinnedMemory() = default;
+  PinnedMemory(Device& device, std::size_t bytes);
+  PinnedMemory(PinnedMemory&& other) noexcept;
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
+  ~PinnedMemory();
   std::byte* data() const { return data_; }
   // Until then the GPU copies from it or to it, also when this has ended.
   void used_until(std::shared_ptr<Event> event) { used_until_ = std::move(event); }

@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "temporary_folder.hpp"
 #include "transport/copy.hpp"
 
 using namespace ringcore;
@@ -16,25 +16,16 @@ namespace {
 // What Linux tells of processors, in a folder of its own.
 class Processors {
  public:
-  Processors() {
-    std::string name = std::filesystem::temp_directory_path() / "ringcore-XXXXXX";
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name;
-  }
-  ~Processors() { std::filesystem::remove_all(folder_); }
-  Processors(const Processors&) = delete;
-  Processors& operator=(const Processors&) = delete;
-
   void add(int cpu, int index, int level, const std::string& shared_by) const {
-    const auto cache = folder_ / ("cpu" + std::to_string(cpu)) / "cache" / ("index" + std::to_string(index));
+    const auto cache = folder() / ("cpu" + std::to_string(cpu)) / "cache" / ("index" + std::to_string(index));
     std::filesystem::create_directories(cache);
     std::ofstream(cache / "level") << level << '\n';
     std::ofstream(cache / "shared_cpu_list") << shared_by << '\n';
   }
-  const std::filesystem::path& folder() const { return folder_; }
+  const std::filesystem::path& folder() const { return folder_.path(); }
 
  private:
-  std::filesystem::path folder_;
+  testing::TemporaryFolder folder_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <sched.h>
 
 #include "link_fixtures.hpp"
+#include "temporary_folder.hpp"
 #include "transport/crowd.hpp"
 #include "transport/waiter.hpp"
 
@@ -22,26 +22,17 @@ namespace {
 // What Linux tells of control groups, in a folder of its own.
 class Groups {
  public:
-  Groups() {
-    std::string name = std::filesystem::temp_directory_path() / "ringcore-XXXXXX";
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name;
-  }
-  ~Groups() { std::filesystem::remove_all(folder_); }
-  Groups(const Groups&) = delete;
-  Groups& operator=(const Groups&) = delete;
-
   void limit(const std::string& group, const std::string& cpu_max) const {
-    std::filesystem::create_directories(folder_ / "mounted" / group);
-    std::ofstream(folder_ / "mounted" / group / "cpu.max") << cpu_max << '\n';
+    std::filesystem::create_directories(folder_.path() / "mounted" / group);
+    std::ofstream(folder_.path() / "mounted" / group / "cpu.max") << cpu_max << '\n';
   }
   std::optional<int> quota(const std::string& own) const {
-    std::ofstream(folder_ / "cgroup") << own;
-    return processor_quota(folder_ / "mounted", folder_ / "cgroup");
+    std::ofstream(folder_.path() / "cgroup") << own;
+    return processor_quota(folder_.path() / "mounted", folder_.path() / "cgroup");
   }
 
  private:
-  std::filesystem::path folder_;
+  testing::TemporaryFolder folder_;
 };
 
 // Binds the calling thread to one of the processors that it may use, and back in the end.

@@ -157,8 +157,6 @@ MUTANTS = [
     Mutant("the scale is lost after a transfer was set aside", "carriers/plans/executor.cpp",
            "step.final ? operands_.final_scale : 1.0);\n  } else if (!payload.empty()) {",
            "1.0);\n  } else if (!payload.empty()) {"),
-    Mutant("operands come in their own order on each rank", "base/reduce.cpp",
-           "into(dst, src, count, scale, src_first)", "into(dst, src, count, scale, false)"),
     Mutant("sources are added in another order", "base/kernels.inc",
            "const Stored* src = as<E>(srcs[s]) + begin;", "const Stored* src = as<E>(srcs[src_count - s]) + begin;"),
     Mutant("every sum is scaled, also incomplete ones", "carriers/plans/executor.cpp",

@@ -153,7 +153,7 @@ bool Launcher::fetch(Operation& operation) {
   const device::Device::Current current(*device_);
   if (tensor.fetched == nullptr) {
     const std::size_t bytes = operation.bytes();
-    tensor.staging = device::HostMemory(*device_, bytes);
+    tensor.staging = device::PinnedMemory(*device_, bytes);
     tensor.ready->hold_back(stream_->get());
     if (bytes > 0) {
       device::check_cuda(device::driver().cuMemcpyDtoHAsync_v2(tensor.staging.data(), device::pointer(place.input),
@@ -177,7 +177,7 @@ void Launcher::give_back(const std::shared_ptr<Operation>& operation) {
   if (has_result) {
     // From memory that is not pinned CUDA copies only when all is done that the stream was given before.
     tensor.result = device::Memory(bytes, stream_);
-    tensor.staging = device::HostMemory(*device_, bytes);
+    tensor.staging = device::PinnedMemory(*device_, bytes);
     if (bytes > 0) std::memcpy(tensor.staging.data(), operation->result.data(), bytes);
   }
   if (bytes > 0) {

@@ -16,7 +16,7 @@ struct GpuTensor final : engine::CarrierState {
   std::shared_ptr<device::Event> ready;  // of the framework's stream: the input is there
   std::shared_ptr<device::Event> completion;  // of ours: the result is there
   device::Memory result;  // allgather, alltoall, reducescatter
-  device::HostMemory staging;  // where ranks cannot meet on their GPUs
+  device::PinnedMemory staging;  // where ranks cannot meet on their GPUs
   std::shared_ptr<device::Event> fetched;  // the input has come there
 };
 

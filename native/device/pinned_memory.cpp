@@ -23,13 +23,13 @@ bool is_free(const Event* used_until) {
 
 }  // namespace
 
-HostMemory::HostMemory(Device& device, std::size_t bytes) : device_(&device) {
+PinnedMemory::PinnedMemory(Device& device, std::size_t bytes) : device_(&device) {
   if (bytes == 0) return;
   bytes_ = std::bit_ceil(std::max(bytes, kMinBytes));
   const Device::Current current(device);
   {
-    const std::lock_guard lock(device.host_mutex_);
-    auto& idle = device.idle_host_memory_;
+    const std::lock_guard lock(device.pinned_mutex_);
+    auto& idle = device.idle_pinned_memory_;
     const auto found = std::find_if(idle.begin(), idle.end(), [this](const auto& memory) {
       return memory.bytes == bytes_ && is_free(memory.used_until.get());
     });
@@ -44,9 +44,9 @@ HostMemory::HostMemory(Device& device, std::size_t bytes) : device_(&device) {
   data_ = static_cast<std::byte*>(data);
 }
 
-HostMemory::HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+PinnedMemory::PinnedMemory(PinnedMemory&& other) noexcept { *this = std::move(other); }
 
-HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(bytes_, other.bytes_);
   std::swap(data_, other.data_);
@@ -54,10 +54,10 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   return *this;
 }
 
-HostMemory::~HostMemory() {
+PinnedMemory::~PinnedMemory() {
   if (data_ == nullptr) return;
-  const std::lock_guard lock(device_->host_mutex_);
-  device_->idle_host_memory_.push_back({bytes_, data_, std::move(used_until_)});
+  const std::lock_guard lock(device_->pinned_mutex_);
+  device_->idle_pinned_memory_.push_back({bytes_, data_, std::move(used_until_)});
 }
 
 }  // namespace ringcore::device
