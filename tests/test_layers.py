@@ -23,6 +23,7 @@ ROOMS = {
     "job": {"environment", "bootstrap"},
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
+    "data": {"job"},
     "header": set(),
     "simulation": set(),
     "commands": {"environment", "launcher", "simulation"},
@@ -33,7 +34,7 @@ DOORS = {"ringcore", "ringcore.adapter"}
 MORE_DOORS = {
     "horovod": {"ringcore.commands.cli", "ringcore.bootstrap.board", "ringcore.bootstrap.interfaces"},
     "ray": {"ringcore.launcher.external"},
-    "spark": {"ringcore.launcher.external"},
+    "spark": {"ringcore.launcher.external", "ringcore.data"},
     "dask": {"ringcore.launcher.external"},
 }
 

@@ -40,10 +40,10 @@ ADAPTERS = {
     "tensorflow-oldest": ["tensorflow", "keras"],
     "mxnet": ["mxnet", "horovod"],
 }
-# Cluster -> the distributions in its environment, besides the core. Its Python side only: no framework is there.
+# Cluster -> the distributions in its environment, besides the core.
 CLUSTERS = {
     "ray": ["ray", "horovod"],
-    "spark": ["spark", "horovod"],
+    "spark": ["spark", "horovod", "torch", "lightning", "keras", "tensorflow"],
     "dask": ["dask"],
 }
 # What the type checker sees in a framework's environment; the others have no types.
