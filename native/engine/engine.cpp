@@ -391,11 +391,21 @@ void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {
   operation->error = std::move(error);
+  if (operation->error != nullptr && timeline_.enabled()) record_failure(*operation);
   if (operation->on_done) {
     --untold_;
     completed_.push_back(operation);
   }
   operation->state.store(OperationState::kDone, std::memory_order_release);
+}
+
+// What never came to its end is what one looks for after a failure.
+void Engine::record_failure(const Operation& operation) {
+  const Nanoseconds now = clock_.now();
+  const Nanoseconds begin = operation.submitted_at == 0 ? now : operation.submitted_at;
+  timeline_.record({operation.join ? "join" : operation.descriptor.name, "failed", transport::kControlLane, -1, begin,
+                    now, operation.bytes(), operation.submitted_at, operation.blocks_program()});
+  timeline_.flush();
 }
 
 Rank Engine::rank(ProcessSetId set) const {

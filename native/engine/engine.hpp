@@ -213,6 +213,8 @@ class Engine {
   void end_join(ProcessSet& set, const std::shared_ptr<const Error>& error);
   void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
+  void record_failure(const Operation& operation);
+
   void tend_patience(Nanoseconds now);
   Nanoseconds patience_for(const Peer& peer) const;
   void tend_links(Nanoseconds now, bool idle);

@@ -149,6 +149,8 @@ struct Operation {
   Operation* whole = nullptr;  // the group that this is a part of
   std::size_t unfinished = 0;  // parts that still run
 
+  // Whether a thread of the program stands still from the submission to the end.
+  bool blocks_program() const { return awaited && !on_done; }
   std::uint64_t count() const { return descriptor.shape.elements(); }
   // The place of a result of so many bytes.
   std::byte* place_result(std::size_t bytes) {

@@ -119,10 +119,12 @@ void Schedule::record_small(const Operation& operation) const {
   const Nanoseconds begin = operation.submitted_at == 0 ? now : operation.submitted_at;
   const Nanoseconds released = operation.released_at == 0 ? begin : operation.released_at;
   const auto span = [&](const std::string& activity, Nanoseconds from, Nanoseconds to) {
-    timeline_.record({operation.descriptor.name, activity, transport::kControlLane, -1, from, to, operation.bytes()});
+    timeline_.record({operation.descriptor.name, activity, transport::kControlLane, -1, from, to, operation.bytes(),
+                      operation.submitted_at, operation.blocks_program()});
   };
   if (released > begin) span("negotiate", begin, released);
   span("short cut", released, now);
+  timeline_.flush();
 }
 
 }  // namespace ringcore::engine

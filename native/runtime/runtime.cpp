@@ -172,8 +172,18 @@ bool Runtime::wait(engine::Operation& operation, Nanoseconds limit, const Interr
   EngineLock lock(*this);
   if (operation.done()) return true;
   engine_.wanted(operation, only_thread);
+  const Nanoseconds begin = engine_.timeline().enabled() ? clock_.now() : 0;
   drive([&operation] { return operation.done(); }, limit, interrupted, lock);
+  if (begin != 0 && limit > 0) record_wait(operation, begin);
   return operation.done();
+}
+
+// Of an operation that went on beside the program until here: what is waited now is not hidden.
+void Runtime::record_wait(const engine::Operation& operation, Nanoseconds begin) {
+  engine::Timeline& timeline = engine_.timeline();
+  timeline.record({operation.join ? "join" : operation.descriptor.name, "wait", engine::kProgramLane, -1, begin,
+                   clock_.now(), 0, operation.submitted_at, true});
+  timeline.flush();
 }
 
 template <class Ended>
@@ -429,9 +439,9 @@ void Runtime::refuse(engine::ProcessSetId set, const std::string& name, const st
   if (engine_.busy()) thread_waiter_.wake();
 }
 
-void Runtime::start_timeline() {
+void Runtime::start_timeline(std::unique_ptr<engine::SpanSink> sink) {
   const EngineLock lock(*this);
-  engine_.timeline().start();
+  engine_.timeline().start(std::move(sink));
 }
 
 std::vector<engine::Span> Runtime::take_timeline() {
@@ -441,8 +451,14 @@ std::vector<engine::Span> Runtime::take_timeline() {
 
 std::vector<engine::Span> Runtime::stop_timeline() {
   const EngineLock lock(*this);
+  engine_.timeline().flush();
   engine_.timeline().stop();
   return engine_.timeline().take();
+}
+
+std::string Runtime::timeline_failure() {
+  const EngineLock lock(*this);
+  return engine_.timeline().failure();
 }
 
 std::vector<std::string> Runtime::transports() {

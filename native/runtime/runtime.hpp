@@ -67,10 +67,12 @@ class Runtime {
   void remove_process_set(engine::ProcessSetId id);
   // See Engine::refuse. Of what is refused before there is an operation.
   void refuse(engine::ProcessSetId set, const std::string& name, const std::string& why);
-  void start_timeline();
+  // What is recorded goes to the sink, or, without one, is kept to be taken.
+  void start_timeline(std::unique_ptr<engine::SpanSink> sink = nullptr);
   // What was recorded since the last call; recording goes on.
   std::vector<engine::Span> take_timeline();
   std::vector<engine::Span> stop_timeline();
+  std::string timeline_failure();  // see SpanSink::failure
   std::shared_ptr<const Error> failure();
   std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".
@@ -102,6 +104,7 @@ class Runtime {
   void wind_down(EngineLock& lock, const Interrupted& interrupted);
   bool arm();
   void disarm();
+  void record_wait(const engine::Operation& operation, Nanoseconds begin);
   Nanoseconds longest_nap(bool busy, Nanoseconds limit);
   void progress_loop();
   void collect_attention();

@@ -4,11 +4,17 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <latch>
 #include <thread>
 
+#include <unistd.h>
+
 #include "cluster.hpp"
+#include "runtime/timeline_file.hpp"
 
 using namespace ringcore;
 using engine::Operation;
@@ -275,4 +281,61 @@ TEST_CASE("a timeline has every small call, and only as many spans as there is r
   CHECK(spans.back().activity == "7 spans are left out");
   timeline.record({"x", "short cut", 0, -1, 1, 2, 8});
   CHECK(timeline.take().size() == 1);
+}
+
+TEST_CASE("a timeline is in its file as soon as an operation has ended, whatever the name of it") {
+  const std::string path = "/tmp/ringcore-timeline-test." + std::to_string(::getpid());
+  TimelineFile file(path, 3, 1'000);
+  const auto read = [&] {
+    std::ifstream stream(path);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  file.add({"a \"b\"\n", "short cut", 0, -1, 3'500, 4'000, 8, 2'000, true});
+  file.flush();
+  const std::string text = read();
+  CHECK(text.starts_with("[\n"));
+  CHECK(
+      text.ends_with("{\"ph\":\"X\",\"name\":\"short cut\",\"cat\":\"operation\",\"pid\":3,\"tid\":1000,\"ts\":2.500,"
+                     "\"dur\":0.500,\"args\":{\"tensor\":\"a \\\"b\\\"\\u000a\",\"bytes\":8,\"submitted\":1.000,"
+                     "\"awaited\":true}},\n"));
+  CHECK(file.failure().empty());
+  std::filesystem::remove(path);
+  CHECK_THROWS_AS(TimelineFile("/nowhere/at/all", 0, 0), Error);
+
+  TimelineFile full("/dev/full", 0, 0);
+  CHECK(full.failure() == "No space left on device");
+  full.add({"x", "ring", 1, -1, 1, 2, 8});
+  full.flush();
+}
+
+TEST_CASE("what fails is in the timeline, and what a thread waits for beside its own work") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  std::latch waiting(1);
+  cluster.run([&](Rank rank) {
+    Runtime& runtime = cluster.runtime(rank);
+    runtime.start_timeline();
+    std::vector<float> data(2, 1.0F);
+    if (rank == 1) waiting.wait();
+    const auto beside = allreduce("beside", data);
+    runtime.submit(beside);
+    bool asked = false;
+    if (!beside->done()) {
+      runtime.wait(*beside, Runtime::kForever, [&] {
+        if (rank == 0 && !std::exchange(asked, true)) waiting.count_down();
+        return false;
+      });
+    }
+    std::vector<float> other(rank == 0 ? 2 : 3, 1.0F);
+    const auto wrong = allreduce("wrong", other);
+    runtime.run(wrong, {});
+    CHECK(wrong->error != nullptr);
+    const std::vector<engine::Span> spans = runtime.stop_timeline();
+    const auto count = [&](const std::string& name, const std::string& activity) {
+      return std::count_if(spans.begin(), spans.end(),
+                           [&](const auto& span) { return span.name == name && span.activity == activity; });
+    };
+    CHECK(count("wrong", "failed") == 1);
+    CHECK(count("beside", "failed") == 0);
+    if (rank == 0) CHECK(count("beside", "wait") == 1);
+  });
 }

@@ -366,13 +366,15 @@ void HostRun::unpack() {
   if (timed()) {
     record_steps();
     record_spans(ran_at);
+    config().timeline.flush();
   }
 }
 
 void HostRun::record_steps() const {
+  const Nanoseconds submitted = task_.operations.empty() ? 0 : task_.operation().submitted_at;
   for (const plan::Run::StepTime& time : run_->step_times()) {
     config().timeline.record({task_.descriptor().name, carriers::describe(*time.step), task_.lane, time.channel,
-                              time.begin, time.end, time.bytes});
+                              time.begin, time.end, time.bytes, submitted});
   }
 }
 
@@ -381,7 +383,8 @@ void HostRun::record_spans(Nanoseconds ran_at) const {
   for (const auto& operation : task_.operations) {
     const std::string& name = operation->descriptor.name;
     const auto span = [&](const std::string& activity, Nanoseconds begin, Nanoseconds end) {
-      config().timeline.record({name, activity, task_.lane, -1, begin, end, operation->bytes()});
+      config().timeline.record({name, activity, task_.lane, -1, begin, end, operation->bytes(), operation->submitted_at,
+                                operation->blocks_program()});
     };
     span("negotiate", operation->submitted_at, operation->released_at);
     span("queue", operation->released_at, task_.started_at);

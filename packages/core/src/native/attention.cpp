@@ -1,4 +1,5 @@
 // What the engine tells Python beside the operations: warnings, lost ranks, its timeline.
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "runtime.hpp"
+#include "runtime/timeline_file.hpp"
 
 namespace nb = nanobind;
 
@@ -45,7 +47,17 @@ void register_attention(nb::class_<PythonRuntime>& runtime) {
   runtime
       .def(
           "start_timeline", [](PythonRuntime& self) { self.get().start_timeline(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<nb::gil_scoped_release>(), "Keeps what is recorded for take_timeline.")
+      .def(
+          "write_timeline",
+          [](PythonRuntime& self, const std::string& path, Rank rank, Nanoseconds origin_ns) {
+            self.get().start_timeline(std::make_unique<TimelineFile>(path, rank, origin_ns));
+          },
+          nb::arg("path"), nb::arg("rank"), nb::arg("origin_ns"), nb::call_guard<nb::gil_scoped_release>(),
+          "Writes what is recorded to a file of this rank, as events, until stop_timeline.")
+      .def_prop_ro(
+          "timeline_failure", [](PythonRuntime& self) { return self.get().timeline_failure(); },
+          nb::call_guard<nb::gil_scoped_release>(), "Why nothing more is written; empty: it is.")
       .def(
           "take_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::take_timeline); },
           "Spans since start_timeline, or the last call: (name, activity, lane, channel or -1, begin ns, end ns, "

@@ -282,7 +282,17 @@ class Runtime:
         Tells the other ranks why this rank will not submit what they submit by that name; it counts as submitted.
         """
 
-    def start_timeline(self) -> None: ...
+    def start_timeline(self) -> None:
+        """Keeps what is recorded for take_timeline."""
+
+    def write_timeline(self, path: str, rank: int, origin_ns: int) -> None:
+        """
+        Writes what is recorded to a file of this rank, as events, until stop_timeline.
+        """
+
+    @property
+    def timeline_failure(self) -> str:
+        """Why nothing more is written; empty: it is."""
 
     def take_timeline(self) -> list:
         """

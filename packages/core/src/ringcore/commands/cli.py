@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("ringcore.commands.doctor", "try what is installed here, and tell what to do about what does not work"),
     "migrate": ("ringcore.commands.migrate", "show what changes in a script that was written for Horovod"),
     "demo": ("ringcore.commands.demo", "let two ranks sum an array, and draw what they did: ten seconds"),
+    "timeline": ("ringcore.commands.timeline", "tell who waited for whom, and what was slow, in a timeline"),
     "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
