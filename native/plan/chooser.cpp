@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
+
+#include "plan/paces.hpp"
 
 namespace ringcore::plan {
 namespace {
@@ -10,8 +13,10 @@ namespace {
 // The first run of a candidate sets up its connections and is not counted; of the others the best counts.
 constexpr std::size_t kWarmups = 1;
 constexpr std::size_t kRuns = 3;
-// Of large data one, which says enough; and of plans only the model's best one: how much they move decides.
+// Of large data one, which says enough; and of plans only those that the model, once it knows how quick the network is,
+// takes for nearly as good as the best: how much they move decides.
 constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
+constexpr double kNearlyAsGood = 1.25;
 // Of plans the best so many by the model: nobody waits long for the trials to end.
 constexpr std::size_t kMostPlans = 3;
 // What the model takes for so many times slower than the best is not tried.
@@ -20,13 +25,33 @@ constexpr double kHopelessPlan = 3;
 
 }  // namespace
 
+struct Chooser::Trial {
+  Query query;
+  int lane = 0;
+  bool surveys = false;  // its one run shows what the network is like; then it begins anew
+  std::vector<Choice> candidates;
+  std::vector<double> numbers;  // the candidates' times in nanoseconds, then what is known of links (paces.hpp)
+  std::size_t runs = 0;  // of each candidate, that count
+  std::size_t warmups = 0;
+  std::size_t started = 0;
+  std::size_t ended = 0;
+  const Choice* winner = nullptr;
+};
+
+Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends)
+    : planner_(std::move(planner)), backends_(std::move(backends)) {}
+Chooser::~Chooser() = default;
+
 Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   const auto offers = [&query](const auto& backend) { return backend->offers(query); };
   const bool tries = planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offers);
   if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
   std::unique_ptr<Trial>& slot = trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op,
                                           query.root, query.registered, query.inputs_ready, lane}];
-  if (slot == nullptr) slot = make_trial(query);
+  if (slot == nullptr) {
+    slot = std::make_unique<Trial>(Trial{.query = query, .lane = lane});
+    begin(*slot);
+  }
   Trial& trial = *slot;
   if (trial.winner != nullptr) return *trial.winner;
   const std::size_t candidate = trial.started++ % trial.candidates.size();
@@ -36,37 +61,71 @@ Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   return choice;
 }
 
-std::unique_ptr<Chooser::Trial> Chooser::make_trial(const Query& query) {
-  auto trial = std::make_unique<Trial>();
+Chooser::Known& Chooser::known_of(int lane) {
+  return known_.try_emplace(lane, Known{planner_.topology().links}).first->second;
+}
+
+void Chooser::begin(Trial& trial) {
+  const Known& known = known_of(trial.lane);
+  trial.surveys = planner_.between_hosts() && !known.rates;
+  if (!trial.surveys) return make_candidates(trial);
+  trial.candidates = {{.plan = planner_.candidates(trial.query, known.links, 0, 1).front().plan}};
+  trial.runs = 1;
+  make_room(trial);
+}
+
+void Chooser::make_candidates(Trial& trial) {
+  const Query& query = trial.query;
+  const Known& known = known_of(trial.lane);
   const bool large = query.bytes >= kLargeBytes;
-  trial->runs = large ? 1 : kRuns;
-  const auto plans = planner_.candidates(query, large ? 0 : kHopelessPlan, kMostPlans);
-  for (const Planner::Candidate& candidate : plans) trial->candidates.push_back({.plan = candidate.plan});
+  const double hopeless = !large ? kHopelessPlan : known.rates ? kNearlyAsGood : 0;
+  trial.candidates.clear();
+  const auto plans = planner_.candidates(query, known.links, hopeless, kMostPlans);
+  for (const Planner::Candidate& candidate : plans) trial.candidates.push_back({.plan = candidate.plan});
   const double plan_seconds = plans.front().seconds;
   for (const auto& backend : backends_) {
     if (!backend->offers(query) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
-    trial->candidates.push_back({.backend = backend.get()});
+    trial.candidates.push_back({.backend = backend.get()});
   }
   // Inside a host plans are not tried among themselves.
-  if (!planner_.between_hosts() && trial->candidates.back().backend == nullptr) trial->candidates.resize(1);
-  trial->times.assign(trial->candidates.size(), std::numeric_limits<double>::max());
-  if (trial->candidates.size() == 1) trial->winner = trial->candidates.data();
-  return trial;
+  if (!planner_.between_hosts() && trial.candidates.back().backend == nullptr) trial.candidates.resize(1);
+  if (trial.candidates.size() == 1) trial.winner = trial.candidates.data();
+  trial.runs = large ? 1 : kRuns;
+  trial.warmups = kWarmups;
+  trial.started = trial.ended = 0;
+  make_room(trial);
 }
 
-std::span<double> Chooser::measured(const Choice& choice, Nanoseconds time) {
+void Chooser::make_room(Trial& trial) const {
+  trial.numbers.assign(trial.candidates.size(), std::numeric_limits<double>::max());
+  trial.numbers.resize(trial.candidates.size() + paces_size(planner_.topology().ranks()), 0);
+}
+
+bool Chooser::measured(const Choice& choice, Nanoseconds time) {
   Trial& trial = *choice.trial;
   const std::size_t candidates = trial.candidates.size();
-  if (trial.ended++ >= kWarmups * candidates) {
-    double& best = trial.times[choice.candidate];
+  if (trial.ended++ >= trial.warmups * candidates) {
+    double& best = trial.numbers[choice.candidate];
     best = std::min(best, static_cast<double>(time));
   }
-  return trial.ended == (kWarmups + trial.runs) * candidates ? std::span(trial.times) : std::span<double>();
+  return trial.ended == (trial.warmups + trial.runs) * candidates;
+}
+
+std::span<double> Chooser::numbers(Trial& trial, const transport::Pace& pace) {
+  write_pace(std::span(trial.numbers).subspan(trial.candidates.size()), planner_.self(), pace);
+  return trial.numbers;
 }
 
 void Chooser::decide(Trial& trial) {
-  const auto best = std::min_element(trial.times.begin(), trial.times.end());
-  trial.winner = &trial.candidates[static_cast<std::size_t>(best - trial.times.begin())];
+  const std::span<const double> times = std::span(trial.numbers).first(trial.candidates.size());
+  const std::span<const double> table = std::span(trial.numbers).subspan(trial.candidates.size());
+  Known& known = known_of(trial.lane);
+  Topology topology = planner_.topology();
+  topology.links = known.links;
+  known = {corrected(topology, table), known.rates || knows_rates(table)};
+  if (std::exchange(trial.surveys, false)) return make_candidates(trial);
+  trial.winner =
+      &trial.candidates[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())];
 }
 
 }  // namespace ringcore::plan

@@ -2,8 +2,10 @@
 //
 // Inside a host the model knows the best plan. Between hosts, and beside a backend, it leaves out what is hopeless. The
 // others take turns at the first operations of a kind and size, and are timed; the ranks agree on the times, and the
-// quickest has it from then on. Every rank starts the operations of a lane that have no priority in the same order, so that
-// all of them try the same at the same time; where there are backends, all operations.
+// quickest has it from then on. Between hosts the model first learns how quick the network is: until somebody knows, the
+// first operation of a kind and size is no trial, but shows it. Every rank starts the operations of a lane that have no
+// priority in the same order, so that all of them try the same at the same time, and learn the same, lane by lane; where
+// there are backends, all operations.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +19,19 @@
 #include "base/clock.hpp"
 #include "plan/backend.hpp"
 #include "plan/planner.hpp"
+#include "transport/pace.hpp"
 
 namespace ringcore::plan {
 
 class Chooser {
  public:
   // `backends` may be empty.
-  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends)
-      : planner_(std::move(planner)), backends_(std::move(backends)) {}
+  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends);
+  ~Chooser();
 
   bool has_backends() const { return !backends_.empty(); }
 
-  // Times of the candidates for one kind of operation, in nanoseconds.
+  // What one kind of operation is tried with.
   struct Trial;
   // Either a plan or a backend.
   struct Choice {
@@ -44,28 +47,31 @@ class Chooser {
   // Without backends and trials.
   const Plan& choose_plan(const Query& query) { return planner_.choose(query); }
 
-  // A run of `choice` has taken so long on this rank. After the last run of a trial: this rank's times, each to be
-  // replaced by the longest of all ranks; then `decide`. Empty otherwise.
-  std::span<double> measured(const Choice& choice, Nanoseconds time);
-  static void decide(Trial& trial);
+  // A run of `choice` has taken so long on this rank. True after the last run of a trial: the ranks have to agree.
+  bool measured(const Choice& choice, Nanoseconds time);
+  // What this rank has measured, and its quickest link between hosts has shown: each number is to be replaced by the
+  // largest of all ranks; then `decide`.
+  std::span<double> numbers(Trial& trial, const transport::Pace& pace);
+  void decide(Trial& trial);
 
  private:
   using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, int>;
 
-  std::unique_ptr<Trial> make_trial(const Query& query);
+  // What a lane's operations have shown of the network.
+  struct Known {
+    Links links;
+    bool rates = false;
+  };
+
+  Known& known_of(int lane);
+  void begin(Trial& trial);
+  void make_candidates(Trial& trial);
+  void make_room(Trial& trial) const;
 
   Planner planner_;
   std::vector<std::unique_ptr<Backend>> backends_;
   std::map<Key, std::unique_ptr<Trial>> trials_;
-};
-
-struct Chooser::Trial {
-  std::vector<Choice> candidates;
-  std::vector<double> times;
-  std::size_t runs = 0;  // of each candidate, that count
-  std::size_t started = 0;
-  std::size_t ended = 0;
-  const Choice* winner = nullptr;
+  std::map<int, Known> known_;  // by lane
 };
 
 }  // namespace ringcore::plan

@@ -34,7 +34,7 @@ bool moves_every_host(const Symmetry& symmetry, const Topology& topology) {
 
 Symmetry symmetry_of_hosts(const Symmetry& symmetry, const Topology& topology, bool crowded) {
   if (topology.single_host()) return symmetry;
-  for (int step = 1; topology.links.cables.empty() && step < symmetry.turns(); ++step) {
+  for (int step = 1; topology.links.even() && step < symmetry.turns(); ++step) {
     if (symmetry.turns() % step != 0 || !symmetry.divides(step)) continue;
     Symmetry part = symmetry.subgroup(step);
     if (moves_hosts(part, topology) && (crowded || moves_every_host(part, topology))) return part;
@@ -55,14 +55,13 @@ double least_seconds(const Plan& plan, const Topology& topology, double chunk_by
       const LinkCost& link = inside ? topology.links.in_host : topology.links.between_hosts;
       busy += link.message_s;
       if (inside) continue;
-      if (step.kind == StepKind::kSend) sent += chunk_bytes * link.seconds_per_byte;
-      if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) {
-        received += chunk_bytes * link.seconds_per_byte;
-      }
+      if (step.kind == StepKind::kSend) sent += chunk_bytes;
+      if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) received += chunk_bytes;
     }
     processor = std::max(processor, busy);
   }
-  return std::max({sent, received, processor});
+  const double port = topology.links.port_seconds_per_byte(topology.host_of[plan.self]);
+  return std::max(std::max(sent, received) * port, processor);
 }
 
 double predict_seconds(const Excerpt& excerpt, const Topology& topology, double chunk_bytes, const CostModel& model) {

@@ -46,20 +46,27 @@ std::uint64_t key_of(const Query& query, bool once) {
 }  // namespace
 
 Planner::Planner(Topology topology, Rank self, CostModel model)
-    : topology_(std::move(topology)), alone_(topology_), self_(self), model_(model) {
-  std::iota(alone_.host_of.begin(), alone_.host_of.end(), 0);
-  alone_.links.cables.clear();
+    : topology_(std::move(topology)), self_(self), model_(model) {}
+
+Planner::Network::Network(Topology given) : topology(std::move(given)), alone(topology) {
+  std::iota(alone.host_of.begin(), alone.host_of.end(), 0);
+  alone.links.cables.clear();
+  alone.links.ports.clear();
 }
 
 const Plan& Planner::choose(const Query& query) {
   const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
   const auto known = chosen_.find(key);
   if (known != chosen_.end()) return *known->second;
-  return *chosen_.emplace(key, &keep(offers(query, generators(), kHopeless).front().sketch)).first->second;
+  return *chosen_.emplace(key, &keep(offers(query, Network(topology_), generators(), kHopeless).front().sketch))
+              .first->second;
 }
 
-std::vector<Planner::Candidate> Planner::candidates(const Query& query, double factor, std::size_t most) {
-  const std::vector<Offer> offered = offers(query, generators(), kHopeless);
+std::vector<Planner::Candidate> Planner::candidates(const Query& query, const Links& links, double factor,
+                                                    std::size_t most) {
+  Topology measured = topology_;
+  measured.links = links;
+  const std::vector<Offer> offered = offers(query, Network(std::move(measured)), generators(), kHopeless);
   std::vector<Candidate> plans;
   for (const Offer& offer : offered) {
     if (plans.size() == most || (!plans.empty() && offer.seconds > factor * offered[0].seconds)) break;
@@ -80,15 +87,15 @@ std::vector<Forecast> Planner::forecast(const Query& query, const std::vector<st
   }
   const double hopeless = names.empty() ? kHopeless : std::numeric_limits<double>::infinity();
   std::vector<Forecast> found;
-  for (const Offer& offer : offers(query, names.empty() ? generators() : wanted, hopeless)) {
+  for (const Offer& offer : offers(query, Network(topology_), names.empty() ? generators() : wanted, hopeless)) {
     found.push_back({offer.sketch.generator, offer.sketch.parts, offer.seconds});
   }
   return found;
 }
 
 // The best plan of each generator, the best of all first; at least one.
-std::vector<Planner::Offer> Planner::offers(const Query& query, const std::vector<const Generator*>& generators,
-                                            double hopeless) {
+std::vector<Planner::Offer> Planner::offers(const Query& query, const Network& network,
+                                            const std::vector<const Generator*>& generators, double hopeless) {
   // The middle of the size class stands for all of it.
   const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
   const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
@@ -102,7 +109,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const std::vecto
                         .root = query.root,
                         .memory_visible = visible,
                         .inputs_ready = query.inputs_ready};
-    if (const auto seconds = least(sketch, bytes, once)) hopeful.push_back({sketch, *seconds});
+    if (const auto seconds = least(sketch, network.topology, bytes, once)) hopeful.push_back({sketch, *seconds});
   }
   const auto quicker = [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; };
   std::stable_sort(hopeful.begin(), hopeful.end(), quicker);
@@ -110,7 +117,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const std::vecto
   double best = std::numeric_limits<double>::max();
   for (const Offer& offer : hopeful) {
     if (offer.seconds > hopeless * best) break;
-    const auto predicted = best_offer(offer.sketch, bytes);
+    const auto predicted = best_offer(offer.sketch, network, bytes);
     if (!predicted) continue;
     found.push_back(*predicted);
     best = std::min(best, predicted->seconds);
@@ -123,15 +130,16 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const std::vecto
   return found;
 }
 
-std::optional<double> Planner::least(const Sketch& sketch, std::size_t bytes, bool once) const {
+std::optional<double> Planner::least(const Sketch& sketch, const Topology& topology, std::size_t bytes,
+                                     bool once) const {
   const auto plan = sketch.generator->generate(request_of(sketch), 0);
   if (!plan || (once && !plan->accumulates_once)) return std::nullopt;
-  return least_seconds(*plan, topology_, static_cast<double>(bytes) / plan->chunks);
+  return least_seconds(*plan, topology, static_cast<double>(bytes) / plan->chunks);
 }
 
 // With as many parts as are best.
-std::optional<Planner::Offer> Planner::best_offer(Sketch sketch, std::size_t bytes) {
-  const Draft whole = draft(sketch);  // with one part
+std::optional<Planner::Offer> Planner::best_offer(Sketch sketch, const Network& network, std::size_t bytes) {
+  const Draft whole = draft(sketch, network);  // with one part
   if (whole == nullptr) return std::nullopt;
   const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
   const std::size_t blocks = whole->plan.chunks;
@@ -144,26 +152,27 @@ std::optional<Planner::Offer> Planner::best_offer(Sketch sketch, std::size_t byt
     if (parts > 1 && bytes / blocks / parts < min_part_bytes) break;
     const std::size_t chunks = blocks * parts;
     if (parts > 1 && whole->plan.programs[0].segment_ends.empty()) {
-      const Draft divided = draft(sketch);
+      const Draft divided = draft(sketch, network);
       if (divided == nullptr || divided->plan.chunks != chunks) break;
     }
-    const double seconds = predict(sketch, static_cast<double>(bytes) / static_cast<double>(chunks));
+    const double seconds = predict(sketch, network, static_cast<double>(bytes) / static_cast<double>(chunks));
     if (!best || seconds < best->seconds) best = Offer{sketch, seconds};
   }
   return best;
 }
 
-double Planner::predict(const Sketch& sketch, double chunk_bytes) {
+double Planner::predict(const Sketch& sketch, const Network& network, double chunk_bytes) {
   const auto seconds_of = [&](int parts) {
     Sketch shorter = sketch;
     shorter.parts = parts;
-    const Draft simulated = draft(shorter);
-    return predict_seconds(simulated->plan, simulated->alone ? alone_ : topology_, chunk_bytes, model_);
+    const Draft simulated = draft(shorter, network);
+    return predict_seconds(simulated->plan, simulated->alone ? network.alone : network.topology, chunk_bytes, model_);
   };
   Sketch one = sketch;
   one.parts = 1;
   const int simulated = topology_.ranks() > kMany ? kSimulatedPartsOfMany : kSimulatedParts;
-  if (sketch.parts <= simulated || draft(one)->plan.programs[0].segment_ends.empty()) return seconds_of(sketch.parts);
+  if (sketch.parts <= simulated || draft(one, network)->plan.programs[0].segment_ends.empty())
+    return seconds_of(sketch.parts);
   const double seconds = seconds_of(simulated);
   const int fewer = simulated / 2;
   const double each = (seconds - seconds_of(fewer)) / (simulated - fewer);
@@ -179,20 +188,21 @@ PlanRequest Planner::request_of(const Sketch& sketch) const {
           .inputs_ready = sketch.inputs_ready};
 }
 
-Planner::Draft Planner::draft(const Sketch& sketch) {
-  const auto known = drafts_.find(sketch);
+Planner::Draft Planner::draft(const Sketch& sketch, const Network& network) {
+  const std::pair key(sketch, network.topology.links.even());
+  const auto known = drafts_.find(key);
   if (known != drafts_.end()) return known->second;
-  const Draft draft = make_draft(sketch);
-  if (draft == nullptr || draft->plan.steps() <= kKeptSteps) drafts_.emplace(sketch, draft);
+  const Draft draft = make_draft(sketch, network.topology);
+  if (draft == nullptr || draft->plan.steps() <= kKeptSteps) drafts_.emplace(key, draft);
   return draft;
 }
 
 // As exactly as the work allows: host by host; among many ranks with a host's at the same pace; or without hosts.
-Planner::Draft Planner::make_draft(const Sketch& sketch) const {
+Planner::Draft Planner::make_draft(const Sketch& sketch, const Topology& topology) const {
   const PlanRequest request = request_of(sketch);
   const Symmetry symmetry = sketch.generator->symmetry(request);
-  for (const bool crowded : {topology_.ranks() > kMany, true}) {
-    auto found = excerpt(*sketch.generator, request, symmetry_of_hosts(symmetry, topology_, crowded), kMostSteps);
+  for (const bool crowded : {topology.ranks() > kMany, true}) {
+    auto found = excerpt(*sketch.generator, request, symmetry_of_hosts(symmetry, topology, crowded), kMostSteps);
     if (found) return std::make_shared<const Simulated>(Simulated{*std::move(found)});
   }
   auto found = excerpt(*sketch.generator, request, symmetry, kMostSteps);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/backend.hpp"
@@ -36,12 +37,15 @@ class Planner {
     const Plan* plan = nullptr;
     double seconds = 0;  // predicted
   };
-  // That one, and every other generator's best that the model takes for at most `factor` times slower; `most` in all.
-  std::vector<Candidate> candidates(const Query& query, double factor, std::size_t most);
+  // The cheapest where the network is as `links` says, and every other generator's best that the model takes for at most
+  // `factor` times slower; `most` in all.
+  std::vector<Candidate> candidates(const Query& query, const Links& links, double factor, std::size_t most);
   // Of the generators of these names, or where there are none of those that are not hopeless; the quickest first.
   // Nothing is proven. Throws Error{kInvalidArgument} for a name that is none, or when there is no plan.
   std::vector<Forecast> forecast(const Query& query, const std::vector<std::string>& names);
   bool between_hosts() const { return !topology_.single_host(); }
+  const Topology& topology() const { return topology_; }
+  Rank self() const { return self_; }
 
  private:
   // What can be asked of a generator.
@@ -53,6 +57,12 @@ class Planner {
     bool inputs_ready = false;
     int parts = 1;
     auto operator<=>(const Sketch&) const = default;
+  };
+  // What predictions are made for.
+  struct Network {
+    explicit Network(Topology topology);
+    Topology topology;
+    Topology alone;  // the same ranks, each on a host of its own
   };
   // Of a sketch, what predictions need; null where there is no plan that can be proven.
   struct Simulated {
@@ -66,21 +76,21 @@ class Planner {
   };
 
   PlanRequest request_of(const Sketch& sketch) const;
-  Draft draft(const Sketch& sketch);
-  Draft make_draft(const Sketch& sketch) const;
+  Draft draft(const Sketch& sketch, const Network& network);
+  Draft make_draft(const Sketch& sketch, const Topology& topology) const;
   // What a generator's plan takes at least; see cost.hpp. Nothing where it has none, or none that accumulates at once.
-  std::optional<double> least(const Sketch& sketch, std::size_t bytes, bool once) const;
-  double predict(const Sketch& sketch, double chunk_bytes);
-  std::optional<Offer> best_offer(Sketch sketch, std::size_t bytes);
-  std::vector<Offer> offers(const Query& query, const std::vector<const Generator*>& generators, double hopeless);
+  std::optional<double> least(const Sketch& sketch, const Topology& topology, std::size_t bytes, bool once) const;
+  double predict(const Sketch& sketch, const Network& network, double chunk_bytes);
+  std::optional<Offer> best_offer(Sketch sketch, const Network& network, std::size_t bytes);
+  std::vector<Offer> offers(const Query& query, const Network& network, const std::vector<const Generator*>& generators,
+                            double hopeless);
   const Plan& keep(const Sketch& sketch);
 
   Topology topology_;
-  Topology alone_;  // the same ranks, each on a host of its own
   Rank self_;
   CostModel model_;
   std::map<std::uint64_t, const Plan*> chosen_;  // by everything in a query that matters
-  std::map<Sketch, Draft> drafts_;
+  std::map<std::pair<Sketch, bool>, Draft> drafts_;  // also by whether the network is even
   std::map<Sketch, std::unique_ptr<const Plan>> plans_;
 };
 

@@ -410,9 +410,12 @@ double Simulation::pass_ports(Stream& stream, double start, double bytes) {
   const Actor& to = actors_[stream.to];
   Resource& out = resources_[needs(stream)[0]];
   Resource& in = resources_[needs(stream)[1]];
-  const double alone = bytes * topology_.links.between_hosts.seconds_per_byte * std::max(from.slowness, to.slowness);
-  out.free = start + alone * crowd_[image_[from.host]];
-  in.free = start + alone * crowd_[image_[to.host]];
+  const double slowness = std::max(from.slowness, to.slowness);
+  const auto busy = [&](const Actor& end) {
+    return bytes * topology_.links.port_seconds_per_byte(end.host) * slowness * crowd_[image_[end.host]];
+  };
+  out.free = start + busy(from);
+  in.free = start + busy(to);
   stream.free = std::max(out.free, in.free);
   return stream.free + topology_.links.between_hosts.latency_s;
 }

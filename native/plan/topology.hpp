@@ -30,8 +30,16 @@ struct Links {
   LinkCost in_host{.latency_s = 0.4e-6, .seconds_per_byte = 1 / 8e9, .message_s = 0.1e-6};
   // Of every host's port to one switch that holds nobody up; the ranks of a host share its port.
   LinkCost between_hosts{.latency_s = 25e-6, .seconds_per_byte = 1 / 1.2e9, .message_s = 2.8e-6};
+  // By host: seconds a byte of its port, either way, where ports differ. Empty: all are as `between_hosts` says.
+  std::vector<double> ports;
   // An uneven network says all of its cables instead. Transfers take the way of the fewest cables.
   std::vector<Cable> cables;
+
+  // Whether all hosts are connected alike.
+  bool even() const { return ports.empty() && cables.empty(); }
+  double port_seconds_per_byte(int host) const {
+    return ports.empty() ? between_hosts.seconds_per_byte : ports[static_cast<std::size_t>(host)];
+  }
 };
 
 // Nodes are the ranks, and behind them those who serve: they take part in plans and have no data of their own.

@@ -269,8 +269,8 @@ TEST_CASE("mpi: plans send from memory to memory, and those of other process set
     MpiPair pair;
     const std::unique_ptr<Link> links[2] = {pair.link(0), pair.link(1)};
     plan::Planner planners[2] = {{{.host_of = {0, 1}}, 0, {}}, {{.host_of = {0, 1}}, 1, {}}};
-    const std::vector<plan::Planner::Candidate> plans[2] = {planners[0].candidates(kSum, 100, SIZE_MAX),
-                                                            planners[1].candidates(kSum, 100, SIZE_MAX)};
+    const std::vector<plan::Planner::Candidate> plans[2] = {planners[0].candidates(kSum, {}, 100, SIZE_MAX),
+                                                            planners[1].candidates(kSum, {}, 100, SIZE_MAX)};
     for (std::size_t i = 0; i < plans[0].size(); ++i) {
       std::vector<std::unique_ptr<Sum>> sums[2];
       for (Rank r = 0; r < 2; ++r) {

@@ -175,7 +175,7 @@ TEST_CASE("what is predicted from representatives is what all ranks' programs ta
           if (collective == Collective::kAlltoall) continue;
           Planner planner(topology, 0, model);
           const Query query{.collective = collective, .bytes = bytes + bytes / 2, .dtype = DType::kFloat32};
-          for (const Planner::Candidate& candidate : planner.candidates(query, 3, 10)) {
+          for (const Planner::Candidate& candidate : planner.candidates(query, topology.links, 3, 10)) {
             const Generator& generator = plan::generator(candidate.plan->generator);
             PlanRequest request{.collective = collective, .topology = &topology};
             request.parts = static_cast<int>(candidate.plan->chunks / generator.generate(request, 0)->chunks);

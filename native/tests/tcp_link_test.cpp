@@ -53,6 +53,32 @@ TEST_CASE("tcp: streams in both directions through every lane, between processes
   CHECK(child.wait() == 0);
 }
 
+TEST_CASE("tcp: what has been sent shows how quick the connection is") {
+  SocketPair pair([] { return tcp_pair(); });
+  const std::array<std::unique_ptr<Link>, 2> links{pair.link(0), pair.link(1)};
+  CHECK(links[0]->pace().bytes_per_s == 0);
+  const std::vector<std::byte> sent(1 << 20);
+  std::vector<std::byte> got(sent.size());
+  const SteadyClock clock;
+  const Nanoseconds begin = clock.now();
+  while (links[0]->pace().bytes_per_s == 0 && clock.now() - begin < kHangMilliseconds * kMillisecond) {
+    for (int i = 0; i < 100; ++i) {
+      links[0]->write(transport::kFirstDataLane, sent);
+      links[1]->read(transport::kFirstDataLane, got);
+    }
+  }
+  CHECK(links[0]->pace().bytes_per_s > 1e6);
+  CHECK(links[0]->pace().latency_s > 0);
+  CHECK(links[0]->pace().latency_s < 1);
+}
+
+TEST_CASE("tcp: a Unix socket knows nothing of a network") {
+  SocketPair pair([] { return unix_pair(); });
+  const std::unique_ptr<Link> link = pair.link(0);
+  CHECK(link->pace().bytes_per_s == 0);
+  CHECK(link->pace().latency_s == 0);
+}
+
 TEST_CASE("tcp: striped streams in both directions, between processes") {
   int connections = 0;
   std::function<std::pair<Fd, Fd>()> connect = [] { return tcp_pair(); };

@@ -19,6 +19,7 @@
 
 #include "base/clock.hpp"
 #include "base/types.hpp"
+#include "transport/pace.hpp"
 
 struct pollfd;
 
@@ -121,6 +122,9 @@ class Link {
   virtual std::byte* peer_memory([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] std::size_t bytes) {
     return nullptr;
   }
+
+  // What the transfers so far have shown, where a network lies between; asks the kernel.
+  virtual Pace pace() const { return {}; }
 
   // "shm", "tcp", "tls" (TCP, encrypted), "mpi", "sim".
   virtual std::string_view transport() const = 0;

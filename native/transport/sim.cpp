@@ -100,6 +100,10 @@ class SimLink final : public Link {
     return memory.data() + offset;
   }
 
+  Pace pace() const override {
+    const std::vector<Pace>& paces = network_.options_.paces;
+    return paces.empty() ? Pace{} : paces[static_cast<std::size_t>(self_)];
+  }
   std::string_view transport() const override { return "sim"; }
 
  private:

@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   const double memory = peak_mib();
   const double begin = processor_ms();
   plan::Planner planner(std::move(topology), ranks / 2, {});
-  const plan::Planner::Candidate best = planner.candidates(query, 0, 1).front();
+  const plan::Planner::Candidate best = planner.candidates(query, {}, 0, 1).front();
   const double end = processor_ms();
   std::printf(
       "{\"ranks\": %d, \"generator\": \"%s\", \"chunks\": %u, \"predicted_ms\": %.3g, \"processor_ms\": %.3g, "

@@ -52,7 +52,7 @@ bool HostRun::progress() {
     moved = run_->progress() || moved;
     if (!run_->done()) return moved;
     moved = true;
-  } while ((choice_.trial != nullptr && agree_on_times()) || (sliced_ && next_slice()));
+  } while ((choice_.trial != nullptr && agree_on_trial()) || (sliced_ && next_slice()));
   unpack();
   done_ = true;
   return true;
@@ -321,25 +321,40 @@ void HostRun::run_plan(const plan::Plan& plan, plan::Operands operands) {
 }
 
 // After a run that was a trial: true while the ranks exchange what they have measured.
-bool HostRun::agree_on_times() {
+bool HostRun::agree_on_trial() {
+  plan::Chooser& chooser = carrier_.chooser_;
   if (std::exchange(agreeing_, false)) {
-    plan::Chooser::decide(*std::exchange(choice_.trial, nullptr));
+    chooser.decide(*std::exchange(choice_.trial, nullptr));
     return false;
   }
-  const std::span<double> times = carrier_.chooser_.measured(choice_, now() - ready_at_);
-  if (times.empty()) return false;
+  if (!chooser.measured(choice_, now() - ready_at_)) return false;
+  const std::span<double> numbers = chooser.numbers(*choice_.trial, quickest_pace());
   if (timed()) record_steps();
   agreeing_ = true;
   const plan::Query query{.collective = Collective::kAllreduce,
-                          .bytes = times.size_bytes(),
+                          .bytes = numbers.size_bytes(),
                           .dtype = DType::kFloat64,
                           .op = ReduceOp::kMax};
   const plan::Plan& plan = carrier_.chooser_.choose_plan(query);
   run_plan(plan, {.dtype = query.dtype,
                   .op = query.op,
-                  .data_layout = plan::Layout::even(times.size(), plan.chunks),
-                  .data = reinterpret_cast<std::byte*>(times.data())});
+                  .data_layout = plan::Layout::even(numbers.size(), plan.chunks),
+                  .data = reinterpret_cast<std::byte*>(numbers.data())});
   return true;
+}
+
+// Of the links to other hosts, which share this host's port.
+transport::Pace HostRun::quickest_pace() const {
+  transport::Pace quickest;
+  const std::vector<int>& host_of = config().topology.host_of;
+  for (int m = 0; m < size(); ++m) {
+    if (host_of[m] == host_of[self()]) continue;
+    const transport::Pace pace = config().links[m]->pace();
+    quickest.bytes_per_s = std::max(quickest.bytes_per_s, pace.bytes_per_s);
+    const bool nearer = pace.latency_s > 0 && (quickest.latency_s == 0 || pace.latency_s < quickest.latency_s);
+    if (nearer) quickest.latency_s = pace.latency_s;
+  }
+  return quickest;
 }
 
 // What the operations get when all has run.

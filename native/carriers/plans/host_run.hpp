@@ -55,7 +55,8 @@ class HostRun final : public engine::Run {
            const std::vector<std::uint64_t>& input_blocks = {});
   void describe(plan::Query& query) const;
   void run_plan(const plan::Plan& plan, plan::Operands operands);
-  bool agree_on_times();
+  bool agree_on_trial();
+  transport::Pace quickest_pace() const;
   void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
   bool copy_piece();
   void start_slice();

@@ -3,6 +3,7 @@
 #include "engine/tree_shape.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -41,6 +42,11 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   options.longest_delay = draw.one_in(2) ? 20'000 : 3 * kMillisecond;
   options.lane_bytes = draw.one_in(2) ? 512 : 8192;
   options.late_lanes = draw.one_in(2);
+  // Each says something else of its links; what they plan with must be the same.
+  const int telling = draw.one_in(2) ? workload.ranks : 0;
+  for (Rank rank = 0; rank < telling; ++rank) {
+    options.paces.push_back({std::ldexp(1e6, draw.below(12)), std::ldexp(1e-6, draw.below(16))});
+  }
   if (workload.registered_memory) {
     options.host_of = workload.host_of;
     options.reserved_bytes = 3 * workload.fusion_bytes;

@@ -109,6 +109,19 @@ class TcpLink final : public LaneLink {
     }
   }
 
+  // The quickest lane of data, with all of its stripes.
+  Pace pace() const override {
+    Pace best;
+    for (const std::optional<Stripes>& lane : lanes_) {
+      if (!lane) continue;
+      const Pace pace = lane->pace();
+      best.bytes_per_s = std::max(best.bytes_per_s, pace.bytes_per_s);
+      if (best.latency_s == 0 || (pace.latency_s > 0 && pace.latency_s < best.latency_s))
+        best.latency_s = pace.latency_s;
+    }
+    return best;
+  }
+
   std::string_view transport() const override {
     if (!has(kControlLane)) return "tcp";
     const Connection& control = lanes_.front()->connections().front();

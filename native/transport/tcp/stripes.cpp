@@ -6,6 +6,8 @@
 
 #include <poll.h>
 
+#include "transport/tcp/pace.hpp"
+
 namespace ringcore::transport {
 namespace {
 
@@ -127,6 +129,18 @@ bool Stripes::blocked() const {
 bool Stripes::ended() const {
   return std::all_of(connections_.begin(), connections_.end(),
                      [](const auto& connection) { return connection.ended(); });
+}
+
+// They send side by side.
+Pace Stripes::pace() const {
+  Pace all;
+  for (const Connection& connection : connections_) {
+    if (!connection.is_tcp()) continue;
+    const Pace pace = pace_of_socket(connection.fd());
+    all.bytes_per_s += pace.bytes_per_s;
+    if (all.latency_s == 0 || (pace.latency_s > 0 && pace.latency_s < all.latency_s)) all.latency_s = pace.latency_s;
+  }
+  return all;
 }
 
 void Stripes::add_wait_fds(std::vector<pollfd>& fds, bool open) const {

@@ -36,6 +36,7 @@ class Stripes {
   // Takes what has arrived; false when there was nothing, and the kernel will wake a sleeper.
   bool fill();
   bool ended() const;
+  Pace pace() const;
   // `open`: the link has not failed, so that it takes bytes as well.
   void add_wait_fds(std::vector<pollfd>& fds, bool open) const;
 

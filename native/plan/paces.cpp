@@ -1,0 +1,60 @@
+#include "plan/paces.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace ringcore::plan {
+namespace {
+
+// Rates are noisy, and an uneven network takes longer to simulate.
+constexpr double kUneven = 2;
+
+std::span<const double> rates(std::span<const double> table) { return table.first(table.size() / 2); }
+std::span<const double> latencies(std::span<const double> table) { return table.subspan(table.size() / 2); }
+
+// Of what is known; 0 where nothing is.
+double median(std::vector<double> numbers) {
+  std::erase(numbers, 0.0);
+  if (numbers.empty()) return 0;
+  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
+
+std::vector<double> rates_of_hosts(const Topology& topology, std::span<const double> by_rank) {
+  const int last = *std::max_element(topology.host_of.begin(), topology.host_of.end());
+  std::vector<double> by_host(static_cast<std::size_t>(last) + 1, 0);
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) by_host[topology.host_of[rank]] += by_rank[rank];
+  return by_host;
+}
+
+}  // namespace
+
+std::size_t paces_size(int ranks) { return 2 * static_cast<std::size_t>(ranks); }
+
+void write_pace(std::span<double> table, Rank self, const transport::Pace& pace) {
+  table[static_cast<std::size_t>(self)] = pace.bytes_per_s;
+  table[table.size() / 2 + static_cast<std::size_t>(self)] = pace.latency_s;
+}
+
+bool knows_rates(std::span<const double> table) {
+  return std::any_of(rates(table).begin(), rates(table).end(), [](double rate) { return rate > 0; });
+}
+
+Links corrected(const Topology& topology, std::span<const double> table) {
+  Links links = topology.links;
+  const double latency = median({latencies(table).begin(), latencies(table).end()});
+  if (latency > 0) links.between_hosts.latency_s = latency;
+  if (!knows_rates(table)) return links;
+  std::vector<double> by_host = rates_of_hosts(topology, rates(table));
+  const double usual = median(by_host);
+  const double quickest = *std::max_element(by_host.begin(), by_host.end());
+  links.ports.clear();
+  links.between_hosts.seconds_per_byte = 1 / usual;
+  const auto slow = [quickest](double rate) { return rate > 0 && rate * kUneven < quickest; };
+  if (std::none_of(by_host.begin(), by_host.end(), slow)) return links;
+  for (const double rate : by_host) links.ports.push_back(1 / (rate > 0 ? rate : usual));
+  return links;
+}
+
+}  // namespace ringcore::plan

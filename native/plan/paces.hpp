@@ -1,0 +1,22 @@
+// What all ranks have seen of their links, in a table that they fill together, and the model's links that follow from it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "plan/topology.hpp"
+#include "transport/pace.hpp"
+
+namespace ringcore::plan {
+
+// Numbers of the table. A rank writes its own; the others' are 0 until the largest of all ranks stand there.
+std::size_t paces_size(int ranks);
+void write_pace(std::span<double> table, Rank self, const transport::Pace& pace);
+
+// The topology's links, as far as the table knows better. The ranks of a host share its port: what they send between
+// hosts is added up. Ports count as different from each other where one is less than half as quick as the quickest.
+Links corrected(const Topology& topology, std::span<const double> table);
+// Whether somebody knows how quick a link is.
+bool knows_rates(std::span<const double> table);
+
+}  // namespace ringcore::plan

@@ -1,0 +1,107 @@
+// What the planner learns from its links, and how it plans with it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "plan/chooser.hpp"
+#include "plan/paces.hpp"
+
+using namespace ringcore;
+using namespace ringcore::plan;
+using transport::Pace;
+
+namespace {
+
+constexpr double kTenGigabit = 1.2e9;  // bytes a second
+
+Topology one_rank_a_host(std::size_t hosts) {
+  Topology topology;
+  for (std::size_t host = 0; host < hosts; ++host) topology.host_of.push_back(static_cast<int>(host));
+  return topology;
+}
+
+// Of all ranks, as they agree on it.
+std::vector<double> table_of(const std::vector<Pace>& paces) {
+  std::vector<double> table(paces_size(static_cast<int>(paces.size())), 0);
+  for (std::size_t rank = 0; rank < paces.size(); ++rank) write_pace(table, static_cast<Rank>(rank), paces[rank]);
+  return table;
+}
+
+Links learnt(const Topology& topology, const std::vector<Pace>& paces) { return corrected(topology, table_of(paces)); }
+
+std::vector<Pace> even(std::size_t ranks, double bytes_per_s, double latency_s) {
+  return std::vector<Pace>(ranks, {bytes_per_s, latency_s});
+}
+
+// The plan that has the operations in the end, on a network like `truth`, whose ranks say that of their links.
+std::string settles_on(const Query& query, const Topology& truth, const std::vector<Pace>& paces) {
+  Topology unknown = truth;
+  unknown.links = {};
+  Chooser chooser(Planner(unknown, 0, {}), {});
+  Planner judge(truth, 0, {});
+  const auto forecasts = judge.forecast(query, {});
+  for (int run = 0; run < 100; ++run) {
+    const Chooser::Choice choice = chooser.choose(query, 1, true);
+    if (choice.trial == nullptr) return std::string(choice.name());
+    const auto same = [&](const Forecast& each) { return each.generator->name() == choice.name(); };
+    const auto found = std::find_if(forecasts.begin(), forecasts.end(), same);
+    const double seconds = found == forecasts.end() ? 1e3 : found->seconds;
+    if (!chooser.measured(choice, static_cast<Nanoseconds>(seconds * 1e9))) continue;
+    const std::span<double> numbers = chooser.numbers(*choice.trial, paces[0]);
+    for (std::size_t rank = 1; rank < paces.size(); ++rank) {
+      write_pace(numbers.last(paces_size(static_cast<int>(paces.size()))), static_cast<Rank>(rank), paces[rank]);
+    }
+    chooser.decide(*choice.trial);
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+TEST_CASE("paces: the ranks of a host share its port, what nobody knows stays, and one slow port is told from noise") {
+  Topology pairs;
+  pairs.host_of = {0, 0, 1, 1};
+  const Links before = pairs.links;
+  const Links nothing = learnt(pairs, even(4, 0, 0));
+  CHECK(nothing.even());
+  CHECK(nothing.between_hosts.latency_s == before.between_hosts.latency_s);
+  CHECK(nothing.between_hosts.seconds_per_byte == before.between_hosts.seconds_per_byte);
+  const Links shared = learnt(pairs, {{3e6, 1e-3}, {7e6, 0}, {4e6, 2e-3}, {5e6, 1e-3}});
+  CHECK(shared.even());
+  CHECK(shared.between_hosts.latency_s == 1e-3);
+  CHECK(1 / shared.between_hosts.seconds_per_byte == doctest::Approx(1e7));
+  const Links slow = learnt(pairs, {{3e6, 0}, {7e6, 0}, {4e6, 0}, {0, 0}});
+  REQUIRE(slow.ports.size() == 2);
+  CHECK(1 / slow.ports[0] == doctest::Approx(1e7));
+  CHECK(1 / slow.ports[1] == doctest::Approx(4e6));
+}
+
+TEST_CASE("paces: between distant hosts few rounds are planned, on a quick network more of them") {
+  constexpr std::size_t kHosts = 8;
+  const Query query{.collective = Collective::kAllreduce, .bytes = 8 << 20, .dtype = DType::kFloat32};
+  Topology truth = one_rank_a_host(kHosts);
+  CHECK(settles_on(query, truth, even(kHosts, kTenGigabit, 25e-6)) == "ring");
+  truth.links.between_hosts.latency_s = 50e-3;
+  CHECK(settles_on(query, truth, even(kHosts, kTenGigabit, 50e-3)) == "direct");
+  // Whose links say nothing keeps to what is usual.
+  CHECK(settles_on(query, truth, even(kHosts, 0, 0)) == "ring");
+}
+
+TEST_CASE("paces: a host with a slow port is made to send less") {
+  constexpr std::size_t kHosts = 8;
+  constexpr std::size_t kSlow = 4;  // in the binomial tree it has children
+  const Query query{.collective = Collective::kBroadcast, .bytes = 64 << 10, .dtype = DType::kFloat32};
+  Topology truth = one_rank_a_host(kHosts);
+  std::vector<Pace> paces = even(kHosts, kTenGigabit, 25e-6);
+  Planner planner(truth, 0, {});
+  const auto planned = [&] {
+    return planner.candidates(query, learnt(one_rank_a_host(kHosts), paces), 1, 1).front().plan->generator;
+  };
+  CHECK(planned() == "binomial_tree");
+  paces[kSlow].bytes_per_s = kTenGigabit / 50;
+  CHECK(planned() == "ring");
+  truth.links = learnt(truth, paces);
+  CHECK(settles_on(query, truth, paces) == "ring");
+}
