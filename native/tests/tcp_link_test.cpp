@@ -57,6 +57,7 @@ TEST_CASE("tcp: what has been sent shows how quick the connection is") {
   SocketPair pair([] { return tcp_pair(); });
   const std::array<std::unique_ptr<Link>, 2> links{pair.link(0), pair.link(1)};
   CHECK(links[0]->pace().bytes_per_s == 0);
+  CHECK(links[0]->pace().latency_s < 1);
   const std::vector<std::byte> sent(1 << 20);
   std::vector<std::byte> got(sent.size());
   const SteadyClock clock;

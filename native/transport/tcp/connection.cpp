@@ -55,7 +55,12 @@ void Connection::limit_unsent(unsigned bytes) {
 }
 
 std::size_t Connection::send(std::span<const std::byte> header, std::span<const std::byte> bytes) {
-  if (tls_ != nullptr) return tls_->send(header, bytes);
+  const std::size_t taken = tls_ != nullptr ? tls_->send(header, bytes) : send_clear(header, bytes);
+  if (is_tcp_) samples_.sent(fd(), taken);
+  return taken;
+}
+
+std::size_t Connection::send_clear(std::span<const std::byte> header, std::span<const std::byte> bytes) {
   if (std::exchange(was_full_, false)) return 0;
   std::array<iovec, 2> pieces{
       {{const_cast<std::byte*>(header.data()), header.size()}, {const_cast<std::byte*>(bytes.data()), bytes.size()}}};

@@ -9,6 +9,7 @@
 #include "base/owned.hpp"
 #include "transport/link.hpp"
 #include "transport/tcp/failure.hpp"
+#include "transport/tcp/pace.hpp"
 #include "transport/tcp/tls.hpp"
 
 namespace ringcore::transport {
@@ -35,6 +36,8 @@ class Connection {
   // Sends from the front of `header`, then of `bytes`; returns how many bytes of both were taken.
   std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
 
+  Pace pace() const { return samples_.pace(fd()); }
+
   // As those of Link, for one lane.
   std::span<const std::byte> peek();
   void consume(std::size_t bytes);
@@ -57,11 +60,13 @@ class Connection {
   // The free end of the buffer, where the next bytes go. Moves the rest to the front when that makes more room.
   std::span<std::byte> room();
   std::size_t receive(std::span<std::byte> out);
+  std::size_t send_clear(std::span<const std::byte> header, std::span<const std::byte> bytes);
 
   Fd socket_;
   LinkFailure& failure_;
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
+  PaceSamples samples_;
   // Made when it is first needed, and not filled: what no byte has come to takes no memory. An empty one is filled from
   // its front again, so that a connection that carries short records touches a page or two.
   std::unique_ptr<std::byte[]> buffer_;

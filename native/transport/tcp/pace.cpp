@@ -1,5 +1,7 @@
 #include "transport/tcp/pace.hpp"
 
+#include <algorithm>
+
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -7,19 +9,41 @@
 namespace ringcore::transport {
 namespace {
 
+// A sample costs a system call: one for so many bytes.
+constexpr std::size_t kBytesASample = 512 * 1024;
 // What Linux says of a round trip that it has not seen yet.
 constexpr unsigned kNoRoundTrip = ~0U;
 
-}  // namespace
-
-Pace pace_of_socket(int fd) {
+tcp_info info_of(int fd) {
   tcp_info info{};
   socklen_t length = sizeof(info);
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  Pace pace;
+  return info;
+}
+
+}  // namespace
+
+void PaceSamples::sent(int fd, std::size_t bytes) {
+  since_ += bytes;
+  if (since_ < kBytesASample) return;
+  since_ = 0;
+  const tcp_info info = info_of(fd);
   // Of a connection that had too little to send, the rate says nothing of the network.
-  if (info.tcpi_delivery_rate_app_limited == 0) pace.bytes_per_s = static_cast<double>(info.tcpi_delivery_rate);
-  if (info.tcpi_min_rtt != kNoRoundTrip) pace.latency_s = info.tcpi_min_rtt * 1e-6 / 2;
+  if (info.tcpi_delivery_rate == 0 || info.tcpi_delivery_rate_app_limited != 0) return;
+  rates_[taken_++ % kKept] = static_cast<double>(info.tcpi_delivery_rate);
+}
+
+Pace PaceSamples::pace(int fd) const {
+  Pace pace;
+  auto rates = rates_;
+  const std::size_t count = std::min(taken_, kKept);
+  if (count > 0) {
+    const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
+    std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
+    pace.bytes_per_s = *middle;
+  }
+  const unsigned round_trip_us = info_of(fd).tcpi_min_rtt;
+  if (round_trip_us != kNoRoundTrip) pace.latency_s = round_trip_us * 1e-6 / 2;
   return pace;
 }
 

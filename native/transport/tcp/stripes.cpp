@@ -6,8 +6,6 @@
 
 #include <poll.h>
 
-#include "transport/tcp/pace.hpp"
-
 namespace ringcore::transport {
 namespace {
 
@@ -136,7 +134,7 @@ Pace Stripes::pace() const {
   Pace all;
   for (const Connection& connection : connections_) {
     if (!connection.is_tcp()) continue;
-    const Pace pace = pace_of_socket(connection.fd());
+    const Pace pace = connection.pace();
     all.bytes_per_s += pace.bytes_per_s;
     if (all.latency_s == 0 || (pace.latency_s > 0 && pace.latency_s < all.latency_s)) all.latency_s = pace.latency_s;
   }
