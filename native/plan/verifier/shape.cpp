@@ -1,0 +1,107 @@
+#include "plan/verifier/shape.hpp"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "plan/verifier/flaw.hpp"
+
+namespace ringcore::plan {
+namespace {
+
+// Indices in range, operands of the right number, one channel for each ordered pair of ranks.
+class Shape {
+ public:
+  Shape(const Header& header, const Topology& topology, Rank rank, const Program& program)
+      : header_(header), topology_(topology), rank_(rank), program_(program) {}
+
+  void check() {
+    const std::vector<Channel>& channels = program_.channels;
+    for (channel_ = 0; channel_ < channels.size(); ++channel_) {
+      for (step_ = 0; step_ < channels[channel_].size(); ++step_) check_step(channels[channel_][step_]);
+    }
+    check_segments();
+  }
+
+ private:
+  [[noreturn]] void flaw(const std::string& what) const { flaw_at(header_, rank_, channel_, step_, what); }
+
+  void check_segments() const {
+    const std::vector<std::size_t>& ends = program_.segment_ends;
+    if (ends.empty()) return;
+    if (program_.channels.size() != 1 || !std::is_sorted(ends.begin(), ends.end()) ||
+        ends.back() != program_.channels[0].size()) {
+      throw Flaw{header_.generator + ": rank " + std::to_string(rank_) + ": its segments are not its program"};
+    }
+  }
+
+  void check_step(const Step& step) {
+    for (const auto* refs : {&step.sources, &step.targets}) {
+      for (const ChunkRef& ref : *refs) check_ref(step, ref);
+    }
+    const bool has_peer = step.kind != StepKind::kReduce;
+    if (has_peer && (step.peer < 0 || step.peer >= header_.nodes || step.peer == rank_)) flaw("no such peer");
+    if (step.after_channel >= static_cast<int>(program_.channels.size())) flaw("no such channel");
+    if (step.after_channel >= 0 && step.after_step < 0) flaw("no such step");
+    switch (step.kind) {
+      case StepKind::kSend: operands(step, 1, 0); return same_channel(sends_in_, step.peer);
+      case StepKind::kSignal: operands(step, 0, 0); return same_channel(sends_in_, step.peer);
+      case StepKind::kWait: operands(step, 0, 0); return same_channel(receives_in_, step.peer);
+      case StepKind::kRecv:
+        operands(step, !step.targets.empty() && step.targets.front().buffer == Buffer::kScratch ? 1 : 0, 1);
+        return same_channel(receives_in_, step.peer);
+      case StepKind::kRecvReduce: operands(step, 0, 1); return same_channel(receives_in_, step.peer);
+      case StepKind::kReduce:
+        if (step.sources.empty() || step.targets.empty()) flaw("wrong operands");
+        return;
+    }
+  }
+
+  void check_ref(const Step& step, const ChunkRef& ref) const {
+    const std::uint32_t limit = ref.buffer == Buffer::kScratch ? header_.scratch_chunks : header_.chunks;
+    if (ref.rank < 0 || ref.rank >= header_.nodes || ref.chunk >= limit) flaw("a chunk does not exist");
+    if (ref.rank == rank_) return;
+    if (!header_.one_sided || ref.buffer != Buffer::kData || step.kind != StepKind::kReduce ||
+        topology_.host_of[ref.rank] != topology_.host_of[rank_] || !topology_.memory_shared_in_host) {
+      flaw("it names memory that it cannot see");
+    }
+  }
+
+  void operands(const Step& step, std::size_t sources, std::size_t targets) const {
+    if (step.sources.size() != sources || step.targets.size() != targets) flaw("wrong operands");
+  }
+
+  void same_channel(std::unordered_map<Rank, std::size_t>& known, Rank peer) const {
+    const auto [found, fresh] = known.emplace(peer, channel_);
+    if (!fresh && found->second != channel_) flaw("the stream of a pair of ranks is used by two channels");
+  }
+
+  const Header& header_;
+  const Topology& topology_;
+  Rank rank_;
+  const Program& program_;
+  std::size_t channel_ = 0;
+  std::size_t step_ = 0;
+  std::unordered_map<Rank, std::size_t> sends_in_;
+  std::unordered_map<Rank, std::size_t> receives_in_;
+};
+
+}  // namespace
+
+void check_shape(const Excerpt& plan, const Topology& topology) {
+  const Symmetry& symmetry = plan.symmetry;
+  if (plan.ranks < 2 || static_cast<int>(plan.programs.size()) != symmetry.orbits() || topology.nodes() != plan.nodes ||
+      topology.ranks() != plan.ranks) {
+    throw Flaw{plan.generator + ": it does not have a program for each rank"};
+  }
+  if (!symmetry.fits(plan)) throw Flaw{plan.generator + ": its chunks cannot be turned with its ranks"};
+  for (int orbit = 0; orbit < symmetry.orbits(); ++orbit) {
+    Shape(plan, topology, symmetry.representative(orbit), plan.programs[orbit]).check();
+    if (plan.programs[orbit].segment_ends.size() != plan.programs[0].segment_ends.size()) {
+      throw Flaw{plan.generator + ": its ranks have different segments"};
+    }
+  }
+}
+
+}  // namespace ringcore::plan
