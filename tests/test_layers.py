@@ -24,13 +24,14 @@ ROOMS = {
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
     "data": {"job"},
+    "elastic": {"job", "adapter"},
     "header": set(),
     "simulation": set(),
     "commands": {"environment", "launcher", "simulation"},
     "__main__": {"commands"},
 }
 # What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.
-DOORS = {"ringcore", "ringcore.adapter"}
+DOORS = {"ringcore", "ringcore.adapter", "ringcore.elastic"}
 MORE_DOORS = {
     "horovod": {"ringcore.commands.cli", "ringcore.bootstrap.board", "ringcore.bootstrap.interfaces"},
     "ray": {"ringcore.launcher.external"},

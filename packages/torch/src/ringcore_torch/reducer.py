@@ -55,13 +55,14 @@ class GradientReducer:
         self.sparse_as_dense = sparse_as_dense
         self._skip_untouched = skip_untouched
         self._names = {id(parameter): name for name, parameter in named}
-        self._unchecked = named if check_weights and process_set.size() > 1 else []
+        self._checked = named if check_weights else []  # By each new job, before its first step.
+        self._unchecked = self._checked if process_set.size() > 1 else []
         self._op = op
         # Dividing partly before and partly after the sum keeps 16-bit sums in range.
         self._prescale = 1.0 / predivide
         self._postscale = predivide
         self._process_set = process_set
-        self._alone = process_set.size() == 1
+        self.alone = process_set.size() == 1
         # Scripts make the optimizer on all ranks, also on those that are no members, and step on members only.
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._replaced = False
@@ -71,18 +72,33 @@ class GradientReducer:
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
-        waits = self._hookless = packed[-1] if packed and not skip_untouched else None
+        self._hookless = packed[-1] if packed and not skip_untouched else None
         for bucket in self._buckets:
-            for index, parameter in enumerate(bucket.parameters):
+            for parameter in bucket.parameters:
                 previous = _reducers[parameter]() if parameter in _reducers else None
                 if previous is not None:
                     previous.detach()
                 _reducers[parameter] = weakref.ref(self)
+        weakref.finalize(self, _remove, self._hooks)
+        if not self.alone:
+            self._add_hooks()
+        adapter.after_init(self._on_init)
+
+    def _add_hooks(self) -> None:
+        for bucket in self._buckets:
+            for index, parameter in enumerate(bucket.parameters):
                 # One hook tells that a new round has begun.
-                if not self._alone and (bucket is not waits or parameter is bucket.parameters[-1]):
+                if bucket is not self._hookless or parameter is bucket.parameters[-1]:
                     hook = _hook(weakref.ref(self), bucket, index)
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
-        weakref.finalize(self, _remove, self._hooks)
+
+    def _on_init(self) -> None:
+        """The ranks may be others: what was on its way is lost, and whoever comes has its own weights."""
+        self.abandon()
+        self.alone = self._process_set.size() == 1
+        self._unchecked = [] if self.alone else self._checked
+        if not self.alone and not self._hooks and not self._replaced:
+            self._add_hooks()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -121,7 +137,7 @@ class GradientReducer:
     def synchronize(self) -> None:
         """Average what has not been averaged yet, and wait for all of it."""
         self.check_own()
-        if self._alone:
+        if self.alone:
             return
         if self._hookless is not None and self._hookless.finished and self._hookless.has_other_gradients():
             self.reset()  # the averages of a step that was skipped have made room for new gradients
@@ -215,7 +231,7 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
 
     def collect(parameter: torch.Tensor) -> None:
         owner = reducer()
-        if owner is None:
+        if owner is None or owner.alone:
             return
         bucket.touched = True
         if bucket.on_gpu:

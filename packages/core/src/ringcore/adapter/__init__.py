@@ -54,7 +54,7 @@ from ringcore.environment.settings import Settings
 
 # Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
 # in the background: what they have begun needs this rank.
-from ringcore.job.lifecycle import before_shutdown
+from ringcore.job.lifecycle import after_init, before_shutdown
 from ringcore.job.process_sets import (
     ProcessSet,
     add_process_set_of_members,
@@ -84,6 +84,7 @@ __all__ = [
     "Verbs",
     "__version__",
     "add_process_set_of_members",
+    "after_init",
     "allgather",
     "allocate",
     "allreduce",

@@ -101,6 +101,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "job": _or_none(_is_text),
     "unix": _or_none(_is_text),
     "domain": _is_text,
+    "epoch": _is_count,
     "host": _is_text,
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),

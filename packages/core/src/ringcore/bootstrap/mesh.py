@@ -103,6 +103,7 @@ def connect(
             "start_timeout_s": settings.start_timeout_s,
             "unix": name if segment_fd is not None else None,
             "domain": own_domain(),
+            **({} if placement.epoch is None else {"epoch": placement.epoch}),
             **announce(endpoints),
             **announce_encryption(settings, endpoints),
         }

@@ -1,7 +1,7 @@
 """Where the ranks of a job meet: each posts how it can be reached, and gets everybody's answer.
 
 Rounds: when every rank has posted, all of them get the table, and the next posts begin the next round; its number is
-the epoch of the connections made in it.
+the epoch of the connections made in it. Of an elastic job the launcher announces each round and its size.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class RendezvousServer:
         self._rounds_answered = 0
         self._rounds_served = 0
         self._stop_read, self._stop_write = os.pipe()
-        self._served = threading.Condition()  # Guards: _rounds_served.
+        self._served = threading.Condition()  # Guards: _rounds_served, _announced.
+        self._announced: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._serve, name="ringcore-rendezvous", daemon=True)
         self._thread.start()
 
@@ -121,6 +122,12 @@ class RendezvousServer:
         """Wait until that many rounds have been completed."""
         with self._served:
             return self._served.wait_for(lambda: self._rounds_served >= rounds, limit_s)
+
+    def announce(self, epoch: int, size: int) -> None:
+        """Let so many ranks meet next, and none of an earlier epoch any more: those that wait are told so."""
+        with self._served:
+            self._announced = epoch, size
+        os.write(self._stop_write, b"!")
 
     def posted(self) -> list[int]:
         """The ranks that have come in this round and wait for the others."""
@@ -151,7 +158,10 @@ class RendezvousServer:
         """Deals with what the guests send and take; true when the server is to stop."""
         for key, _ in self._selector.select(limit_s):
             if key.fd == self._stop_read:
-                return True
+                if not os.read(self._stop_read, 4096):
+                    return True
+                self._turn()
+                continue
             guest: _Guest | None = key.data
             if guest is None or guest not in self._guests:
                 continue
@@ -162,6 +172,14 @@ class RendezvousServer:
             else:
                 self._read(guest)
         return False
+
+    def _turn(self) -> None:
+        """Begins the round that was announced."""
+        with self._served:
+            announced, self._announced = self._announced, None
+        if announced is not None:
+            self._fail("another rank has ended before all had met")
+            self._epoch, self._size = announced
 
     # What guests send.
 
@@ -221,6 +239,10 @@ class RendezvousServer:
                 self._served.notify_all()
 
     def _post(self, guest: _Guest, contact: dict[str, Any]) -> None:
+        self._turn()
+        if contact.get("epoch", self._epoch) != self._epoch:
+            self._refuse(guest, f"the ranks of epoch {contact['epoch']} meet no more")
+            return
         other_job = self._other_job(contact)
         if other_job is not None:
             self._refuse(guest, other_job)

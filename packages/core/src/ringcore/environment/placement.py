@@ -29,6 +29,7 @@ class Placement:
     rendezvous: str | None = None
     master_addr: str | None = None
     master_port: int | None = None
+    epoch: int | None = None  # of an elastic job
 
     def __post_init__(self) -> None:
         for name, index, count in (

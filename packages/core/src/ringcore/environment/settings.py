@@ -20,8 +20,8 @@ _LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 PLACEMENT_VARIABLES = frozenset(
     PREFIX + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 )
-# Descriptors that `ringcore.run` hands to its ranks.
-_CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE"})
+# What the launcher hands to its ranks besides: descriptors, and where they leave word.
+_CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE", "RINGCORE_LAUNCHER_FD"})
 
 
 def _size(text: str) -> int:

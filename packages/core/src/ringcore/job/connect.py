@@ -12,6 +12,7 @@ from ringcore.environment.libraries import nccl_shares_gpus, tell_engine
 from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
 from ringcore.job.logs import log_start, set_level
+from ringcore.job.membership import membership
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
@@ -19,6 +20,20 @@ _log = logging.getLogger("ringcore")
 
 def connect_context(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
     """Connect this process to its job. See `ringcore.init`."""
+    launcher = membership() if placement is None and comm is None else None
+    if launcher is None:
+        return _connect(settings, placement, comm)
+    while True:
+        placement = launcher.meet()
+        try:
+            return _connect(settings, placement)
+        except BootstrapError as error:
+            if not launcher.overtaken():
+                raise
+            _log.info("rank %d meets the others again: %s", placement.rank, error)
+
+
+def _connect(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
     settings = settings or Settings.from_environ(os.environ)
     set_level(settings.log_level)
     tell_engine(settings)

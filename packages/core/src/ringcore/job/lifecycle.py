@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,13 @@ _lock = threading.Lock()
 _farewell = ""
 # Of adapters: called by `shutdown` while the engine still runs.
 before_shutdown: list[Callable[[], None]] = []
+# Of what adapters keep from one job to the next: called by `init`, as ranks and their number may be others.
+_after_init: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+
+def after_init(method: Callable[[], None]) -> None:
+    """Let each later `init` call a method, for as long as its object lives."""
+    _after_init.append(weakref.WeakMethod(method, _after_init.remove))
 
 
 def _renew_lock() -> None:
@@ -63,6 +71,9 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
         _install_excepthook()
         tell_loss(None)
         current.attention_thread = start_attention_thread(current)
+    for method in [reference() for reference in _after_init]:
+        if method is not None:
+            method()
     if current.settings.timeline:
         try:
             timeline.start_timeline(current.settings.timeline)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ringcore.launcher._values import ELASTIC
-
 # Options of other launchers that change nothing here: how many values they take, and why.
 _NO_CYCLE = "ringcore has no cycle and no cache to tune"
 _PLANNED = "ringcore chooses the algorithm by itself"
@@ -46,10 +44,6 @@ WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
 }
 _MPI_ONLY = "to start with an MPI, use its mpirun: ringcore finds its place there"
 REFUSED: dict[str, tuple[int, str]] = {
-    **dict.fromkeys(("--min-np", "--min-num-proc", "--max-np", "--max-num-proc"), (1, ELASTIC)),
-    **dict.fromkeys(("--slots-per-host", "--elastic-timeout", "--reset-limit"), (1, ELASTIC)),
-    "--blacklist-cooldown-range": (2, ELASTIC),
-    "--host-discovery-script": (1, ELASTIC),
     **dict.fromkeys(("--mpi", "--jsrun", "--tcp"), (0, _MPI_ONLY)),
     **dict.fromkeys(("--mpi-args", "--binding-args"), (1, _MPI_ONLY)),
     "--numa-binding": (1, "binding is not supported by this version; numactl in the command does it"),

@@ -31,6 +31,9 @@ class HostJob:
             holds its number; so keys and pickled functions are in no argv, environment or file.
         wants_result: Give each rank a descriptor to write to, RINGCORE_RESULT_FD.
         stdin_rank: The rank that reads the launcher's standard input.
+        speaks: Give each rank a descriptor to speak with the launcher through, RINGCORE_LAUNCHER_FD.
+        sharers: Ranks that this host is to have, those of other agents included; None: these.
+        host: What the user calls this host; None: what it calls itself.
         silence_limit_s: An agent that hears nothing from the launcher for so long ends its ranks.
     """
 
@@ -41,6 +44,9 @@ class HostJob:
     blobs: dict[str, bytes]
     wants_result: bool = False
     stdin_rank: int | None = None
+    speaks: bool = False
+    sharers: int | None = None
+    host: str | None = None
     silence_limit_s: float = 30.0
 
     def to_json(self) -> bytes:

@@ -15,6 +15,29 @@ __all__ = ["Options", "UsageError", "known_options", "parse"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Elastic:
+    """How the ranks of an elastic job may come and go.
+
+    Attributes:
+        min_np: The job goes on with so many ranks.
+        max_np: It takes no more; None: all slots.
+        host_discovery_script: Tells the hosts; None: they are those of the command line.
+        slots_per_host: Of a host that the script names without a number.
+        elastic_timeout: Fewer ranks than `min_np` wait for so many seconds.
+        reset_limit: The ranks meet again so often; None: without limit.
+        cooldown_s: The least and the most that a place rests after a failure.
+    """
+
+    min_np: int
+    max_np: int | None
+    host_discovery_script: str | None
+    slots_per_host: int | None
+    elastic_timeout: float
+    reset_limit: int | None
+    cooldown_s: tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of one job. Those that are not described here are in `ringrun --help`.
 
@@ -25,6 +48,7 @@ class Options:
         redirects: The same of those that are not shown.
         settings: Environment variables of settings -> what was asked for.
         notes: Lines about options without effect.
+        elastic: Of an elastic job.
     """
 
     command: tuple[str, ...]
@@ -55,6 +79,7 @@ class Options:
     prefix_timestamp: bool
     settings: Mapping[str, str]
     notes: tuple[str, ...]
+    elastic: Elastic | None
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -83,8 +108,35 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     if not command:
         parser.error("no command; for example: ringrun -np 2 python train.py")
     values: dict[str, Any] = {**vars(found), "command": tuple(command), "settings": _collect_settings(found)}
-    values.update(env=tuple(found.env), notes=tuple(found.notes or ()))
+    values.update(env=tuple(found.env), notes=tuple(found.notes or ()), elastic=_elastic(parser, found))
     return Options(**{field.name: values[field.name] for field in dataclasses.fields(Options)})
+
+
+def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elastic | None:
+    further = ("slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range")
+    if found.min_np is None and found.max_np is None and found.host_discovery_script is None:
+        for name in further:
+            if getattr(found, name) is not None:
+                parser.error(f"--{name.replace('_', '-')} is for elastic jobs: give --min-np, --max-np or both as well")
+        return None
+    least, most = found.min_np or found.np or 1, found.max_np
+    if most is not None and least > most:
+        parser.error(f"--min-np {least} is more than --max-np {most}: the job could never run")
+    if found.np is not None and not least <= found.np <= (most or found.np):
+        parser.error(f"-np {found.np} is not between --min-np {least} and --max-np {most or found.np}")
+    if found.nnodes > 1:
+        parser.error("an elastic job has one ringrun for all its hosts: give --hosts instead of --nnodes")
+    if found.local_ranks_filter is not None or {*(found.tee or ()), *(found.redirects or ())} - {None}:
+        parser.error("local ranks change in an elastic job: give --tee and --redirects without them, and no filter")
+    shortest, longest = found.blacklist_cooldown_range or (1.0, 60.0)
+    if shortest > longest:
+        parser.error(f"--blacklist-cooldown-range {shortest:g} {longest:g}: the first is the shorter one")
+    timeout = 600.0 if found.elastic_timeout is None else found.elastic_timeout
+    return Elastic(
+        min_np=least, max_np=most, host_discovery_script=found.host_discovery_script,
+        slots_per_host=found.slots_per_host, elastic_timeout=timeout, reset_limit=found.reset_limit,
+        cooldown_s=(shortest, longest),
+    )  # fmt: skip
 
 
 def _collect_settings(found: argparse.Namespace) -> dict[str, str]:

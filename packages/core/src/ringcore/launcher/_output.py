@@ -135,6 +135,10 @@ class Output:
             self._show(rank, kind, lines)
         self._on_change()
 
+    def begin(self, rank: int) -> None:
+        """A new process is this rank: what the one before it said is not its own."""
+        self._tails.pop(rank, None)
+
     def end(self, rank: int) -> None:
         """Write what a rank left unfinished: a last line without an end."""
         for kind in _STREAM_NAMES:
@@ -232,7 +236,7 @@ class Output:
             OSError: A file cannot be made.
         """
         if self._options.log_dir is not None:
-            for rank in ranks:
+            for rank in (rank for rank in ranks if (rank, Kind.STDOUT) not in self._files):
                 for kind, name in _STREAM_NAMES.items():
                     self._files[rank, kind] = _open_log(self._options.log_dir, rank, name)
 

@@ -91,6 +91,7 @@ def build(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.set_defaults(notes=None)
     _add_general(parser)
     _add_hosts(parser, environ)
+    _add_elastic(parser)
     _add_output(parser)
     _add_settings(parser)
     for table, action in ((_foreign.WITHOUT_EFFECT, _Note), (_foreign.REFUSED, _Refuse)):
@@ -182,6 +183,39 @@ def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> N
         default=environ.get("PET_RDZV_ENDPOINT"),
         metavar="HOST[:PORT]",
         help="where node 0 serves the rendezvous (--master-addr, port 29400)",
+    )
+
+
+def _add_elastic(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group(
+        "elastic jobs", "With --min-np, --max-np or --host-discovery-script ranks may come and go; see docs/elastic.md."
+    ).add_argument
+    add("--min-np", "--min-num-proc", type=_values.positive, metavar="N", help="go on with so many ranks (-np)")
+    add("--max-np", "--max-num-proc", type=_values.positive, metavar="N", help="take no more ranks (all slots)")
+    add(
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="is run every second, by no shell, and prints the hosts of that moment: H or H:N a line",
+    )
+    add("--slots-per-host", "--slots", type=_values.positive, metavar="N", help="of hosts printed without a number (1)")
+    add(
+        "--elastic-timeout",
+        type=_values.seconds,
+        metavar="S",
+        help="fewer than --min-np ranks wait for others for so long (600)",
+    )
+    add(
+        "--reset-limit",
+        type=_values.count,
+        metavar="N",
+        help="meet again, or start a rank again that never came to be one, so many times at most (no limit)",
+    )
+    add(
+        "--blacklist-cooldown-range",
+        nargs=2,
+        type=_values.seconds,
+        metavar=("MIN", "MAX"),
+        help="a failed rank is started again in its place after MIN seconds, then twice as many, MAX at most (1 60)",
     )
 
 

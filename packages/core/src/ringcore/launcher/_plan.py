@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ringcore.environment.settings import Settings
 from ringcore.launcher import _hosts
@@ -91,6 +91,8 @@ def make_plan(options: Options, settings: Settings) -> Plan:
     Raises:
         HostError: The options do not fit together, or a host does not exist.
     """
+    if options.elastic is not None:
+        return _plan_elastic(options)
     if options.nnodes > 1:
         return _plan_one_of_several(options, settings)
     if options.hosts and options.hostfile:
@@ -102,6 +104,41 @@ def make_plan(options: Options, settings: Settings) -> Plan:
         raise HostError("say how many ranks to start, for example -np 2")
     node = Node("localhost", tuple(_hosts.slots_of([size])))
     return _with_rendezvous(Plan(size, 1, (node,)), options)
+
+
+def _plan_elastic(options: Options) -> Plan:
+    """The slots of an elastic job as far as they are known, whoever will be a rank there."""
+    asked = options.elastic
+    assert asked is not None
+    if asked.host_discovery_script is not None and (options.hosts or options.hostfile):
+        raise HostError("give --host-discovery-script or hosts, not both")
+    if options.settings.get("RINGCORE_RENDEZVOUS"):
+        raise HostError("ringrun itself serves the rendezvous of an elastic job: leave --rendezvous out")
+    hosts: list[Host] = []
+    if options.hosts or options.hostfile:
+        hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile or "")
+    elif asked.host_discovery_script is None:
+        hosts = [Host("localhost", options.nproc_per_node or max(options.np or 0, asked.max_np or 0, asked.min_np))]
+    if options.nproc_per_node is not None:
+        hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
+    total = sum(host.slots for host in hosts)
+    if hosts and total < asked.min_np:
+        raise HostError(f"the hosts have {total} slots, and --min-np asks for {asked.min_np} ranks")
+    slots = _hosts.slots_of([host.slots for host in hosts])
+    nodes = tuple(Node(host.name, tuple(s for s in slots if s.host == index)) for index, host in enumerate(hosts))
+    return Plan(total, len(hosts), nodes, master_addr=options.master_addr, master_port=options.master_port)
+
+
+def bind_address(hosts: Sequence[Host], settings: Settings) -> str:
+    """Where the rendezvous of an elastic job listens, by the hosts that it begins with.
+
+    Raises:
+        HostError: There is no such interface, or no way to the first host.
+    """
+    if settings.network_interfaces or settings.network:
+        return _hosts.address_on(settings.network_interfaces, settings.network)
+    remote = next((host for host in hosts if not _hosts.is_local(host)), None)
+    return "127.0.0.1" if remote is None else _hosts.address_towards(_hosts.resolve([remote])[remote.name])
 
 
 def _plan_hosts(options: Options, settings: Settings) -> Plan:

@@ -102,6 +102,10 @@ class FarHost:
         """End all ranks there."""
         self._send(Kind.KILL)
 
+    def tell(self, rank: int, data: bytes) -> None:
+        """Say something to a rank there."""
+        self._send(Kind.WORD, rank, data)
+
     def hold(self, kinds: frozenset[Kind]) -> None:
         """Leave these streams of the ranks unread: nobody takes what they print."""
         self._send(Kind.HOLD, hold_bits(kinds))
@@ -135,7 +139,7 @@ class FarHost:
         self._ping = self._loop.call_later(self._ping_s, self._send_ping)
 
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
-        if kind in (Kind.STDOUT, Kind.STDERR, Kind.RESULT):
+        if kind in (Kind.STDOUT, Kind.STDERR, Kind.RESULT, Kind.WORD):
             self._events.on_output(rank, kind, payload)
         elif kind is Kind.EXIT:
             self._events.on_exit(rank, RankExit(**json.loads(payload)))

@@ -117,7 +117,7 @@ class Summary:
         """At most fifteen lines, without ends; the last ones are the traceback of the rank to blame."""
         ended = "; the other ranks were ended" if self._ended() else ""
         cause = f"ringrun: rank {self.cause.rank} of {self.size} on {self.host}"
-        lines = [f"{cause} {_how(self.cause)} after {self.seconds:.1f} s{ended}", *self._lines_of_others()]
+        lines = [f"{cause} {how(self.cause)} after {self.seconds:.1f} s{ended}", *self._lines_of_others()]
         if self.log is not None:
             lines.append(f"ringrun: all of it is in {self.log}")
         return lines + _shorten(_reason(self.cause), self._room)
@@ -142,7 +142,7 @@ class Summary:
         word = last_word(_reason(failure))
         if word and word == last_word(_reason(self.cause)):
             return _SAME
-        return self._lost if failure.how.lost_rank == self.cause.rank else word or _how(failure)
+        return self._lost if failure.how.lost_rank == self.cause.rank else word or how(failure)
 
     def _lines_of_others(self) -> list[str]:
         others = sorted(self._others(), key=lambda group: (not group[0], group[2]))
@@ -172,7 +172,8 @@ def list_ranks(ranks: Sequence[int]) -> str:
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(texts)}"
 
 
-def _how(failure: Failure) -> str:
+def how(failure: Failure) -> str:
+    """In which way a rank has ended."""
     code = failure.how.code
     if code >= 0 or failure.exit_code == 1:
         return f"failed with exit code {failure.exit_code}"
@@ -225,7 +226,7 @@ def error_file_text(failure: Failure) -> str:
     except (ValueError, KeyError, TypeError):
         reason = _reason(failure)
         message = {
-            "message": f"rank {failure.rank}: {reason[-1]}" if reason else f"rank {failure.rank} {_how(failure)}",
+            "message": f"rank {failure.rank}: {reason[-1]}" if reason else f"rank {failure.rank} {how(failure)}",
             "extraInfo": {"py_callstack": "\n".join(reason), "timestamp": str(int(time.time()))},
             "errorCode": failure.exit_code,
         }

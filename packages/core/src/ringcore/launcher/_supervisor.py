@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcore.launcher import _placed, _plan, _process, _remote, _summary
 from ringcore.launcher._frames import Kind
@@ -19,6 +19,9 @@ from ringcore.launcher._output import Output
 from ringcore.launcher._plan import Node, Plan
 from ringcore.launcher._summary import Failure
 from ringcore.launcher.agent import Agent, free_port
+
+if TYPE_CHECKING:
+    from ringcore.bootstrap import RendezvousServer
 
 # After a failure the others wait for a rank that is gone; after a signal from outside they may save their state.
 _GRACE_S = {None: 0.35, signal.SIGINT: 5.0, signal.SIGTERM: 30.0, signal.SIGHUP: 30.0}
@@ -45,6 +48,7 @@ class JobInput:
         rendezvous: Where the ranks meet.
         on_result: Takes (rank, piece) of what ranks write to their result descriptors; `None`: they have none.
         gate: Where the agents dial that a scheduler starts.
+        serve: Serves the rendezvous of an elastic job, whose hosts are not known before it runs, at this address.
     """
 
     blobs: dict[str, bytes]
@@ -52,6 +56,7 @@ class JobInput:
     rendezvous: str
     on_result: Callable[[int, bytes], None] | None = None
     gate: _placed.Gate | None = None
+    serve: Callable[[str], RendezvousServer] | None = None
 
 
 class Supervisor:
@@ -74,7 +79,7 @@ class Supervisor:
         self._plan = plan
         self._given = given
         self._start_timeout_s = start_timeout_s
-        self._hosts: list[Agent | _remote.FarHost] = []
+        self._hosts: dict[int, Agent | _remote.FarHost] = {}
         self._hello: dict[int, dict[str, Any]] = {}
         self._open: set[int] = set(range(len(plan.nodes)))
         self._running = {slot.rank for node in plan.nodes for slot in node.slots}
@@ -98,10 +103,10 @@ class Supervisor:
         self._output.on_reader_gone = lambda: self.stop(_EXIT_PIPE)
         try:
             self._connect()
-            while self._open:
+            while self._goes_on():
                 self._loop.run_once()
         finally:
-            for host in self._hosts:
+            for host in self._hosts.values():
                 host.close()
         return self._conclude()
 
@@ -112,23 +117,27 @@ class Supervisor:
         self._output.abandon_console()
         self._kill()
 
+    def _goes_on(self) -> bool:
+        """Whether there is anything to wait for."""
+        return bool(self._open)
+
     # Start.
 
     def _connect(self) -> None:
         for index, node in enumerate(self._plan.nodes):
-            events = _NodeEvents(self, index)
+            events = NodeEvents(self, index)
             if self._given.gate is not None:
-                self._hosts.append(self._given.gate.host(index, node.name, events, self._options.agent_timeout))
+                self._hosts[index] = self._given.gate.host(index, node.name, events, self._options.agent_timeout)
             elif node.remote is None:
-                self._hosts.append(Agent(self._loop, self._guard, events))
+                self._hosts[index] = Agent(self._loop, self._guard, events)
             else:
-                self._hosts.append(self._connect_to(node, events))
+                self._hosts[index] = self._connect_to(node, events)
         if not self._plan.has_remote:
             self._launch()
             return
         self._loop.call_later(self._start_timeout_s, self._on_start_timeout)
 
-    def _connect_to(self, node: Node, events: _NodeEvents) -> _remote.RemoteHost:
+    def _connect_to(self, node: Node, events: NodeEvents) -> _remote.RemoteHost:
         assert node.remote is not None
         argv = _remote.ssh_argv(
             node.remote.name.replace("[", "").replace("]", ""),
@@ -170,13 +179,21 @@ class Supervisor:
                 self._launch_on(index, node, common)
 
     def _launch_on(self, index: int, node: Node, common: dict[str, str]) -> None:
+        job = self._job_of(index, node, common)
+        self.note(f"{node.name}: ranks {[slot.rank for slot in node.slots]}, {' '.join(job.argv)}")
+        try:
+            self._hosts[index].start(job)
+        except _process.StartError as error:
+            self.on_lost(index, str(error), error.exit_code)
+
+    def _job_of(self, index: int, node: Node, common: dict[str, str]) -> HostJob:
         python = _plan.this_python()
         if node.remote is not None:
             python = self._options.remote_python or python
             common = {**_plan.forwarded_environ(os.environ), **common}
         if node.placed:
             python = self._hello[index]["executable"]
-        job = HostJob(
+        return HostJob(
             ranks=tuple(
                 RankJob(slot.rank, _plan.rank_environ(self._plan, slot, self._options.role)) for slot in node.slots
             ),
@@ -188,11 +205,6 @@ class Supervisor:
             stdin_rank=None if node.is_far or self._given.on_result else 0,
             silence_limit_s=self._options.agent_timeout,
         )
-        self.note(f"{node.name}: ranks {[slot.rank for slot in node.slots]}, {' '.join(job.argv)}")
-        try:
-            self._hosts[index].start(job)
-        except _process.StartError as error:
-            self.on_lost(index, str(error), error.exit_code)
 
     # Events.
 
@@ -216,8 +228,12 @@ class Supervisor:
         if not self._failures:
             self._failed_after_s = time.monotonic() - self._started_at
         self._failures.append(failure)
-        if self._stopping:
-            return
+        if not self._stopping:
+            self._on_failure(failure)
+
+    def _on_failure(self, failure: Failure) -> None:
+        """A rank has failed by itself: the others are to end."""
+        how = failure.how
         if how.lost_rank is None or not self._running:
             self._end_others()
         elif self._settle is None:
@@ -285,7 +301,7 @@ class Supervisor:
 
     def _give_up(self) -> None:
         if self._open:
-            names = ", ".join(self._plan.nodes[index].name for index in sorted(self._open))
+            names = ", ".join(dict.fromkeys(self._host_of(index) for index in sorted(self._open)))
             self._output.say(f"ringrun: processes on {names} did not end within {_KILL_LIMIT_S:g} s of SIGKILL")
             self._exit_code = self._exit_code or 1
             self._loop.call_later(_LAST_WORDS_S, self._output.abandon)
@@ -310,9 +326,12 @@ class Supervisor:
             again = "; once more kills them" if self._running else ""
             self._output.say(f"ringrun: {name}: passed on to the ranks{again}")
 
+    def _host_of(self, index: int) -> str:
+        return self._plan.nodes[index].name
+
     def _hold(self, kinds: frozenset[Kind]) -> None:
         for index in self._open:
-            if index < len(self._hosts):
+            if index in self._hosts:
                 self._hosts[index].hold(kinds)
 
     def _conclude(self) -> int:
@@ -381,7 +400,7 @@ class Supervisor:
                 self._output.say(f"ringrun: cannot write the error file {path}: {error.strerror}")
 
 
-class _NodeEvents:
+class NodeEvents:
     """Tells the supervisor what happens on one of its hosts."""
 
     def __init__(self, supervisor: Supervisor, index: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ringcore._errors import InvalidArgument
 from ringcore.environment import settings as _settings
 
-ELASTIC = "elastic jobs are not supported by this version"
+_ELASTIC = "ringrun's elastic jobs are asked for by --min-np and --max-np, see docs/elastic.md"
 
 
 def setting_text(name: str) -> Callable[[str], str]:
@@ -67,14 +67,14 @@ def nodes(text: str) -> int:
     """A number of hosts; torchrun's range only where both ends are the same."""
     low, _, high = text.partition(":")
     if high and high != low:
-        raise argparse.ArgumentTypeError(f"value is {text!r}, but {ELASTIC}: give one number")
+        raise argparse.ArgumentTypeError(f"value is {text!r}, but {_ELASTIC}: give one number")
     return positive(low)
 
 
 def no_restart(text: str) -> int:
     """Zero."""
     if count(text) > 0:
-        raise argparse.ArgumentTypeError(f"value is {text!r}, but {ELASTIC}: only 0 is accepted")
+        raise argparse.ArgumentTypeError(f"value is {text!r}, but {_ELASTIC}: only 0 is accepted")
     return 0
 
 

@@ -6,6 +6,7 @@ of an ssh connection, where it takes the job from standard input and answers on 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -51,6 +52,7 @@ class Agent:
         self._processes: dict[int, _process.Process] = {}
         self._groups: dict[int, _process.Process] = {}  # rank -> not known to have ended with all it started
         self._pipes: dict[int, tuple[int, Kind]] = {}  # descriptor -> (rank, what it carries)
+        self._lines: dict[int, int] = {}  # rank -> descriptor to speak with it
         self._held: frozenset[Kind] = frozenset()
         self._directory: str | None = None
 
@@ -64,13 +66,15 @@ class Agent:
         self._guard.remove_directory(self._directory)
         self._blobs = {name: memory_file(name, data) for name, data in job.blobs.items()}
         common = {**os.environ, **job.environ}
-        common.pop("RINGCORE_KEY_FILE", None)
+        for name in ("RINGCORE_KEY_FILE", "RINGCORE_LAUNCHER_FD"):
+            common.pop(name, None)
         if not common.get("OMP_NUM_THREADS"):
             cores = usable_cores()
-            common["OMP_NUM_THREADS"] = str(max(1, cores // len(job.ranks)))
+            sharers = job.sharers or len(job.ranks)
+            common["OMP_NUM_THREADS"] = str(max(1, cores // sharers))
             self._events.on_note(
                 f"OMP_NUM_THREADS={common['OMP_NUM_THREADS']} on {socket.gethostname()}: {cores} cores for "
-                f"{len(job.ranks)} ranks; set the variable to choose another number"
+                f"{sharers} ranks; set the variable to choose another number"
             )
         try:
             for rank_job in job.ranks:
@@ -89,6 +93,12 @@ class Agent:
                 process.signal_leader(number)
             else:
                 process.signal_group(number)
+
+    def tell(self, rank: int, data: bytes) -> None:
+        """Say something to a rank; nothing happens if it is gone."""
+        if rank in self._lines:
+            with contextlib.suppress(OSError):  # It ends, or has not read for so long that this is news no more.
+                os.write(self._lines[rank], data)
 
     def kill(self) -> None:
         """End all ranks and what they started, now."""
@@ -116,7 +126,7 @@ class Agent:
         rank = rank_job.rank
         environ = {**common, **rank_job.environ, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
         environ[LOSS_FILE_VARIABLE] = self._loss_file(rank)
-        environ["HOROVOD_HOSTNAME"] = socket.gethostname()
+        environ["HOROVOD_HOSTNAME"] = job.host or socket.gethostname()
         environ.update({name: str(fd) for name, fd in self._blobs.items()})
         inherit = list(self._blobs.values())
         result_read, result_write = -1, -1
@@ -125,6 +135,10 @@ class Agent:
             os.set_blocking(result_read, False)
             environ["RINGCORE_RESULT_FD"] = str(result_write)
             inherit.append(result_write)
+        ours, theirs = socket.socketpair() if job.speaks else (None, None)
+        if theirs is not None:
+            environ["RINGCORE_LAUNCHER_FD"] = str(theirs.fileno())
+            inherit.append(theirs.fileno())
         try:
             process = _process.start(
                 job.argv,
@@ -136,12 +150,18 @@ class Agent:
         finally:
             if job.wants_result:
                 os.close(result_write)
+            if theirs is not None:
+                theirs.close()
         self._guard.watch(process.group)
         self._processes[rank] = self._groups[rank] = process
         self._pipes[process.stdout_fd] = (rank, Kind.STDOUT)
         self._pipes[process.stderr_fd] = (rank, Kind.STDERR)
         if job.wants_result:
             self._pipes[result_read] = (rank, Kind.RESULT)
+        if ours is not None:
+            ours.setblocking(False)
+            self._lines[rank] = ours.detach()
+            self._pipes[self._lines[rank]] = (rank, Kind.WORD)
         for fd, (owner, _) in self._pipes.items():
             if owner == rank:
                 self._listen(fd)
@@ -162,6 +182,8 @@ class Agent:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return False
+        except ConnectionResetError:  # A rank that ended without reading what it was told.
+            data = b""
         if not data:
             self._close_pipe(fd)
             return False
@@ -171,6 +193,8 @@ class Agent:
     def _close_pipe(self, fd: int) -> None:
         rank, kind = self._pipes.pop(fd)
         self._loop.forget(fd)
+        if kind is Kind.WORD:
+            del self._lines[rank]
         popen = self._groups[rank].popen
         pipe = {Kind.STDOUT: popen.stdout, Kind.STDERR: popen.stderr}.get(kind)
         if pipe is None:
@@ -339,6 +363,8 @@ class _RemoteAgent:
             self._agent.signal(rank)
         elif kind is Kind.KILL:
             self._agent.kill()
+        elif kind is Kind.WORD:
+            self._agent.tell(rank, payload)
         elif kind is Kind.HOLD:
             self._held = _frames.held_kinds(rank)
             self._hold()

@@ -103,6 +103,8 @@ def start_job(
         HostError, InvalidArgument, BootstrapError, KeyFileError: Found before any rank was started.
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
+    if options.elastic is not None and (on_result is not None or placed is not None):
+        raise _hosts.HostError("a call has a fixed number of ranks: start a script with ringrun for an elastic job")
     plan = _plan.make_plan(options, settings) if placed is None else _placed.plan_of(options.np or 1, placed.bind)
     key = _read_key(options)
     loop = loop or Loop()
@@ -115,7 +117,7 @@ def start_job(
             output.say(f"ringrun: {line}")
         rendezvous = plan.rendezvous or ""
         job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
-        if plan.serves:
+        if plan.serves and options.elastic is None:
             server = stack.enter_context(_serve(plan, key, job_id))
             rendezvous = plan.rendezvous or server.address
         given = JobInput(
@@ -125,14 +127,22 @@ def start_job(
             rendezvous=rendezvous,
             on_result=on_result,
             gate=None if placed is None else _placed.Gate(loop, key, placed.bind),
+            serve=lambda bind: stack.enter_context(_serve(dataclasses.replace(plan, bind=bind), key, job_id)),
         )
         if placed is not None and given.gate is not None:
             stack.callback(given.gate.close)
             placed.on_ready(_placed.announcement(key, given.gate))
-        supervisor = Supervisor(loop, guard, output, options, plan, given, settings.start_timeout_s)
+        make = Supervisor if options.elastic is None else _elastic_supervisor()
+        supervisor = make(loop, guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
         return supervisor.run()
+
+
+def _elastic_supervisor() -> type[Supervisor]:
+    from ringcore.launcher._elastic import ElasticSupervisor  # Most jobs are none.
+
+    return ElasticSupervisor
 
 
 def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:
@@ -190,7 +200,7 @@ def _output_options(options: Options, plan: Plan) -> OutputOptions:
         raise _hosts.HostError("--tee and --redirects say what of the log files is shown too: give --log-dir")
 
     def shows(rank: int, kind: Kind) -> bool:
-        local_rank = local_ranks[rank]
+        local_rank = local_ranks.get(rank, -1)  # Places that came later: nothing is asked for by local rank there.
         if options.local_ranks_filter is not None and local_rank not in options.local_ranks_filter:
             return False
         if options.tee is not None:

@@ -1,0 +1,75 @@
+"""The loop around a training function: after a loss it goes on from the last commit, with the ranks that are there."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ringcore._errors import PeerLostError, RingcoreError, ShutdownError, TimeoutError, as_ringcore_error
+from ringcore.elastic.state import HostsUpdatedInterrupt, State
+from ringcore.job.lifecycle import init, shutdown
+from ringcore.job.membership import membership
+from ringcore.job.state import context, is_initialized
+
+_log = logging.getLogger("ringcore")
+T = TypeVar("T")
+# A rank is gone, or as good as gone. After other errors the same would happen again.
+_LOST = (PeerLostError, ShutdownError, TimeoutError)
+_REMEDY = (
+    "The others cannot go on without it in a job of a fixed number of ranks. Remedy: start it by ringrun --min-np N"
+)
+
+
+def run(func: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a training function: it begins with the state of rank 0, and goes on when ranks come and go.
+
+    When a rank is lost, the state goes back to its last commit, the ranks that are there meet anew, and the function is
+    called again in the same process. It needs `ringrun --min-np`; without it a lost rank ends the others.
+
+    Args:
+        func: Takes a state, and whatever else. It goes on from where the state stands.
+    """
+
+    @functools.wraps(func)
+    def call(state: State, *args: Any, **options: Any) -> T:
+        must_sync = True
+        while True:
+            try:
+                if must_sync:
+                    state.sync()
+                return func(state, *args, **options)
+            except HostsUpdatedInterrupt as interrupt:
+                must_sync = _meet_again(intact=interrupt.skip_sync)
+            except Exception as error:
+                lost = as_ringcore_error(error)
+                if not isinstance(lost, _LOST):
+                    raise
+                if membership() is None:
+                    raise _with_remedy(lost) from error
+                _log.warning("rank %d goes back to its last commit: %s", context().rank, lost)
+                state.restore()
+                must_sync = _meet_again(intact=False)
+            state.on_reset()
+
+    return call
+
+
+def _meet_again(*, intact: bool) -> bool:
+    """Leaves the ranks of this epoch and meets those of the next; returns whether the state must be synchronised."""
+    launcher = membership()
+    settings = None
+    if is_initialized():
+        settings = context().settings
+        if launcher is not None:
+            launcher.lost = context().runtime.lost_rank
+        shutdown()
+    if launcher is not None:
+        launcher.intact = intact
+    init(settings=settings)
+    return launcher is None or launcher.must_sync
+
+
+def _with_remedy(error: RingcoreError) -> RingcoreError:
+    return type(error)(f"{error} {_REMEDY}") if isinstance(error, PeerLostError) else error

@@ -1,0 +1,195 @@
+"""What a training function has to keep: saved at a commit, restored after a loss, and given to those that come."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ringcore.adapter.objects import broadcast_object
+from ringcore.elastic.sampler import ElasticSampler
+from ringcore.job.agreement import gather_bytes
+from ringcore.job.membership import membership
+from ringcore.job.state import context, rank
+
+# What ranks tell each other at a commit.
+_COMES, _GOES = 1, 2
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Ranks come or go, and all that are there have made the same commit: `run` meets them again, and goes on.
+
+    Args:
+        skip_sync: Nobody comes who needs the state.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("ranks come or go; ringcore.elastic.run goes on with those that are there")
+        self.skip_sync = skip_sync
+
+
+class _HostMessages:
+    """Scripts for Horovod look here whether there is news of hosts."""
+
+    def empty(self) -> bool:
+        launcher = membership()
+        return launcher is None or not launcher.news()
+
+
+class State:
+    """What a training function has to keep: subclasses save, restore and broadcast it.
+
+    Args:
+        bcast_object: Gives all ranks the object of rank 0; None: `ringcore.broadcast_object`.
+        get_rank: This process's rank; None: `ringcore.rank`.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any] | None = None, get_rank: Callable[[], int] | None = None
+    ) -> None:
+        self._bcast_object = bcast_object or broadcast_object
+        self._rank = get_rank or rank
+        self._host_messages = _HostMessages()
+        self._reset_callbacks: list[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
+        """Functions to call when ranks have come or gone: they fit what depends on their number."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Ranks have come or gone."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Ranks are about to come or go.
+
+        Args:
+            timestamp: When this was learnt.
+            update_res: 1 where some come, 2 where some go, 3 where both.
+        """
+
+    def commit(self) -> None:
+        """Save the state, and see whether ranks come or go. Collective."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """See whether ranks come or go. Collective, as all must leave their work in the same place.
+
+        Raises:
+            HostsUpdatedInterrupt: They do. On every rank; it is meant for `run`.
+        """
+        launcher = membership()
+        if launcher is None:
+            return
+        news = launcher.news()
+        own = _COMES * news.comes | _GOES * (news.goes or news.leaves)
+        told = 0
+        for part in gather_bytes(bytes([own]), context().next_name("elastic.news")):
+            told |= part[0]
+        if told:
+            self.on_hosts_updated(time.time(), told)
+            raise HostsUpdatedInterrupt(skip_sync=not told & _COMES)
+
+    def save(self) -> None:
+        """Keep the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the state that was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give all ranks the state of rank 0. Collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Fit what depends on the number of ranks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Handler:
+    """How values of a kind are kept that are more than an object to pickle.
+
+    Attributes:
+        save: Makes what is kept of a value.
+        restore: Puts what was kept back into the value.
+        sync: Gives the value of rank 0 to all ranks.
+        reset: Fits the value to the number of ranks.
+    """
+
+    save: Callable[[Any], Any]
+    restore: Callable[[Any, Any], object]
+    sync: Callable[[Any], object]
+    reset: Callable[[Any], object] = lambda _: None
+
+
+_OF_SAMPLERS = Handler(
+    save=ElasticSampler.state_dict,
+    restore=ElasticSampler.load_state_dict,
+    sync=lambda sampler: sampler.load_state_dict(broadcast_object(sampler.state_dict())),
+    reset=ElasticSampler.reset,
+)
+
+
+class ObjectState(State):
+    """A state of objects, which are its attributes: what can be pickled, samplers, and what subclasses handle.
+
+    Args:
+        bcast_object: See `State`.
+        get_rank: See `State`.
+        attributes: By name, what they are at first; the same names in the same order on all ranks.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any] | None = None, get_rank: Callable[[], int] | None = None,
+        **attributes: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(bcast_object, get_rank)
+        self._handlers: dict[str, Handler] = {}
+        self._kept: dict[str, Any] = {}
+        for name, value in attributes.items():
+            handler = self.handler_of(value)
+            if handler is not None:
+                self._handlers[name] = handler
+            setattr(self, name, value)
+        self._saved_state = {name: value for name, value in attributes.items() if name not in self._handlers}
+        ObjectState.save(self)
+
+    def handler_of(self, value: Any) -> Handler | None:
+        """How an attribute is kept; None: as it is."""
+        return _OF_SAMPLERS if isinstance(value, ElasticSampler) else None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        handler = vars(self).get("_handlers", {}).get(name)
+        if handler is not None:  # Another model, say, takes the place of the one that was kept.
+            self._kept[name] = handler.save(value)
+
+    def save(self) -> None:  # noqa: D102
+        for name, handler in self._handlers.items():
+            self._kept[name] = handler.save(getattr(self, name))
+        self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._saved_state}
+
+    def restore(self) -> None:  # noqa: D102
+        for name, handler in self._handlers.items():
+            handler.restore(getattr(self, name), self._kept[name])
+        for name, value in self._saved_state.items():
+            setattr(self, name, copy.deepcopy(value))
+
+    def sync(self) -> None:  # noqa: D102
+        for name, handler in self._handlers.items():
+            handler.sync(getattr(self, name))
+        if self._saved_state:
+            own = {name: getattr(self, name) for name in self._saved_state}
+            for name, value in self._bcast_object(own).items():
+                setattr(self, name, value)
+        self.save()
+
+    def reset(self) -> None:  # noqa: D102
+        for name, handler in self._handlers.items():
+            handler.reset(getattr(self, name))

@@ -1,0 +1,427 @@
+"""An elastic job: processes come and go while it trains, and this launcher alone decides who is a rank when.
+
+The index of an agent here is that of a place, see `_places`: each agent has one process. A process says that it is
+ready; when all that were ranks and still run are ready, those present get their ranks for the next epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ringcore.environment.settings import Settings
+from ringcore.launcher import _hosts, _plan, _process, _summary
+from ringcore.launcher._discovery import Discovery
+from ringcore.launcher._frames import Kind
+from ringcore.launcher._hosts import Host, HostError, Slot
+from ringcore.launcher._job import HostJob, RankExit
+from ringcore.launcher._loop import Timer
+from ringcore.launcher._options import Elastic
+from ringcore.launcher._places import Place, Places, RankProcess, deal
+from ringcore.launcher._plan import Node
+from ringcore.launcher._summary import Failure, list_ranks
+from ringcore.launcher._supervisor import NodeEvents, Supervisor
+from ringcore.launcher.agent import Agent, free_port
+
+if TYPE_CHECKING:
+    from ringcore.bootstrap import RendezvousServer
+
+# A rank that was lost for another reason than its end comes to meet the others by then.
+_FENCE_S = 5.0
+# Of a line that a process writes to its launcher.
+_MOST_BYTES = 1 << 16
+
+
+class ElasticSupervisor(Supervisor):
+    """One elastic job from start to end."""
+
+    _asked: Elastic
+    _places: Places
+    _server: RendezvousServer | None = None
+    _bind = ""
+    _discovery: Discovery | None = None
+    _master_port = 0
+    _epoch = 0
+    _resets = 0
+    _needed = 0  # Ranks for the next epoch.
+    _began = False  # There was an epoch.
+    _impatient = False  # Who has not come by now is not waited for.
+    _finishing = False  # A rank has done its work.
+    _too_few: Timer | None = None
+    _next_start: Timer | None = None
+
+    def _connect(self) -> None:
+        assert self._options.elastic is not None
+        self._asked = asked = self._options.elastic
+        self._launched = True
+        self._open.clear()
+        self._running.clear()
+        self._places = Places(*asked.cooldown_s, asked.min_np, asked.max_np)
+        self._needed = max(asked.min_np, self._options.np or 0)
+        self._master_port = self._plan.master_port or free_port()
+        self._words: dict[int, bytes] = {}
+        self._heralded: set[str] = set()  # To the ranks of this epoch.
+        self._loop.call_later(self._start_timeout_s, self._on_patience_ends)
+        if asked.host_discovery_script is None:
+            self._on_hosts([Host(node.name, len(node.slots)) for node in self._plan.nodes])
+            return
+        self._discovery = Discovery(
+            self._loop, asked.host_discovery_script, asked.slots_per_host, self._on_hosts, self._on_problem
+        )
+        self._discovery.ask()
+
+    def _goes_on(self) -> bool:
+        return bool(self._open) or not (self._stopping or self._is_over())
+
+    def _is_over(self) -> bool:
+        """Whether nobody is left, and nobody is to come: without a rank there is no state to go on with."""
+        if self._places.processes():
+            return False
+        if self._failures and not self._finishing:
+            return not self._may_start_anew()
+        return self._finishing or (bool(self._places.all) and not self._places.vacant())
+
+    def _may_start_anew(self) -> bool:
+        limit = self._asked.reset_limit
+        return limit is not None and self._resets < limit and all(p.stillborn <= limit for p in self._places.all)
+
+    # Hosts.
+
+    def _on_hosts(self, hosts: list[Host]) -> None:
+        self.note(f"hosts: {', '.join(f'{host.name}:{host.slots}' for host in hosts) or 'none'}")
+        try:
+            self._serve(hosts)
+        except HostError as error:
+            self._on_problem(str(error))
+            return
+        for host in hosts:
+            if self._bind == "127.0.0.1" and not _hosts.is_local(host):
+                self._output.say(
+                    f"ringrun: host {host.name} is left out: the job began on this machine alone, where its ranks meet "
+                    "at 127.0.0.1. Name an interface that all hosts reach by --network-interface"
+                )
+                hosts = [other for other in hosts if other is not host]
+        new = self._places.offer(hosts)
+        nodes = tuple(_node_of(place) for place in self._places.all)
+        self._plan = dataclasses.replace(self._plan, size=len(nodes), group_size=len(hosts), nodes=nodes)
+        try:
+            self._output.create_logs(place.number for place in new)
+        except OSError as error:
+            self._on_problem(f"cannot write to --log-dir {self._options.log_dir}: {error.strerror}")
+        self._review()
+
+    def _serve(self, hosts: list[Host]) -> None:
+        if self._server is None and hosts:
+            assert self._given.serve is not None
+            settings = Settings.from_environ({**os.environ, **self._options.settings})
+            self._bind = _plan.bind_address(hosts, settings)
+            self._server = self._given.serve(self._bind)
+            self._plan = dataclasses.replace(self._plan, master_addr=self._plan.master_addr or self._bind)
+
+    def _on_problem(self, text: str) -> None:
+        self._output.say(f"ringrun: {text}")
+        self._review()
+
+    def _on_patience_ends(self) -> None:
+        self._impatient = True
+        self._needed = self._asked.min_np
+        self._review()
+
+    # What processes say, and how they end.
+
+    def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
+        """A process wrote something, to its launcher perhaps."""
+        process = self._places.all[rank].process
+        if kind is not Kind.WORD:
+            super().on_output(rank, kind, data)
+        elif process is not None:
+            *lines, rest = (self._words.get(rank, b"") + data).split(b"\n")
+            self._words[rank] = rest[:_MOST_BYTES]
+            for line in lines:
+                self._listen(process, line)
+            self._review()
+
+    def _listen(self, process: RankProcess, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):  # No word of ringcore's: the program has found the descriptor.
+            return
+        if said.get("leaves"):
+            process.place.retired |= not process.leaves  # By itself: nobody is to come in its place.
+            process.leaves = True
+        if said.get("ready"):
+            process.ready, process.intact = True, bool(said.get("intact"))
+            for lost in (p for p in self._places.processes() if p.in_epoch and p.rank == said.get("lost")):
+                self._loop.call_later(_FENCE_S, functools.partial(self._fence, lost, lost.epoch))
+
+    def _fence(self, process: RankProcess, epoch: int) -> None:
+        """Ends a process that others have lost, and that still has not come to meet them: it was stopped, or hangs."""
+        number = process.place.number
+        if process.in_epoch and process.epoch == epoch and not process.ready:
+            self._output.say(f"ringrun: rank {number} on {process.place.host.name} does not answer, and is killed")
+            self._hosts[number].kill()
+
+    def on_exit(self, rank: int, how: RankExit) -> None:
+        """A process has ended; the others go on."""
+        process = self._places.all[rank].process
+        super().on_exit(rank, how)  # Which tells of a failure.
+        if how.code == 0 and process is not None and not process.leaves and not self._finishing:
+            self._finishing = True
+            self._failures.clear()  # They were made good.
+        if process is not None:
+            self._remove(process)
+
+    def _on_failure(self, failure: Failure) -> None:
+        place = self._places.all[failure.rank]
+        process = place.process
+        if process is None or process.leaves or not place.usable:
+            self._failures.remove(failure)  # It was to end, this way or another.
+            return
+        self._needed = self._asked.min_np
+        rest_s = self._places.fail(place, time.monotonic())
+        place.process = None
+        if self._finishing or self._is_over():
+            return
+        self._output.release(failure.rank)
+        others = "the others go on, and it" if self._places.processes() else "it"
+        self._output.say(
+            f"ringrun: rank {failure.rank} on {place.host.name} {_summary.how(failure)}; {others} is started again in "
+            f"{rest_s:g} s"
+        )
+
+    def _remove(self, process: RankProcess) -> None:
+        was_rank, process.in_epoch = process.in_epoch, False
+        process.place.process = None
+        if was_rank and self._server is not None and not self._stopping:
+            self._tell_ranks("goes")
+            self._epoch += 1  # Of nobody: who waits for this rank at the rendezvous waits no more.
+            self._server.announce(self._epoch, 0)
+        self._review()
+
+    def on_lost(self, index: int, reason: str, code: int) -> None:
+        """A host is gone, or could not start a process."""
+        process = self._places.all[index].process
+        if process is None or not self._plan.nodes[index].is_far:
+            super().on_lost(index, reason, code)
+            return
+        self._open.discard(index)
+        self._running.discard(index)
+        self._hosts[index].close()
+        if not self._stopping:
+            self._output.say(f"ringrun: {reason}")
+            self._failures.append(Failure(index, RankExit(code), reason, by_launcher=False))
+            self._on_failure(self._failures[-1])
+        self._remove(process)
+
+    def on_done(self, index: int) -> None:
+        """Nothing is left of the process of a place."""
+        super().on_done(index)
+        self._review()
+
+    # What is to happen.
+
+    def _review(self) -> None:
+        """After whatever has happened: start, tell, deal and wait as things are now."""
+        if self._stopping:
+            return
+        limit = self._asked.reset_limit
+        doomed = [place for place in self._places.all if limit is not None and place.stillborn > limit]
+        if doomed:
+            number, times = doomed[0].number, doomed[0].stillborn
+            self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
+            return
+        processes = self._places.processes()
+        if self._began and processes and all(p.began_at is None for p in processes) and not self._may_start_anew():
+            self._give_in("no rank is left that has the state of the job")
+            return
+        self._start_due()
+        self._dismiss()
+        self._announce_coming()
+        if any(p.in_epoch for p in self._places.surplus()):
+            self._tell_ranks("goes")
+        self._deal()
+        self._watch_number()
+
+    def _announce_coming(self) -> None:
+        """Tells the ranks that there are others who could join them, once those that start together are all there."""
+        new = [p for p in self._places.processes() if p.began_at is None and not p.leaves]
+        now = time.monotonic()
+        if any(p.ready for p in new) and all(p.ready or p.due_by <= now for p in new):
+            self._tell_ranks("comes")
+
+    def _start_due(self) -> None:
+        if self._next_start is not None:
+            self._next_start.cancel()
+        if self._finishing or self._is_over():
+            return
+        now = time.monotonic()
+        vacant = [place for place in self._places.vacant() if place.number not in self._open]
+        for place in vacant:
+            if place.due_at <= now and not self._stopping:
+                self._begin(place)
+        later = [place.due_at for place in vacant if place.due_at > now]
+        if later:
+            self._next_start = self._loop.call_later(min(later) - now, self._review)
+
+    def _begin(self, place: Place) -> None:
+        place.process = RankProcess(place, due_by=time.monotonic() + self._start_timeout_s)
+        self._loop.call_later(self._start_timeout_s, self._review)
+        number = place.number
+        self._open.add(number)
+        self._running.add(number)
+        self._words.pop(number, None)
+        self._output.begin(number)
+        node, events = self._plan.nodes[number], NodeEvents(self, number)
+        try:
+            if node.remote is not None:
+                self._hosts[number] = self._connect_to(node, events)  # Which will say hello.
+                return
+            agent = self._hosts[number] = Agent(self._loop, self._guard, events)
+            agent.start(self._job_at(number))
+        except _process.StartError as error:
+            self.on_lost(number, str(error), error.exit_code)
+
+    def on_hello(self, index: int, hello: dict[str, Any]) -> None:
+        """The agent of a place on another host is there."""
+        self.note(f"{self._plan.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
+        self._hosts[index].start(self._job_at(index))
+
+    def _job_at(self, number: int) -> HostJob:
+        assert self._server is not None
+        node = self._plan.nodes[number]
+        options, server = self._options, self._server
+        common = _plan.common_environ(options, self._plan, self._given.job_id, server.address, self._master_port)
+        job = self._job_of(number, node, {**common, "HOROVOD_ELASTIC": "1"})
+        slot, size = self._expected(number)
+        environ = _plan.rank_environ(dataclasses.replace(self._plan, size=size), slot, options.role)
+        ranks = tuple(dataclasses.replace(rank, environ=environ) for rank in job.ranks)
+        return dataclasses.replace(
+            job, ranks=ranks, stdin_rank=None, speaks=True, sharers=slot.local_size, host=node.name
+        )
+
+    def _expected(self, number: int) -> tuple[Slot, int]:
+        """A process's place among all that could be there: scripts read it before they have met anybody."""
+        now = time.monotonic()
+        coming = [RankProcess(place) for place in self._places.vacant() if place.due_at <= now]
+        dealt = deal([*self._places.processes(), *coming])
+        return next(slot for process, slot in dealt if process.place.number == number), len(dealt)
+
+    def _dismiss(self) -> None:
+        """Lets go whoever has no place any more, once it has left its work as a rank."""
+        for process in self._places.surplus():
+            if process.ready and not process.leaves:
+                process.leaves = True
+                self._say(process, {"dismissed": True})
+
+    def _tell_ranks(self, what: str) -> None:
+        if what not in self._heralded:
+            self._heralded.add(what)
+            for process in self._places.processes():
+                if process.in_epoch:
+                    self._say(process, {what: True})
+
+    def _say(self, process: RankProcess, message: dict[str, Any]) -> None:
+        number = process.place.number
+        self._hosts[number].tell(number, json.dumps(message).encode() + b"\n")
+
+    # Epochs.
+
+    def _deal(self) -> None:
+        """Begins the next epoch, if all are there that should be."""
+        processes = [process for process in self._places.processes() if not process.leaves]
+        ready = [process for process in processes if process.ready]
+        awaited = [p for p in processes if p.in_epoch or not (self._began or self._impatient)]
+        if not ready or not all(p.ready for p in awaited) or len(ready) < self._least() or self._server is None:
+            return
+        limit = self._asked.reset_limit
+        if self._began and limit is not None and self._resets >= limit:
+            self._give_in(f"its ranks have met again {limit} times already (--reset-limit)")
+            return
+        self._resets += self._began
+        self._began = True
+        self._needed = self._asked.min_np
+        self._epoch += 1
+        self._heralded.clear()
+        self._failures.clear()
+        self._server.announce(self._epoch, len(ready))
+        dealt = deal(ready)
+        self.note(f"epoch {self._epoch}: ranks are those of the places {[p.place.number for p, _ in dealt]}")
+        sync = not all(process.intact for process in ready)
+        now = time.monotonic()
+        for process, slot in dealt:
+            process.rank, process.epoch, process.in_epoch, process.ready = slot.rank, self._epoch, True, False
+            process.began_at = process.began_at or now
+            process.place.stillborn = 0
+            self._say(process, {"dealt": {**self._placement(slot, len(dealt)), "sync": sync}})
+
+    def _placement(self, slot: Slot, size: int) -> dict[str, Any]:
+        placement = dataclasses.asdict(slot)
+        del placement["host"]
+        return {**placement, "size": size, "epoch": self._epoch, "job_id": self._given.job_id}
+
+    def _least(self) -> int:
+        return 1 if self._finishing else self._needed
+
+    def _watch_number(self) -> None:
+        """Waits for others, though not for ever, where there are fewer ranks than may go on."""
+        processes = self._places.processes()
+        at_work = any(process.in_epoch and not process.ready for process in processes)
+        if at_work or self._finishing or self._stopping or self._is_over():
+            if self._too_few is not None:
+                self._too_few.cancel()
+                self._too_few = None
+        elif self._too_few is None and len(processes) < self._least():
+            limit_s = self._asked.elastic_timeout
+            self._too_few = self._loop.call_later(limit_s, self._on_too_few)
+            self._output.say(
+                f"ringrun: {_are(len(processes))} there, and at least {self._least()} must be to go on: waiting for "
+                f"{self._whom()}, {limit_s:g} s at most (--elastic-timeout)"
+            )
+
+    def _whom(self) -> str:
+        vacant = self._places.vacant()
+        if not vacant:
+            return f"free slots from {self._asked.host_discovery_script or 'the hosts'}"
+        hosts = ", ".join(dict.fromkeys(place.host.name for place in vacant))
+        return f"{list_ranks(sorted(place.number for place in vacant))} on {hosts} to start again"
+
+    def _on_too_few(self) -> None:
+        self._give_in(
+            f"there were less than {self._least()} ranks, too few to go on, for {self._asked.elastic_timeout:g} s "
+            "(--elastic-timeout)"
+        )
+
+    def _give_in(self, reason: str) -> None:
+        """Ends the job, with the exit code and the last words of the rank that failed first."""
+        self._output.say(f"ringrun: the job ends: {reason}")
+        if not self._failures:
+            self._exit_code = 1
+        self._end_others()
+
+    def _begin_stop(self, number: int, grace_s: float) -> None:
+        self._ask_no_more()
+        super()._begin_stop(number, grace_s)
+
+    def _kill(self) -> None:
+        self._ask_no_more()
+        super()._kill()
+        self._stopping = True
+
+    def _ask_no_more(self) -> None:
+        if self._discovery is not None:
+            self._discovery.close()
+
+
+def _are(count: int) -> str:
+    return "1 rank is" if count == 1 else f"{count or 'no'} ranks are"
+
+
+def _node_of(place: Place) -> Node:
+    slot = Slot(place.number, place.number, place.index, place.host.slots, 0, 1)
+    return Node(place.host.name, (slot,), None if _hosts.is_local(place.host) else place.host)

@@ -1,0 +1,215 @@
+"""Elastic jobs: who is left goes on in its process, from the last commit, and others come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import Pids, Ringrun, eventually, is_alive
+
+Script = Callable[..., str]
+
+# Each rank adds up ones, a commit a step. `before` may do something before a step; `goes_on` says when to end, alike on
+# all ranks.
+TRAIN = """
+import json
+import numpy as np
+import ringcore
+from ringcore import elastic
+
+life = len([name for name in os.listdir() if name.startswith(f"life.{rank}.")])
+open(f"life.{rank}.{life}", "w").close()
+{first}
+write_pid(f"{rank}.{life}")
+ringcore.init()
+
+def tell(event, state):
+    line = {"event": event, "place": rank, "pid": os.getpid(), "rank": ringcore.rank(), "size": ringcore.size()}
+    with open("told", "a") as file:
+        file.write(json.dumps({**line, "step": state.step, "total": state.total}) + "\\n")
+
+def stop_is_wished():
+    return ringcore.allreduce(np.array([os.path.exists("stop")]), op=ringcore.Max)[0]
+
+@elastic.run
+def train(state):
+    tell("begin", state)
+    while {goes_on}:
+        {before}
+        total = ringcore.allreduce(np.ones(5), op=ringcore.Sum)
+        state.total += float(total[0])
+        state.step += 1
+        state.commit()
+    tell("end", state)
+
+train(elastic.ObjectState(step=0, total=0.0))
+"""
+
+
+def train(script: Script, *, before: str = "pass", goes_on: str = "not stop_is_wished()", first: str = "") -> str:
+    text = TRAIN.replace("{before}", before).replace("{goes_on}", goes_on).replace("{first}", first)
+    return script(text)
+
+
+def told(directory: Path, event: str) -> list[dict[str, Any]]:
+    path = directory / "told"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def test_who_is_left_goes_on_in_its_process_and_another_joins(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        before="if (rank, life, state.step) == (1, 0, 5): os.kill(os.getpid(), signal.SIGKILL)",
+        goes_on="state.step < 10 or ringcore.size() < 3",
+    )
+    done = ringrun("-np", "3", "--min-np", "2", name)
+    assert done.returncode == 0, done.stderr
+    begun = told(ringrun.directory, "begin")
+    first, second = begun[:3], begun[3:5]
+    assert {line["size"] for line in first} == {3} and {line["step"] for line in first} == {0}
+    # The two that are left have the ranks 0 and 1 now, and lose no more than the step that was under way.
+    assert {(line["place"], line["rank"], line["size"], line["step"]) for line in second} == {
+        (0, 0, 2, 5),
+        (2, 1, 2, 5),
+    }
+    ended = {line["pid"]: line for line in told(ringrun.directory, "end")}
+    (newcomer,) = ended.keys() - {line["pid"] for line in first}
+    assert {line["pid"] for line in second} < {line["pid"] for line in first}
+    ranks = {survivor["pid"]: survivor["rank"] for survivor in second}
+    assert {pid: line["rank"] for pid, line in ended.items()} == {**ranks, newcomer: 2}
+    assert {line["size"] for line in ended.values()} == {3}
+    # Whoever came has the state of the others.
+    assert len({(line["step"], line["total"]) for line in ended.values()}) == 1
+    assert "ringrun: rank 1 on localhost was killed by SIGKILL" in done.stderr
+    assert "the others go on, and it is started again in 1 s" in done.stderr
+
+
+def test_too_few_ranks_wait_for_others_and_end_with_the_failure_that_began_it(ringrun: Ringrun, script: Script) -> None:
+    name = train(script, before="if (rank, state.step) == (1, 3): raise ValueError('the cause')")
+    words = ["-np", "2", "--min-np", "2", "--elastic-timeout", "0.5", "--blacklist-cooldown-range", "60", "60"]
+    done = ringrun(*words, name)
+    assert done.returncode == 1
+    assert "1 rank is there, and at least 2 must be to go on" in done.stderr
+    assert "waiting for rank 1 on localhost to start again, 0.5 s at most (--elastic-timeout)" in done.stderr
+    assert done.stderr.splitlines()[-1] == "ValueError: the cause", done.stderr
+
+
+def test_a_rank_that_dies_at_each_start_ends_the_job_at_the_limit(ringrun: Ringrun, script: Script) -> None:
+    name = train(script, first="if rank == 1: raise ValueError('at each start')")
+    limits = ["--reset-limit", "2", "--blacklist-cooldown-range", "0.01", "0.01"]
+    done = ringrun("-np", "2", "--min-np", "1", *limits, name)
+    assert done.returncode == 1
+    assert "rank 1 has failed 3 times before it met the others (--reset-limit 2)" in done.stderr
+    assert done.stderr.splitlines()[-1] == "ValueError: at each start", done.stderr
+    assert len(list(ringrun.directory.glob("life.1.*"))) == 3
+
+
+def test_a_job_of_which_nobody_is_left_ends_with_its_first_failure(ringrun: Ringrun, script: Script) -> None:
+    name = train(script, before="if rank == 1: raise ValueError('the cause')\n        if state.step == 2: os._exit(3)")
+    done = ringrun("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "60", "60", name)
+    assert done.returncode != 0
+    assert "ValueError: the cause" in done.stderr
+    done = ringrun("-np", "2", "--min-np", "1", script("raise ValueError(rank)"))
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_ranks_of_a_plain_script_end_together(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun("-np", "2", "--min-np", "1", script("print(rank)"))
+    assert (done.returncode, done.stderr, sorted(done.stdout.splitlines())) == (
+        0,
+        "",
+        ["[0]<stdout> 0", "[1]<stdout> 1"],
+    )
+
+
+def test_hosts_come_and_go_as_the_script_says(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    directory = ringrun.directory
+    (directory / "discover.sh").write_text("#!/bin/sh\ncat hosts\n")
+    (directory / "discover.sh").chmod(0o755)
+
+    def hosts(*names: str) -> None:
+        (directory / "hosts.new").write_text("\n".join(names))
+        os.rename(directory / "hosts.new", directory / "hosts")
+
+    def begun(count: int) -> list[dict[str, Any]]:
+        eventually(lambda: len(told(directory, "begin")) >= count, f"{count} ranks have begun")
+        return told(directory, "begin")[:count]
+
+    hosts("localhost")
+    name = train(script)
+    with ringrun.started("--min-np", "1", "--host-discovery-script", "./discover.sh", name) as process:
+        (first,) = begun(1)
+        assert (first["place"], first["size"]) == (0, 1)
+        hosts("localhost", "127.0.0.1:2")
+        grown = begun(4)[1:]
+        assert {(line["place"], line["rank"], line["size"]) for line in grown} == {(0, 0, 3), (1, 1, 3), (2, 2, 3)}
+        assert len({line["step"] for line in grown}) == 1 and grown[0]["step"] >= first["step"]
+        hosts("; touch harmful")
+        hosts("127.0.0.1")
+        # Who is no more than one of several can leave, and rank 0 is the one that has the state.
+        (last,) = begun(5)[4:]
+        assert (last["place"], last["rank"], last["size"]) == (1, 0, 1)
+        assert last["pid"] == next(line["pid"] for line in grown if line["place"] == 1)
+        (directory / "stop").touch()
+        assert process.wait(60) == 0
+    assert not (directory / "harmful").exists()
+    assert not any(map(is_alive, pids.read().values()))
+
+
+def test_a_rank_that_is_told_to_end_leaves_at_its_next_commit(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    name = train(script)
+    with ringrun.started("-np", "2", "--min-np", "1", name) as process:
+        eventually(lambda: len(told(ringrun.directory, "begin")) == 2, "both have begun")
+        os.kill(pids.read()["1.0"], signal.SIGTERM)
+        eventually(lambda: len(told(ringrun.directory, "begin")) == 3, "the other goes on")
+        (ringrun.directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0 and stderr == "", stderr
+    alone = told(ringrun.directory, "begin")[2]
+    assert (alone["place"], alone["size"]) == (0, 1)
+    assert not list(ringrun.directory.glob("life.1.1")), "nobody came in its place"
+
+
+def test_a_rank_that_hangs_is_ended_when_the_others_have_lost_it(ringrun: Ringrun, script: Script) -> None:
+    ringrun.environ["RINGCORE_HEARTBEAT_S"] = "0.5"
+    name = train(
+        script,
+        before="if (rank, life, state.step) == (1, 0, 5): os.kill(os.getpid(), signal.SIGSTOP)",
+        goes_on="state.step < 10 or ringcore.size() < 2",
+    )
+    done = ringrun("-np", "2", "--min-np", "1", name)
+    assert done.returncode == 0, done.stderr
+    assert "ringrun: rank 1 on localhost does not answer, and is killed" in done.stderr
+    assert [line["size"] for line in told(ringrun.directory, "begin")] == [2, 2, 1, 2, 2]
+
+
+def test_a_signal_to_the_launcher_ends_an_elastic_job(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    with ringrun.started("-np", "2", "--min-np", "1", train(script)) as process:
+        eventually(lambda: len(told(ringrun.directory, "begin")) == 2, "both have begun")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert not any(map(is_alive, pids.read().values()))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("exit 7", "failed with exit code 7"), ("echo 'a b'", "printed 'a b', which is no host")]
+)
+def test_a_discovery_script_that_cannot_be_used_is_named(
+    ringrun: Ringrun, script: Script, text: str, says: str
+) -> None:
+    (ringrun.directory / "discover.sh").write_text(f"#!/bin/sh\n{text}\n")
+    (ringrun.directory / "discover.sh").chmod(0o755)
+    words = ["--min-np", "1", "--elastic-timeout", "0.1", "--host-discovery-script", "./discover.sh"]
+    done = ringrun(*words, script("pass"))
+    assert done.returncode == 1
+    assert (
+        "discover.sh" in done.stderr
+        and says in done.stderr
+        and "waiting for free slots from ./discover.sh" in done.stderr
+    )

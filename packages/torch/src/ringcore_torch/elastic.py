@@ -1,0 +1,45 @@
+"""Elastic training of PyTorch, see `ringcore.elastic`: a state of models, optimizers, samplers and objects."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
+
+from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
+
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
+
+
+def _save(value: Any) -> Any:
+    return copy.deepcopy(value.state_dict())
+
+
+def _restore(value: Any, kept: Any) -> None:
+    value.load_state_dict(copy.deepcopy(kept))  # An optimizer goes on with these tensors.
+
+
+_OF_MODELS = Handler(_save, _restore, lambda model: broadcast_parameters(model.state_dict(), root_rank=0))
+_OF_OPTIMIZERS = Handler(_save, _restore, lambda optimizer: broadcast_optimizer_state(optimizer, root_rank=0))
+
+
+class TorchState(ObjectState):
+    """Keeps models and optimizers by their `state_dict()`, samplers, and other objects as they are.
+
+    Args:
+        model: Or several, by other names.
+        optimizer: Or several, by other names.
+        attributes: By name; they become attributes of the state.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **attributes: Any
+    ) -> None:
+        super().__init__(**attributes, model=model, optimizer=optimizer)
+
+    def handler_of(self, value: Any) -> Handler | None:  # noqa: D102
+        if isinstance(value, torch.nn.Module):
+            return _OF_MODELS
+        return _OF_OPTIMIZERS if isinstance(value, torch.optim.Optimizer) else super().handler_of(value)
