@@ -14,9 +14,8 @@ import pytest
 from support.deployment import CHART, DEPLOY, ROOT, helm, load, render, tool, validate
 from support.mpis import installed
 from support.namespaces import Host, environ_with_ssh, namespaces
-from support.processes import clean_environ
+from support.processes import LIMIT_S, clean_environ
 
-LIMIT_S = 60.0
 # Template -> the value that asks for it.
 TEMPLATES = {"indexed-job.yaml": "indexedJob", "mpijob.yaml": "mpiJob", "cluster-training-runtime.yaml": "runtime"}
 NOTHING = dict.fromkeys(TEMPLATES.values(), False)

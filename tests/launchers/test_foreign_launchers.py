@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.mpis import PACKAGES, installed
-from support.processes import RINGRUN, clean_environ
+from support.processes import LIMIT_S, RINGRUN, clean_environ
 
-LIMIT_S = 100
 PLACE = """
 import numpy as np, ringcore
 ringcore.init()

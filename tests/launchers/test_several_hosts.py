@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from support.mpis import installed
 from support.namespaces import Host, environ_with_ssh, namespaces
-from support.processes import RINGRUN, clean_environ, eventually
+from support.processes import LIMIT_S, RINGRUN, clean_environ, eventually
 from support.slurm import Slurm, slurm
 
-LIMIT_S = 60.0
 PLACE = """
 import os, socket
 import numpy as np

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes import clean_environ
+from support.processes import LIMIT_S, clean_environ
 
 HERE = Path(__file__).parent
-LIMIT_S = 120
 
 
 def start(directory: Path, *words: str) -> subprocess.Popen[str]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import LIMIT_S
 
 SCENARIOS = str(Path(__file__).with_name("scenarios.py"))
-LIMIT_S = 110
 ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 RINGRUN = [sys.executable, "-m", "ringcore", "run", "-np", "2", sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]

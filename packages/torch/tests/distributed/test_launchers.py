@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from support import on_ranks
+from support.processes import LIMIT_S
 
 HERE = Path(__file__).parent
 SUITE = str(HERE / "pytorch_suite.py")
-LIMIT_S = 110
 ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
