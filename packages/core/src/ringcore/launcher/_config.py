@@ -73,7 +73,7 @@ def _load(path: str) -> Any:
             return _load_toml(path, data.decode())
         if ending in (".yaml", ".yml"):
             return _load_yaml(path, data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path}: {error}") from None

@@ -148,7 +148,7 @@ class ElasticSupervisor(Supervisor):
     def _listen(self, process: RankProcess, line: bytes) -> None:
         try:
             said = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):  # No word of ringcore's: the program has found the descriptor.
             return

@@ -7,6 +7,7 @@ import enum
 import os
 import struct
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ringcore.launcher._loop import Loop
 
@@ -55,6 +56,30 @@ class ProtocolError(Exception):
     """The other end sent something that no launcher or agent sends."""
 
 
+def table_of(payload: bytes, **types: type | tuple[type, ...]) -> dict[str, Any]:
+    """Read what a frame says in JSON: nothing that comes from another process breaks this one.
+
+    Args:
+        payload: Of the frame.
+        types: What the table must have, and of which types.
+
+    Raises:
+        ProtocolError: It is no table, or lacks something.
+    """
+    import json  # Agents without anything to read need none.
+
+    try:
+        said = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the other end sent what is no JSON ({error})") from None
+    if not isinstance(said, dict):
+        raise ProtocolError(f"the other end sent {type(said).__name__} instead of a table")
+    wrong = next((name for name, kind in types.items() if not isinstance(said.get(name), kind)), None)
+    if wrong is not None:
+        raise ProtocolError(f"the other end sent a table whose {wrong!r} is missing, or of another type")
+    return said
+
+
 class Seal:
     """Proves that frames come from the other end of a connection, in their order: for one that nothing else protects.
 
@@ -76,6 +101,17 @@ class Seal:
 
         self._count += 1
         return hmac.digest(self._secret, self._label + self._count.to_bytes(8, "big") + frame, "sha256")
+
+    def check(self, frame: bytes, seal: bytes) -> None:
+        """Look at the seal of the next frame, in a time that tells nothing about it.
+
+        Raises:
+            ProtocolError: It is another one's.
+        """
+        import hmac
+
+        if not hmac.compare_digest(self.of(frame), seal):
+            raise ProtocolError("what the other end sent was changed on its way")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +158,8 @@ class FrameReader:
             sealed = end + (Seal.SIZE if self._seal is not None else 0)
             if len(self._data) < sealed:
                 break
-            if self._seal is not None and self._seal.of(bytes(self._data[:end])) != self._data[end:sealed]:
-                raise ProtocolError("what the other end sent was changed on its way")
+            if self._seal is not None:
+                self._seal.check(bytes(self._data[:end]), bytes(self._data[end:sealed]))
             frames.append((Kind(kind), rank, bytes(self._data[HEADER.size : end])))
             del self._data[:sealed]
         return frames
@@ -159,7 +195,7 @@ class Channel:
             loop: Calls back when there is something to do.
             read_fd: Where frames come from.
             write_fd: Where frames go to; another descriptor than `read_fd`.
-            on_frame: Called with each frame.
+            on_frame: Called with each frame; may raise ProtocolError, which closes the channel.
             on_close: Called once with the reason when nothing more can come.
             expect_magic: Skip what comes before an agent's magic line.
             seals: Of a connection that nothing else protects.
@@ -246,10 +282,8 @@ class Channel:
             self._fail("connection closed")
             return
         try:
-            frames = self._reader.feed(data)
+            for kind, rank, payload in self._reader.feed(data):
+                if self._open:
+                    self._on_frame(kind, rank, payload)
         except ProtocolError as error:
             self._fail(str(error))
-            return
-        for kind, rank, payload in frames:
-            if self._open:
-                self._on_frame(kind, rank, payload)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 from typing import Any, Protocol
 
-from ringcore.launcher._frames import Kind
+from ringcore.launcher._frames import Kind, ProtocolError, table_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +58,19 @@ class HostJob:
 
     @classmethod
     def from_json(cls, text: bytes) -> HostJob:
-        """Decode what `to_json` made."""
-        fields = json.loads(text)
-        fields["ranks"] = tuple(RankJob(**rank) for rank in fields["ranks"])
-        fields["argv"] = tuple(fields["argv"])
-        fields["blobs"] = {name: base64.b64decode(b) for name, b in fields["blobs"].items()}
-        return cls(**fields)
+        """Decode what `to_json` made.
+
+        Raises:
+            ProtocolError: It is no job, or that of another version of ringcore.
+        """
+        fields = table_of(text, ranks=list, argv=list, cwd=str, environ=dict, blobs=dict)
+        try:
+            fields["ranks"] = tuple(RankJob(**rank) for rank in fields["ranks"])
+            fields["argv"] = tuple(map(os.fspath, fields["argv"]))
+            fields["blobs"] = {name: base64.b64decode(b) for name, b in fields["blobs"].items()}
+            return cls(**fields)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"the launcher sent a job that this agent does not understand ({error})") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +86,16 @@ class RankExit:
     code: int
     error_text: str | None = None
     lost_rank: int | None = None
+
+    @classmethod
+    def from_json(cls, text: bytes) -> RankExit:
+        """Decode what an agent tells.
+
+        Raises:
+            ProtocolError: It tells something else.
+        """
+        fields = table_of(text, code=int, error_text=(str, type(None)), lost_rank=(int, type(None)))
+        return cls(fields["code"], fields["error_text"], fields["lost_rank"])
 
 
 class Events(Protocol):

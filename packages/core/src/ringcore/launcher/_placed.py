@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore.launcher import _hosts
-from ringcore.launcher._frames import Kind, Seals
+from ringcore.launcher._frames import Kind, Seals, table_of
 from ringcore.launcher._plan import Node, Plan
 from ringcore.launcher._remote import FarHost, RemoteEvents
 
@@ -45,7 +45,7 @@ class PlacedHost(FarHost):
 
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
         if kind is Kind.HELLO:
-            self._name = f"{json.loads(payload)['host']} ({self._name})"
+            self._name = f"{table_of(payload, host=str, machine=str, address=str)['host']} ({self._name})"
         super()._on_frame(kind, rank, payload)
 
     def _on_close(self, reason: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ringcore.launcher import _process
-from ringcore.launcher._frames import Channel, Kind, Seals, hold_bits
+from ringcore.launcher._frames import Channel, Kind, ProtocolError, Seals, hold_bits, table_of
 from ringcore.launcher._job import Events, HostJob, RankExit
 from ringcore.launcher._loop import Loop, Timer
 
@@ -87,11 +86,13 @@ class FarHost:
         self._events = events
         self._ping_s = min(_PING_S, silence_limit_s / 4)
         self._ping: Timer | None = None
+        self._ranks: frozenset[int] = frozenset()
         self._channel: Channel | None = None
         self._over = False
 
     def start(self, job: HostJob) -> None:
         """Send the job."""
+        self._ranks |= {rank_job.rank for rank_job in job.ranks}
         self._send(Kind.JOB, 0, job.to_json())
 
     def signal(self, number: int) -> None:
@@ -139,19 +140,22 @@ class FarHost:
         self._ping = self._loop.call_later(self._ping_s, self._send_ping)
 
     def _on_frame(self, kind: Kind, rank: int, payload: bytes) -> None:
+        of_a_rank = kind in (Kind.STDOUT, Kind.STDERR, Kind.RESULT, Kind.WORD, Kind.EXIT)
+        if of_a_rank and rank not in self._ranks:
+            raise ProtocolError(f"the other end speaks for rank {rank}, which is not its own")
         if kind in (Kind.STDOUT, Kind.STDERR, Kind.RESULT, Kind.WORD):
             self._events.on_output(rank, kind, payload)
         elif kind is Kind.EXIT:
-            self._events.on_exit(rank, RankExit(**json.loads(payload)))
+            self._events.on_exit(rank, RankExit.from_json(payload))
         elif kind is Kind.NOTE:
             self._events.on_note(payload.decode(errors="replace"))
         elif kind is Kind.HELLO:
-            self._events.on_hello(json.loads(payload))
+            self._events.on_hello(table_of(payload, host=str, python=str, port=int, executable=str, cwd=str))
         elif kind is Kind.DONE:
             self._over = True
             self._events.on_done()
         elif kind is Kind.FAILED:
-            failure = json.loads(payload)
+            failure = table_of(payload, message=str, code=int)
             self._lose(failure["message"], failure["code"])
 
     def _on_close(self, reason: str) -> None:

@@ -203,7 +203,7 @@ def _recorded_traceback(text: str | None) -> list[str]:
             return message.splitlines()
         stack = message.get("extraInfo", {}).get("py_callstack")
         return str(stack or message["message"]).strip().splitlines()
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [line for line in text.splitlines() if line.strip()][-5:]
 
 
@@ -223,7 +223,7 @@ def error_file_text(failure: Failure) -> str:
         if isinstance(content["message"], dict):
             content["message"]["errorCode"] = failure.exit_code
         return json.dumps(content)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         reason = _reason(failure)
         message = {
             "message": f"rank {failure.rank}: {reason[-1]}" if reason else f"rank {failure.rank} {how(failure)}",

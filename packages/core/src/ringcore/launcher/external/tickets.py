@@ -49,13 +49,15 @@ class Ticket:
         """
         try:
             told = json.loads(data)
-            there, fields = told["here"], told["ticket"]
-        except (ValueError, TypeError, KeyError):
+            problem = difference(dict(told["here"]), here())
+            if problem is not None:
+                raise TicketError(problem)
+            fields = told["ticket"]
+            return cls(**{**fields, "key": bytes.fromhex(fields["key"])})
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            if isinstance(error, TicketError):
+                raise
             raise TicketError("these bytes are no ticket: take what job.ticket(rank) gives") from None
-        problem = difference(there, here())
-        if problem is not None:
-            raise TicketError(problem)
-        return cls(**{**fields, "key": bytes.fromhex(fields["key"])})
 
 
 def here() -> dict[str, str]:
