@@ -11,6 +11,11 @@ namespace {
 // Who waits for so long looks at what the others have announced. Shorter than anybody notices, and longer than ranks of
 // a training loop commonly wait for the slowest of them, which has nothing to be looked at.
 constexpr Nanoseconds kLookAfter = 20 * kMillisecond;
+// Where a round takes that long anyway (the network is slow, or ranks outnumber cores), whoever waits looks only after
+// several rounds' time: what is looked at brings no data along, and a plan for it takes longer still.
+constexpr Nanoseconds kLongestRound = 100 * kMillisecond;
+constexpr Nanoseconds kRounds = 4;
+constexpr Nanoseconds kRoundWeight = 8;
 
 }  // namespace
 
@@ -168,9 +173,14 @@ void Engine::tend_tree(ProcessSet& set, Nanoseconds now) {
   }
   const bool flush_undecided = set.negotiation.round() < set.flushed_until;
   const bool waits = (flush_undecided && !set.operations.empty()) || set.waits_for_others();
-  if (!waits) set.waiting_since = 0;
-  if (waits && (set.waiting_since == 0 || set.watched_round != set.negotiation.round())) set.waiting_since = now;
-  set.tree->want_open(set.join != nullptr || (waits && now - set.waiting_since >= kLookAfter));
+  const bool goes_on = waits && set.watched_round == set.negotiation.round();
+  if (set.waiting_since != 0 && !goes_on) {
+    const Nanoseconds took = std::min(now - std::exchange(set.waiting_since, 0), kLongestRound);
+    set.common_wait += (took - set.common_wait) / kRoundWeight;
+  }
+  if (waits && set.waiting_since == 0) set.waiting_since = now;
+  const Nanoseconds patience = kLookAfter + kRounds * set.common_wait;
+  set.tree->want_open(set.join != nullptr || (waits && now - set.waiting_since >= patience));
   settle_tree(set);  // what the root has held back goes out
   if (set.tree != nullptr) send_along_tree(set);
 }

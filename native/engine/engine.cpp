@@ -112,7 +112,8 @@ void check_record_size(const Operation& group) {
 }  // namespace
 
 Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
-    : arena_(config.arena),
+    : readiness_(config.readiness),
+      arena_(config.arena),
       fusion_arena_(config.fusion_arena),
       make_carriers_(std::move(config.make_carriers)),
       settings_(settings),
@@ -307,6 +308,7 @@ bool Engine::flush_last_words() {
 }
 
 bool Engine::move() {
+  if (readiness_ != nullptr) readiness_->look();
   if (eager_.operation != nullptr && progress_eager()) return true;
   if (eager_.operation != nullptr) return false;
   bool moved = false;

@@ -29,6 +29,7 @@
 #include "engine/tree_items.hpp"
 #include "transport/link.hpp"
 #include "transport/segment.hpp"
+#include "transport/tcp/readiness.hpp"
 
 namespace ringcore::engine {
 
@@ -56,6 +57,7 @@ struct EngineConfig {
   std::uint32_t epoch = 0;
   std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
   std::vector<int> host_of;  // by rank; ranks of one host share memory
+  transport::Readiness* readiness = nullptr;  // of sockets that links watch together, which outlives the engine
   transport::Arena* arena = nullptr;  // null: no registered memory
   std::byte* fusion_arena = nullptr;  // see CarrierConfig
   CarrierFactory make_carriers;  // see carriers/standard.hpp
@@ -244,6 +246,7 @@ class Engine {
   void tell_removal(const ProcessSet& set);
   std::string pending_summary() const;
 
+  transport::Readiness* readiness_;
   transport::Arena* arena_;
   std::byte* fusion_arena_;
   CarrierFactory make_carriers_;

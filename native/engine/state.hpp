@@ -56,6 +56,7 @@ struct Engine::ProcessSet {
   Nanoseconds unanswered_for = 0;  // somebody has not filled its log for so long although it was asked
   std::uint64_t watched_round = 0;
   Nanoseconds waiting_since = 0;  // for others: 0 when it does not
+  Nanoseconds common_wait = 0;  // along a tree, for a round: the last ones count most
 
   // To announce what this rank has announced.
   bool waits_for_others() const {

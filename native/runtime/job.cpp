@@ -47,6 +47,7 @@ Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
     std::unique_ptr<transport::Link>& link = made.engine.links.at(static_cast<std::size_t>(peer.rank));
     link = make_link(config, std::move(peer));
   }
+  made.engine.readiness = &readiness_;
   made.engine.make_carriers = carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus);
   const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
   const int sharing = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
@@ -99,9 +100,9 @@ std::unique_ptr<transport::Link> Job::make_link(const JobConfig& config, PeerCon
   switch (peer.kind) {
     case PeerConnection::Kind::kMpi: return transport::make_mpi_link(config.mpi, peer.rank);
     case PeerConnection::Kind::kTcp: {
-      auto link = peer.socket.get() < 0 ? transport::make_tcp_link(config.rank, peer.rank, lane_requests_)
+      auto link = peer.socket.get() < 0 ? transport::make_tcp_link(config.rank, peer.rank, lane_requests_, readiness_)
                                         : transport::make_tcp_link(config.rank, peer.rank, std::move(peer.socket),
-                                                                   peer.secrets, lane_requests_);
+                                                                   peer.secrets, lane_requests_, readiness_);
       lane_links_[peer.rank] = link.get();
       return link;
     }

@@ -19,6 +19,7 @@
 #include "transport/mpi/world.hpp"
 #include "transport/tcp/lane_requests.hpp"
 #include "transport/tcp/link.hpp"
+#include "transport/tcp/readiness.hpp"
 
 namespace ringcore {
 
@@ -81,7 +82,8 @@ class Job {
   const int forks_;
   bool all_share_memory_ = false;
   std::shared_ptr<HostMemory> memory_;  // outlives the engine
-  transport::LaneRequests lane_requests_;  // outlives the links
+  transport::Readiness readiness_;  // outlives the links, as the next
+  transport::LaneRequests lane_requests_;
   std::map<Rank, transport::LaneLink*> lane_links_;  // of the runtime, by peer; used by `change_links` only
   std::shared_ptr<Runtime> runtime_;
 };

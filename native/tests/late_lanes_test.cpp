@@ -24,11 +24,12 @@ namespace {
 
 class LateJob {
  public:
-  explicit LateJob(int ranks) : requests_(static_cast<std::size_t>(ranks)) {
+  explicit LateJob(int ranks) : requests_(static_cast<std::size_t>(ranks)), readiness_(requests_.size()) {
     std::vector<RuntimeConfig> configs(requests_.size());
     for (Rank rank = 0; rank < ranks; ++rank) {
       engine::EngineConfig& config = configs[index(rank)].engine;
       config.rank = rank;
+      config.readiness = &readiness_[index(rank)];
       config.links.resize(requests_.size());
       for (Rank host = 0; host < ranks; ++host) config.host_of.push_back(host);
       config.make_carriers = carriers::standard(nullptr);
@@ -65,7 +66,8 @@ class LateJob {
   static std::size_t index(Rank rank) { return static_cast<std::size_t>(rank); }
 
   std::unique_ptr<transport::Link> make(Rank self, Rank peer, Fd control) {
-    auto link = transport::make_tcp_link(self, peer, std::move(control), {}, requests_[index(self)]);
+    auto link =
+        transport::make_tcp_link(self, peer, std::move(control), {}, requests_[index(self)], readiness_[index(self)]);
     links_[{self, peer}] = link.get();
     return link;
   }
@@ -101,6 +103,7 @@ class LateJob {
   }
 
   std::vector<transport::LaneRequests> requests_;
+  std::vector<transport::Readiness> readiness_;
   std::map<std::pair<Rank, Rank>, transport::LaneLink*> links_;
   std::vector<std::unique_ptr<Runtime>> runtimes_;
   std::atomic<std::size_t> connected_ = 0;

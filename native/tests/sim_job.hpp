@@ -69,6 +69,7 @@ class SimJob {
 
   engine::Engine& engine(Rank rank) { return *engines_[rank]; }
   transport::SimNetwork& network() { return network_; }
+  const transport::SimNetwork& network() const { return network_; }
   Nanoseconds now() const { return network_.clock().now(); }
 
   static std::shared_ptr<engine::Operation> allreduce(const std::string& name, std::vector<float>& data) {

@@ -50,6 +50,11 @@ void Connection::encrypt(const TlsSecret& secret, Tls::Side side, Rank self) {
   tls_ = std::make_unique<Tls>(fd(), secret, side, self, failure_);
 }
 
+void Connection::watch(Readiness& readiness, bool for_bytes) {
+  watch_ = readiness.watch(fd(), for_bytes);
+  reads_when_seen_ = for_bytes;
+}
+
 void Connection::limit_unsent(unsigned bytes) {
   if (is_tcp_) set_tcp_option(fd(), TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", bytes);
 }
@@ -129,12 +134,15 @@ std::span<std::byte> Connection::room() {
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {
-  if (ended_ || out.empty()) return 0;
-  if (tls_ != nullptr) {
-    const std::size_t taken = tls_->receive(out);
-    ended_ = tls_->ended();
-    return taken;
-  }
+  if (ended_ || out.empty() || (reads_when_seen_ && !watch_->readable())) return 0;
+  const std::size_t taken = tls_ != nullptr ? tls_->receive(out) : receive_clear(out);
+  if (tls_ != nullptr) ended_ = tls_->ended();
+  // What is encrypted may have been read with the handshake, and shows when that is over.
+  if (reads_when_seen_ && taken < out.size() && takes_bytes()) watch_->drained();
+  return taken;
+}
+
+std::size_t Connection::receive_clear(std::span<std::byte> out) {
   const ssize_t got = ::recv(fd(), out.data(), out.size(), MSG_DONTWAIT);
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && is_temporary(errno)) return 0;

@@ -10,6 +10,7 @@
 #include "transport/link.hpp"
 #include "transport/tcp/failure.hpp"
 #include "transport/tcp/pace.hpp"
+#include "transport/tcp/readiness.hpp"
 #include "transport/tcp/tls.hpp"
 
 namespace ringcore::transport {
@@ -22,6 +23,10 @@ class Connection {
 
   // Encrypts from now on. Throws as Tls does.
   void encrypt(const TlsSecret& secret, Tls::Side side, Rank self);
+
+  // From here on it is read when `readiness` has seen something; else whenever it is looked at. `for_bytes`: also when
+  // bytes come, and not its end alone.
+  void watch(Readiness& readiness, bool for_bytes);
 
   int fd() const { return socket_.get(); }
   bool is_tcp() const { return is_tcp_; }
@@ -51,6 +56,8 @@ class Connection {
   bool wants_bytes() const { return !ended_ && buffered_bytes() < kBufferBytes; }
   // Nothing more can be received.
   bool ended() const { return ended_; }
+  // The peer may have closed it.
+  bool may_be_closed() const { return watch_ == nullptr || watch_->closed(); }
 
  private:
   // Room for the longest record behind the rest of another.
@@ -61,9 +68,12 @@ class Connection {
   std::span<std::byte> room();
   std::size_t receive(std::span<std::byte> out);
   std::size_t send_clear(std::span<const std::byte> header, std::span<const std::byte> bytes);
+  std::size_t receive_clear(std::span<std::byte> out);
 
   Fd socket_;
   LinkFailure& failure_;
+  std::unique_ptr<Readiness::Watch> watch_;  // null: not watched; closed before the socket
+  bool reads_when_seen_ = false;
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
   PaceSamples samples_;

@@ -17,7 +17,8 @@ namespace {
 
 class TcpLink final : public LaneLink {
  public:
-  TcpLink(Rank self, Rank peer, LaneOpener* opener) : self_(self), peer_(peer), opener_(opener) {}
+  TcpLink(Rank self, Rank peer, LaneOpener* opener, Readiness* readiness)
+      : self_(self), peer_(peer), opener_(opener), readiness_(readiness) {}
 
   void attach(int lane, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) override {
     std::optional<Stripes>& made = lanes_[static_cast<std::size_t>(lane)];
@@ -32,6 +33,9 @@ class TcpLink final : public LaneLink {
       const Tls::Side side = self_ < peer_ ? Tls::Side::kClient : Tls::Side::kServer;
       made->connections()[stripe].encrypt(secrets[stripe], side, self_);
     }
+    if (readiness_ == nullptr) return;
+    // A lane of data is read only while an operation waits for it, and its socket may be told to wait for more.
+    for (Connection& connection : made->connections()) connection.watch(*readiness_, lane == kControlLane);
   }
 
   void give_up(const std::string& why) override { failure_.fail(why); }
@@ -73,8 +77,11 @@ class TcpLink final : public LaneLink {
     check_fds_.clear();
     for (const std::optional<Stripes>& lane : lanes_) {
       if (!lane) continue;
-      for (const Connection& connection : lane->connections()) check_fds_.push_back({connection.fd(), POLLRDHUP, 0});
+      for (const Connection& connection : lane->connections()) {
+        if (connection.may_be_closed()) check_fds_.push_back({connection.fd(), POLLRDHUP, 0});
+      }
     }
+    if (check_fds_.empty()) return;
     if (::poll(check_fds_.data(), check_fds_.size(), 0) <= 0) return;
     for (const pollfd& socket : check_fds_) {
       int error_number = 0;
@@ -137,6 +144,7 @@ class TcpLink final : public LaneLink {
   Rank self_;
   Rank peer_;
   LaneOpener* opener_;  // null: all lanes are there
+  Readiness* readiness_;  // null: each socket is asked by itself
   LinkFailure failure_;
   std::array<std::optional<Stripes>, kLaneCount> lanes_;
   std::array<bool, kLaneCount> wanted_{};
@@ -158,7 +166,7 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
                                                  std::to_string(peer) + " has " + std::to_string(sockets.size()) +
                                                  " sockets, but " + std::to_string(secrets.size()) + " secrets");
   }
-  auto link = std::make_unique<TcpLink>(self, peer, nullptr);
+  auto link = std::make_unique<TcpLink>(self, peer, nullptr, nullptr);
   for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
     std::vector<Fd> own;
     std::vector<TlsSecret> own_secrets;
@@ -173,16 +181,16 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
 }
 
 std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
-                                        LaneOpener& opener) {
-  auto link = std::make_unique<TcpLink>(self, peer, &opener);
+                                        LaneOpener& opener, Readiness& readiness) {
+  auto link = std::make_unique<TcpLink>(self, peer, &opener, &readiness);
   std::vector<Fd> sockets;
   sockets.push_back(std::move(control));
   link->attach(kControlLane, std::move(sockets), secrets);
   return link;
 }
 
-std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener) {
-  return std::make_unique<TcpLink>(self, peer, &opener);
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener, Readiness& readiness) {
+  return std::make_unique<TcpLink>(self, peer, &opener, &readiness);
 }
 
 }  // namespace ringcore::transport

@@ -12,6 +12,7 @@
 #include "base/owned.hpp"
 #include "base/types.hpp"
 #include "transport/link.hpp"
+#include "transport/tcp/readiness.hpp"
 #include "transport/tcp/tls.hpp"
 
 namespace ringcore::transport {
@@ -42,10 +43,11 @@ class LaneLink : public Link {
 std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> sockets,
                                     std::span<const TlsSecret> secrets = {});
 
-// The same with a socket for control and none for data yet. `opener` outlives the link.
+// The same with a socket for control and none for data yet. `opener` and `readiness` outlive the link; whoever drives it
+// looks there first.
 std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
-                                        LaneOpener& opener);
+                                        LaneOpener& opener, Readiness& readiness);
 // The same with no socket yet.
-std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener);
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener, Readiness& readiness);
 
 }  // namespace ringcore::transport
