@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nox
 
+from tools.distributions import CLUSTERS
 from tools.environments import environment_binary
 
 # What waits for processors more than for anything else; the longest first.
@@ -44,7 +45,8 @@ def adapter_of(framework: str) -> str:
 def pytest_command(framework: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """Runs tests in a framework's environment; and the variables for it."""
     python = environment_binary(framework, "python")
-    variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "KERAS_BACKEND": adapter_of(framework)}
+    backend = "torch" if framework in CLUSTERS else adapter_of(framework)
+    variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "KERAS_BACKEND": backend}
     return [str(python), "-m", "pytest", *arguments], variables
 
 

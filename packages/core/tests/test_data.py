@@ -118,6 +118,20 @@ def test_a_position_is_gone_on_from_by_as_many_ranks_or_others(tmp_path: Path, s
         ParquetShards(write(tmp_path / "other", [[2]]), 1, rank=0, size=1).load_state_dict(states[0] | {"rows": 501})
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_rows_that_were_repeated_are_not_left(tmp_path: Path, batches: int) -> None:
+    """Three ranks have three rows each of seven, two of them repeated, in one window; what is left is dealt to one."""
+    path = write(tmp_path / "data", [[7]])
+    for seed in range(8):
+        shards = all_shards(path, 1, 3, seed=seed, window_rows=4)
+        had = [ids_of(islice(one, batches)) for one in shards]
+        other = ParquetShards(path, 1, rank=0, size=1)
+        other.load_state_dict(shards[0].state_dict())
+        left = ids_of(other)
+        assert len(left) == len(set(left))
+        assert {*left, *(number for own in had for number in own)} == set(range(7))
+
+
 def test_whoever_stops_within_an_epoch_goes_on_there(tmp_path: Path) -> None:
     shards = ParquetShards(write(tmp_path / "data", [[10]]), 2, rank=0, size=1, shuffle=False)
     for batch in shards:
@@ -126,6 +140,9 @@ def test_whoever_stops_within_an_epoch_goes_on_there(tmp_path: Path) -> None:
     assert ids_of(shards) == [6, 7, 8, 9]
     shards.set_epoch(0)
     assert ids_of(shards) == list(range(10))
+    shards.set_epoch(4, 3)
+    assert ids_of(shards) == [6, 7, 8, 9]
+    assert shards.epoch == 5
 
 
 def test_vectors_and_images_and_structs_are_arrays_on_arrows_memory(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import horovod.spark
 import numpy as np
@@ -61,3 +62,32 @@ def test_what_horovod_can_and_this_cannot_is_said() -> None:
         horovod.spark.run(fails, use_mpi=True, extra_mpi_args="--bind-to none")
     with pytest.raises(NotImplementedError, match=r"retries=3"):
         horovod.spark.run_elastic(fails, num_proc=2)
+
+
+def test_horovods_estimators_are_ringcores(tmp_path: Path) -> None:
+    import keras
+    import ringcore_spark.keras
+    import ringcore_spark.lightning
+    import ringcore_spark.torch
+    import torch
+    from horovod.spark.common.backend import SparkBackend
+    from horovod.spark.common.store import LocalStore, Store
+    from horovod.spark.keras import KerasEstimator, KerasModel
+    from horovod.spark.lightning import TorchEstimator as LightningEstimator
+    from horovod.spark.torch import TorchEstimator, TorchModel
+
+    model = torch.nn.Linear(1, 1)
+    with pytest.warns(UserWarning, match="partitions_per_process, reader_pool_type changes nothing"):
+        estimator = TorchEstimator(
+            model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=torch.nn.MSELoss(), epochs=3,
+            store=Store.create(str(tmp_path)), backend=SparkBackend(2), reader_pool_type="thread",
+            partitions_per_process=2, feature_cols=["x"], label_cols=["y"],
+        )  # fmt: skip
+    assert estimator.copy({estimator.epochs: 5}).getEpochs() == 5 and estimator.getEpochs() == 3
+    assert estimator.setBatchSize(8).getBatchSize() == 8
+    assert isinstance(estimator.getStore(), LocalStore)
+    assert isinstance(estimator, ringcore_spark.torch.TorchEstimator)
+    assert issubclass(LightningEstimator, ringcore_spark.lightning.LightningEstimator)
+    one = keras.callbacks.Callback()
+    assert KerasEstimator(checkpoint_callback=one).getCallbacks() == [one]
+    assert (KerasModel, TorchModel) == (ringcore_spark.keras.KerasModel, ringcore_spark.torch.TorchModel)

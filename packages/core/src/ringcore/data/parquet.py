@@ -81,11 +81,11 @@ class ParquetShards:
         """The epoch that the next batch is of."""
         return self._epoch
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
+    def set_epoch(self, epoch: int, batch: int = 0) -> None:
+        """Go to an epoch, and in it to a batch."""
         self._epoch = epoch
         self._had: list[tuple[Rule, int]] = []  # earlier deals of this epoch, and how many batches each rank had
-        self._batches = 0
+        self._batches = batch
         self._deal = self._dealt()
 
     def __len__(self) -> int:

@@ -1,0 +1,1 @@
+"""Horovod's names for what its estimators have in common."""

@@ -1,0 +1,155 @@
+"""`LightningEstimator`: a module of Lightning, trained on ranks by `fit(df)`."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import io
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+
+from ringcore_spark.ml.backend import SparkBackend
+from ringcore_spark.ml.estimator import RingEstimator, Trained
+from ringcore_spark.ml.params import Given, with_params
+from ringcore_spark.ml.work import Batches, Checkpoint, Work
+from ringcore_spark.torch import TorchModel
+
+__all__ = ["LightningEstimator", "LightningModel", "SparkBackend"]
+
+
+class LightningModel(TorchModel):
+    """A Transformer around a trained module of Lightning: its `forward` gets the feature columns."""
+
+
+@with_params(
+    {
+        "input_shapes": Given("shape of a batch of each feature, with -1 for its rows"),
+        "logger": Given("of Lightning", False),
+        "log_every_n_steps": Given("how often it logs", 50),
+        "trainer_args": Given("more arguments of Lightning's Trainer", {}),
+    }
+)
+class LightningEstimator(RingEstimator):
+    """Trains a LightningModule. Its steps get a batch as a dictionary of tensors, by the names of columns.
+
+    Args:
+        **params: See `table`; the module itself has the optimizer and the loss.
+    """
+
+    def payload(self) -> bytes:
+        """See RingEstimator."""
+        module = self.value("model")
+        if _package_of(module) is None:
+            raise ValueError(f"model= is a {type(module).__name__}, and not a LightningModule")
+        for name in ("optimizer", "loss", "loss_weights", "metrics"):
+            if self.value(name):
+                raise ValueError(f"{name}= is the module's own: see configure_optimizers, training_step and log")
+        data: bytes = cloudpickle.dumps((module, self.value("callbacks")))
+        return data
+
+    def trained_model(self, trained: Trained, run_id: str) -> LightningModel:
+        """See RingEstimator."""
+        module = copy.deepcopy(self.value("model"))
+        module.load_state_dict(torch.load(io.BytesIO(trained.state), map_location="cpu"))
+        return LightningModel(
+            model=module.eval(), history=trained.history, run_id=run_id, input_shapes=self.value("input_shapes"),
+            feature_columns=self.value("feature_cols"), label_columns=self.value("label_cols"),
+        )  # fmt: skip
+
+    @staticmethod
+    def train(work: Work, payload: bytes) -> Trained | None:
+        """See RingEstimator."""
+        import ringcore_torch as ring
+        from ringcore_lightning import strategies_of
+
+        ring.init()
+        torch.manual_seed(work.seed)
+        module, callbacks = cloudpickle.loads(payload)
+        package = _package_of(module)
+        lightning = importlib.import_module(f"{package}")
+        (strategy,) = (one for one in strategies_of(f"{package}.strategies") if one.strategy_name == "ring")
+        compression = work.params["gradient_compression"]
+        training, validating = work.training(), work.validating()
+        saved = work.saved()
+        keeper = _keeper(lightning, work, saved.history if saved else [])
+        gpu = work.params["use_gpu"] and torch.cuda.is_available()
+        options = {
+            "accelerator": "gpu" if gpu else "cpu", "devices": ring.local_size(), "num_nodes": ring.cross_size(),
+            "strategy": strategy(**({"compression": compression} if compression else {})),
+            "max_epochs": work.params["epochs"], "logger": work.params["logger"],
+            "log_every_n_steps": work.params["log_every_n_steps"], "enable_checkpointing": True,
+            "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
+            "num_sanity_val_steps": 0,
+        }  # fmt: skip
+        trainer = lightning.Trainer(**{**options, **work.params["trainer_args"]}, callbacks=[*callbacks, keeper])
+        with tempfile.TemporaryDirectory() as folder:
+            path = None
+            if saved is not None:
+                training.skip(saved.epochs)
+                path = Path(folder, "checkpoint")
+                path.write_bytes(saved.state)
+            loaders = {"val_dataloaders": _Loader(work, validating)} if validating is not None else {}
+            trainer.fit(module, _Loader(work, training), **loaders, ckpt_path=path, weights_only=False)
+        return Trained(_bytes_of(module.state_dict()), keeper.history, None) if ring.rank() == 0 else None
+
+
+class _Loader:
+    """Batches as Lightning takes them."""
+
+    def __init__(self, work: Work, batches: Batches) -> None:
+        self._params = work.params
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return self._batches.steps
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        params = self._params
+        for batch in self._batches.epoch():
+            arrays = [*batch.features, *batch.labels, *([] if batch.weights is None else [batch.weights])]
+            names = [*params["feature_cols"], *params["label_cols"], params["sample_weight_col"]]
+            yield {name: _tensor(array) for name, array in zip(names, arrays, strict=False)}
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
+
+
+def _keeper(lightning: Any, work: Work, history: list[Any]) -> Any:
+    """A callback of this package of Lightning that keeps a checkpoint after each epoch."""
+
+    class Keeper(lightning.callbacks.Checkpoint):
+        def __init__(self) -> None:
+            self.history = history
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            told = {name: float(value) for name, value in trainer.callback_metrics.items()}
+            self.history.append({"epoch": trainer.current_epoch, **told})
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "checkpoint")
+                trainer.save_checkpoint(path)  # All ranks call it, and rank 0 writes.
+                if trainer.global_rank == 0:
+                    if work.params["verbose"]:
+                        print(self.history[-1], flush=True)
+                    work.save(Checkpoint(trainer.current_epoch + 1, self.history, path.read_bytes()))
+
+    return Keeper()
+
+
+def _package_of(module: Any) -> str | None:
+    """Which of Lightning's two packages a module is of."""
+    names = {f"{kind.__module__}." for kind in type(module).__mro__ if kind.__name__ == "LightningModule"}
+    packages = ("lightning.pytorch", "pytorch_lightning")
+    return next((package for package in packages for name in names if name.startswith(f"{package}.")), None)
+
+
+def _bytes_of(state: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save({name: value.cpu() for name, value in state.items()}, stream)
+    return stream.getvalue()

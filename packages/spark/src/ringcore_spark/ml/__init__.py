@@ -1,0 +1,1 @@
+"""What the estimators of all frameworks have in common."""

@@ -1,0 +1,195 @@
+"""`fit` of all frameworks: the DataFrame is written as Parquet, and ranks train on it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.ml import Estimator
+from pyspark.sql import SparkSession
+
+from ringcore_spark.ml.backend import SparkBackend
+from ringcore_spark.ml.frame import VALIDATION, ready
+from ringcore_spark.ml.params import TRAINING, FromTable, with_params
+from ringcore_spark.ml.saving import Saved
+from ringcore_spark.ml.work import Work
+from ringcore_spark.store import Store
+
+# Not told to ranks as params: a framework has its own way of pickling them, or they are the driver's.
+_APART = {"model", "optimizer", "loss", "metrics", "callbacks", "store", "backend"}
+# What the data follows from.
+_OF_DATA = {"feature_cols", "label_cols", "sample_weight_col", "validation", "random_seed", "store"}
+
+
+class Trained(NamedTuple):
+    """What rank 0 returns.
+
+    Attributes:
+        state: The framework's, of the trained model.
+        history: What was measured.
+        shapes: Of a row's outputs.
+    """
+
+    state: Any
+    history: Any
+    shapes: Any
+
+
+class _Data(NamedTuple):
+    train: str
+    validation: str | None
+
+
+@with_params(TRAINING)
+class RingEstimator(Saved, FromTable, Estimator):
+    """An Estimator of Spark ML whose `fit` trains on ranks. A subclass is of a framework.
+
+    Args:
+        **params: See `table`.
+    """
+
+    @staticmethod
+    def train(work: Work, payload: bytes) -> Trained | None:
+        """Called on every rank, with what `payload` returned; rank 0's result is what counts."""
+        raise NotImplementedError
+
+    def payload(self) -> bytes:
+        """What ranks need of the framework's objects.
+
+        Raises:
+            ValueError: One is missing, or does not fit.
+        """
+        raise NotImplementedError
+
+    def trained_model(self, trained: Trained, run_id: str) -> Any:
+        """The transformer."""
+        raise NotImplementedError
+
+    def environ(self) -> Mapping[str, str]:
+        """Variables for ranks."""
+        return {}
+
+    def fit_on_parquet(self, train_path: str, val_path: str | None = None) -> Any:
+        """Train on Parquet that is there already, below the store's folder.
+
+        Args:
+            train_path: Of the folder, from the store's own.
+            val_path: Likewise, of data to validate with.
+
+        Returns:
+            The transformer.
+
+        Raises:
+            FileNotFoundError: There is nothing.
+        """
+        store, data = self._store(), _Data(train_path, val_path)
+        for path in filter(None, data):
+            if not _is_there(store, path):
+                raise FileNotFoundError(f"there is no {path} in the store {store.prefix_path}")
+        return self._train(SparkSession.getActiveSession(), data)
+
+    def fitMultiple(  # noqa: N802 - Spark's word
+        self,
+        dataset: Any,
+        paramMaps: Sequence[Mapping[Any, Any]],  # noqa: N803
+    ) -> Iterator[tuple[int, Any]]:
+        """Train with each of several maps of params; the data is written once, if they do not change it."""
+        if any(param.name in _OF_DATA for params in paramMaps for param in params):
+            several: Iterator[tuple[int, Any]] = super().fitMultiple(dataset, paramMaps)
+            return several
+        return _Several(self.copy(), dataset, paramMaps)
+
+    def _fit(self, dataset: Any) -> Any:
+        with self._written(dataset) as data:
+            return self._train(dataset.sparkSession, data)
+
+    @contextlib.contextmanager
+    def _written(self, frame: Any) -> Iterator[_Data]:
+        """The frame in the store, until it is not needed any more."""
+        self._check()
+        self.payload()  # What it refuses is refused before data is written.
+        weight, validation = self.value("sample_weight_col"), self.value("validation")
+        columns = [*self.value("feature_cols"), *self.value("label_cols"), *([weight] if weight else [])]
+        numbers = ready(frame, columns, validation, self._seed())
+        store = self._store()
+        store.check_writable()
+        folder = f"intermediate/{uuid.uuid4().hex}"
+        data = _Data(f"{folder}/{VALIDATION}=false", f"{folder}/{VALIDATION}=true" if validation else None)
+        try:
+            numbers.write.partitionBy(VALIDATION).parquet(store.spark_path(folder))
+            for path, what in ((data.train, "train"), (data.validation, "validate")):
+                if path is not None and not _is_there(store, path):
+                    raise ValueError(f"the DataFrame has no rows to {what} with (validation={validation!r})")
+            yield data
+        finally:
+            store.delete(folder)
+
+    def _train(self, spark: Any, data: _Data) -> Any:
+        self._check()
+        store, run_id = self._store(), self.value("run_id") or f"run-{uuid.uuid4().hex}"
+        params = {name: self.value(name) for name in self.table if name not in _APART}
+        work = Work(params, store, data.train, data.validation, run_id, self._seed())
+        backend = self.value("backend") or SparkBackend(self.value("num_proc"))
+        results = backend.run(type(self).train, [work, self.payload()], env=self.environ(), spark=spark)
+        return self.trained_model(results[0], run_id)
+
+    def _store(self) -> Store:
+        store = self.value("store")
+        if store is None:
+            raise ValueError(
+                "the estimator needs a store, where its data and checkpoints are: store=Store.create(path), with a "
+                "folder that the driver and all executors can read and write"
+            )
+        return Store.create(store) if isinstance(store, str) else store
+
+    def _seed(self) -> int:
+        return int(self.value("random_seed") or 0)
+
+    def _check(self) -> None:
+        for name in ("model", "feature_cols", "label_cols"):
+            if not self.value(name):
+                raise ValueError(f"{type(self).__name__} needs {name}= ({self.table[name].doc})")
+        for name in ("batch_size", "epochs"):
+            if self.value(name) < 1:
+                raise ValueError(f"{name}={self.value(name)} must be at least 1")
+        if self.value("backend") is not None and self.value("num_proc") is not None:
+            raise ValueError("num_proc= and backend= both say how many ranks: give one of them")
+
+
+class _Several(Iterator[tuple[int, Any]]):
+    """Models of several maps of params, on data that is written once. Spark's CrossValidator asks from threads."""
+
+    def __init__(self, estimator: RingEstimator, frame: Any, maps: Sequence[Mapping[Any, Any]]) -> None:
+        self._estimator = estimator
+        self._frame = frame
+        self._maps = maps
+        self._lock = threading.Lock()
+        self._next = 0
+        self._left = len(maps)
+        self._stack = contextlib.ExitStack()
+        self._data: _Data | None = None
+
+    def __next__(self) -> tuple[int, Any]:
+        with self._lock:
+            index, self._next = self._next, self._next + 1
+            if index >= len(self._maps):
+                raise StopIteration
+            if self._data is None:
+                self._data = self._stack.enter_context(self._estimator._written(self._frame))
+        try:
+            return index, self._estimator.copy(self._maps[index])._train(self._frame.sparkSession, self._data)
+        finally:
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._stack.close()
+
+
+def _is_there(store: Store, path: str) -> bool:
+    from pyarrow import fs
+
+    filesystem, place = store.arrow(path)
+    return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)

@@ -1,0 +1,155 @@
+"""What a rank has of an estimator: its params, its data and its place in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+from ringcore.data import ParquetShards
+
+from ringcore_spark.store import Store
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+class Batch(NamedTuple):
+    """Rows to train with.
+
+    Attributes:
+        features: An array for each feature column.
+        labels: Likewise.
+        weights: Of the rows, if they have any.
+    """
+
+    features: Arrays
+    labels: Arrays
+    weights: np.ndarray[Any, Any] | None
+
+
+class Batches:
+    """Batches without end, epoch after epoch.
+
+    Attributes:
+        steps: Batches of an epoch: all, or as many as the user wants.
+    """
+
+    def __init__(self, work: Work, shards: ParquetShards, steps: int | None) -> None:
+        self._work = work
+        self._shards = shards
+        self._stream = self._endless()
+        self.steps = steps or len(shards)
+
+    def epoch(self) -> Iterator[Batch]:
+        """The next epoch."""
+        return islice(self._stream, self.steps)
+
+    def skip(self, epochs: int) -> None:
+        """Begin where so many epochs have ended; those of the user's length need not be those of the data."""
+        self._shards.set_epoch(*divmod(epochs * self.steps, len(self._shards)))
+
+    def _endless(self) -> Iterator[Batch]:
+        while True:
+            for arrays in self._shards:
+                yield self._work.batch_of(arrays)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is kept after each epoch.
+
+    Attributes:
+        epochs: How many are done.
+        history: What was measured.
+        state: The framework's.
+    """
+
+    epochs: int
+    history: Any
+    state: Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """One training, as all ranks have it.
+
+    Attributes:
+        params: Of the estimator, but for those that stay on the driver.
+        store: Where the data is.
+        train: The folder of the data in it.
+        validation: Likewise; None: there is none.
+        run_id: Of this run.
+        seed: Of everything random.
+    """
+
+    params: Mapping[str, Any]
+    store: Store
+    train: str
+    validation: str | None
+    run_id: str
+    seed: int
+
+    def training(self) -> Batches:
+        """This rank's batches to train with."""
+        steps = self.params["train_steps_per_epoch"]
+        return self._batches(self.train, self.params["batch_size"], steps, shuffle=self.params["shuffle"])
+
+    def validating(self) -> Batches | None:
+        """This rank's batches to validate with."""
+        if self.validation is None:
+            return None
+        size = self.params["val_batch_size"] or self.params["batch_size"]
+        return self._batches(self.validation, size, self.params["validation_steps_per_epoch"], shuffle=False)
+
+    def _batches(self, folder: str, size: int, steps: int | None, *, shuffle: bool) -> Batches:
+        filesystem, path = self.store.arrow(folder)
+        weight = self.params["sample_weight_col"]
+        window = self.params["shuffle_buffer_size"]
+        columns = [*self.params["feature_cols"], *self.params["label_cols"], *([weight] if weight else [])]
+        shards = ParquetShards(
+            path, size, list(dict.fromkeys(columns)), shuffle=shuffle and window > 0, window_rows=max(window, 1),
+            seed=self.seed, filesystem=filesystem,
+        )  # fmt: skip
+        return Batches(self, shards, steps)
+
+    def batch_of(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Batch:
+        """Columns as the model's inputs and labels."""
+        change = self.params["transformation_fn"]
+        if change is not None:
+            arrays = _from_pandas(change(_to_pandas(arrays)))
+        weight = self.params["sample_weight_col"]
+        return Batch(
+            _shaped(arrays, self.params["feature_cols"], self.params.get("input_shapes")),
+            _shaped(arrays, self.params["label_cols"], self.params["label_shapes"]),
+            arrays[weight] if weight else None,
+        )
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint."""
+        self.store.write(cloudpickle.dumps(checkpoint), "runs", self.run_id, "checkpoint")
+
+    def saved(self) -> Checkpoint | None:
+        """The checkpoint of an earlier training of this run."""
+        data = self.store.read("runs", self.run_id, "checkpoint")
+        return None if data is None else cloudpickle.loads(data)
+
+
+def _shaped(arrays: Mapping[str, np.ndarray[Any, Any]], names: list[str], shapes: Any) -> Arrays:
+    found = [arrays[name] for name in names]
+    return found if not shapes else [array.reshape(shape) for array, shape in zip(found, shapes, strict=True)]
+
+
+def _to_pandas(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    import pandas
+
+    return pandas.DataFrame({name: list(array) if array.ndim > 1 else array for name, array in arrays.items()})
+
+
+def _from_pandas(frame: Any) -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        name: np.stack(frame[name].to_list()) if frame[name].dtype == object else frame[name].to_numpy()
+        for name in frame.columns
+    }

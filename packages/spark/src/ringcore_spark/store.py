@@ -1,0 +1,121 @@
+"""Where an estimator keeps data and checkpoints: a folder that the driver, Spark and all ranks see."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+# What Hadoop calls a file system, and what Arrow does.
+_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "az"}
+
+
+class Store:
+    """A folder on any file system that Arrow or fsspec knows: `Store.create(path)` takes the right one.
+
+    Args:
+        prefix_path: The folder, as a path or a URL as Spark has it.
+        filesystem: Of pyarrow or fsspec; None: as the URL says. Pickled along to the ranks.
+    """
+
+    def __init__(self, prefix_path: str, *, filesystem: Any = None) -> None:
+        self.prefix_path = prefix_path.rstrip("/")
+        self._filesystem = filesystem
+
+    @staticmethod
+    def create(prefix_path: str, *, filesystem: Any = None) -> Store:
+        """The store for a path: a local one where it has no scheme, or `file:` or `dbfs:`."""
+        scheme = prefix_path.partition(":")[0] if ":" in prefix_path else "file"
+        if filesystem is None and scheme in ("file", "dbfs"):
+            return LocalStore(prefix_path)
+        return Store(prefix_path, filesystem=filesystem)
+
+    def spark_path(self, *parts: str) -> str:
+        """A path below, for Spark."""
+        return "/".join([self.prefix_path, *parts])
+
+    def arrow(self, *parts: str) -> tuple[Any, str]:
+        """A path below, for Arrow: the file system and the path on it."""
+        from pyarrow import fs
+
+        url = self.spark_path(*parts)
+        if self._filesystem is not None:
+            path = url.partition("://")[2] or url
+            if isinstance(self._filesystem, fs.FileSystem):
+                return self._filesystem, path
+            return fs.PyFileSystem(fs.FSSpecHandler(self._filesystem)), path
+        scheme, _, rest = url.partition("://")
+        found: tuple[Any, str] = fs.FileSystem.from_uri(f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}")
+        return found
+
+    def check_writable(self) -> None:
+        """Write a file and remove it.
+
+        Raises:
+            ValueError: That does not work; with the path and the reason.
+        """
+        name = f".ringcore-{uuid.uuid4().hex}"
+        try:
+            self.write(b"", name)
+            self.delete(name)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"the store {self.prefix_path} cannot be written to: {error}. Give a folder that the driver and all "
+                "executors can read and write (store=Store.create(path))"
+            ) from error
+
+    def write(self, data: bytes, *parts: str) -> None:
+        """Put a file there; whoever reads sees all of it or the one before."""
+        filesystem, path = self.arrow(*parts)
+        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        partial = f"{path}.part"
+        with filesystem.open_output_stream(partial) as stream:
+            stream.write(data)
+        filesystem.move(partial, path)
+
+    def read(self, *parts: str) -> bytes | None:
+        """A file's bytes; None if there is none."""
+        from pyarrow import fs
+
+        filesystem, path = self.arrow(*parts)
+        if filesystem.get_file_info(path).type == fs.FileType.NotFound:
+            return None
+        with filesystem.open_input_stream(path) as stream:
+            data: bytes = stream.read()
+            return data
+
+    def delete(self, *parts: str) -> None:
+        """Remove a file or a folder, if it is there."""
+        from pyarrow import fs
+
+        filesystem, path = self.arrow(*parts)
+        kind = filesystem.get_file_info(path).type
+        if kind == fs.FileType.Directory:
+            filesystem.delete_dir(path)
+        elif kind == fs.FileType.File:
+            filesystem.delete_file(path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.prefix_path!r})"
+
+
+class LocalStore(Store):
+    """A folder that every host has under the same path: of one machine, or shared (NFS, `/dbfs`, `/Volumes`)."""
+
+    def __init__(self, prefix_path: str) -> None:
+        path = prefix_path.removeprefix("file://").removeprefix("file:")
+        if path.startswith("dbfs:/"):
+            path = "/dbfs/" + path.removeprefix("dbfs:").lstrip("/")
+        super().__init__(path)
+
+    def spark_path(self, *parts: str) -> str:
+        """A path below, for Spark, which knows Databricks' folders under other names."""
+        path = "/".join([self.prefix_path, *parts])
+        if path.startswith("/dbfs/"):
+            return f"dbfs:/{path.removeprefix('/dbfs/')}"
+        return path if path.startswith("/Volumes/") else f"file://{path}"
+
+    def arrow(self, *parts: str) -> tuple[Any, str]:
+        """A path below, for Arrow."""
+        from pyarrow import fs
+
+        return fs.LocalFileSystem(), "/".join([self.prefix_path, *parts])

@@ -1,0 +1,248 @@
+"""`TorchEstimator` on a real Spark: what is common to all estimators is tested here too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+from ringcore.data import ParquetShards
+from ringcore_spark.store import LocalStore, Store
+from ringcore_spark.torch import TorchEstimator, TorchModel
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+ROWS = 256
+TRUE = np.array([1.0, -2.0, 0.5])
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("frame") / "rows"
+    inputs = np.random.default_rng(1).normal(size=(ROWS, 3))
+    rows = [(n, *map(float, x), float(x @ TRUE), float(n % 4 == 0)) for n, x in enumerate(inputs)]
+    types = "id long, a double, b double, c double, y double, held double"
+    spark.createDataFrame(rows, types).repartition(3).write.parquet(f"file://{folder}")
+    yield spark.read.parquet(f"file://{folder}")
+
+
+def linear() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+class ThreeInputs(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 1)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.stack([a, b, c], 1))
+
+
+def estimator(store: Any, **options: Any) -> TorchEstimator:
+    torch.manual_seed(0)
+    model = ThreeInputs()
+    return TorchEstimator(
+        **{
+            "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            "loss": torch.nn.functional.mse_loss, "feature_cols": ["a", "b", "c"], "label_cols": ["y"],
+            "batch_size": 16, "epochs": 2, "store": store, "num_proc": 2, "verbose": 0, **options,
+        }
+    )  # fmt: skip
+
+
+def weights(model: Any) -> np.ndarray[Any, Any]:
+    return torch.cat([value.flatten() for value in model.state_dict().values()]).numpy()
+
+
+def test_two_ranks_give_the_weights_of_one_process_at_twice_the_batch(frame: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows").symlink_to(frame.inputFiles()[0].removeprefix("file://").rpartition("/")[0])
+    fitted = estimator(str(tmp_path), random_seed=7).fit_on_parquet("rows")
+    untrained = estimator(str(tmp_path))
+    model, optimizer = untrained.getModel().train(), untrained.getOptimizer()
+    shards = [ParquetShards(tmp_path / "rows", 16, rank=rank, size=2, seed=7, tensors="torch") for rank in range(2)]
+    for _ in range(2):
+        for parts in zip(*shards, strict=True):
+            a, b, c, y = (torch.cat([part[name] for part in parts]).float() for name in "abcy")
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(a, b, c), y[:, None]).backward()
+            optimizer.step()
+    np.testing.assert_allclose(weights(fitted.getModel()), weights(model), rtol=1e-5, atol=1e-7)
+    assert np.abs(weights(model) - weights(estimator(str(tmp_path)).getModel())).max() > 0.1
+
+
+def test_fit_validates_and_transforms(frame: Any, tmp_path: Path) -> None:
+    fitted = estimator(
+        LocalStore(str(tmp_path)), validation="held", epochs=12, metrics=[torch.nn.functional.l1_loss]
+    ).fit(frame)
+    assert [told["epoch"] for told in fitted.getHistory()] == list(range(12))
+    last = fitted.getHistory()[-1]
+    assert last["train"]["loss"] < 1e-2 and last["validation"]["loss"] < 1e-2
+    assert 0 < last["validation"]["all_metrics"]["l1_loss"] < 0.1
+    assert fitted.getHistory()[0]["train"]["loss"] > 1
+    rows = fitted.transform(frame).collect()
+    assert len(rows) == ROWS
+    assert max(abs(row["y__output"] - row["y"]) for row in rows) < 0.5
+    assert sorted(rows[0].asDict()) == ["a", "b", "c", "held", "id", "y", "y__output"]
+    assert not list((tmp_path / "intermediate").iterdir()), "the data is left"
+
+
+def test_a_pipeline_of_vectors_is_saved_and_loaded(frame: Any, tmp_path: Path) -> None:
+    model, optimizer = linear()
+    pipeline = Pipeline(
+        stages=[
+            VectorAssembler(inputCols=["a", "b", "c"], outputCol="x"),
+            TorchEstimator(
+                model=model, optimizer=optimizer, loss=torch.nn.MSELoss(), feature_cols=["x"], label_cols=["y"],
+                store=str(tmp_path), num_proc=2, epochs=1, batch_size=32, verbose=0, sample_weight_col="held",
+            ),
+        ]
+    )  # fmt: skip
+    pipeline.write().overwrite().save(f"file://{tmp_path}/pipeline")
+    loaded = Pipeline.load(f"file://{tmp_path}/pipeline")
+    again = loaded.getStages()[1]
+    assert isinstance(again, TorchEstimator) and again.uid == pipeline.getStages()[1].uid
+    assert again.getStore() is None, "a store is of a cluster"
+    assert again.getOptimizer().param_groups[0]["params"][0] is again.getModel().weight
+    again.setStore(str(tmp_path))
+    one, other = pipeline.fit(frame), loaded.fit(frame)
+    np.testing.assert_array_equal(weights(one.stages[1].getModel()), weights(other.stages[1].getModel()))
+
+    one.save(f"file://{tmp_path}/fitted")
+    fitted = PipelineModel.load(f"file://{tmp_path}/fitted")
+    assert isinstance(fitted.stages[1], TorchModel)
+    expected = {row["id"]: row["y__output"] for row in one.transform(frame).collect()}
+    assert {row["id"]: row["y__output"] for row in fitted.transform(frame).collect()} == expected
+    # By hand, with several outputs in a row, and other names.
+    wide = TorchModel(model=torch.nn.Linear(3, 2).eval(), feature_columns=["x"], label_columns=["y"])
+    (row,) = wide.setOutputCols(["z"]).transform(one.stages[0].transform(frame).limit(1)).collect()
+    assert len(row["z"]) == 2
+
+
+def test_a_cross_validator_chooses_the_epochs(frame: Any, tmp_path: Path) -> None:
+    one = estimator(str(tmp_path), batch_size=32)
+    grid = ParamGridBuilder().addGrid(one.epochs, [1, 6]).build()
+    evaluator = RegressionEvaluator(predictionCol="y__output", labelCol="y")
+    best = CrossValidator(
+        estimator=one, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, seed=3, parallelism=2
+    ).fit(frame)
+    assert best.avgMetrics[1] < best.avgMetrics[0]
+    assert len(best.bestModel.getHistory()) == 6
+    assert not list((tmp_path / "intermediate").iterdir())
+
+
+class Doubled:
+    def __call__(self, batch: Any) -> Any:
+        return batch.assign(y=batch["y"] * 2)
+
+
+def test_a_run_goes_on_from_its_checkpoint_in_the_midst_of_the_data_and_batches_can_be_changed(
+    frame: Any, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "num_proc": 1,
+        "transformation_fn": Doubled(),
+        "random_seed": 3,
+        "train_steps_per_epoch": 7,
+    }
+    whole = estimator(str(tmp_path), epochs=3, run_id="whole", **options).fit(frame)
+    estimator(str(tmp_path), epochs=1, run_id="parts", **options).fit(frame)
+    parts = estimator(str(tmp_path), epochs=3, run_id="parts", **options).fit(frame)
+    assert [told["epoch"] for told in parts.getHistory()] == [0, 1, 2]
+    np.testing.assert_array_equal(weights(whole.getModel()), weights(parts.getModel()))
+    values = frame.select("y").collect()
+    assert whole.getHistory()[0]["train"]["loss"] > np.mean([row["y"] ** 2 for row in values]), "labels are not doubled"
+
+
+def test_classes_are_numbers_or_doubles_and_outputs_are_vectors(spark: SparkSession, tmp_path: Path) -> None:
+    data = spark.createDataFrame(
+        [([float(n % 2), 1.0], float(n % 2), n % 2) for n in range(32)], "x array<double>, d double, n int"
+    )
+    torch.manual_seed(0)
+
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.one(x), self.other(x)
+
+    model = Two()
+    fitted = TorchEstimator(
+        model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1), loss=[torch.nn.CrossEntropyLoss()] * 2,
+        loss_weights=[0.7, 0.3], feature_cols=["x"], label_cols=["d", "n"], store=str(tmp_path), num_proc=2, epochs=8,
+        batch_size=4, verbose=0,
+    ).fit(data)  # fmt: skip
+    for row in fitted.transform(data).collect():
+        assert np.argmax(row["d__output"].toArray()) == np.argmax(row["n__output"].toArray()) == row["n"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"feature_cols": ["a", "b", "name"]}, r"column 'name' has the type string, .*StringIndexer"),
+        ({"label_cols": ["z"]}, r"no column 'z': it has id, a"),
+        ({"store": None}, r"needs a store"),
+        ({"store": "/proc/nowhere"}, r"the store /proc/nowhere cannot be written to: "),
+        ({"model": None}, r"needs model="),
+        ({"model": 3}, r"model= is a int, and not a torch.nn.Module"),
+        ({"loss": None}, r"give one of loss= and loss_constructors="),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=1)}, r"parameters that the model does not have"),
+        ({"validation": 1.5}, r"validation=1.5 is neither"),
+        ({"validation": "held"}, r"no rows to validate with"),
+        ({"epochs": 0}, r"epochs=0 must be at least 1"),
+        ({"num_proc": 3}, r"3 ranks need as many slots"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_ranks_start(
+    frame: Any, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    named = frame.withColumn("name", sql.lit("x")).withColumn("held", sql.lit(0.0))
+    made = estimator(str(tmp_path))
+    for name, value in options.items():
+        made._paramMap[made.getParam(name)] = value
+    with pytest.raises(ValueError, match=said):
+        made.fit(named)
+
+
+def test_wrong_names_and_values_and_data_are_said(frame: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"no param 'feature_columns'; is feature_cols meant\?"):
+        TorchEstimator(feature_columns=["a"])
+    with pytest.raises(TypeError, match="batch_size"):
+        TorchEstimator(batch_size="many")
+    with pytest.raises(FileNotFoundError, match="no gone in the store"):
+        estimator(str(tmp_path)).fit_on_parquet("gone")
+    with pytest.raises(ValueError, match="no rows to train with"):
+        estimator(str(tmp_path)).fit(frame.where("a > 1e9"))
+    with pytest.raises(RuntimeError, match=r"raised ValueError: column 'b' has \d+ null\(s\) in .*dropna"):
+        estimator(str(tmp_path)).fit(frame.withColumn("b", sql.expr("if(id = 5, null, b)")))
+
+
+def test_stores_of_other_file_systems(tmp_path: Path) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    store = Store.create(f"file://{tmp_path}/other", filesystem=LocalFileSystem())
+    store.check_writable()
+    store.write(b"some", "a", "b")
+    assert (tmp_path / "other" / "a" / "b").read_bytes() == b"some" == store.read("a", "b")
+    assert store.read("a", "c") is None
+    store.delete("a")
+    assert not (tmp_path / "other" / "a").exists()
+    assert Store.create("dbfs:/x").spark_path("y") == "dbfs:/x/y"
+    assert Store.create("/Volumes/x").spark_path("y") == "/Volumes/x/y"
