@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 
 import pytest
 import ringcore
@@ -39,21 +38,9 @@ JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if _is_here(modul
 
 
 def run_cases(adapter_name: str) -> dict:
-    from conformance.adapters import LACKS, load
-    from conformance.cases import CASES
-    from conformance.checks import Checks
+    from conformance.on_rank import run_cases
 
-    ringcore.init()
-    adapter = load(adapter_name)
-    reports = {"transports": ringcore.job.state.context().runtime.transports()}
-    for name, case in CASES.items():
-        if name in LACKS.get(adapter_name, ()):
-            continue
-        checks = Checks()
-        begin = time.monotonic()
-        case(adapter, checks)
-        reports[name] = {**checks.report(), "seconds": time.monotonic() - begin}
-    return reports
+    return run_cases(adapter_name)
 
 
 # One start of the ranks serves all cases.

@@ -159,6 +159,10 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession, monk
         ringcore_spark.run(total, (1.0,), num_proc=0)
     with pytest.raises(ValueError, match=r"elastic=True is not there yet.*retries="):
         ringcore_spark.run(total, (1.0,), elastic=True)
+    with pytest.raises(
+        ValueError, match=r"Spark does not take resources= here: TaskResourceProfiles .*spark\.task\.cpus"
+    ):
+        ringcore_spark.run(total, (1.0,), resources={"cpus": 1})
     lock = threading.Lock()
     with pytest.raises(TypeError, match="cannot be pickled because of variable 'lock'"):
         ringcore_spark.run(lambda: lock)

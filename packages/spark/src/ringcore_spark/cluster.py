@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -43,35 +44,62 @@ def context_of(session: Any) -> Any:
         return None
 
 
-def number_of_ranks(session: Any, wanted: int | None) -> int:
+def number_of_ranks(session: Any, wanted: int | None, profile: Any = None) -> int:
     """How many ranks to start.
+
+    Args:
+        session: The session.
+        wanted: How many; None: as many as fit.
+        profile: What a task needs, as a ResourceProfile; None: as set.
 
     Raises:
         ValueError: There are not as many slots, or nobody says how many ranks are wanted.
     """
-    context = context_of(session)
-    slots = None if context is None else _slots(context)
+    slots = _slots(session, profile)
     if wanted is None:
         if slots is None:
-            raise ValueError(
-                "say how many ranks: over Spark Connect nothing tells how many slots there are (num_proc=)"
-            )
+            raise ValueError("say how many ranks (num_proc=): Spark does not tell how many slots there are")
         wanted = slots
-    if wanted < 1:
-        raise ValueError(f"a job has at least one rank, not {wanted}")
     if slots is not None and wanted > slots:
+        need = f"{_setting(session, 'spark.task.cpus', '1')} core(s) of its executors (spark.task.cpus)"
         raise ValueError(
             f"{wanted} ranks need as many slots at the same time, and the cluster has {slots}: one for each "
-            f"{_setting(session, 'spark.task.cpus', '1')} core(s) of its executors (spark.task.cpus). Ask for fewer "
+            f"{need if profile is None else 'share of its executors that resources= says'}. Ask for fewer "
             "ranks, or raise spark.executor.instances or spark.executor.cores"
         )
+    if wanted < 1:
+        raise ValueError(f"a job has at least one rank, not {wanted}")
     return wanted
 
 
-def _slots(context: Any) -> int:
-    """Tasks that can run at the same time, as Spark itself counts them before a barrier stage."""
+def _slots(session: Any, profile: Any) -> int | None:
+    """Tasks that can run at the same time, as Spark itself counts them before a barrier stage; None: it does not say.
+
+    Raises:
+        ValueError: This kind of cluster has no resources of stages.
+    """
+    context = context_of(session)
+    if context is None:
+        local = re.fullmatch(r"local\[(\d+)\b.*\]", _setting(session, "spark.master", ""))
+        return int(local[1]) if local else None
     scala = context._jsc.sc()
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+    manager = scala.resourceProfileManager()
+    if profile is None:
+        return int(scala.maxNumConcurrentTasks(manager.defaultResourceProfile()))
+    from py4j.protocol import Py4JJavaError
+
+    wanted = profile._java_resource_profile
+    if wanted is None:  # It was made before there was a session; Spark looks at it when the stage begins.
+        return None
+    try:
+        manager.addResourceProfile(wanted)
+    except Py4JJavaError as error:
+        why = error.java_exception.getMessage().rstrip(".")
+        raise ValueError(
+            f"Spark does not take resources= here: {why}. Leave it out, and set spark.task.cpus and "
+            "spark.task.resource.gpu.amount"
+        ) from error
+    return int(scala.maxNumConcurrentTasks(wanted))
 
 
 def check_settings(session: Any) -> None:

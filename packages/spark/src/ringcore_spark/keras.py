@@ -113,7 +113,7 @@ class KerasEstimator(RingEstimator):
             keeper.take(saved, model)
             training.skip(saved.epochs)
         model.fit(
-            _fed(training, model), steps_per_epoch=training.steps,
+            _fed(training, model), steps_per_epoch=training.steps, shuffle=False,
             initial_epoch=saved.epochs if saved else 0, epochs=work.params["epochs"],
             validation_data=None if validating is None else _fed(validating, model),
             validation_steps=None if validating is None else validating.steps,

@@ -66,7 +66,8 @@ def run(
         )
     session = cluster.active_session(spark)
     cluster.check_settings(session)
-    size = cluster.number_of_ranks(session, num_proc)
+    profile = _profile(resources)
+    size = cluster.number_of_ranks(session, num_proc, profile)
     environ = {**cluster.encryption(session, env or {}), **(env or {})}
     for attempt in range(retries + 1):
         # Each attempt has a key of its own: ranks of one before, if they live, find nobody.
@@ -81,7 +82,7 @@ def run(
             verbose=verbose,
         ) as job:
             try:
-                return _Stage(session, job, _profile(resources), f"{_name(fn)} on {size} ranks").results()
+                return _Stage(session, job, profile, f"{_name(fn)} on {size} ranks").results()
             except (RankError, LaunchError) as error:
                 if attempt == retries:
                     raise
@@ -108,7 +109,12 @@ class _Stage:
         thread.start()
         try:
             results = self._job.results()
-        except LaunchError:
+        except LaunchError as error:
+            if self._error is None and self._context is None:
+                raise LaunchError(
+                    f"{error}\nSpark Connect does not tell how many slots there are: has the cluster one for each of "
+                    f"{self._job.size} ranks (executors, cores, spark.task.cpus)?"
+                ) from error
             if self._error is None:
                 raise
             raise LaunchError(_words(self._error)) from self._error
@@ -149,7 +155,8 @@ class _Stage:
             self._session.addTag(self._tag)
         tasks = Tasks([self._job.ticket(index) for index in range(size)], self._job.call)
         rows = self._session.range(0, size, 1, size)
-        rows.mapInArrow(tasks, "nothing int", barrier=True, **self._profile).collect()
+        profile = {} if self._profile is None else {"profile": self._profile}  # Spark 3.5 has no such argument.
+        rows.mapInArrow(tasks, "nothing int", barrier=True, **profile).collect()
 
     def _cancel(self) -> None:
         if self._context is not None:
@@ -162,12 +169,10 @@ def _name(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__qualname__", fn))
 
 
-def _profile(resources: Any) -> dict[str, Any]:
-    """The keyword of `mapInArrow` for what a task needs."""
-    if resources is None:
-        return {}
+def _profile(resources: Any) -> Any:
+    """What a task needs, as Spark has it."""
     if not isinstance(resources, Mapping):
-        return {"profile": resources}
+        return resources
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     requests = TaskResourceRequests()
@@ -176,7 +181,7 @@ def _profile(resources: Any) -> dict[str, Any]:
             requests.cpus(amount)
         else:
             requests.resource(name, amount)
-    return {"profile": ResourceProfileBuilder().require(requests).build}
+    return ResourceProfileBuilder().require(requests).build
 
 
 def _words(error: BaseException) -> str:
