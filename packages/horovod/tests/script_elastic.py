@@ -67,7 +67,7 @@ try:
 except hvd.HorovodInternalError as error:
     found["lost"] = [
         type(error).__name__,
-        "rank 1" in str(error) and "train with a fixed number of ranks" in str(error),
+        "rank 1" in str(error) and "ringrun --min-np N" in str(error),
     ]
 with open(os.path.join(sys.argv[1], str(rank)), "w") as file:
     json.dump(found, file)

@@ -156,8 +156,10 @@ def test_hosts_come_and_go_as_the_script_says(ringrun: Ringrun, script: Script, 
         (last,) = begun(5)[4:]
         assert (last["place"], last["rank"], last["size"]) == (1, 0, 1)
         assert last["pid"] == next(line["pid"] for line in grown if line["place"] == 1)
+        eventually(lambda: not is_alive(first["pid"]), "who has no place any more has ended")
         (directory / "stop").touch()
         assert process.wait(60) == 0
+    assert len(told(directory, "begin")) == 5, "they met once for each change"
     assert not (directory / "harmful").exists()
     assert not any(map(is_alive, pids.read().values()))
 

@@ -8,5 +8,6 @@ framework's.
 from ringcore.elastic.loop import run
 from ringcore.elastic.sampler import ElasticSampler
 from ringcore.elastic.state import Handler, HostsUpdatedInterrupt, ObjectState, State
+from ringcore.elastic.variables import VariablesState
 
-__all__ = ["ElasticSampler", "Handler", "HostsUpdatedInterrupt", "ObjectState", "State", "run"]
+__all__ = ["ElasticSampler", "Handler", "HostsUpdatedInterrupt", "ObjectState", "State", "VariablesState", "run"]

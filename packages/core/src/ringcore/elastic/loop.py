@@ -15,11 +15,7 @@ from ringcore.job.state import context, is_initialized
 
 _log = logging.getLogger("ringcore")
 T = TypeVar("T")
-# A rank is gone, or as good as gone. After other errors the same would happen again.
-_LOST = (PeerLostError, ShutdownError, TimeoutError)
-_REMEDY = (
-    "The others cannot go on without it in a job of a fixed number of ranks. Remedy: start it by ringrun --min-np N"
-)
+_REMEDY = "The others cannot go on where their number is fixed. Remedy: start the job by ringrun --min-np N"
 
 
 def run(func: Callable[..., T]) -> Callable[..., T]:
@@ -44,7 +40,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 must_sync = _meet_again(intact=interrupt.skip_sync)
             except Exception as error:
                 lost = as_ringcore_error(error)
-                if not isinstance(lost, _LOST):
+                if lost is None or not _is_loss(lost):
                     raise
                 if membership() is None:
                     raise _with_remedy(lost) from error
@@ -71,5 +67,13 @@ def _meet_again(*, intact: bool) -> bool:
     return launcher is None or launcher.must_sync
 
 
+def _is_loss(error: RingcoreError) -> bool:
+    """Whether a rank is gone, or as good as gone; after other errors the same would happen again.
+
+    Scripts raise the base of all errors, which is Horovod's HorovodInternalError, to start over.
+    """
+    return isinstance(error, PeerLostError | ShutdownError | TimeoutError) or type(error) is RingcoreError
+
+
 def _with_remedy(error: RingcoreError) -> RingcoreError:
-    return type(error)(f"{error} {_REMEDY}") if isinstance(error, PeerLostError) else error
+    return PeerLostError(f"{error} {_REMEDY}") if isinstance(error, PeerLostError) else error

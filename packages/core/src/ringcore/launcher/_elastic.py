@@ -352,6 +352,8 @@ class ElasticSupervisor(Supervisor):
         self._server.announce(self._epoch, len(ready))
         dealt = deal(ready)
         self.note(f"epoch {self._epoch}: ranks are those of the places {[p.place.number for p, _ in dealt]}")
+        for process in self._places.processes():
+            process.in_epoch = False
         sync = not all(process.intact for process in ready)
         now = time.monotonic()
         for process, slot in dealt:

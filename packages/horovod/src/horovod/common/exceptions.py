@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from ringcore import RingcoreError
+from ringcore.elastic import HostsUpdatedInterrupt
+
+__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]
 
 # Whatever ends a collective: scripts catch it to start over.
 HorovodInternalError = RingcoreError
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """The hosts of an elastic job have changed.
-
-    Args:
-        skip_sync: The state need not be synchronised again.
-    """
-
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("the hosts have changed")
-        self.skip_sync = skip_sync
 
 
 class HorovodVersionMismatchError(ImportError):

@@ -1,9 +1,11 @@
-"""Elastic training of Keras models with a fixed number of ranks, see `horovod.common.elastic`."""
+"""Elastic training: `ringcore_keras.elastic` under Horovod's name."""
 
-from __future__ import annotations
-
-from horovod.common.elastic import run_fn as run
-from horovod.keras.elastic.callbacks import CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback
-from horovod.keras.elastic.state import KerasState
+from ringcore_keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]

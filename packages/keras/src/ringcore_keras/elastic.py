@@ -1,14 +1,67 @@
-"""Callbacks that keep an elastic state up to date while a model is fitted."""
+"""Elastic training of Keras models, see `ringcore.elastic`: a state of a model, and callbacks that keep it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import keras
+from ringcore import InvalidArgument
+from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, VariablesState, run
 
-from horovod.common.elastic import State
+from ringcore_keras.variables import broadcast_variables
 
-__all__ = ["CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"]
+__all__ = [
+    "CommitStateCallback",
+    "ElasticSampler",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "TensorFlowKerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+
+class KerasState(VariablesState):
+    """Keeps the weights of a model and the variables of its optimizer, samplers, and objects as they are.
+
+    Args:
+        model: Of Keras; it is built.
+        optimizer: Without one, the one that the model was compiled with.
+        attributes: By name; they become attributes of the state.
+
+    Raises:
+        InvalidArgument: The model has no weights yet.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **attributes: Any) -> None:
+        if not model.built:
+            raise InvalidArgument("the model has no weights yet; call model.build(input_shape) first")
+        self.model = model
+        self.optimizer = optimizer or model.optimizer
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        super().__init__(self._weights_and_slots, broadcast_variables, **attributes)
+
+    def _weights_and_slots(self) -> list[Any]:
+        return [*self.model.weights, *(self.optimizer.variables if self.optimizer is not None else ())]
+
+
+class TensorFlowKerasState(KerasState):
+    """The same.
+
+    Args:
+        model: Of Keras; it is built.
+        optimizer: Without one, the one that the model was compiled with.
+        backend: Unused; TensorFlow 1 had sessions there.
+        attributes: By name; they become attributes of the state.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
+        del backend
+        super().__init__(model, optimizer, **attributes)
 
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]

@@ -1,0 +1,51 @@
+"""Elastic training of JAX, see `ringcore.elastic`: a state of pytrees of arrays, samplers and objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, run
+
+from ringcore_jax.state import broadcast_parameters
+
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State", "run"]
+
+
+class JaxState(ObjectState):
+    """Keeps pytrees that have arrays in them, such as parameters and an optimizer's state, samplers, and objects.
+
+    Arrays do not change: what is kept is what an attribute was at the last commit.
+
+    Args:
+        attributes: By name, what they are at first; they become attributes of the state.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        self._names = [name for name, value in attributes.items() if _has_arrays(value)]
+        self._trees: dict[str, Any] = {}
+        for name in self._names:
+            setattr(self, name, attributes[name])
+        super().__init__(**{name: value for name, value in attributes.items() if name not in self._names})
+        self._keep()
+
+    def _keep(self) -> None:
+        self._trees = {name: getattr(self, name) for name in self._names}
+
+    def save(self) -> None:  # noqa: D102
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:  # noqa: D102
+        for name, tree in self._trees.items():
+            setattr(self, name, tree)
+        super().restore()
+
+    def sync(self) -> None:  # noqa: D102
+        for name in self._names:
+            setattr(self, name, broadcast_parameters(getattr(self, name), root_rank=0))
+        super().sync()
+
+
+def _has_arrays(value: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
