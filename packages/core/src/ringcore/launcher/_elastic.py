@@ -165,6 +165,7 @@ class ElasticSupervisor(Supervisor):
         number = process.place.number
         if process.in_epoch and process.epoch == epoch and not process.ready:
             self._output.say(f"ringrun: rank {number} on {process.place.host.name} does not answer, and is killed")
+            process.fenced = True
             self._hosts[number].kill()
 
     def on_exit(self, rank: int, how: RankExit) -> None:
@@ -183,6 +184,8 @@ class ElasticSupervisor(Supervisor):
         if process is None or process.leaves or not place.usable:
             self._failures.remove(failure)  # It was to end, this way or another.
             return
+        if process.fenced:  # It may have failed before, and only been slow to end.
+            self._failures[-1] = failure = dataclasses.replace(failure, by_launcher=True)
         self._needed = self._asked.min_np
         rest_s = self._places.fail(place, time.monotonic())
         place.process = None

@@ -53,6 +53,7 @@ class RankProcess:
         in_epoch: It is a rank of the present epoch.
         ready: It waits for the next epoch.
         intact: It comes with the state of a commit that all have made.
+        fenced: It was killed, as the others had lost it.
         leaves: It has said that it ends for good.
     """
 
@@ -64,6 +65,7 @@ class RankProcess:
     in_epoch: bool = False
     ready: bool = False
     intact: bool = False
+    fenced: bool = False
     leaves: bool = False
 
 

@@ -1,0 +1,70 @@
+"""Elastic training of PyTorch: two ranks go on when the third is killed, and take another one in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.processes import Ringrun
+
+SCRIPT = """
+import json, os, signal
+import torch
+import ringcore_torch as ring
+from ringcore_torch import elastic
+
+started_as = int(os.environ["RANK"])
+is_new = os.path.exists("killed")
+ring.init()
+torch.manual_seed(os.getpid())  # all ranks take the weights of rank 0, whenever they come
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+@elastic.run
+def train(state):
+    begun = {"pid": os.getpid(), "rank": ring.rank(), "size": ring.size(), "step": state.step, "weights": weights()}
+    tell("begin", begun)
+    while state.step < 8 or ring.size() < 3:
+        if started_as == 1 and not is_new and state.step == 5:
+            open("killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        model(torch.full((1, 4), 1.0 + ring.rank())).sum().backward()
+        optimizer.step()
+        state.step += 1
+        state.commit()
+    tell("end", {**begun, "step": state.step, "weights": weights(), "momentum": momentum()})
+
+def weights():
+    return model.weight.flatten().tolist()
+
+def momentum():
+    return [s["momentum_buffer"].flatten().tolist() for s in optimizer.state_dict()["state"].values()]
+
+def tell(event, line):
+    with open(event, "a") as file:
+        file.write(json.dumps(line) + "\\n")
+
+train(elastic.TorchState(model, optimizer, sampler=elastic.ElasticSampler(range(6)), step=0))
+"""
+
+
+def test_two_ranks_go_on_without_the_third_and_take_another_in(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ringrun = Ringrun(tmp_path)
+    ringrun.environ["OMP_NUM_THREADS"] = "1"
+    done = ringrun("-np", "3", "--min-np", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+
+    def told(event: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in (tmp_path / event).read_text().splitlines()]
+
+    begun, ended = told("begin"), told("end")
+    assert [line["size"] for line in begun] == [3, 3, 3, 2, 2, 3, 3, 3]
+    assert {line["step"] for line in begun[3:5]} == {5}
+    assert {line["pid"] for line in begun[3:5]} < {line["pid"] for line in begun[:3]}
+    for lines in (begun[:3], begun[3:5], begun[5:], ended):
+        assert all(line["weights"] == lines[0]["weights"] for line in lines), "all have those of rank 0"
+    assert all(line["momentum"] == ended[0]["momentum"] for line in ended)
+    assert len({line["pid"] for line in ended}) == 3 and len({line["pid"] for line in begun}) == 4
