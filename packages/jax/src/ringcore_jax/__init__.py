@@ -41,6 +41,7 @@ from ringcore import (
 from ringcore import adapter as _adapter
 from ringcore.adapter import Handle, as_ringcore_error
 
+from ringcore_jax import elastic as elastic
 from ringcore_jax._operations import (
     allgather,
     allgather_async,

@@ -68,6 +68,7 @@ from ringcore import adapter as _adapter
 from ringcore import init as _init
 
 from ringcore_keras import callbacks
+from ringcore_keras import elastic as elastic
 from ringcore_keras.data import shard
 from ringcore_keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, is_distributed
 from ringcore_keras.options import Compression

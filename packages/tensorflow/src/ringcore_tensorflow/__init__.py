@@ -39,6 +39,7 @@ from ringcore import (
 from ringcore import adapter as _adapter
 from ringcore.adapter import as_ringcore_error
 
+from ringcore_tensorflow import elastic as elastic
 from ringcore_tensorflow._operations import (
     allgather,
     allreduce,

@@ -41,6 +41,7 @@ from ringcore import (
 from ringcore import adapter as _adapter
 from ringcore.adapter import Handle
 
+from ringcore_torch import elastic as elastic
 from ringcore_torch._differentiable import (
     allgather,
     allreduce,

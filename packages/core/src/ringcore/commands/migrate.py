@@ -82,7 +82,6 @@ _DEFAULTS: dict[str, tuple[object, ...]] = {
     "groups": (None,),
 }
 _NO_COUNTERPART = {
-    "elastic": "jobs of a changing number of ranks are not supported by this version",
     "run": "use ringcore.run(fn, args, kwargs, np=...)",
     **dict.fromkeys(
         ("mpi_built", "mpi_enabled", "mpi_threads_supported", "gloo_built", "gloo_enabled", "nccl_built", "ddl_built",
