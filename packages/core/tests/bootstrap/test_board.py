@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -112,3 +113,35 @@ def test_a_board_that_closes_ends_its_guests(monkeypatch: pytest.MonkeyPatch) ->
     host, _, port = board.address.removeprefix("tcp:").rpartition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), LIMIT_S)
+
+
+def test_a_board_closes_though_a_guest_is_never_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_LEAVE_S", "_END_S"):
+        monkeypatch.setattr(f"ringcore.bootstrap.board.{limit}", 0.1)
+    asked, answers = threading.Event(), threading.Event()
+
+    def answer(*_: object) -> dict[str, object]:
+        asked.set()
+        answers.wait(LIMIT_S)
+        return {}
+
+    monkeypatch.setattr(Board, "_answer", answer)
+    board = Board(KEY)
+
+    def ask(waiting: Guest) -> None:
+        with contextlib.suppress(BootstrapError):
+            waiting.post("a")
+
+    closing = threading.Thread(target=board.close)
+    with guest(board) as waiting:
+        asking = threading.Thread(target=ask, args=(waiting,))
+        asking.start()
+        assert asked.wait(LIMIT_S)
+        closing.start()
+        closing.join(LIMIT_S / 2)
+        ended = not closing.is_alive()
+        answers.set()
+        asking.join(LIMIT_S)
+        closing.join(LIMIT_S)
+    board._thread.join(LIMIT_S)
+    assert ended

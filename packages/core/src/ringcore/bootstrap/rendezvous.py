@@ -14,9 +14,9 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
+from ringcore._closing import Closing
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import MAX_PENDING, Acceptor
 from ringcore.bootstrap.auth import KEY_BYTES, RENDEZVOUS, Hello
@@ -49,7 +49,7 @@ class _Guest:
     unsent: memoryview = field(default_factory=lambda: memoryview(b""))
 
 
-class RendezvousServer:
+class RendezvousServer(Closing):
     """Serves one job, on a daemon thread of its own.
 
     Args:
@@ -100,14 +100,6 @@ class RendezvousServer:
         self._announced: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._serve, name="ringcore-rendezvous", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> RendezvousServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop listening; what is connected is closed."""

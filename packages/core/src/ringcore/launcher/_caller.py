@@ -11,9 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
-from types import TracebackType
 from typing import Any
 
+from ringcore._closing import Closing
 from ringcore.launcher import outcomes
 from ringcore.launcher._frames import HEADER, FrameReader, Kind
 from ringcore.launcher.outcomes import LaunchError, RankError
@@ -24,7 +24,7 @@ _TAIL_CHARACTERS = 4000
 _OWN_WORDS = "ringrun: "
 
 
-class Launcher:
+class Launcher(Closing):
     """The launcher's process and the socket to it. Without its caller it ends the ranks, and then itself.
 
     Args:
@@ -106,14 +106,6 @@ class Launcher:
             for pipe in (self._popen.stdout, self._popen.stderr):
                 if pipe is not None:
                     pipe.close()
-
-    def __enter__(self) -> Launcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self) -> Generator[tuple[Kind, int, bytes], None, None]:
         reader = FrameReader()

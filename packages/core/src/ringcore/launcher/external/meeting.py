@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from types import TracebackType
 
+from ringcore._closing import Closing
 from ringcore.bootstrap import RendezvousServer
 from ringcore.bootstrap.auth import KEY_BYTES
 from ringcore.bootstrap.keys import drop_key, hold_key
@@ -25,7 +26,7 @@ _PLACE = (
 _seat: Seat | None = None
 
 
-class Job:
+class Job(Closing):
     """Where the ranks of one job meet; it serves them until it is closed.
 
     Args:
@@ -55,14 +56,6 @@ class Job:
     def close(self) -> None:
         """Let no more ranks in. Those that are connected to each other stay so."""
         self._server.close()
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Seat:

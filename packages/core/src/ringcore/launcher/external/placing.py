@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from ringcore._closing import Closing
 from ringcore.bootstrap.auth import AGENT, Hello, authenticate, until_let_in
 from ringcore.bootstrap.sockets import dial
 from ringcore.launcher import _options, _process
@@ -32,7 +32,7 @@ from ringcore.launcher.external.tickets import Ticket
 _DIAL_S = 5.0
 
 
-class PlacedJob:
+class PlacedJob(Closing):
     """A job of child processes that a launcher on this host watches: it shows what they print, and ends them together.
 
     Args:
@@ -102,14 +102,6 @@ class PlacedJob:
     def close(self) -> None:
         """End what is left."""
         self._launcher.close()
-
-    def __enter__(self) -> PlacedJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = None) -> None:
