@@ -2,64 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
+from support.elastic import HostScript, begun, told, train
 from support.processes import Pids, Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
-
-# Each rank adds up ones, a commit a step. `before` may do something before a step; `goes_on` says when to end, alike on
-# all ranks.
-TRAIN = """
-import json
-import numpy as np
-import ringcore
-from ringcore import elastic
-
-life = len([name for name in os.listdir() if name.startswith(f"life.{rank}.")])
-open(f"life.{rank}.{life}", "w").close()
-{first}
-write_pid(f"{rank}.{life}")
-ringcore.init()
-
-def tell(event, state):
-    line = {"event": event, "place": rank, "pid": os.getpid(), "rank": ringcore.rank(), "size": ringcore.size()}
-    with open("told", "a") as file:
-        file.write(json.dumps({**line, "step": state.step, "total": state.total}) + "\\n")
-
-def stop_is_wished():
-    return ringcore.allreduce(np.array([os.path.exists("stop")]), op=ringcore.Max)[0]
-
-@elastic.run
-def train(state):
-    tell("begin", state)
-    while {goes_on}:
-        {before}
-        total = ringcore.allreduce(np.ones(5), op=ringcore.Sum)
-        state.total += float(total[0])
-        state.step += 1
-        state.commit()
-    tell("end", state)
-
-train(elastic.ObjectState(step=0, total=0.0))
-"""
-
-
-def train(script: Script, *, before: str = "pass", goes_on: str = "not stop_is_wished()", first: str = "") -> str:
-    text = TRAIN.replace("{before}", before).replace("{goes_on}", goes_on).replace("{first}", first)
-    return script(text)
-
-
-def told(directory: Path, event: str) -> list[dict[str, Any]]:
-    path = directory / "told"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line for line in map(json.loads, lines) if line["event"] == event]
 
 
 def test_who_is_left_goes_on_in_its_process_and_another_joins(ringrun: Ringrun, script: Script) -> None:
@@ -70,8 +21,8 @@ def test_who_is_left_goes_on_in_its_process_and_another_joins(ringrun: Ringrun, 
     )
     done = ringrun("-np", "3", "--min-np", "2", name)
     assert done.returncode == 0, done.stderr
-    begun = told(ringrun.directory, "begin")
-    first, second = begun[:3], begun[3:5]
+    calls = told(ringrun.directory, "begin")
+    first, second = calls[:3], calls[3:5]
     assert {line["size"] for line in first} == {3} and {line["step"] for line in first} == {0}
     # The two that are left have the ranks 0 and 1 now, and lose no more than the step that was under way.
     assert {(line["place"], line["rank"], line["size"], line["step"]) for line in second} == {
@@ -130,30 +81,20 @@ def test_ranks_of_a_plain_script_end_together(ringrun: Ringrun, script: Script) 
 
 def test_hosts_come_and_go_as_the_script_says(ringrun: Ringrun, script: Script, pids: Pids) -> None:
     directory = ringrun.directory
-    (directory / "discover.sh").write_text("#!/bin/sh\ncat hosts\n")
-    (directory / "discover.sh").chmod(0o755)
-
-    def hosts(*names: str) -> None:
-        (directory / "hosts.new").write_text("\n".join(names))
-        os.rename(directory / "hosts.new", directory / "hosts")
-
-    def begun(count: int) -> list[dict[str, Any]]:
-        eventually(lambda: len(told(directory, "begin")) >= count, f"{count} ranks have begun")
-        return told(directory, "begin")[:count]
-
-    hosts("localhost")
+    script_of_hosts = HostScript(directory)
+    script_of_hosts.print(["localhost"])
     name = train(script)
-    with ringrun.started("--min-np", "1", "--host-discovery-script", "./discover.sh", name) as process:
-        (first,) = begun(1)
+    with ringrun.started("--min-np", "1", *script_of_hosts.words, name) as process:
+        (first,) = begun(directory, 1)
         assert (first["place"], first["size"]) == (0, 1)
-        hosts("localhost", "127.0.0.1:2")
-        grown = begun(4)[1:]
+        script_of_hosts.print(["localhost", "127.0.0.1:2"])
+        grown = begun(directory, 4)[1:]
         assert {(line["place"], line["rank"], line["size"]) for line in grown} == {(0, 0, 3), (1, 1, 3), (2, 2, 3)}
         assert len({line["step"] for line in grown}) == 1 and grown[0]["step"] >= first["step"]
-        hosts("; touch harmful")
-        hosts("127.0.0.1")
+        script_of_hosts.print(["; touch harmful"])
+        script_of_hosts.print(["127.0.0.1"])
         # Who is no more than one of several can leave, and rank 0 is the one that has the state.
-        (last,) = begun(5)[4:]
+        (last,) = begun(directory, 5)[4:]
         assert (last["place"], last["rank"], last["size"]) == (1, 0, 1)
         assert last["pid"] == next(line["pid"] for line in grown if line["place"] == 1)
         eventually(lambda: not is_alive(first["pid"]), "who has no place any more has ended")

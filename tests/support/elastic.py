@@ -1,0 +1,89 @@
+"""A training script for elastic jobs, and what its ranks tell."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.processes import eventually
+
+Script = Callable[..., str]
+
+# Each rank adds up ones, a commit a step. `before` may do something before a step; `goes_on` says when to end, alike on
+# all ranks.
+_TRAIN = """
+import json
+import numpy as np
+import ringcore
+from ringcore import elastic
+
+life = len([name for name in os.listdir() if name.startswith(f"life.{rank}.")])
+open(f"life.{rank}.{life}", "w").close()
+{first}
+write_pid(f"{rank}.{life}")
+ringcore.init()
+
+def tell(event, state):
+    line = {"event": event, "place": rank, "pid": os.getpid(), "rank": ringcore.rank(), "size": ringcore.size()}
+    with open("told", "a") as file:
+        file.write(json.dumps({**line, "step": state.step, "total": state.total}) + "\\n")
+
+def stop_is_wished():
+    return ringcore.allreduce(np.array([os.path.exists("stop")]), op=ringcore.Max)[0]
+
+@elastic.run
+def train(state):
+    tell("begin", state)
+    while {goes_on}:
+        {before}
+        total = ringcore.allreduce(np.ones(5), op=ringcore.Sum)
+        state.total += float(total[0])
+        state.step += 1
+        state.commit()
+    tell("end", state)
+
+train(elastic.ObjectState(step=0, total=0.0))
+"""
+
+
+def train(script: Script, *, before: str = "pass", goes_on: str = "not stop_is_wished()", first: str = "") -> str:
+    """Write the script.
+
+    Args:
+        script: Writes it.
+        before: What a rank does before each step.
+        goes_on: Whether there is another step; the same on all ranks.
+        first: What a process does before it is a rank.
+    """
+    text = _TRAIN.replace("{before}", before).replace("{goes_on}", goes_on).replace("{first}", first)
+    return script(text)
+
+
+def told(directory: Path, event: str) -> list[dict[str, Any]]:
+    """What ranks have left word of: at the "begin" of each call of their training function, and at its "end"."""
+    path = directory / "told"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def begun(directory: Path, count: int) -> list[dict[str, Any]]:
+    """Wait until so many calls have begun, and return what they told."""
+    eventually(lambda: len(told(directory, "begin")) >= count, f"{count} calls have begun")
+    return told(directory, "begin")[:count]
+
+
+class HostScript:
+    """A discovery script that prints what it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        (directory / "discover.sh").write_text("#!/bin/sh\ncat hosts\n")
+        (directory / "discover.sh").chmod(0o755)
+        self.words = ["--host-discovery-script", "./discover.sh"]
+
+    def print(self, names: Sequence[str]) -> None:
+        (self._directory / "hosts.new").write_text("\n".join(names))
+        os.rename(self._directory / "hosts.new", self._directory / "hosts")
