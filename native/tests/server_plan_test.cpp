@@ -29,12 +29,12 @@ TEST_CASE("parameter servers take the time that the narrower cables need for all
       REQUIRE(plan);
       if (workers > 1 && workers <= 8) CHECK(plan::verify(*plan, topology) == std::nullopt);
       const double narrower = std::max(1.0, static_cast<double>(workers) / servers);
-      // A server with room to spare answers its last worker while the last share of the next one arrives; how much of it
-      // depends on who comes first of those that have waited equally long.
+      // A server with room to spare answers its last worker while the last share of the next one arrives. Of many workers
+      // some come at the same time, and who of them goes first is up to the simulation: that takes up to 5 % longer.
       const double saved = servers > workers ? 1.0 / (kTensors * servers) : 0;
       const double closed = narrower * kBytes / kRate * (1 + 1.0 / kTensors - saved);
       CHECK(predict_seconds(*plan, topology, static_cast<double>(kBytes) / plan->chunks, model) ==
-            doctest::Approx(closed).epsilon(servers > workers ? 0.05 : 1e-5));
+            doctest::Approx(closed).epsilon(servers > workers && workers > 4 ? 0.05 : 1e-5));
     }
   }
 }

@@ -20,6 +20,8 @@ using engine::Task;
 
 // Copies before a plan are made in pieces of this size: in between other lanes, control records and heartbeats move.
 constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
+// What is copied while a plan runs goes in pieces of this size: the plan sends and receives in between.
+constexpr std::size_t kMeanwhileBytes = 256 * 1024;
 
 void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
   if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
@@ -47,9 +49,14 @@ bool HostRun::progress() {
   do {
     if (copy_) {
       moved = true;
-      if (!copy_piece()) return true;
+      if (!copy_piece(copy_, kCopyBytes)) return true;
+      ready_at_ = now();
     }
     moved = run_->progress() || moved;
+    if (copy_meanwhile_) {
+      copy_piece(copy_meanwhile_, kMeanwhileBytes);
+      return true;
+    }
     if (!run_->done()) return moved;
     moved = true;
   } while ((choice_.trial != nullptr && agree_on_trial()) || (sliced_ && next_slice()));
@@ -69,17 +76,21 @@ void HostRun::copy_first(std::byte* to, const std::byte* from, std::size_t bytes
   if (bytes > 0 && (to != from || scale != 1.0)) copy_ = Copy{to, from, bytes, scale};
 }
 
+// Data that the plan only reads, and that must be elsewhere in the end.
+void HostRun::copy_meanwhile(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) copy_meanwhile_ = Copy{to, from, bytes, 1.0};
+}
+
 // True when all is copied.
-bool HostRun::copy_piece() {
-  Copy& copy = *copy_;
-  const std::size_t bytes = std::min(copy.bytes, kCopyBytes);
+bool HostRun::copy_piece(std::optional<Copy>& rest, std::size_t most) const {
+  Copy& copy = *rest;
+  const std::size_t bytes = std::min(copy.bytes, most);
   const DType dtype = task_.descriptor().dtype;
   if (copy.to != copy.from) std::memcpy(copy.to, copy.from, bytes);
   if (copy.scale != 1.0) scale_in_place(dtype, copy.to, bytes / size_of(dtype), copy.scale);
   copy = {copy.to + bytes, copy.from + bytes, copy.bytes - bytes, copy.scale};
   if (copy.bytes > 0) return false;
-  copy_.reset();
-  ready_at_ = now();
+  rest.reset();
   return true;
 }
 
@@ -218,10 +229,16 @@ void HostRun::start_allgather() {
 
 void HostRun::start_broadcast() {
   Operation& operation = task_.operation();
-  if (self() == task_.descriptor().root) copy_first(operation.output, operation.input, operation.bytes());
   plan::Operands operands;
   operands.data = operation.output;
   if (task_.registered) operands.peer_data = find_peers(task_.bytes);
+  if (self() == task_.descriptor().root && task_.registered) {
+    // The others read the output.
+    copy_first(operation.output, operation.input, operation.bytes());
+  } else if (self() == task_.descriptor().root) {
+    operands.data = const_cast<std::byte*>(operation.input);
+    copy_meanwhile(operation.output, operation.input, operation.bytes());
+  }
   run({.collective = Collective::kBroadcast,
        .bytes = task_.bytes,
        .root = task_.descriptor().root,

@@ -29,7 +29,7 @@ class HostRun final : public engine::Run {
   void abandon() override;
 
  private:
-  // What must lie elsewhere, or be scaled, before the first run.
+  // What must lie elsewhere, or be scaled.
   struct Copy {
     std::byte* to;
     const std::byte* from;
@@ -58,7 +58,8 @@ class HostRun final : public engine::Run {
   bool agree_on_trial();
   transport::Pace quickest_pace() const;
   void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
-  bool copy_piece();
+  void copy_meanwhile(std::byte* to, const std::byte* from, std::size_t bytes);
+  bool copy_piece(std::optional<Copy>& rest, std::size_t most) const;
   void start_slice();
   bool next_slice();
   void use_fusion_arena(std::size_t bytes, plan::Operands& operands);
@@ -76,7 +77,8 @@ class HostRun final : public engine::Run {
   std::byte* packed_ = nullptr;  // where the tensors were packed
   bool sliced_ = false;  // the tensor goes through there slice by slice
   std::size_t slice_begin_ = 0;  // bytes
-  std::optional<Copy> copy_;  // still to be made
+  std::optional<Copy> copy_;  // still to be made, before the plan runs
+  std::optional<Copy> copy_meanwhile_;  // or while it runs
   plan::Chooser::Choice choice_;
   bool agreeing_ = false;  // the operation has ended, `run_` is about what its trial has measured
   // One or the other, the present one.

@@ -37,6 +37,10 @@ class Shape {
   }
 
   void check_step(const Step& step) {
+    for (const ChunkRef& target : step.targets) {
+      const bool of_root = target.rank == header_.root && target.buffer == Buffer::kData;
+      if (header_.collective == Collective::kBroadcast && of_root) flaw("it writes the root's data");
+    }
     for (const auto* refs : {&step.sources, &step.targets}) {
       for (const ChunkRef& ref : *refs) check_ref(step, ref);
     }
