@@ -93,7 +93,7 @@ void Engine::unwind(ProcessSet& set) {
   bool failed = false;
   for (auto it = set.operations.begin(); it != set.operations.end();) {
     const bool waits = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted;
-    if (waits) complete(it->second, ended_error(set, *it->second, *set.end));
+    if (waits) fail_operation(it->second, ended_error(set, *it->second, *set.end));
     failed = failed || waits;
     it = waits ? set.operations.erase(it) : std::next(it);
   }

@@ -365,7 +365,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       const auto found = set.operations.find(decision.name_hash);
       if (found == set.operations.end()) return;
       told_ = decision.error;
-      complete(found->second, std::move(decision.error));
+      fail_operation(found->second, std::move(decision.error));
       set.operations.erase(found);
       return;
     }
@@ -381,6 +381,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
 void Engine::collect_done(ProcessSet& set) {
   for (const auto& operation : set.schedule.done()) {
     set.operations.erase(operation->name_hash);
+    if (operation->error != nullptr && timeline_.enabled()) record_failure(*operation);
     complete(operation, std::exchange(operation->error, nullptr));
   }
   set.schedule.done().clear();
@@ -388,17 +389,23 @@ void Engine::collect_done(ProcessSet& set) {
 
 void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error) {
   set.all_joined = false;
-  complete(std::exchange(set.join, nullptr), error);
+  if (error != nullptr) return fail_operation(std::exchange(set.join, nullptr), error);
+  complete(std::exchange(set.join, nullptr), nullptr);
 }
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {
   operation->error = std::move(error);
-  if (operation->error != nullptr && timeline_.enabled()) record_failure(*operation);
+  ++completed_count_;
   if (operation->on_done) {
     --untold_;
     completed_.push_back(operation);
   }
   operation->state.store(OperationState::kDone, std::memory_order_release);
+}
+
+void Engine::fail_operation(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {
+  if (timeline_.enabled()) record_failure(*operation);
+  complete(operation, std::move(error));
 }
 
 // What never came to its end is what one looks for after a failure.

@@ -63,6 +63,14 @@ struct EngineConfig {
   CarrierFactory make_carriers;  // see carriers/standard.hpp
 };
 
+// An operation that this rank waits for, as somebody who looks at a running job is told.
+struct Pending {
+  std::string title;  // "allreduce 'x'"
+  Nanoseconds since = 0;  // when it was submitted; 0: that was not noted
+  bool released = false;  // all ranks have submitted it
+  std::vector<Rank> missing;  // those that have not
+};
+
 class Engine {
  public:
   Engine(EngineConfig config, EngineSettings settings, const Clock& clock);
@@ -115,6 +123,10 @@ class Engine {
   bool running() const;  // a plan is under way: peers wait for its next step
   bool in_short_cut() const { return eager_.operation != nullptr; }  // and nothing else goes on
   Timeline& timeline() { return timeline_; }
+
+  // What this rank has submitted and does not have back, and how many it has.
+  std::vector<Pending> pending() const;
+  std::uint64_t completed() const { return completed_count_; }
 
   // Operations that are done and have somebody to tell (`on_done`), in the order in which they ended.
   bool has_untold() const { return untold_ > 0; }  // some of them are pending
@@ -215,6 +227,7 @@ class Engine {
   void end_join(ProcessSet& set, const std::shared_ptr<const Error>& error);
   void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
+  void fail_operation(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
   void record_failure(const Operation& operation);
 
   void tend_patience(Nanoseconds now);
@@ -274,6 +287,7 @@ class Engine {
   std::vector<Decision> decisions_;
   std::vector<std::shared_ptr<Operation>> completed_;
   int untold_ = 0;
+  std::uint64_t completed_count_ = 0;
 
   // The eager operation that this rank waits for, while nothing else goes on in its process set: its peers' records are
   // looked for at the front of their lanes, and used where they lie.

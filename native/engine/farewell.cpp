@@ -109,7 +109,7 @@ bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
     const std::vector<Rank> missing = set.negotiation.missing(it->first);
     const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
                        std::find(missing.begin(), missing.end(), rank) != missing.end();
-    if (needs) complete(it->second, ended_error(set, *it->second, end));
+    if (needs) fail_operation(it->second, ended_error(set, *it->second, end));
     failed = failed || needs;
     it = needs ? set.operations.erase(it) : std::next(it);
   }
@@ -144,13 +144,13 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
   if (error->kind() == ErrorKind::kShutdown && goodbye_) tell_goodbye();
   failure_ = error;
   if (eager_.operation != nullptr) {
-    complete(eager_.operation, error);
+    fail_operation(eager_.operation, error);
     eager_ = {};
   }
   for (Peer* peer : membership_.known()) tell_failure(*peer);
   for (auto& [id, set] : sets_) {
     set->schedule.fail(error->kind() == ErrorKind::kShutdown);
-    for (const auto& [name_hash, operation] : set->operations) complete(operation, error);
+    for (const auto& [name_hash, operation] : set->operations) fail_operation(operation, error);
     set->operations.clear();
     if (set->join != nullptr) end_join(*set, error);
   }

@@ -211,6 +211,27 @@ void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
   withheld(what + ": " + list_ranks(behind) + " has not said whether it submits it", list_ranks(behind), limit);
 }
 
+std::vector<Pending> Engine::pending() const {
+  std::vector<Pending> found;
+  if (eager_.operation != nullptr) {
+    Pending small{title(*eager_.operation), eager_.operation->submitted_at, false, {}};
+    for (const Peer* peer : eager_.set->peers) {
+      const bool silent = peer != nullptr && peer->link->peek(transport::kControlLane).empty();
+      if (silent) small.missing.push_back(peer->rank);
+    }
+    found.push_back(std::move(small));
+  }
+  for (const auto& [id, set] : sets_) {
+    for (const auto& [name_hash, operation] : set->operations) {
+      const bool released = operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted;
+      found.push_back({title(*operation), operation->submitted_at, released,
+                       released ? std::vector<Rank>() : set->negotiation.missing(name_hash)});
+    }
+    if (set->join != nullptr) found.push_back({title(*set->join), set->join->submitted_at, set->all_joined, {}});
+  }
+  return found;
+}
+
 std::string Engine::who_submitted(const ProcessSet& set, const Operation& operation) {
   const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
   const std::vector<Rank> present = set.negotiation.present(operation.name_hash);

@@ -194,6 +194,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
   transport::Waiter& waiter = driver_waiter_;
   waiter.active();
   const Nanoseconds begin = clock_.now();
+  drive_began_ = begin;
   Nanoseconds tended = begin;
   Nanoseconds asked = begin;
   int turns = 0;
@@ -459,6 +460,21 @@ std::vector<engine::Span> Runtime::stop_timeline() {
 std::string Runtime::timeline_failure() {
   const EngineLock lock(*this);
   return engine_.timeline().failure();
+}
+
+Runtime::Statistics Runtime::statistics() {
+  const EngineLock lock(*this);
+  Statistics found{.operations = engine_.completed(), .pending = engine_.pending(), .now = clock_.now(), .traffic = {}};
+  for (engine::Pending& pending : found.pending) {
+    // The short cut asks for no clock; its caller waits in `drive`.
+    if (pending.since == 0) pending.since = drive_began_;
+  }
+  for (transport::Link* link : links_) {
+    transport::Link::Traffic& sum = found.traffic[std::string(link->transport())];
+    sum.sent += link->traffic().sent;
+    sum.received += link->traffic().received;
+  }
+  return found;
 }
 
 std::vector<std::string> Runtime::transports() {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -73,6 +74,14 @@ class Runtime {
   std::vector<engine::Span> take_timeline();
   std::vector<engine::Span> stop_timeline();
   std::string timeline_failure();  // see SpanSink::failure
+  struct Statistics {
+    std::uint64_t operations = 0;  // that have ended
+    std::vector<engine::Pending> pending;
+    Nanoseconds now = 0;
+    std::map<std::string, transport::Link::Traffic> traffic;  // by transport
+  };
+  // For who looks at a running job: counts that are kept anyway.
+  Statistics statistics();
   std::shared_ptr<const Error> failure();
   std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".
@@ -121,6 +130,7 @@ class Runtime {
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`
   std::uint64_t drives_ = 0;  // calls of `drive` so far
+  Nanoseconds drive_began_ = 0;  // the last of them
   std::uint64_t submits_ = 0;  // and of `submit`
   transport::Waiter driver_waiter_;
   transport::Waiter thread_waiter_;

@@ -339,3 +339,40 @@ TEST_CASE("what fails is in the timeline, and what a thread waits for beside its
     if (rank == 0) CHECK(count("beside", "wait") == 1);
   });
 }
+
+TEST_CASE("whoever looks at a running job is told what a rank waits for, and what it has moved") {
+  for (const bool shared : {true, false}) {
+    Cluster cluster({.ranks = 2, .host_of = shared ? std::vector<int>{} : std::vector<int>{0, 1}});
+    std::latch looked(1);
+    cluster.run([&](Rank rank) {
+      Runtime& runtime = cluster.runtime(rank);
+      std::vector<float> large(1 << 18, 1.0F);
+      runtime.run(allreduce("large", large), {});
+      const Runtime::Statistics moved = runtime.statistics();
+      CHECK(moved.operations == 1);
+      CHECK(moved.pending.empty());
+      REQUIRE(moved.traffic.size() == 1);
+      const transport::Link::Traffic& traffic = moved.traffic.begin()->second;
+      CHECK(traffic.sent + traffic.received >= large.size() * sizeof(float));
+
+      std::vector<float> data(2, 1.0F);
+      if (rank == 1) looked.wait();
+      const auto late = allreduce("late", data);
+      bool asked = false;
+      const auto look = [&] {
+        if (rank == 1 || std::exchange(asked, true)) return false;
+        const Runtime::Statistics waits = runtime.statistics();
+        REQUIRE(waits.pending.size() == 1);
+        CHECK(waits.pending[0].title == "allreduce 'late'");
+        CHECK(waits.pending[0].missing == std::vector<Rank>{1});
+        CHECK_FALSE(waits.pending[0].released);
+        CHECK(waits.pending[0].since > 0);
+        CHECK(waits.pending[0].since < waits.now);
+        looked.count_down();
+        return false;
+      };
+      runtime.run(late, look);
+      CHECK(runtime.statistics().operations == 2);
+    });
+  }
+}

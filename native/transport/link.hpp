@@ -146,8 +146,16 @@ class Link {
   };
   LaneUse& lane_use(int lane) { return lane_use_[lane]; }
 
+  // Bytes of data that plans have moved to the peer and from it, those that were fetched from its memory among them.
+  struct Traffic {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+  };
+  Traffic& traffic() { return traffic_; }
+
  private:
   std::array<LaneUse, kLaneCount> lane_use_{};
+  Traffic traffic_;
 };
 
 }  // namespace ringcore::transport

@@ -92,6 +92,7 @@ PlanRun::PlanRun(const Plan& plan, Operands operands, std::span<transport::Link*
     : plan_(plan),
       program_(plan.program),
       self_(plan.self),
+      links_(links),
       operands_(std::move(operands)),
       lane_(lane),
       id_(id),
@@ -167,10 +168,26 @@ bool PlanRun::progress() {
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     for (std::size_t before = channels_[c].next; step(c); before = channels_[c].next) {
       moved = true;
-      if (clock_ != nullptr && channels_[c].next != before) note_step(c, before);
+      if (channels_[c].next == before) continue;
+      count_traffic(program_.channels[c][before]);
+      if (clock_ != nullptr) note_step(c, before);
     }
   }
   return send_to_all() || moved;
+}
+
+void PlanRun::count_traffic(const Step& step) const {
+  if (step.kind == StepKind::kSend) links_[step.peer]->traffic().sent += bytes(step.sources.front());
+  if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) {
+    links_[step.peer]->traffic().received += received_bytes(step);
+  }
+  if (step.kind != StepKind::kReduce) return;
+  for (const ChunkRef& source : step.sources) {
+    if (source.rank != self_) links_[source.rank]->traffic().received += bytes(source);
+  }
+  for (const ChunkRef& target : step.targets) {
+    if (target.rank != self_) links_[target.rank]->traffic().sent += bytes(target);
+  }
 }
 
 bool PlanRun::send_to_all() {
@@ -352,12 +369,16 @@ void PlanRun::end_transfer(Peer& peer) {
   }
 }
 
+std::size_t PlanRun::received_bytes(const Step& step) const {
+  const ChunkRef& target = step.targets.front();
+  return target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
+}
+
 bool PlanRun::receive(const Step& step, ChannelState& state) {
   const ChunkRef& target = step.targets.front();
   Peer& peer = peer_of(step.peer);
   transport::Link& link = *peer.link;
-  const std::size_t total =
-      target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
+  const std::size_t total = received_bytes(step);
   if (total > 0 && link.has_messages()) return receive_messages(step, state, link, total);
   const bool reading = link.lane_use(lane_).accepted && state.done_bytes > 0;
   if (!reading && !accept_header(peer, total)) return false;

@@ -103,6 +103,8 @@ class PlanRun final : public Run {
   bool settle(Peer& peer) const;
   bool step(std::size_t channel);
   void note_step(std::size_t channel, std::size_t index);
+  void count_traffic(const Step& step) const;
+  std::size_t received_bytes(const Step& step) const;
   bool receive(const Step& step, ChannelState& state);
   bool receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total);
   bool reduce_arrived(const Step& step, ChannelState& state, transport::Link& link, std::size_t bytes);
@@ -119,6 +121,7 @@ class PlanRun final : public Run {
   const Plan& plan_;
   const Program& program_;
   Rank self_;
+  std::span<transport::Link* const> links_;
   Operands operands_;
   int lane_;
   std::uint32_t id_;

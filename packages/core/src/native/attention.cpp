@@ -41,6 +41,28 @@ std::tuple<std::vector<std::string>, bool, std::optional<Rank>> take_attention(P
   return {attention.warnings, attention.stacks_wanted, attention.lost_rank};
 }
 
+nb::dict statistics(PythonRuntime& self) {
+  Runtime::Statistics found;
+  {
+    const nb::gil_scoped_release released;
+    found = self.get().statistics();
+  }
+  nb::list waits;
+  for (const engine::Pending& pending : found.pending) {
+    const double seconds = static_cast<double>(found.now - pending.since) / static_cast<double>(kSecond);
+    waits.append(nb::make_tuple(pending.title, seconds, pending.released, pending.missing));
+  }
+  nb::dict traffic;
+  for (const auto& [transport, bytes] : found.traffic) {
+    traffic[transport.c_str()] = nb::make_tuple(bytes.sent, bytes.received);
+  }
+  nb::dict all;
+  all["operations"] = found.operations;
+  all["waits"] = waits;
+  all["traffic"] = traffic;
+  return all;
+}
+
 }  // namespace
 
 void register_attention(nb::class_<PythonRuntime>& runtime) {
@@ -65,6 +87,10 @@ void register_attention(nb::class_<PythonRuntime>& runtime) {
       .def(
           "stop_timeline", [](PythonRuntime& self) { return take_spans(self.get(), &Runtime::stop_timeline); },
           "The spans that are left, as those of take_timeline.")
+      .def(
+          "statistics", &statistics,
+          "{operations: that have ended, waits: [(title, seconds, whether all ranks have submitted it, ranks that have "
+          "not)], traffic: {transport: (bytes sent, received)}}")
       .def(
           "wait_for_attention",
           [](PythonRuntime& self, double limit_s) { return self.get().wait_for_attention(limit_of(limit_s)); },

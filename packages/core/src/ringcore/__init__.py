@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         rank,
         size,
     )
+    from ringcore.job.statistics import statistics
     from ringcore.job.timeline import start_timeline, stop_timeline
     from ringcore.launcher.api import run
 
@@ -99,6 +100,7 @@ _HOMES = {
         "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll", "reducescatter", "reducescatter_async",
         "synchronize",
     ),
+    "ringcore.job.statistics": ("statistics",),
     "ringcore.job.timeline": ("start_timeline", "stop_timeline"),
     "ringcore._native": ("Handle",),
     "ringcore.adapter.collectives": ("ReduceOp",),
@@ -177,6 +179,7 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "statistics",
     "stop_timeline",
     "synchronize",
 ]

@@ -302,6 +302,11 @@ class Runtime:
     def stop_timeline(self) -> list:
         """The spans that are left, as those of take_timeline."""
 
+    def statistics(self) -> dict:
+        """
+        {operations: that have ended, waits: [(title, seconds, whether all ranks have submitted it, ranks that have not)], traffic: {transport: (bytes sent, received)}}
+        """
+
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
     def take_attention(self) -> tuple[list[str], bool, int | None]:

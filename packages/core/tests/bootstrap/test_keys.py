@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ import pytest
 from ringcore import BootstrapError
 from ringcore.bootstrap import connect, interfaces, keys
 from ringcore.environment.placement import find_placement
+from ringcore.environment.private_folder import private_folder
 from ringcore.environment.settings import Settings
 
 US, GROUP = os.getuid(), os.getgid()
@@ -42,11 +42,11 @@ def test_a_group_of_others_may_not_read_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ranks_meet_where_the_runtime_folder_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "not here"))
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    assert keys._private_folder() == tmp_path / f"ringcore-{US}"
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "nor here"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert private_folder() == tmp_path / f"ringcore-{US}"
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nor here"))
     with pytest.raises(BootstrapError, match="TMPDIR"):
-        keys._private_folder()
+        private_folder()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -339,16 +339,19 @@ def test_what_ranks_started_is_ended_after_success_and_after_failure(
 def test_temporary_files_are_gone_whatever_happens(ringrun: Ringrun, script: Script, pids: Pids) -> None:
     folder = ringrun.directory / "tmp"
     folder.mkdir()
-    ringrun.environ["TMPDIR"] = str(folder)
+    # The user's own folder stays where it is; what jobs have in it does not.
+    (ringrun.directory / "run").mkdir(mode=0o700)
+    jobs = ringrun.directory / "run" / f"ringcore-{os.getuid()}" / "jobs"
+    ringrun.environ |= {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(ringrun.directory / "run")}
     ringrun("-np", "2", script("open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').close()\nsys.exit(rank)"))
-    assert list(folder.iterdir()) == []
+    assert [*folder.iterdir(), *jobs.iterdir()] == []
     name = script("open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').close()\nwrite_pid(rank)\ntime.sleep(600)")
     with ringrun.started("-np", "2", name) as process:
         pids.wait(2)
-        assert list(folder.iterdir()) != []
+        assert list(folder.iterdir()) != [] and list(jobs.iterdir()) != []
         process.kill()
         process.wait(30)
-    eventually(lambda: list(folder.iterdir()) == [], "the temporary directory is empty")
+    eventually(lambda: [*folder.iterdir(), *jobs.iterdir()] == [], "the temporary directory is empty")
 
 
 def test_torchs_error_file_is_read_and_written(ringrun: Ringrun, script: Script) -> None:

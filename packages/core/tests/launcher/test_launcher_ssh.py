@@ -187,6 +187,39 @@ def test_far_ranks_end_when_the_cable_is_cut(
     assert not is_alive(ranks["0"])
 
 
+def test_a_job_on_two_hosts_is_looked_at_from_that_of_the_launcher(
+    ringrun: Ringrun, remote: Remote, script: Script, hosts: list[Host], pids: Pids
+) -> None:
+    name = script(
+        """
+        import numpy, ringcore
+        def is_late():
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+        ringcore.init()
+        write_pid(rank)
+        if rank == 2:
+            is_late()
+        ringcore.allreduce(numpy.ones(2), name="late")
+        """
+    )
+    place = hosts[0].command([], ringrun.directory)
+    ask = [*place, sys.executable, "-m", "ringcore"]
+    options = {"cwd": ringrun.directory, "env": ringrun.environ, "capture_output": True, "text": True, "timeout": 60}
+    with ringrun.started(*BOTH, name, prefix=place) as process:
+        pids.wait(3)
+
+        def all_wait() -> bool:
+            said = subprocess.run([*ask, "status"], check=False, **options).stdout
+            return said.count("for rank 2 in allreduce 'late'") == 2 and "rank 2 on host1" in said
+
+        eventually(all_wait, "two ranks wait for the third", 60)
+        stacks = subprocess.run([*ask, "stacks"], check=False, **options).stdout
+        assert "in is_late" in stacks.partition("rank 2:")[2]
+        (ringrun.directory / "go").touch()
+        assert process.wait(60) == 0
+
+
 def test_a_host_that_hears_from_the_launcher_goes_on(remote: Remote, script: Script) -> None:
     done = remote("-np", "1", "-H", "host1", "--agent-timeout", "3", script("time.sleep(5)\nprint('done')"))
     assert (done.returncode, done.stdout) == (0, "[0]<stdout> done\n")

@@ -35,6 +35,7 @@ from ringcore import (
     shutdown,
     size,
     start_timeline,
+    statistics,
     stop_timeline,
     synchronize,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "statistics",
     "stop_timeline",
     "synchronize",
     "value_and_grad",

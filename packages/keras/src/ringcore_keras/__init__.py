@@ -61,6 +61,7 @@ from ringcore import (
     shutdown,
     size,
     start_timeline,
+    statistics,
     stop_timeline,
     synchronize,
 )
@@ -138,6 +139,7 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "statistics",
     "stop_timeline",
     "synchronize",
 ]

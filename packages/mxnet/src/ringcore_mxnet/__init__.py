@@ -34,6 +34,7 @@ from ringcore import (
     shutdown,
     size,
     start_timeline,
+    statistics,
     stop_timeline,
 )
 from ringcore import adapter as _adapter
@@ -111,5 +112,6 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "statistics",
     "stop_timeline",
 ]

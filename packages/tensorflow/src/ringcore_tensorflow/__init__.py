@@ -34,6 +34,7 @@ from ringcore import (
     shutdown,
     size,
     start_timeline,
+    statistics,
     stop_timeline,
 )
 from ringcore import adapter as _adapter
@@ -114,5 +115,6 @@ __all__ = [
     "size",
     "size_op",
     "start_timeline",
+    "statistics",
     "stop_timeline",
 ]

@@ -35,8 +35,8 @@ from ringcore import (
     shutdown,
     size,
     start_timeline,
+    statistics,
     stop_timeline,
-    synchronize,
 )
 from ringcore import adapter as _adapter
 from ringcore.adapter import Handle
@@ -69,6 +69,7 @@ from ringcore_torch._operations import (
     grouped_reducescatter_async,
     join,
     reducescatter_async,
+    synchronize,
 )
 from ringcore_torch.compression import Compression
 from ringcore_torch.optimizer import DistributedOptimizer
@@ -135,6 +136,7 @@ __all__ = [
     "size",
     "sparse_allreduce_async",
     "start_timeline",
+    "statistics",
     "stop_timeline",
     "synchronize",
 ]

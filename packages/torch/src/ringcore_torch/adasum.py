@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from ringcore import Adasum, InvalidArgument
-from ringcore.adapter import ProcessSet, name_or_next, reduce_compressed
+from ringcore.adapter import ProcessSet, count_step, name_or_next, reduce_compressed
 
 from ringcore_torch._operations import grouped_allreduce
 from ringcore_torch.buckets import check_dtypes
@@ -31,6 +31,7 @@ class AdasumOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step, then combine the steps of all ranks."""
+        count_step()
         before = [parameter.detach().clone() for _, parameter in self._named]
         loss = super().step(closure)
         own = [parameter.detach() - old for (_, parameter), old in zip(self._named, before, strict=True)]

@@ -33,6 +33,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Wait for the averaged gradients, then step."""
+        adapter.count_step()
         if closure is None:
             self._ring.end_round()
             return super().step()

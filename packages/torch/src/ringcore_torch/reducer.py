@@ -17,6 +17,7 @@ from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ringcore_torch._operations import allreduce_
+from ringcore_torch._profiling import seen
 from ringcore_torch.buckets import Bucket, Groups, PackedBucket, check_dtypes, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
@@ -127,6 +128,7 @@ class GradientReducer:
                 "that one, or wrap a parameter only once"
             )
 
+    @seen
     def launch(self, bucket: Bucket) -> None:
         """Submit a bucket."""
         bucket.launch(
@@ -134,6 +136,7 @@ class GradientReducer:
             postscale_factor=self._postscale, process_set=self._process_set,
         )  # fmt: skip
 
+    @seen
     def synchronize(self) -> None:
         """Average what has not been averaged yet, and wait for all of it."""
         self.check_own()

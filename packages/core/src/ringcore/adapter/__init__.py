@@ -62,6 +62,7 @@ from ringcore.job.process_sets import (
     process_set_id_of,
 )
 from ringcore.job.state import Context, context
+from ringcore.job.statistics import count_step
 
 __all__ = [
     "COLLECTIVE_CODES",
@@ -105,6 +106,7 @@ __all__ = [
     "check_weights",
     "context",
     "copy",
+    "count_step",
     "dealt_out",
     "empty",
     "find_placement",

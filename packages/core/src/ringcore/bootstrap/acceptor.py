@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import Acceptance, Hello
-from ringcore.bootstrap.sockets import peer_uid
+from ringcore.environment.private_folder import peer_uid
 
 _log = logging.getLogger("ringcore")
 

@@ -24,7 +24,7 @@ from ringcore.bootstrap.dialler import Call, Dialler
 from ringcore.bootstrap.encryption import is_encrypted
 from ringcore.bootstrap.interfaces import sockaddr
 from ringcore.bootstrap.paths import Endpoint, Path, describe_hosts, endpoints_of, paths_between
-from ringcore.bootstrap.sockets import peer_uid
+from ringcore.environment.private_folder import peer_uid
 
 if TYPE_CHECKING:
     from ringcore.environment.settings import Settings

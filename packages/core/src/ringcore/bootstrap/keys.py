@@ -18,6 +18,7 @@ from ringcore.bootstrap.interfaces import address_for_others
 from ringcore.bootstrap.rendezvous import RendezvousServer
 from ringcore.bootstrap.sockets import RanksMissingError, await_name
 from ringcore.environment.placement import LOCAL_SIZE_VARIABLES
+from ringcore.environment.private_folder import private_folder
 
 if TYPE_CHECKING:
     from ringcore.environment.placement import Placement
@@ -144,7 +145,7 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
             yield server.address, key
             server.wait_served(1, settings.start_timeout_s)
         return
-    path = _private_folder() / f"{_job_name(placement, settings)}.sock"
+    path = private_folder() / f"{_job_name(placement, settings)}.sock"
     with _on_one_host(placement):
         if placement.rank != 0:
             yield f"unix:{path}", None
@@ -238,27 +239,6 @@ def _users_key(makes_it: bool, limit_s: float) -> bytes:
         with contextlib.suppress(OSError):
             os.listdir(path.parent)  # makes NFS look again
     return _read_key_file(path)
-
-
-def _private_folder() -> Path:
-    """A folder that only this user can look into."""
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.access(base, os.W_OK | os.X_OK):  # srun and containers bring the variable along, but not the folder
-        import tempfile
-
-        base = tempfile.gettempdir()
-    folder = Path(base) / f"ringcore-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise BootstrapError(
-            f"the folder {folder}, in which the ranks of this host meet, cannot be made ({error.strerror}); set TMPDIR "
-            "to a folder that this user can write to, the same for all ranks of the host"
-        ) from error
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise BootstrapError(f"{folder} is not a private folder of this user (mode 700); remove it")
-    return folder
 
 
 def _job_name(placement: Placement, settings: Settings) -> str:

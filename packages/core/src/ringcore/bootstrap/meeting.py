@@ -29,7 +29,8 @@ from ringcore.bootstrap.contacts import (
     headers,
     is_genuine,
 )
-from ringcore.bootstrap.sockets import RanksMissingError, dial, peer_uid
+from ringcore.bootstrap.sockets import RanksMissingError, dial
+from ringcore.environment.private_folder import peer_uid
 
 
 def meet(

@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from ringcore._errors import BootstrapError
 if TYPE_CHECKING:
     from ringcore.bootstrap.interfaces import Address
 
-_PEER_CREDENTIALS = struct.Struct("3i")
 _RETRY_S = 0.02
 _BACKLOG = 1024
 
@@ -169,12 +167,6 @@ def listen_unix(path: str) -> socket.socket:
         listener.close()
         raise BootstrapError(f"cannot listen on the socket {path} ({error.strerror})") from error
     return listener
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user on the other end of a Unix socket."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-    return int(_PEER_CREDENTIALS.unpack(credentials)[1])
 
 
 def format_address(address: tuple[Any, ...]) -> str:

@@ -41,6 +41,10 @@ class Span:
     awaited: bool
 
 
+# What ranks say to each other when they begin to record.
+_OWN = "timeline.start.noname"
+
+
 def files_of(path: Path) -> list[Path]:
     """The file itself, or those of the ranks, which are there as long as it is not whole."""
     pattern = re.compile(re.escape(path.name) + r"\.rank(\d+)")
@@ -63,8 +67,11 @@ def read(paths: Sequence[Path]) -> list[Span]:
     spans: list[Span] = []
     for path in paths:
         for event in events_of(path):
-            if event.get("ph") == "X" and event.get("cat") != "step":
-                spans.append(_span_of(event, path))
+            if event.get("ph") != "X" or event.get("cat") == "step":
+                continue
+            span = _span_of(event, path)
+            if not span.tensor.startswith(_OWN):
+                spans.append(span)
     if not spans:
         names = ", ".join(map(str, paths))
         raise TraceError(f"{names}: nothing was recorded. Remedy: record a part of the run that has collectives in it")

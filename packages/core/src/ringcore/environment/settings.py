@@ -12,6 +12,7 @@ from ringcore._errors import InvalidArgument
 PREFIX = "RINGCORE_"
 _KIB = 1024
 _MAX_CONNECTIONS = 64
+_MAX_PORT = 65535
 _SIZE_UNITS = {"": 1, "KiB": _KIB, "MiB": _KIB**2, "GiB": _KIB**3}
 _LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -21,7 +22,9 @@ PLACEMENT_VARIABLES = frozenset(
     PREFIX + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 )
 # What the launcher hands to its ranks besides: descriptors, and where they leave word.
-_CALL_VARIABLES = frozenset({"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE", "RINGCORE_LAUNCHER_FD"})
+_CALL_VARIABLES = frozenset(
+    {"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE", "RINGCORE_WATCH_FILE", "RINGCORE_LAUNCHER_FD"}
+)
 
 
 def _size(text: str) -> int:
@@ -33,6 +36,12 @@ def _size(text: str) -> int:
 
 def _count(text: str) -> int:
     if re.fullmatch(r"[0-9]+", text, re.ASCII) is None:
+        raise ValueError
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if _count(text) > _MAX_PORT:
         raise ValueError
     return int(text)
 
@@ -215,6 +224,22 @@ class Settings:
     )
     timeline: str | None = _setting(
         None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)
+    )
+    nvtx: bool = _setting(
+        False,
+        _flag,
+        "1, true, yes, on, 0, false, no or off",
+        "show operations to NVIDIA's tools, as ranges of NVTX",
+    )
+    nvtx_library: str | None = _setting(None, str, "a path", "NVTX; unset: the system's libnvToolsExt.so.1")
+    metrics_port: int = _setting(
+        0,
+        _port,
+        "a port from 1 to 65535, or 0",
+        "local rank 0 serves numbers for Prometheus at this port, the others at the next ones; 0: nobody does",
+    )
+    metrics_address: str = _setting(
+        "127.0.0.1", _name, "an address of this host", "where they are served: others can read them than at loopback"
     )
     log_level: str | None = _setting(
         None,

@@ -12,6 +12,7 @@ from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
 _NAME = "ringcore-attention"
+WATCH_NAME = "ringcore-watch"
 
 
 def start_attention_thread(context: Context) -> threading.Thread | None:
@@ -47,6 +48,6 @@ def format_stacks() -> str:
     parts = []
     for ident, frame in sys._current_frames().items():
         name = names.get(ident, "?")
-        if name != _NAME:
+        if name not in (_NAME, WATCH_NAME):
             parts.append(f"thread {name}:\n" + "".join(traceback.format_stack(frame, limit=20)))
     return "\n".join(parts)

@@ -68,6 +68,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     if placement.size == 1:
         alone = _context_of(settings, None, 0, 1, 0, [], [0], (0, 1, 0, 1))
         log_start(alone, placement.source, _native.kernel_instruction_set())
+        alone.job = job_name(placement, settings)
         return alone
     from ringcore.bootstrap import connect
 
@@ -91,8 +92,14 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         runtime, patience_s = connected.runtime, settings.start_timeout_s
         listens = any(kind == "tcp" and not fds for _, kind, fds, _, _ in peers)
         connected.late_lanes = LateLanes(mesh.connector, runtime, connected.peer_fds, patience_s, listens=listens)
+    connected.job = job_name(placement, settings)
     log_start(connected, placement.source, _native.kernel_instruction_set())
     return connected
+
+
+def job_name(placement: Placement, settings: Settings) -> str:
+    """What `ringcore status` calls a job: the launcher's name of it, or one after the launcher's process."""
+    return settings.job_id or placement.job_id or f"{placement.source.replace(' ', '-')}-{os.getppid()}"
 
 
 def _tell_others(connected: Context, failure: BootstrapError) -> NoReturn:

@@ -16,7 +16,10 @@ from ringcore.environment.loss import tell_loss
 from ringcore.job import timeline
 from ringcore.job.attention import start_attention_thread
 from ringcore.job.connect import connect_context
+from ringcore.job.metrics import MetricsPage
+from ringcore.job.nvtx import mark_operations
 from ringcore.job.state import context, is_initialized, set_context
+from ringcore.job.watch import start_watch
 
 if TYPE_CHECKING:
     from ringcore.environment.placement import Placement
@@ -58,8 +61,8 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
     Raises:
         BootstrapError: The ranks could not find each other in time; the message names them and the remedy.
         InvalidArgument: The environment contradicts itself, `comm` is no communicator of mpi4py or of a job that MPI
-            has not launched, MPI was initialised for fewer threads than `MPI_THREAD_SERIALIZED`, or rank 0 cannot
-            write the timeline that is asked for.
+            has not launched, MPI was initialised for fewer threads than `MPI_THREAD_SERIALIZED`, a rank cannot
+            write the timeline or serve the metrics that are asked for, or NVTX is not there.
     """
     with _lock:
         if is_initialized():
@@ -71,15 +74,20 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
         _install_excepthook()
         tell_loss(None)
         current.attention_thread = start_attention_thread(current)
+        start_watch(current)
     for method in [reference() for reference in _after_init]:
         if method is not None:
             method()
-    if current.settings.timeline:
-        try:
+    try:
+        if current.settings.nvtx:
+            mark_operations(current)
+        if current.settings.metrics_port:
+            current.services.append(MetricsPage(current))
+        if current.settings.timeline:
             timeline.start_timeline(current.settings.timeline)
-        except InvalidArgument:  # on all ranks
-            shutdown()
-            raise
+    except InvalidArgument as error:
+        leave_because(error)
+        raise
 
 
 def shutdown() -> None:
@@ -98,6 +106,8 @@ def shutdown() -> None:
             current.late_lanes.stop()
         if current.attention_thread is not None:
             current.attention_thread.join()
+        for service in current.services:
+            service.stop()
         set_context(None)
 
 

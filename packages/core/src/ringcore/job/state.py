@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ringcore._errors import NotInitializedError
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 # So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers as
 # many, and the first use of a name costs more.
 _UNNAMED = 16384
+
+
+class Service(Protocol):
+    """What runs beside the job, for those who look at it."""
+
+    def stop(self) -> None:
+        """Let nobody in any more."""
 
 
 @dataclass
@@ -39,6 +47,10 @@ class Context:
     counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
     late_lanes: LateLanes | None = None  # where there are peers over TCP
+    job: str = ""  # what `ringcore status` calls it
+    began: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    services: list[Service] = field(default_factory=list)
 
     def next_name(self, kind: str, set_id: int | None = 0) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order.

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ringcore.launcher import _process
+from ringcore.launcher import _process, _watching
 from ringcore.launcher._frames import Channel, Kind, ProtocolError, Seals, hold_bits, table_of
 from ringcore.launcher._job import Events, HostJob, RankExit
 from ringcore.launcher._loop import Loop, Timer
@@ -89,6 +89,8 @@ class FarHost:
         self._ranks: frozenset[int] = frozenset()
         self._channel: Channel | None = None
         self._over = False
+        self._questions = 0
+        self._asked: dict[int, Callable[[_watching.Answers], None]] = {}
 
     def start(self, job: HostJob) -> None:
         """Send the job."""
@@ -110,6 +112,12 @@ class FarHost:
     def hold(self, kinds: frozenset[Kind]) -> None:
         """Leave these streams of the ranks unread: nobody takes what they print."""
         self._send(Kind.HOLD, hold_bits(kinds))
+
+    def ask(self, question: str, done: Callable[[_watching.Answers], None]) -> None:
+        """Ask the ranks there, for somebody who looks at the job."""
+        self._questions += 1
+        self._asked[self._questions] = done
+        self._send(Kind.ASK, self._questions, question.encode())
 
     def close(self) -> None:
         """Cut the connection, upon which the agent ends all that is left."""
@@ -147,6 +155,9 @@ class FarHost:
             self._events.on_output(rank, kind, payload)
         elif kind is Kind.EXIT:
             self._events.on_exit(rank, RankExit.from_json(payload))
+        elif kind is Kind.ANSWER:
+            if rank in self._asked:
+                self._asked.pop(rank)(table_of(payload))
         elif kind is Kind.NOTE:
             self._events.on_note(payload.decode(errors="replace"))
         elif kind is Kind.HELLO:

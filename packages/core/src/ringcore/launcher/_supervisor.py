@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringcore.launcher import _placed, _plan, _process, _remote, _summary
+from ringcore.launcher import _placed, _plan, _process, _remote, _summary, _watching
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._job import HostJob, RankExit, RankJob
@@ -120,6 +120,11 @@ class Supervisor:
     def _goes_on(self) -> bool:
         """Whether there is anything to wait for."""
         return bool(self._open)
+
+    def ask(self, question: str, done: Callable[[_watching.Answers], None]) -> None:
+        """Ask all ranks, for somebody who looks at the job."""
+        hosts = [self._hosts[index] for index in self._open] if self._launched else []
+        _watching.HostInquiry(self._loop, list(hosts), question, done)
 
     # Start.
 

@@ -16,10 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ringcore.environment.loss import LOSS_FILE_VARIABLE
-from ringcore.launcher import _frames, _process
+from ringcore.environment.watching import WATCH_FILE_VARIABLE
+from ringcore.launcher import _frames, _process, _watching
 from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._guard import Guard, remove_directory
 from ringcore.launcher._job import Events, HostJob, RankExit, RankJob
@@ -112,6 +115,11 @@ class Agent:
             if kind in changed:
                 self._listen(fd)
 
+    def ask(self, question: str, done: Callable[[_watching.Answers], None]) -> None:
+        """Ask the ranks of this host, for somebody who looks at the job."""
+        paths = {rank: Path(self._watch_file(rank)) for rank in self._processes}
+        _watching.RankInquiry(self._loop, paths, question, done)
+
     def close(self) -> None:
         """End everything at once and let go of all descriptors."""
         self.kill()
@@ -126,6 +134,7 @@ class Agent:
         rank = rank_job.rank
         environ = {**common, **rank_job.environ, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
         environ[LOSS_FILE_VARIABLE] = self._loss_file(rank)
+        environ[WATCH_FILE_VARIABLE] = self._watch_file(rank)
         environ["HOROVOD_HOSTNAME"] = job.host or socket.gethostname()
         environ.update({name: str(fd) for name, fd in self._blobs.items()})
         inherit = list(self._blobs.values())
@@ -243,6 +252,10 @@ class Agent:
     def _loss_file(self, rank: int) -> str:
         assert self._directory is not None
         return os.path.join(self._directory, f"rank.{rank}.loss.json")
+
+    def _watch_file(self, rank: int) -> str:
+        assert self._directory is not None
+        return os.path.join(self._directory, f"rank.{rank}.watch")
 
     def _lost_rank(self, rank: int) -> int | None:
         """What the rank has said of another: anything may stand there, as it is a program of the user's."""
@@ -365,9 +378,14 @@ class _RemoteAgent:
             self._agent.kill()
         elif kind is Kind.WORD:
             self._agent.tell(rank, payload)
+        elif kind is Kind.ASK:
+            self._agent.ask(payload.decode(), lambda answers: self._answer(rank, answers))
         elif kind is Kind.HOLD:
             self._held = _frames.held_kinds(rank)
             self._hold()
+
+    def _answer(self, number: int, answers: _watching.Answers) -> None:
+        self._channel.send(Kind.ANSWER, number, json.dumps(answers).encode())
 
     def _hold(self) -> None:
         everything = frozenset((Kind.STDOUT, Kind.STDERR, Kind.RESULT))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.environment import settings as _settings
-from ringcore.launcher import _hosts, _options, _placed, _plan
+from ringcore.launcher import _hosts, _options, _placed, _plan, _watching
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._loop import Loop
@@ -136,6 +136,7 @@ def start_job(
         supervisor = make(loop, guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
+        _let_in(stack, guard, loop, supervisor, options, plan, job_id)
         return supervisor.run()
 
 
@@ -143,6 +144,37 @@ def _elastic_supervisor() -> type[Supervisor]:
     from ringcore.launcher._elastic import ElasticSupervisor  # Most jobs are none.
 
     return ElasticSupervisor
+
+
+def _let_in(
+    stack: contextlib.ExitStack,
+    guard: Guard,
+    loop: Loop,
+    supervisor: Supervisor,
+    options: Options,
+    plan: Plan,
+    job: str,
+) -> None:
+    """Let this user look at the job; where there is no private folder for that, it runs all the same."""
+    import time
+
+    # Each launcher of a job that has several knows its own ranks.
+    name = job if options.nnodes == 1 else f"{job}.node{options.node_rank}"
+    about = {
+        "job": name,
+        "size": plan.size,
+        "command": list(options.command),
+        "hosts": [node.name for node in plan.nodes],
+        "started": time.time(),
+        "launcher": os.getpid(),
+    }
+    try:
+        door = _watching.Door(loop, name, about, supervisor.ask)
+    except (OSError, BootstrapError) as error:
+        supervisor.note(f"nobody can look at this job: {error}")
+        return
+    guard.remove_directory(door.folder)
+    stack.callback(door.close)
 
 
 def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:

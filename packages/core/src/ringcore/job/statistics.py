@@ -1,0 +1,60 @@
+"""What this rank has done so far, and what it waits for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+from ringcore.job.state import Context, context, is_initialized
+
+
+def statistics() -> dict[str, Any]:
+    """Tell what this rank has done since `init()`, and what it waits for: for TensorBoard, or a log.
+
+    Asking takes some microseconds, and no other rank.
+
+    Returns:
+        `rank`, `size`, `host`, `pid`; `seconds` since the start; `steps` of PyTorch's optimizers;
+        `operations` that have ended; `bytes_sent` and `bytes_received` by transport, of what plans have moved (small
+        blocking operations go along with their announcement, and MPI's and NCCL's own collectives move theirs
+        themselves); `memory_bytes` of this process; `waits`: of each operation that is not done its `operation`, for
+        how many `seconds`, whether it is `released`, as all ranks have submitted it, and the ranks that are `missing`.
+
+    Raises:
+        NotInitializedError: Before `init()`.
+    """
+    return statistics_of(context())
+
+
+def statistics_of(current: Context) -> dict[str, Any]:
+    """See `statistics`."""
+    found = current.runtime.statistics()
+    return {
+        "rank": current.rank,
+        "size": current.size,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "seconds": time.monotonic() - current.began,
+        "steps": current.steps,
+        "operations": found["operations"],
+        "bytes_sent": {transport: sent for transport, (sent, _) in found["traffic"].items()},
+        "bytes_received": {transport: received for transport, (_, received) in found["traffic"].items()},
+        "memory_bytes": _resident_bytes(),
+        "waits": [
+            {"operation": title, "seconds": seconds, "released": released, "missing": missing}
+            for title, seconds, released, missing in found["waits"]
+        ],
+    }
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def count_step() -> None:
+    """For adapters: an optimizer has begun a step."""
+    if is_initialized():
+        context().steps += 1
