@@ -14,7 +14,7 @@ std::size_t paces_size(int ranks);
 void write_pace(std::span<double> table, Rank self, const transport::Pace& pace);
 
 // The topology's links, as far as the table knows better. The ranks of a host share its port: what they send between
-// hosts is added up. Ports count as different from each other where one is less than half as quick as the quickest.
+// hosts is added up. Ports count as different from each other where one is less than half as quick as is usual.
 Links corrected(const Topology& topology, std::span<const double> table);
 // Whether somebody knows how quick a link is.
 bool knows_rates(std::span<const double> table);

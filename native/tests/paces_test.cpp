@@ -76,6 +76,14 @@ TEST_CASE("paces: the ranks of a host share its port, what nobody knows stays, a
   REQUIRE(slow.ports.size() == 2);
   CHECK(1 / slow.ports[0] == doctest::Approx(1e7));
   CHECK(1 / slow.ports[1] == doctest::Approx(4e6));
+  // One that is told to be quicker than all others is noise.
+  const Links quick = learnt(one_rank_a_host(4), {{1e7, 0}, {8e7, 0}, {1.2e7, 0}, {9e6, 0}});
+  CHECK(quick.even());
+  CHECK(1 / quick.between_hosts.seconds_per_byte == doctest::Approx(1.2e7));
+  // Among many ranks the usual port stands for all.
+  std::vector<Pace> many = even(65, 1e7, 0);
+  many[3].bytes_per_s = 1e6;
+  CHECK(learnt(one_rank_a_host(65), many).even());
 }
 
 TEST_CASE("paces: between distant hosts few rounds are planned, on a quick network more of them") {
