@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -156,3 +158,34 @@ def test_a_discovery_script_that_cannot_be_used_is_named(
         and says in done.stderr
         and "waiting for free slots from ./discover.sh" in done.stderr
     )
+
+
+def test_a_job_is_told_to_grow_to_shrink_and_to_let_a_rank_go(ringrun: Ringrun, script: Script, pids: Pids) -> None:
+    directory = ringrun.directory
+
+    def order(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ringcore", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    job = f"test-{os.getpid()}"
+    words = ["-np", "2", "--min-np", "1", "--rdzv-id", job, train(script)]
+    with ringrun.started(*words) as process:
+        begun(directory, 2)
+        twin = ringrun(*words)
+        assert twin.returncode == 2 and f"there is a job '{job}' already" in twin.stderr
+        assert order("scale", job, "+1").stdout == "3 ranks are wanted from now on\n"
+        grown = begun(directory, 5)[2:]
+        assert {line["size"] for line in grown} == {3}
+        assert order("drain", job, "0").stdout == "rank 0 leaves at its next commit\n"
+        smaller = begun(directory, 7)[5:]
+        assert {(line["place"], line["rank"], line["size"]) for line in smaller} == {(1, 0, 2), (2, 1, 2)}
+        eventually(lambda: order("drain", job, "0").returncode == 1, "rank 0 has gone")
+        assert "there is no rank 0 that could leave; there are ranks 1, 2" in order("drain", job, "0").stderr
+        assert order("scale", job, "=1").stdout == "1 rank is wanted from now on\n"
+        assert [(line["place"], line["size"]) for line in begun(directory, 8)[7:]] == [(1, 1)]
+        assert "0 ranks are less than --min-np 1" in order("scale", job, "-1").stderr
+        assert "'many' is no number of ranks" in order("scale", job, "many").stderr
+        assert job in order("scale", "another", "+1").stderr, "the jobs that there are"
+        (directory / "stop").touch()
+        assert process.wait(60) == 0
+    assert not any(map(is_alive, pids.read().values()))

@@ -45,6 +45,7 @@ from ringcore_mxnet._compatibility import prepare_import as _prepare_import
 _adapter.require_same_version("ringcore-mxnet")
 _prepare_import()
 
+from ringcore_mxnet import elastic as elastic  # noqa: E402
 from ringcore_mxnet._operations import (  # noqa: E402 - MXNet may need a word to numpy first
     allgather,
     allreduce,

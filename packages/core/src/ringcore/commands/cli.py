@@ -19,6 +19,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("ringcore.commands.stacks", "tell where the Python threads of a running job stand"),
     "timeline": ("ringcore.commands.timeline", "tell who waited for whom, and what was slow, in a timeline"),
     "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
+    "scale": ("ringcore.launcher.scale", "let an elastic job have more ranks or fewer"),
+    "drain": ("ringcore.launcher.drain", "let a rank leave an elastic job"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
 

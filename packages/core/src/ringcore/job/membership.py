@@ -131,6 +131,7 @@ class Membership:
             self._comes = self._goes = False  # All that was told before is part of it.
         self._comes |= message.get("comes", False)
         self._goes |= message.get("goes", False)
+        self._leaves |= message.get("drain", False)
         if message.get("dismissed"):
             self.leave()
 

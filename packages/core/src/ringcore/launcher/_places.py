@@ -83,7 +83,7 @@ class Places:
         self._cooldown_s = cooldown_s
         self._longest_s = longest_cooldown_s
         self._least = least
-        self._most = most
+        self.most = most
         self.all: list[Place] = []
 
     def offer(self, hosts: Sequence[Host]) -> list[Place]:
@@ -116,14 +116,19 @@ class Places:
         busy = sum(process.place.usable for process in self.processes())
         free = [place for place in self.all if place.usable and place.process is None]
         free.sort(key=lambda place: (place.due_at, place.number))
-        return free if self._most is None else free[: max(0, self._most - busy)]
+        return free if self.most is None else free[: max(0, self.most - busy)]
 
     def surplus(self) -> list[RankProcess]:
         """Processes whose place is none any more, and those that are more than may be; never so many that few stay."""
         processes = self.processes()
         usable = [process for process in processes if process.place.usable]
-        surplus = (usable[self._most :] if self._most else []) + [p for p in processes if not p.place.usable]
+        surplus = (usable[self.most :] if self.most else []) + [p for p in processes if not p.place.usable]
         return surplus[: max(0, len(processes) - self._least)]
+
+    def wanted(self) -> int:
+        """How many ranks there would be if all went well."""
+        offered = sum(place.usable for place in self.all)
+        return offered if self.most is None else min(offered, self.most)
 
     def fail(self, place: Place, now: float) -> float:
         """Let a place rest, as its process has failed; returns for how long."""

@@ -1,0 +1,71 @@
+"""Elastic training of MXNet, see `ringcore.elastic`: a state of Gluon's nets and trainers, samplers and objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+from mxnet.gluon.parameter import DeferredInitializationError
+from ringcore import broadcast_object
+from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
+
+from ringcore_mxnet.parameters import broadcast_parameters
+
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "MXNetState", "ObjectState", "State", "run"]
+
+
+def _save_net(net: Any) -> dict[str, Any]:
+    kept = {}
+    for name, param in net.collect_params().items():
+        try:
+            kept[name] = param.data().copy()
+        except DeferredInitializationError:  # It has no values before the first batch.
+            continue
+    return kept
+
+
+def _restore_net(net: Any, kept: dict[str, Any]) -> None:
+    params = net.collect_params()
+    for name, value in kept.items():
+        params[name].set_data(value)
+
+
+def _save_trainer(trainer: Any) -> Any:
+    optimizer = trainer.optimizer
+    states = trainer._updaters[0].get_states(dump_optimizer=False)
+    return states, dict(optimizer._index_update_count), optimizer.num_update
+
+
+def _restore_trainer(trainer: Any, kept: Any) -> None:
+    states, counts, updates = kept
+    for updater in trainer._updaters:
+        updater.set_states(states)
+    trainer.optimizer._index_update_count.clear()
+    trainer.optimizer._index_update_count.update(counts)
+    trainer.optimizer.num_update = updates
+
+
+_OF_NETS = Handler(_save_net, _restore_net, lambda net: broadcast_parameters(net.collect_params(), root_rank=0))
+_OF_TRAINERS = Handler(
+    _save_trainer,
+    _restore_trainer,
+    lambda trainer: _restore_trainer(trainer, broadcast_object(_save_trainer(trainer))),
+)
+
+
+class MXNetState(ObjectState):
+    """Keeps nets and trainers of Gluon, samplers, and other objects as they are.
+
+    Args:
+        net: Or several, by other names.
+        trainer: Or several, by other names.
+        attributes: By name; they become attributes of the state.
+    """
+
+    def __init__(self, net: Any = None, trainer: Any = None, **attributes: Any) -> None:
+        super().__init__(**attributes, net=net, trainer=trainer)
+
+    def handler_of(self, value: Any) -> Handler | None:  # noqa: D102
+        if isinstance(value, mx.gluon.Block):
+            return _OF_NETS
+        return _OF_TRAINERS if isinstance(value, mx.gluon.Trainer) else super().handler_of(value)
