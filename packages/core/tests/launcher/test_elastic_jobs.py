@@ -72,6 +72,19 @@ def test_a_job_of_which_nobody_is_left_ends_with_its_first_failure(ringrun: Ring
     assert done.returncode == 1 and "Traceback" in done.stderr
 
 
+def test_what_a_program_writes_to_its_launcher_by_mistake_harms_nobody(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        """
+        fd = int(os.environ["RINGCORE_LAUNCHER_FD"])
+        for line in (b"[" * 60000, b"1", b'{"lost": [], "ready": {}}', b"\\xff", b"no end" * 1000):
+            os.write(fd, line + b"\\n")
+        os.write(fd, b"{")
+        """
+    )
+    done = ringrun("-np", "2", "--min-np", "1", name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ranks_of_a_plain_script_end_together(ringrun: Ringrun, script: Script) -> None:
     done = ringrun("-np", "2", "--min-np", "1", script("print(rank)"))
     assert (done.returncode, done.stderr, sorted(done.stdout.splitlines())) == (

@@ -73,7 +73,7 @@ class Control:
             try:
                 asked = json.loads(connection.recv(_MOST_BYTES))
                 answer = {"said": self._answer(asked if isinstance(asked, dict) else {})}
-            except ValueError as error:  # A ControlError is one.
+            except (ValueError, RecursionError) as error:  # A ControlError is one.
                 answer = {"refused": str(error)}
             connection.sendall(json.dumps(answer).encode())
 

@@ -1,0 +1,36 @@
+"""Elastic training of JAX: a rank is killed, the other goes on with its parameters, and another joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.elastic_adapters import check_recovery
+
+HEAD = """
+import jax
+import jax.numpy as jnp
+import optax
+import ringcore_jax as ring
+from ringcore_jax import elastic
+"""
+SETUP = """
+optimizer = ring.DistributedOptimizer(optax.adam(0.01))
+params = {"w": jax.random.normal(jax.random.key(os.getpid()), (3,))}
+state = elastic.JaxState(params=params, optimizer=optimizer.init(params), step=0)
+
+@jax.jit
+def update(params, slots):
+    gradients = jax.grad(lambda p: jnp.sum(p["w"] ** 2))(params)
+    changes, slots = optimizer.update(gradients, slots, params)
+    return optax.apply_updates(params, changes), slots
+
+def step(state):
+    state.params, state.optimizer = update(state.params, state.optimizer)
+
+def weights(state):
+    return state.params["w"].tolist()
+"""
+
+
+def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path) -> None:
+    check_recovery(tmp_path, HEAD, SETUP, JAX_PLATFORMS="cpu")

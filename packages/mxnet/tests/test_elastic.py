@@ -1,0 +1,33 @@
+"""Elastic training of MXNet: a rank is killed, the other goes on with its net and trainer, and another joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.elastic_adapters import check_recovery
+
+HEAD = """
+import ringcore_mxnet as ring
+import mxnet as mx
+from ringcore_mxnet import elastic
+"""
+SETUP = """
+mx.random.seed(os.getpid())
+net = mx.gluon.nn.Dense(1, in_units=2)
+net.initialize(mx.init.Normal())
+trainer = ring.DistributedTrainer(net.collect_params(), "adam", {"learning_rate": 0.01})
+state = elastic.MXNetState(net, trainer, step=0)
+
+def step(state):
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((4, 2))).sum()
+    loss.backward()
+    trainer.step(4)
+
+def weights(state):
+    return net.weight.data().asnumpy().ravel().tolist()
+"""
+
+
+def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path) -> None:
+    check_recovery(tmp_path, HEAD, SETUP)
