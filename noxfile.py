@@ -225,17 +225,24 @@ def conformance(session: nox.Session, framework: str) -> None:
 @nox.parametrize("name", list(CLUSTERS), ids=list(CLUSTERS))
 def cluster(session: nox.Session, name: str) -> None:
     """The tests of ranks that a cluster starts, with a real one on this machine."""
-    elsewhere = f"--ignore=packages/{name}/tests/local_cluster"
-    run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests", elsewhere)
+    elsewhere = [f"--ignore=packages/{name}/tests/{folder}" for folder in ("local_cluster", "long")]
+    run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests", *elsewhere)
     if "horovod" in CLUSTERS[name]:
         run_pytest(session, name, "scripts for Horovod", f"packages/horovod/tests/test_horovod_{name}.py")
+
+
+@nox.session(venv_backend="none", requires=[environment_of("spark")])
+def cluster_long(session: nox.Session) -> None:
+    """What takes minutes with Spark: fifty jobs one after the other, and a driver that is killed."""
+    run_pytest(session, "spark", "what takes long with Spark", "-s", "packages/spark/tests/long")
 
 
 @nox.session(venv_backend="none", requires=[environment_of("spark")])
 def local_cluster(session: nox.Session) -> None:
     """Ranks in executors of Spark with a Java of their own, which need a machine that does nothing else."""
     variables = {"RINGCORE_TEST_MASTER": "local-cluster[2,1,1024]"}
-    command, environ = pytest_command("spark", "packages/spark/tests", *session.posargs)
+    tests = ["packages/spark/tests", "--ignore=packages/spark/tests/long"]
+    command, environ = pytest_command("spark", *tests, *session.posargs)
     session.run(*command, external=True, env=environ | variables)
 
 

@@ -46,6 +46,13 @@ def executor_of(pid: int) -> int:
     return pid
 
 
+def test_resources_of_a_stage_are_counted_before_anything_starts(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"2 ranks need .* the cluster has 0: one for each share .* resources= says"):
+        ringcore_spark.run(place, (str(tmp_path),), num_proc=2, resources={"cpus": 2})
+    ranks = ringcore_spark.run(place, (str(tmp_path),), resources={"cpus": 1})
+    assert ranks == [(0, 2, 2.0), (1, 2, 2.0)]
+
+
 def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.sparkContext.master.startswith("local-cluster")
     executors = []

@@ -1,0 +1,93 @@
+"""Fifty jobs, and a driver that is killed: `nox -s cluster_long` runs this."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore_spark
+from pyspark.sql import SparkSession
+from support.processes import Pids, eventually, is_alive
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+TESTS = str(Path(__file__).parents[4] / "tests")
+
+
+def total() -> tuple[int, float]:
+    import ringcore as ring
+
+    ring.init()
+    return ring.rank(), float(ring.allreduce(np.full(1 << 18, 1.0), op=ring.Sum)[0])
+
+
+def leftovers() -> tuple[int, list[str], int]:
+    """Descriptors of this process, files in memory, and processes of ranks."""
+    ranks = 0
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            ranks += b"RINGCORE_TEST_MARK=fifty" in path.read_bytes()
+        except OSError:
+            pass
+    return len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm")), ranks
+
+
+def test_fifty_jobs_leave_nothing_and_do_not_become_slower(spark: SparkSession) -> None:
+    env = {"RINGCORE_TEST_MARK": "fifty"}
+    ringcore_spark.run(total, env=env)
+    before = leftovers()
+    times = []
+    for _ in range(50):
+        begin = time.monotonic()
+        assert ringcore_spark.run(total, env=env) == [(0, 2.0), (1, 2.0)]
+        times.append(time.monotonic() - begin)
+    print(f"seconds of a job, the first and the last ten: {np.median(times[:10]):.2f}, {np.median(times[-10:]):.2f}")
+    eventually(lambda: leftovers()[0] <= before[0] and leftovers()[1:] == before[1:], "nothing is left", 30)
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+import ringcore_spark
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+
+def waits():
+    import os, time
+    import ringcore as ring
+    from support.processes import WRITE_PID
+    ring.init()
+    os.chdir(sys.argv[1])
+    namespace = {}
+    exec(WRITE_PID, namespace)
+    namespace["write_pid"](ring.rank())
+    ring.barrier()
+    time.sleep(1000)
+
+ringcore_spark.run(waits, env={"PYTHONPATH": sys.argv[2]})
+"""
+
+
+def test_ranks_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.replace("sys.argv[1]", repr(str(tmp_path))))
+    driver = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py", str(tmp_path), TESTS], stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    try:
+        pids = Pids(tmp_path).wait(2)
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    eventually(lambda: not any(map(is_alive, pids.values())), "no rank is left", 30)
