@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ringcore.environment.private_folder import peer_uid
+
 if TYPE_CHECKING:
     from ringcore.launcher._loop import Loop
 
@@ -55,8 +57,6 @@ class Control:
         self._listener.close()
 
     def _accept(self) -> None:
-        from ringcore.bootstrap.sockets import peer_uid
-
         try:
             connection, _ = self._listener.accept()
         except OSError:
@@ -91,8 +91,6 @@ def ask(job: str, message: dict[str, Any]) -> str:
     Raises:
         ControlError: There is no such job, or it refuses.
     """
-    from ringcore.bootstrap.sockets import peer_uid
-
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_LIMIT_S)
         try:
