@@ -307,7 +307,7 @@ void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<
   // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
   if (!config().topology.single_host()) query.registered = query.inputs_ready = false;
   choice_ = carrier_.chooser_.choose(query, task_.lane, task_.priority == 0);
-  task_.library_bytes = choice_.backend == nullptr ? 0 : query.bytes;
+  task_.library_bytes = choice_.plan == nullptr ? query.bytes : 0;
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);
   operands.final_scale = host_scales(descriptor, size()).result;
