@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap import auth, board, contacts
-from ringcore.launcher import _config, _frames, _hosts, _remote, _summary
+from ringcore.launcher import _config, _discovery, _frames, _hosts, _remote, _summary
 from ringcore.launcher._job import HostJob, RankExit
 from ringcore.launcher.external import tickets
 
@@ -204,6 +204,14 @@ def hosts(data: bytes) -> None:
         os.unlink(path)
 
 
+def discovery(data: bytes) -> None:
+    """What a script prints that tells the hosts."""
+    with contextlib.suppress(_hosts.HostError):
+        for host in _discovery.parse(data, 2):
+            require(not _DANGEROUS.search(host.name), f"a host is called {host.name!r}")
+            require(host.slots > 0, "a host has slots")
+
+
 def error_file(data: bytes) -> None:
     """What a rank leaves in its error file, as torch's `record` or anybody else writes it."""
     text = data.decode(errors="replace")
@@ -222,5 +230,17 @@ def ticket(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (acceptor, dialler, contact, posts, agent_frames, agent_job, config, hosts, error_file, ticket)
+    for target in (
+        acceptor,
+        dialler,
+        contact,
+        posts,
+        agent_frames,
+        agent_job,
+        config,
+        hosts,
+        discovery,
+        error_file,
+        ticket,
+    )
 }
