@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # nox does not look for modules 
 from tools.distributions import ADAPTERS, CLUSTERS, DISTRIBUTIONS, TYPED, build_distribution, built_wheel, set_version
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
+from tools.fuzzing import run_fuzzers
 from tools.suites import BESIDE_OTHERS, adapter_of, pytest_command, run_pytest, run_side_by_side
 
 nox.needs_version = ">=2025.5.1"
@@ -279,6 +280,13 @@ def gpu_torch(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/conformance", "-k=torch_gpu or torch_distributed_gpu", env=gpus)
     session.run("python", "-m", "pytest", "packages/torch/tests", "-k=gpu or streams", env=gpus)
     session.run("python", "-m", "pytest", "packages/lightning/tests/test_gpu.py", env=gpus)
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def fuzz(session: nox.Session) -> None:
+    """Let libFuzzer and atheris look for what breaks parsers: nox -s fuzz -- --seconds=60 native/records."""
+    install(session, "fuzz", wheels=[built_wheel("core")])
+    run_fuzzers(session)
 
 
 @nox.session(venv_backend="none")

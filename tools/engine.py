@@ -16,7 +16,7 @@ from tools.environments import BUILD, ROOT, fingerprint, is_current, require_sys
 NATIVE = ROOT / "native"
 
 
-def build_native(session: nox.Session, variant: str, *options: str) -> Path:
+def build_native(session: nox.Session, variant: str, *options: str, target: str = "all") -> Path:
     """Compile the engine, in an environment that has the group `compile`; returns the build folder."""
     require_system(session, "g++", "doctest/doctest.h")
     folder = BUILD / "native" / variant
@@ -25,7 +25,7 @@ def build_native(session: nox.Session, variant: str, *options: str) -> Path:
         "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options,
         silent=True,
     )  # fmt: skip
-    session.run("cmake", "--build", str(folder), "-j", JOBS)
+    session.run("cmake", "--build", str(folder), "-j", JOBS, "--target", target)
     return folder
 
 

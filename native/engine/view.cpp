@@ -57,9 +57,16 @@ class Reader {
     return places;
   }
 
+  // Epochs are ballots, too.
+  std::uint32_t ballot() {
+    const auto ballot = number<std::uint32_t>();
+    if (ballot > kMaxBallot) refuse("no ballot comes after " + std::to_string(ballot));
+    return ballot;
+  }
+
   View view() {
     View view;
-    view.epoch = number<std::uint32_t>();
+    view.epoch = ballot();
     view.committed = number<std::uint64_t>();
     view.members = places();
     return view;
@@ -124,22 +131,27 @@ ViewMessage decode_view_message(std::span<const std::byte> bytes) {
   message.leaves = (flags & kLeaves) != 0;
   message.yields = (flags & kYields) != 0;
   message.with_witness = (flags & kWithWitness) != 0;
-  message.epoch = reader.number<std::uint32_t>();
-  message.ballot = reader.number<std::uint32_t>();
-  message.answered = reader.number<std::uint32_t>();
+  message.epoch = reader.ballot();
+  message.ballot = reader.ballot();
+  message.answered = reader.ballot();
   message.committed = reader.number<std::uint64_t>();
   message.suspects = reader.places();
   message.ended = reader.places();
   message.arriving = reader.places();
   for (auto views = reader.number<std::uint32_t>(); views > 0; --views) message.since.push_back(reader.view());
   if ((flags & kHasProposal) != 0) {
-    const auto ballot = reader.number<std::uint32_t>();
+    const auto ballot = reader.ballot();
     message.proposal = Proposal{ballot, reader.view()};
   }
   reader.end();
   using Type = ViewMessage::Type;
   const bool proposes = message.type == Type::kPropose || message.type == Type::kInstall;
   if (proposes && !message.proposal) Reader::refuse("it proposes nothing");
+  // What follows is decided among the members of all of them: among nobody, anything would be.
+  const bool installs = message.type == Type::kInstall;
+  if (installs && (message.since.empty() || message.since.back() != message.proposal->view)) {
+    Reader::refuse("the views since the last that the witness knows do not end with this one");
+  }
   return message;
 }
 

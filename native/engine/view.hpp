@@ -21,6 +21,8 @@ std::size_t common(const Places& places, const Places& others);
 // The witness has no place: it is the launcher, which trains nothing and sees processes end.
 inline constexpr Place kWitness = -1;
 inline constexpr Place kMaxPlaces = 1 << 14;
+// Of messages: from the last one on there is a ballot that is greater than it.
+inline constexpr std::uint32_t kMaxBallot = UINT32_MAX - 2 * kMaxPlaces;
 
 struct View {
   // Grows from view to view, not always by one: it is the ballot that the view was first proposed in, so that no two views

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/error.hpp"
+#include "from_environment.hpp"
 #include "link_fixtures.hpp"
 
 namespace ringcore::test {
@@ -98,6 +101,74 @@ bool has_any_16_bytes_of(const std::vector<std::byte>& wire, const std::vector<s
   }
   return false;
 }
+
+// Changes the bytes on the wire once, at any place of the handshake or of what follows, in any way.
+class Tampering {
+ public:
+  explicit Tampering(std::uint64_t seed) : generator_(seed) {
+    from_client_ = below(2) == 0;
+    // More than the longest record follows, so that who waits for the rest of one gets it.
+    at_ = below(3) == 0 ? below(kTotal / 2) : below(1'000);
+  }
+
+  // Both ends greet and send, as much as it takes until one of them has noticed, or all has come.
+  void talk(Wiretap& tap) {
+    for (int turn = 0; turn < 200 && !failed(tap) && !complete; ++turn) {
+      exchange(tap, true, tap.client, tap.server);
+      exchange(tap, false, tap.server, tap.client);
+      complete = sent_[0] == kTotal && got_[0] == kTotal && sent_[1] == kTotal && got_[1] == kTotal;
+    }
+  }
+  static bool failed(const Wiretap& tap) { return tap.client_failure.reason || tap.server_failure.reason; }
+
+  bool wrong = false;
+  bool complete = false;
+
+ private:
+  static constexpr std::size_t kTotal = 60'000;
+  static constexpr std::size_t kPiece = 3'000;
+
+  std::size_t below(std::size_t bound) { return generator_() % bound; }
+
+  void exchange(Wiretap& tap, bool from_client, Tls& from, Tls& to) {
+    const std::vector<std::byte> data = pattern(kTotal);
+    std::size_t& sent = sent_[from_client ? 0 : 1];
+    std::size_t& got = got_[from_client ? 0 : 1];
+    sent += from.send({}, std::span(data).subspan(sent, std::min(kPiece, kTotal - sent)));
+    tap.carry(from_client, [&](auto& bytes) {
+      if (from_client == from_client_) tamper(bytes);
+    });
+    std::vector<std::byte> room(2 * kTotal);
+    const std::size_t arrived = to.receive(room);
+    wrong = wrong || arrived > kTotal - got ||
+            !std::equal(room.begin(), room.begin() + static_cast<std::ptrdiff_t>(arrived),
+                        data.begin() + static_cast<std::ptrdiff_t>(got));
+    got += arrived;
+  }
+
+  void tamper(std::vector<std::byte>& bytes) {
+    const std::size_t begin = std::exchange(carried_, carried_ + bytes.size());
+    if (at_ < begin || at_ >= carried_) return;
+    const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(at_ - begin);
+    const auto left = static_cast<std::size_t>(bytes.end() - at);
+    const auto end = at + static_cast<std::ptrdiff_t>(1 + below(std::min<std::size_t>(left, 100)));
+    const std::vector<std::byte> piece(at, end);
+    switch (below(5)) {
+      case 0: *at ^= static_cast<std::byte>(1 + below(255)); break;
+      case 1: bytes.erase(at, end); break;
+      case 2: bytes.insert(end, piece.begin(), piece.end()); break;
+      case 3: std::rotate(at, end, bytes.end()); break;
+      case 4: bytes.insert(at, 1 + below(100), std::byte{0x17}); break;
+    }
+  }
+
+  std::mt19937_64 generator_;
+  bool from_client_;
+  std::size_t at_;
+  std::size_t carried_ = 0;
+  std::size_t sent_[2] = {};
+  std::size_t got_[2] = {};
+};
 
 }  // namespace
 
@@ -230,6 +301,24 @@ TEST_CASE("tls: a changed byte anywhere is found, and nothing of it is given") {
   CHECK(tap.server_failure.reason->find("sent what does not decrypt to rank 1") != std::string::npos);
   CHECK(tap.server.ended());
   CHECK(tap.server.receive(arrived) == 0);
+}
+
+TEST_CASE("tls: whatever somebody in between does to the bytes, nothing wrong arrives, and it is noticed") {
+  const std::uint64_t rounds = testing::from_environment("RINGCORE_TAMPERINGS", 300);
+  std::uint64_t noticed = 0;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    CAPTURE(round);
+    Wiretap tap(SocketPair::secret(7), SocketPair::secret(7));
+    Tampering tampering(round);
+    tampering.talk(tap);
+    CHECK_FALSE(tampering.wrong);
+    // What TLS does not cover means nothing: then all of it has arrived. Where a part of the handshake is missing, both
+    // ends wait for the rest: nothing is taken, and the heartbeat finds a peer that is silent.
+    const bool agreed = tap.client.is_open() && tap.server.is_open();
+    CHECK((tampering.failed(tap) || tampering.complete || !agreed));
+    noticed += tampering.failed(tap) ? 1 : 0;
+  }
+  CHECK(noticed > rounds * 9 / 10);
 }
 
 TEST_CASE("tls: a connection that is cut is a peer that is gone") {

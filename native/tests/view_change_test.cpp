@@ -502,6 +502,25 @@ TEST_CASE("all leave, one after the other: nobody is put out, and nobody waits")
   CHECK(cluster.flaw() == "");
 }
 
+TEST_CASE("a message after whose ballot none comes, or that lets anybody decide what follows, is refused") {
+  engine::ViewMessage message;
+  message.type = engine::ViewMessage::Type::kInstall;
+  message.proposal = engine::Proposal{16385, {.epoch = 16384, .members = {0, 2, 3}}};
+  message.since = {message.proposal->view};
+  engine::ViewMessage late = message;
+  late.ballot = 0xfffffff0;
+  CHECK_THROWS_WITH_AS(engine::decode_view_message(engine::encode(late)),
+                       doctest::Contains("no ballot comes after 4294967280"), Error);
+  late = message;
+  late.proposal->view.epoch = late.since[0].epoch = 0xfffffff0;
+  CHECK_THROWS_AS(engine::decode_view_message(engine::encode(late)), Error);
+  engine::ViewMessage loose = message;
+  loose.since.clear();
+  CHECK_THROWS_WITH_AS(engine::decode_view_message(engine::encode(loose)),
+                       doctest::Contains("do not end with this one"), Error);
+  CHECK(engine::decode_view_message(engine::encode(message)).since == message.since);
+}
+
 TEST_CASE("messages about views survive the journey, and malformed ones are refused") {
   engine::ViewMessage message;
   message.type = engine::ViewMessage::Type::kInstall;

@@ -121,7 +121,7 @@ void Launcher::release_outgrown() {
 void Launcher::release_all() {
   try {
     forget_ended();
-    if (fusion_ == nullptr || !launched_.empty() || !expected_ == 0 || !communicator_->ready()) return;
+    if (fusion_ == nullptr || !launched_.empty() || expected_ != 0 || !communicator_->ready()) return;
     const device::Device::Current current(*device_);
     outgrown_.push_back(std::move(fusion_));
     release_outgrown();

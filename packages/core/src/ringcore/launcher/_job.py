@@ -95,7 +95,7 @@ class RankExit:
             ProtocolError: It tells something else.
         """
         fields = table_of(text, code=int, error_text=(str, type(None)), lost_rank=(int, type(None)))
-        return cls(fields["code"], fields["error_text"], fields["lost_rank"])
+        return cls(fields["code"], fields.get("error_text"), fields.get("lost_rank"))
 
 
 class Events(Protocol):
