@@ -99,14 +99,19 @@ void place_outputs(Operation& operation, int self, std::size_t members) {
   for (const auto& part : operation.parts) place(*part);
 }
 
-// A group is announced in one record.
-void check_record_size(const Operation& group) {
-  const std::size_t bytes = sizeof(RecordHeader) + encode(group.descriptor).size() + group.splits.size() * 8 + 7;
+// What is announced goes into one record: a group with all its tensors, an alltoall with a split for each rank.
+void check_record_size(const Operation& operation, std::size_t members) {
+  const bool is_group = operation.descriptor.is_group();
+  if (!is_group && operation.splits.size() * 8 + kMaxNameBytes <= kMaxPayloadBytes) return;
+  const std::size_t bytes =
+      sizeof(RecordHeader) + encode(operation.descriptor).size() + operation.splits.size() * 8 + 7;
   if (bytes <= kMaxRecordBytes) return;
-  throw Error(ErrorKind::kInvalidArgument, title(group) + ": a group of " + std::to_string(group.parts.size()) +
-                                               " tensors needs " + std::to_string(bytes) +
-                                               " bytes to be described, and " + std::to_string(kMaxRecordBytes) +
-                                               " are possible. Remedy: submit them as several groups.");
+  const std::string what = is_group ? "a group of " + std::to_string(operation.parts.size()) + " tensors"
+                                    : "splits for " + std::to_string(members) + " ranks";
+  throw Error(ErrorKind::kInvalidArgument,
+              title(operation) + ": " + what + " need " + std::to_string(bytes) + " bytes to be announced, and " +
+                  std::to_string(kMaxRecordBytes) + " are possible. Remedy: " +
+                  (is_group ? "submit them as several groups." : "use process sets of fewer ranks."));
 }
 
 }  // namespace
@@ -133,8 +138,9 @@ void Engine::links_changed() {
     peer->connected = true;
     peer->last_sent = peer->last_heard = now;
     if (peer->is_known) continue;
-    greet(*peer);
+    say_hello(*peer);
     if (failure_ != nullptr) tell_failure(*peer);  // others have heard it
+    if (failure_ == nullptr && said_goodbye_) tell_goodbye(*peer);
   }
 }
 
@@ -175,10 +181,10 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
     if (eager_.operation != nullptr) leave_eager();
     set.join = operation;
-    if (operation->on_done) ++untold_;
+    if (operation->on_done) ++callbacks_;
     return append_own(set, {.type = RecordType::kJoin});
   }
-  if (operation->on_done) ++untold_;
+  if (operation->on_done) ++callbacks_;
   if (eager_.operation != nullptr) leave_eager();
   const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
   const std::size_t eager_limit =
@@ -226,7 +232,7 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
     operation.splits = even_splits(descriptor, set.peers.size());
   }
   place_outputs(operation, set.self, set.peers.size());
-  if (descriptor.is_group()) check_record_size(operation);
+  if (descriptor.is_group() || !operation.splits.empty()) check_record_size(operation, set.peers.size());
 }
 
 void Engine::refuse(ProcessSetId id, const std::string& name, const std::string& why) {
@@ -397,7 +403,7 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_p
   operation->error = std::move(error);
   ++completed_count_;
   if (operation->on_done) {
-    --untold_;
+    --callbacks_;
     completed_.push_back(operation);
   }
   operation->state.store(OperationState::kDone, std::memory_order_release);

@@ -129,11 +129,11 @@ class Engine {
   std::uint64_t completed() const { return completed_count_; }
 
   // Operations that are done and have somebody to tell (`on_done`), in the order in which they ended.
-  bool has_untold() const { return untold_ > 0; }  // some of them are pending
+  bool has_callbacks() const { return callbacks_ > 0; }  // some of them are pending
   bool has_completed() const { return !completed_.empty(); }
   std::vector<std::shared_ptr<Operation>> take_completed() { return std::exchange(completed_, {}); }
 
-  bool wants_attention() const { return stack_requested_ || !warnings_.empty() || loss_untold_; }
+  bool wants_attention() const { return stack_requested_ || !warnings_.empty() || loss_unreported_; }
   // Messages for the log, oldest first.
   std::vector<std::string> take_warnings() { return std::move(warnings_); }
   // A peer wants to know where this rank's threads stand: answer with `reply_stacks`.
@@ -143,7 +143,7 @@ class Engine {
   std::optional<Rank> lost_rank() const { return blame_ ? std::optional(blame_->rank) : std::nullopt; }
   // The rank that has noticed it first: this one, or the one that all have heard it from in the end.
   std::optional<Rank> loss_seen_by() const { return blame_ ? std::optional(blame_->seen_by) : std::nullopt; }
-  void take_loss() { loss_untold_ = false; }
+  void take_loss() { loss_unreported_ = false; }
 
  private:
   struct ProcessSet;
@@ -175,7 +175,7 @@ class Engine {
   void broadcast(ProcessSetId id, RecordHeader header, std::span<const std::byte> payload);
   void tell_known(RecordHeader header, std::span<const std::byte> payload);
   void tell_failure(Peer& peer);
-  void greet(Peer& peer);
+  void say_hello(Peer& peer);
   void send(Peer& peer, std::span<const std::byte> record);
   void send(Peer& peer, RecordHeader header, std::span<const std::byte> rest);
   void send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::byte> body);
@@ -220,6 +220,8 @@ class Engine {
   void move_trees();
   void say_goodbye();
   void tell_goodbye();
+  void tell_goodbye(Peer& peer);
+  std::vector<std::byte> goodbye_record() const;
   std::pair<Rank, std::string> farewell() const;
   void decide(ProcessSet& set);
   void apply(ProcessSet& set, Decision& decision);
@@ -277,16 +279,17 @@ class Engine {
   bool stack_requested_ = false;
   std::optional<std::pair<Rank, std::string>> first_farewell_;  // who left first, and why
   std::optional<Blame> blame_;
-  bool loss_untold_ = false;
+  bool loss_unreported_ = false;
   bool left_ = false;
-  std::optional<std::string> goodbye_;  // has still to be said, with this reason
+  std::optional<std::string> goodbye_;  // this rank leaves, with this reason
+  bool said_goodbye_ = false;  // and those whom it is connected with are told
   Nanoseconds last_tend_ = 0;
   Nanoseconds last_check_ = 0;  // of the links
   std::uint64_t library_ended_ = 0;  // when it was last looked
   Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;
   std::vector<std::shared_ptr<Operation>> completed_;
-  int untold_ = 0;
+  int callbacks_ = 0;  // of operations that are not done
   std::uint64_t completed_count_ = 0;
 
   // The eager operation that this rank waits for, while nothing else goes on in its process set: its peers' records are

@@ -18,7 +18,7 @@ std::string describe_farewell(Rank rank, Rank first, const std::string& why) {
 void Engine::suffer_from(const Blame& blame) {
   if (blame_ || left_) return;
   blame_ = {first_farewell_ ? first_farewell_->first : blame.rank, blame.seen_by};
-  loss_untold_ = true;
+  loss_unreported_ = true;
 }
 
 void Engine::lose(Peer& peer, const std::string& why) {
@@ -141,7 +141,7 @@ std::shared_ptr<const Error> Engine::ended_error(ProcessSet& set, const Operatio
 void Engine::fail(const std::shared_ptr<const Error>& error) {
   if (failure_ != nullptr) return;
   // Who could not wait for the ends of its trees leaves all the same.
-  if (error->kind() == ErrorKind::kShutdown && goodbye_) tell_goodbye();
+  if (error->kind() == ErrorKind::kShutdown && goodbye_ && !said_goodbye_) tell_goodbye();
   failure_ = error;
   if (eager_.operation != nullptr) {
     fail_operation(eager_.operation, error);
@@ -215,18 +215,27 @@ void Engine::leave(const std::string& reason) {
 // When nobody is reached through this rank any more.
 void Engine::say_goodbye() {
   const auto along_tree = [](const auto& item) { return item.second->tree != nullptr; };
-  if (!goodbye_ || !removed_sets_.empty() || std::any_of(sets_.begin(), sets_.end(), along_tree)) return;
+  if (!goodbye_ || said_goodbye_ || !removed_sets_.empty() || std::any_of(sets_.begin(), sets_.end(), along_tree))
+    return;
   tell_goodbye();
 }
 
 // To all that wait for records of this rank: along a tree, to those that it talks to.
 void Engine::tell_goodbye() {
+  const std::vector<std::byte> record = goodbye_record();
+  const ProcessSet& world = *sets_.at(kWorld);
+  const bool along_tree = world.tree != nullptr || world.end;
+  for (Peer* peer : along_tree ? membership_.known() : std::span<Peer* const>(membership_.peers())) send(*peer, record);
+  said_goodbye_ = true;
+}
+
+// To one that is connected with only now, as it has something for this rank: it would wait for an answer.
+void Engine::tell_goodbye(Peer& peer) { send(peer, goodbye_record()); }
+
+std::vector<std::byte> Engine::goodbye_record() const {
   const auto [first, why] = farewell();
   const RecordHeader header{.type = RecordType::kBye, .rows = static_cast<std::uint64_t>(first)};
-  const ProcessSet& world = *sets_.at(kWorld);
-  const auto text = std::as_bytes(std::span(why));
-  world.tree != nullptr || world.end ? tell_known(header, text) : broadcast(kWorld, header, text);
-  goodbye_.reset();
+  return build_record(header, {}, {}, std::as_bytes(std::span(why)));
 }
 
 // Whoever leaves because another has left passes on who was the first, and why.
@@ -244,9 +253,9 @@ void Engine::disconnect() {
 bool Engine::farewell_seen() const {
   const auto peers = membership_.known();
   if (failure_ != nullptr) return true;
-  return !goodbye_ && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
-    return peer->saw_farewell || peer->left || peer->link->failure();
-  });
+  return (!goodbye_ || said_goodbye_) && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
+           return peer->saw_farewell || peer->left || peer->link->failure();
+         });
 }
 
 }  // namespace ringcore::engine

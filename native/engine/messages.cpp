@@ -118,7 +118,7 @@ void Engine::tell_known(RecordHeader header, std::span<const std::byte> payload)
 }
 
 // The first that a peer hears: who speaks, and what both must have set alike. From here on they are to be connected.
-void Engine::greet(Peer& peer) {
+void Engine::say_hello(Peer& peer) {
   membership_.get_to_know(peer);
   peer.link->want(transport::kControlLane);
   const Agreement agreement{.protocol = kProtocolVersion,
@@ -138,7 +138,7 @@ void Engine::send(Peer& peer, std::span<const std::byte> record) {
 
 void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> rest) {
   if (peer.left || peer.link->failure()) return;
-  if (!peer.is_known) greet(peer);
+  if (!peer.is_known) say_hello(peer);
   header.epoch = membership_.epoch();
   header.sequence = peer.sent_records++;
   peer.last_sent = last_tend_;
@@ -155,7 +155,7 @@ void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> re
 
 void Engine::send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::byte> body) {
   if (peer.left || peer.link->failure()) return;
-  if (!peer.is_known) greet(peer);
+  if (!peer.is_known) say_hello(peer);
   const std::size_t whole = (sizeof(ShortHeader) + body.size() + 7) / 8 * 8;
   const ShortHeader header{.bytes = static_cast<std::uint32_t>(whole),
                            .flags = static_cast<std::uint8_t>(whole - sizeof(ShortHeader) - body.size()),

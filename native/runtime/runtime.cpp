@@ -289,8 +289,8 @@ void Runtime::progress_loop() {
         collect_attention();
       }
       // On behalf of those who are told when their operations end, until another thread waits and drives anyway.
-      if (waiters_ == 0 && engine_.has_untold()) {
-        drive([this] { return !engine_.has_untold() || waiters_ > 1; }, kForever, {}, lock);
+      if (waiters_ == 0 && engine_.has_callbacks()) {
+        drive([this] { return !engine_.has_callbacks() || waiters_ > 1; }, kForever, {}, lock);
       }
       if (waiters_ == 0 && drives_ == seen_drives) {
         disarm();

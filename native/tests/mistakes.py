@@ -208,7 +208,7 @@ MUTANTS = [
     Mutant("whoever passes an abort on is blamed", "engine/messages.cpp",
            "suffer_from(blame_for(header))", "suffer_from({peer.rank, peer.rank})"),
     Mutant("who cannot wait for the end of a tree leaves without a word", "engine/farewell.cpp",
-           "if (error->kind() == ErrorKind::kShutdown && goodbye_) tell_goodbye();", ""),
+           "if (error->kind() == ErrorKind::kShutdown && goodbye_ && !said_goodbye_) tell_goodbye();", ""),
     Mutant("data of some members is summed up along a tree", "engine/agreement_tree.cpp",
            "if (!sums) drop_data(item.entry);", ""),
     Mutant("who announces before it knows that its join has ended is refused", "engine/messages.cpp",

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carriers/plans/executor.hpp"
@@ -23,6 +24,8 @@ class WithholdingLink final : public transport::Link {
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
     return withholds_ && lane != transport::kControlLane ? 0 : link_->write(lane, bytes);
   }
+  void want(int lane) override { link_->want(lane); }
+  bool has(int lane) const override { return link_->has(lane); }
   std::span<const std::byte> peek(int lane) override { return link_->peek(lane); }
   void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
   std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
@@ -44,8 +47,11 @@ class SimJob {
  public:
   static constexpr Nanoseconds kTimeout = 2 * kSecond;
 
-  explicit SimJob(int ranks, transport::SimOptions options = {}, int direct_members = 16)
+  // `apart`: have no connection before one of the two needs it.
+  explicit SimJob(int ranks, transport::SimOptions options = {}, int direct_members = 16,
+                  const std::vector<std::pair<Rank, Rank>>& apart = {})
       : network_(ranks, 1, options) {
+    for (const auto& [a, b] : apart) network_.disconnect(a, b);
     engine::EngineSettings settings;
     settings.execution.fusion_threshold_bytes = 4096;
     settings.timeout = kTimeout;
@@ -91,6 +97,7 @@ class SimJob {
     for (const Nanoseconds begin = now(); !end();) {
       if (now() - begin > 60 * kSecond) return false;
       for (std::size_t r = 0; r < engines_.size(); ++r) {
+        if (engines_[r] != nullptr && runs(r)) engines_[r]->links_changed();
         while (engines_[r] != nullptr && runs(r) && engines_[r]->progress() && !end()) {
         }
       }

@@ -176,13 +176,10 @@ void SimNetwork::want(Rank owner, Rank peer, int lane) {
   if ((lane != kControlLane && !connection(peer, owner).wanted[index]) || mine.refuses_lanes) return;
   for (const auto& [from, to] : {std::pair(owner, peer), std::pair(peer, owner)}) {
     schedule({.time = clock_.now() + random_delay() + random_delay(),
-              .sequence = 0,
               .kind = EventKind::kLane,
               .from = from,
               .to = to,
-              .lane = lane,
-              .bytes = {},
-              .reason = {}});
+              .lane = lane});
   }
 }
 
@@ -216,27 +213,18 @@ void SimNetwork::send(Rank from, Rank to, int lane, std::span<const std::byte> b
     const std::size_t size = pieces > 1 ? 1 + random_below(bytes.size()) : bytes.size();
     stream.last_delivery = std::max(stream.last_delivery, clock_.now() + random_delay());
     schedule({.time = stream.last_delivery,
-              .sequence = 0,
               .kind = EventKind::kDelivery,
               .from = from,
               .to = to,
               .lane = lane,
-              .bytes = {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)},
-              .reason = {}});
+              .bytes = {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}});
     bytes = bytes.subspan(size);
   }
 }
 
 // Nothing but a reason to drive the ranks again.
 void SimNetwork::tell_room(Rank reader, Rank writer) {
-  schedule({.time = clock_.now() + random_delay(),
-            .sequence = 0,
-            .kind = EventKind::kRoom,
-            .from = reader,
-            .to = writer,
-            .lane = 0,
-            .bytes = {},
-            .reason = {}});
+  schedule({.time = clock_.now() + random_delay(), .kind = EventKind::kRoom, .from = reader, .to = writer});
 }
 
 void SimNetwork::schedule(Event event) {
@@ -321,24 +309,18 @@ void SimNetwork::lose_tail(Rank from, Rank to) {
 
 void SimNetwork::fail_later(Rank owner, Rank peer, const char* reason) {
   schedule({.time = clock_.now() + random_delay(),
-            .sequence = 0,
             .kind = EventKind::kFailure,
             .from = peer,
             .to = owner,
-            .lane = 0,
-            .bytes = {},
             .reason = reason});
 }
 
 // Whoever dials in vain dials again for a while.
 void SimNetwork::give_up_later(Rank owner, Rank peer) {
   schedule({.time = clock_.now() + kPatience,
-            .sequence = 0,
             .kind = EventKind::kFailure,
             .from = peer,
             .to = owner,
-            .lane = 0,
-            .bytes = {},
             .reason = "could not be connected"});
 }
 
@@ -371,14 +353,7 @@ void SimNetwork::pause(Rank rank, Nanoseconds duration) {
   Nanoseconds& until = paused_until_[static_cast<std::size_t>(rank)];
   until = std::max(until, clock_.now() + duration);
   // Something must happen at its end, or a rank with work to do would not be driven again.
-  schedule({.time = until,
-            .sequence = 0,
-            .kind = EventKind::kRoom,
-            .from = rank,
-            .to = rank,
-            .lane = 0,
-            .bytes = {},
-            .reason = {}});
+  schedule({.time = until, .kind = EventKind::kRoom, .from = rank, .to = rank});
 }
 
 void SimNetwork::starve(Rank rank, Nanoseconds duration) {

@@ -123,14 +123,14 @@ class SimNetwork {
   };
   enum class EventKind : std::uint8_t { kDelivery, kFailure, kRoom, kLane };
   struct Event {
-    Nanoseconds time;
-    std::uint64_t sequence;
-    EventKind kind;
-    Rank from;
-    Rank to;
-    int lane;
-    std::vector<std::byte> bytes;  // kDelivery
-    std::string reason;            // kFailure
+    Nanoseconds time = 0;
+    std::uint64_t sequence = 0;  // given by `schedule`
+    EventKind kind{};
+    Rank from = 0;
+    Rank to = 0;
+    int lane = 0;
+    std::vector<std::byte> bytes = {};  // kDelivery
+    std::string reason = {};            // kFailure
     bool operator<(const Event& other) const {
       return time != other.time ? time < other.time : sequence < other.sequence;
     }

@@ -37,8 +37,7 @@ Readiness::Watch::~Watch() {
   readiness_.for_bytes_ -= for_bytes_ ? 1 : 0;
 }
 
-void Readiness::look() {
-  if (asks_each()) return;
+void Readiness::ask() {
   std::array<epoll_event, kMostAtOnce> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), kMostAtOnce, 0);
   for (int i = 0; i < count; ++i) {

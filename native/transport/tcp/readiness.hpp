@@ -46,12 +46,15 @@ class Readiness {
   // Error{kResource}.
   std::unique_ptr<Watch> watch(int fd, bool for_bytes) { return std::make_unique<Watch>(*this, fd, for_bytes); }
   // Asks the kernel what has happened since the last time.
-  void look();
+  void look() {
+    if (!asks_each()) ask();
+  }
 
  private:
   // One call for all of them costs more than to read each of so few.
   static constexpr std::size_t kFew = 2;
   bool asks_each() const { return for_bytes_ <= kFew; }
+  void ask();
 
   Fd epoll_;
   std::size_t for_bytes_ = 0;  // so many are watched for bytes

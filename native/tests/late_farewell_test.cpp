@@ -1,0 +1,66 @@
+// Members of a small process set of a large job, whose farewell goes along the tree of all ranks.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine_fixtures.hpp"
+#include "sim_job.hpp"
+
+namespace ringcore::testing {
+namespace {
+
+constexpr int kRanks = 8;
+constexpr Rank kLeaver = 2;
+constexpr Rank kOther = 6;
+
+}  // namespace
+
+TEST_CASE("a member that is connected with only after it has said goodbye says so to the one that waits for it") {
+  // Neither neighbours in the tree nor such as watch each other.
+  SimJob job(kRanks, {.shortest_delay = 5 * kMillisecond, .longest_delay = 6 * kMillisecond}, 4, {{kLeaver, kOther}});
+  engine::ProcessSetId set = engine::kWorld;
+  for (Rank rank = 0; rank < kRanks; ++rank) set = job.engine(rank).add_process_set({kLeaver, kOther});
+  job.engine(kLeaver).leave("");
+  const auto told = [&] {
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      const engine::Peer* peer = rank == kLeaver ? nullptr : job.engine(rank).membership().peer(kLeaver);
+      if (peer != nullptr && peer->is_known && !peer->left) return false;
+    }
+    return true;
+  };
+  REQUIRE(job.run_until(told));
+  std::vector<float> data{1.0F};
+  const auto waits = SimJob::allreduce("waits", data);
+  waits->process_set = set;
+  job.submit(kOther, waits);
+  REQUIRE(job.run_until([&] { return waits->done(); }));
+  REQUIRE(waits->error != nullptr);
+  CHECK(std::string(waits->error->what()).find("rank 2 has left without submitting it") != std::string::npos);
+  CHECK(job.engine(kOther).failure() == nullptr);
+  REQUIRE(job.run_until([&] { return job.engine(kLeaver).farewell_seen(); }));
+}
+
+TEST_CASE("an alltoall of more ranks than a record has room for is refused with the reason") {
+  constexpr int kMany = 9000;
+  transport::VirtualClock clock;
+  engine::EngineConfig config;
+  config.links.resize(kMany);
+  for (Rank rank = 0; rank < kMany; ++rank) config.host_of.push_back(rank);
+  config.make_carriers = carriers::standard();
+  engine::Engine engine(std::move(config), {}, clock);
+  std::vector<float> data(kMany);
+  std::vector<float> dealt(kMany);
+  const auto operation = make(Collective::kAlltoall, "many", {kMany}, DType::kFloat32, data.data(), dealt.data());
+  std::string refusal;
+  try {
+    engine.submit(operation);
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  CHECK(refusal.find("alltoall 'many': splits for 9000 ranks need ") == 0);
+  CHECK(refusal.find("are possible. Remedy: use process sets of fewer ranks.") != std::string::npos);
+}
+
+}  // namespace ringcore::testing
