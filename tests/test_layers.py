@@ -50,6 +50,7 @@ LAYERS = {
     "runtime": {"base", "transport", "plan", "engine", "carriers"},
     "simulation": {"base", "transport", "plan", "engine"},
     "capi": {"base", "transport", "device", "plan", "engine", "carriers", "runtime"},
+    "fuzz": {"base", "transport", "plan", "engine", "carriers"},
 }
 
 
