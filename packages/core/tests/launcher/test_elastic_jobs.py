@@ -72,6 +72,34 @@ def test_a_job_of_which_nobody_is_left_ends_with_its_first_failure(ringrun: Ring
     assert done.returncode == 1 and "Traceback" in done.stderr
 
 
+def test_a_job_that_is_done_does_not_wait_for_who_is_on_the_way(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        before="if (rank, life, state.step) == (1, 0, 5): os.kill(os.getpid(), signal.SIGKILL)",
+        goes_on="state.step < 10 or not os.path.exists('life.1.1')",
+        first="while life and rank == 1: time.sleep(0.1)",
+    )
+    done = ringrun("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0.01", "60", name)
+    assert done.returncode == 0, done.stderr
+    assert "the job ends" not in done.stderr
+    assert [line["size"] for line in told(ringrun.directory, "end")] == [1]
+
+
+def test_a_script_that_fails_on_all_ranks_is_not_started_for_ever(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        first="""
+while rank == 1 and not os.path.exists("life.0.1"): time.sleep(0.01)
+raise ValueError("on all ranks")
+""",
+    )
+    done = ringrun("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0.01", "60", name)
+    assert done.returncode == 1
+    assert "each rank has failed before it met the others" in done.stderr
+    assert done.stderr.splitlines()[-1] == "ValueError: on all ranks"
+    assert len(list(ringrun.directory.glob("life.1.*"))) == 1
+
+
 def test_what_a_program_writes_to_its_launcher_by_mistake_harms_nobody(ringrun: Ringrun, script: Script) -> None:
     name = script(
         """

@@ -276,15 +276,7 @@ class ElasticSupervisor(Supervisor):
         """After whatever has happened: start, tell, deal and wait as things are now."""
         if self._stopping:
             return
-        limit = self._asked.reset_limit
-        doomed = [place for place in self._places.all if limit is not None and place.stillborn > limit]
-        if doomed:
-            number, times = doomed[0].number, doomed[0].stillborn
-            self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
-            return
-        processes = self._places.processes()
-        if self._began and processes and all(p.began_at is None for p in processes) and not self._may_start_anew():
-            self._give_in("no rank is left that has the state of the job")
+        if self._ends():
             return
         self._start_due()
         self._dismiss()
@@ -293,6 +285,24 @@ class ElasticSupervisor(Supervisor):
             self._tell_ranks("goes")
         self._deal()
         self._watch_number()
+
+    def _ends(self) -> bool:
+        """Ends a job that has no future: it is done, or starting once more would not help."""
+        limit = self._asked.reset_limit
+        doomed = [place for place in self._places.all if limit is not None and place.stillborn > limit]
+        processes = self._places.processes()
+        has_state = any(process.began_at is not None for process in processes)
+        if doomed:
+            number, times = doomed[0].number, doomed[0].stillborn
+            self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
+        elif self._finishing and processes and not has_state and not self._failures:
+            self._exit_code = 0  # Who is only on the way comes too late.
+            self._end_others()
+        elif self._began and processes and not has_state and not self._may_start_anew():
+            self._give_in("no rank is left that has the state of the job")
+        elif not self._began and limit is None and self._failures and all(p.stillborn for p in self._places.all):
+            self._give_in("each rank has failed before it met the others")
+        return self._stopping
 
     def _announce_coming(self) -> None:
         """Tells the ranks that there are others who could join them, once those that start together are all there."""

@@ -130,9 +130,9 @@ class Summary:
         """Of the ranks that failed besides: whether it was for the same reason, why, and which ranks."""
         told: dict[str, list[int]] = {}
         for failure in self.failures:
-            if failure is not self.cause and (failure.has_traceback or not failure.by_launcher):
+            if failure.rank != self.cause.rank and (failure.has_traceback or not failure.by_launcher):
                 told.setdefault(self._why(failure), []).append(failure.rank)
-        return [(why in (_SAME, self._lost), why, sorted(ranks)) for why, ranks in told.items()]
+        return [(why in (_SAME, self._lost), why, sorted({*ranks})) for why, ranks in told.items()]
 
     @property
     def _lost(self) -> str:
