@@ -232,10 +232,11 @@ def cluster(session: nox.Session, name: str) -> None:
         run_pytest(session, name, "scripts for Horovod", f"packages/horovod/tests/test_horovod_{name}.py")
 
 
-@nox.session(venv_backend="none", requires=[environment_of("spark")])
-def cluster_long(session: nox.Session) -> None:
-    """What takes minutes with Spark: fifty jobs one after the other, and a driver that is killed."""
-    run_pytest(session, "spark", "what takes long with Spark", "-s", "packages/spark/tests/long")
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in ("ray", "spark")])
+@nox.parametrize("name", ["ray", "spark"], ids=["ray", "spark"])
+def cluster_long(session: nox.Session, name: str) -> None:
+    """What takes minutes with Ray and Spark: many jobs one after the other, drivers and hosts that are killed."""
+    run_pytest(session, name, f"what takes long with {name}", "-s", f"packages/{name}/tests/long")
 
 
 @nox.session(venv_backend="none", requires=[environment_of("spark")])
