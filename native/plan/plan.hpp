@@ -9,7 +9,7 @@
 //
 //   kAllreduce       R*P chunks of kData (a generator may use another number): own values -> the sum over all ranks
 //   kReduceScatter   R*P chunks of kData: own values -> block r holds the sum; the other blocks are unspecified
-//   kAllgather       R*P chunks of kData: block r is own -> block b holds rank b's
+//   kAllgather       R*P chunks of kData: block r is own, and only read -> block b holds rank b's
 //   kBroadcast       P chunks of kData: root's hold the values, and are only read -> all hold root's
 //   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s
 //

@@ -22,6 +22,7 @@ struct Operands {
   Layout input_layout;
   std::byte* data = nullptr;
   const std::byte* input = nullptr;
+  const std::byte* own_block = nullptr;  // of an allgather, where that lies elsewhere: plans only read it
   std::byte* scratch = nullptr;
   std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
 };

@@ -171,7 +171,8 @@ constexpr plan::Query kSum{
 struct Sum {
   Sum(const plan::Plan& plan, std::vector<transport::Link*> links, int set, std::size_t count)
       : data(count, static_cast<float>(1 + plan.self + 10 * set)),
-        run(plan, operands(plan), links, 1, static_cast<std::uint32_t>(1 + set), set) {}
+        links(std::move(links)),
+        run(plan, operands(plan), this->links, 1, static_cast<std::uint32_t>(1 + set), set) {}
   bool right(int set) const {
     const auto total = static_cast<float>(3 + 20 * set);
     return std::all_of(data.begin(), data.end(), [&](float value) { return value == total; });
@@ -179,6 +180,7 @@ struct Sum {
 
   std::vector<float> data;
   std::vector<std::byte> scratch;
+  std::vector<transport::Link*> links;
   carriers::PlanRun run;
 
  private:

@@ -274,6 +274,10 @@ TEST_CASE("the verifier says which rule a plan breaks") {
              "is used by two channels"));
   CHECK(says(refusal(copy, 1, [](Builders& b) { b[0].send(1, 0), b[1].recv(0, 0), b[1].send(0, 0), b[0].recv(1, 0); }),
              "it writes the root's data"));
+  const PlanRequest gather{.collective = Collective::kAllgather, .topology = &topology};
+  CHECK(
+      says(refusal(gather, 2, [](Builders& b) { b[0].send(1, 0), b[1].recv(0, 0), b[1].send(0, 0), b[0].recv(1, 0); }),
+           "it writes a rank's own block"));
   CHECK(says(refusal(sum, 2, [&](Builders& b) { b[0].reduce({data(0, 0), data(0, 1)}, {data(0, 0)}, false); }),
              "it adds different chunks"));
   CHECK(says(refusal(sum, 1, [&](Builders& b) { b[0].reduce({data(0, 0), data(0, 0)}, {data(0, 0)}, false); }),

@@ -1,6 +1,7 @@
 // Peers that are connected and alive, and hold back what others wait for; and how much of what they send is kept.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -179,35 +180,42 @@ TEST_CASE("a lost rank's consequences name what this rank waits in: a join, and 
   }
 }
 
-TEST_CASE("the root of a broadcast sends from where its data lies, and copies its own meanwhile") {
+TEST_CASE("what a rank gives to a broadcast or an all-gather departs from where it lies, and is copied meanwhile") {
   constexpr std::size_t kCount = std::size_t{1} << 18;
-  transport::SimOptions options;
-  options.keep_history = true;
-  options.lane_bytes = std::size_t{1} << 16;
-  SimJob job(2, options);
-  std::array<std::vector<float>, 2> own{std::vector<float>(kCount, 1), std::vector<float>(kCount, 2)};
-  std::array<std::vector<float>, 2> results{std::vector<float>(kCount, -1), std::vector<float>(kCount, -1)};
-  std::vector<std::shared_ptr<engine::Operation>> operations;
-  for (const Rank rank : {0, 1}) {
-    const auto array_of = [](std::vector<float>& values) {
-      return engine::Array{reinterpret_cast<std::byte*>(values.data()), engine::Shape::of(std::array{values.size()}),
-                           DType::kFloat32};
-    };
-    const engine::Array result = array_of(results[rank]);
-    operations.push_back(engine::make_operation({.collective = Collective::kBroadcast, .name = "parameters"},
-                                                array_of(own[rank]), &result));
-    job.submit(rank, operations.back());
+  const auto array_of = [](std::vector<float>& values) {
+    return engine::Array{reinterpret_cast<std::byte*>(values.data()), engine::Shape::of(std::array{values.size()}),
+                         DType::kFloat32};
+  };
+  for (const Collective collective : {Collective::kBroadcast, Collective::kAllgather}) {
+    CAPTURE(name_of(collective));
+    transport::SimOptions options;
+    options.keep_history = true;
+    options.lane_bytes = std::size_t{1} << 16;
+    SimJob job(2, options);
+    const std::size_t blocks = collective == Collective::kAllgather ? 2 : 1;
+    std::array<std::vector<float>, 2> own{std::vector<float>(kCount, 1), std::vector<float>(kCount, 2)};
+    std::array<std::vector<float>, 2> results;
+    std::vector<std::shared_ptr<engine::Operation>> operations;
+    for (const Rank rank : {0, 1}) {
+      results[rank].assign(blocks * kCount, -1);
+      const engine::Array result = array_of(results[rank]);
+      operations.push_back(
+          engine::make_operation({.collective = collective, .name = "rows"}, array_of(own[rank]), &result));
+      job.submit(rank, operations.back());
+    }
+    // Some of it is copied, and not all.
+    REQUIRE(job.run_until([&] { return results[0].front() == 1; }));
+    REQUIRE(results[0][kCount - 1] == -1);
+    std::size_t sent = 0;
+    for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
+      sent += job.network().history(0, 1, lane).size();
+    }
+    CHECK(sent > 0);
+    REQUIRE(job.run_until([&] { return operations[0]->done() && operations[1]->done(); }));
+    for (const std::vector<float>& result : results) {
+      CHECK(std::equal(own[0].begin(), own[0].end(), result.begin()));
+      CHECK((blocks == 1 || std::equal(own[1].begin(), own[1].end(), result.begin() + kCount)));
+    }
+    CHECK(own[1].front() == 2);
   }
-  // Some of it is copied, and not all.
-  REQUIRE(job.run_until([&] { return results[0].front() == 1; }));
-  REQUIRE(results[0].back() == -1);
-  std::size_t sent = 0;
-  for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
-    sent += job.network().history(0, 1, lane).size();
-  }
-  CHECK(sent > 0);
-  REQUIRE(job.run_until([&] { return operations[0]->done() && operations[1]->done(); }));
-  CHECK(results[0] == own[0]);
-  CHECK(results[1] == own[0]);
-  CHECK(own[1].front() == 2);
 }

@@ -146,15 +146,23 @@ std::uint32_t& PlanRun::unsent(const ChunkRef& ref) {
 
 std::byte* PlanRun::address(const ChunkRef& ref) const {
   switch (ref.buffer) {
-    case Buffer::kData: {
-      std::byte* base = ref.rank == self_ ? operands_.data : operands_.peer_data[ref.rank];
-      return base + operands_.data_layout.offset(ref.chunk) * element_;
-    }
+    case Buffer::kData: return address_of_data(ref);
     case Buffer::kInput:
       return const_cast<std::byte*>(operands_.input) + operands_.input_layout.offset(ref.chunk) * element_;
     case Buffer::kScratch: return operands_.scratch + ref.chunk * operands_.data_layout.largest() * element_;
   }
   __builtin_unreachable();
+}
+
+std::byte* PlanRun::address_of_data(const ChunkRef& ref) const {
+  const Layout& layout = operands_.data_layout;
+  if (ref.rank != self_) return operands_.peer_data[ref.rank] + layout.offset(ref.chunk) * element_;
+  const std::uint32_t parts = plan_.chunks / static_cast<std::uint32_t>(plan_.ranks);
+  const auto first = static_cast<std::uint32_t>(self_) * parts;
+  if (operands_.own_block == nullptr || ref.chunk < first || ref.chunk >= first + parts) {
+    return operands_.data + layout.offset(ref.chunk) * element_;
+  }
+  return const_cast<std::byte*>(operands_.own_block) + (layout.offset(ref.chunk) - layout.offset(first)) * element_;
 }
 
 // A scratch chunk is as large as the data chunk that is sent through it; the data side of the step says how large.

@@ -115,6 +115,7 @@ class PlanRun final : public Run {
   void post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy);
   bool may_run(const Step& step) const;
   std::byte* address(const ChunkRef& ref) const;
+  std::byte* address_of_data(const ChunkRef& ref) const;
   std::size_t bytes(const ChunkRef& ref) const;
   std::uint32_t& unsent(const ChunkRef& ref);
 

@@ -76,6 +76,12 @@ void HostRun::copy_first(std::byte* to, const std::byte* from, std::size_t bytes
   if (bytes > 0 && (to != from || scale != 1.0)) copy_ = Copy{to, from, bytes, scale};
 }
 
+// Whether what this rank gives, and a plan only reads, may be read where the caller has it: nobody else looks for it at its
+// place in the result, and it is the same there.
+bool HostRun::departs_from_input(bool registered) const {
+  return !registered && host_scales(descriptor(), size()).input == 1.0;
+}
+
 // Data that the plan only reads, and that must be elsewhere in the end.
 void HostRun::copy_meanwhile(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0 && to != from) copy_meanwhile_ = Copy{to, from, bytes, 1.0};
@@ -218,13 +224,21 @@ void HostRun::start_allgather() {
   const bool lies_inside = operation.input >= operands.data && operation.input < operands.data + total * element;
   // In pieces it would overwrite what is still to be copied.
   if (lies_inside && operation.bytes() > 0) std::memmove(own, operation.input, operation.bytes());
-  copy_first(own, lies_inside ? own : operation.input, operation.bytes());
   // Everybody fetches the others' rows from where they have them: at their places in the results.
   const bool registered = std::all_of(task_.contributions.begin(), task_.contributions.end(),
                                       [](const auto& c) { return c.location != 0; });
   if (registered) operands.peer_data = find_peers(total * element);
+  const std::byte* const from = lies_inside ? own : operation.input;
+  const bool departs = departs_from_input(registered);
+  if (departs) operands.own_block = from;
   run({.collective = Collective::kAllgather, .bytes = total * element, .registered = registered}, std::move(operands),
       blocks);
+  // A library wants them in place, too.
+  if (departs && choice_.backend == nullptr) {
+    copy_meanwhile(own, from, operation.bytes());
+  } else {
+    copy_first(own, from, operation.bytes());
+  }
 }
 
 void HostRun::start_broadcast() {
@@ -232,12 +246,11 @@ void HostRun::start_broadcast() {
   plan::Operands operands;
   operands.data = operation.output;
   if (task_.registered) operands.peer_data = find_peers(task_.bytes);
-  if (self() == task_.descriptor().root && task_.registered) {
-    // The others read the output.
-    copy_first(operation.output, operation.input, operation.bytes());
-  } else if (self() == task_.descriptor().root) {
+  if (self() == task_.descriptor().root && departs_from_input(task_.registered)) {
     operands.data = const_cast<std::byte*>(operation.input);
     copy_meanwhile(operation.output, operation.input, operation.bytes());
+  } else if (self() == task_.descriptor().root) {
+    copy_first(operation.output, operation.input, operation.bytes());
   }
   run({.collective = Collective::kBroadcast,
        .bytes = task_.bytes,

@@ -58,6 +58,7 @@ class HostRun final : public engine::Run {
   bool agree_on_trial();
   transport::Pace quickest_pace() const;
   void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
+  bool departs_from_input(bool registered) const;
   void copy_meanwhile(std::byte* to, const std::byte* from, std::size_t bytes);
   bool copy_piece(std::optional<Copy>& rest, std::size_t most) const;
   void start_slice();

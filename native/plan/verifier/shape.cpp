@@ -1,6 +1,7 @@
 #include "plan/verifier/shape.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,10 +38,7 @@ class Shape {
   }
 
   void check_step(const Step& step) {
-    for (const ChunkRef& target : step.targets) {
-      const bool of_root = target.rank == header_.root && target.buffer == Buffer::kData;
-      if (header_.collective == Collective::kBroadcast && of_root) flaw("it writes the root's data");
-    }
+    for (const ChunkRef& target : step.targets) check_target(target);
     for (const auto* refs : {&step.sources, &step.targets}) {
       for (const ChunkRef& ref : *refs) check_ref(step, ref);
     }
@@ -59,6 +57,17 @@ class Shape {
       case StepKind::kReduce:
         if (step.sources.empty() || step.targets.empty()) flaw("wrong operands");
         return;
+    }
+  }
+
+  // Whose data are the result may have them elsewhere.
+  void check_target(const ChunkRef& target) const {
+    if (target.buffer != Buffer::kData) return;
+    if (header_.collective == Collective::kBroadcast && target.rank == header_.root) flaw("it writes the root's data");
+    const auto parts = std::max(1U, header_.chunks / static_cast<std::uint32_t>(header_.ranks));
+    if (header_.collective == Collective::kAllgather &&
+        target.chunk / parts == static_cast<std::uint32_t>(target.rank)) {
+      flaw("it writes a rank's own block");
     }
   }
 
