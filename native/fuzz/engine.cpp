@@ -138,7 +138,7 @@ class MadJob {
     header.name_hash = made.name_hash();
     header.rows = bytes_.flip() ? made.shape.rows() : some_number();
     header.location = bytes_.below(4) == 0 ? some_number() : 0;
-    header.priority = bytes_.take<std::int8_t>();
+    header.priority = bytes_.take<std::int16_t>();
     const bool described = (header.flags & engine::kHasDescriptor) != 0;
     std::vector<std::uint64_t> splits;
     if ((header.flags & engine::kHasSplits) != 0) {

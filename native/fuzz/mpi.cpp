@@ -91,7 +91,7 @@ void act(transport::Link& link, Input& bytes) {
       break;
     }
     case 4: link.arm(); break;
-    case 5:
+    default:
       link.blocked();
       link.check();
       break;

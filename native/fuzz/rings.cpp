@@ -59,7 +59,7 @@ void rings(Bytes input) {
         consumer.consume(std::min(seen.size(), size));
         break;
       }
-      case 5:
+      default:
         producer.blocked();
         consumer.arrived();
         break;

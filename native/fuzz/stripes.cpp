@@ -55,7 +55,7 @@ void act(transport::Stripes& stripes, Peer& peer, Input& bytes, std::size_t& giv
       stripes.consume(std::min<std::size_t>(seen.size(), bytes.take<std::uint8_t>()));
       break;
     }
-    case 5:
+    default:
       if (bytes.below(8) == 0) ::shutdown(end.get(), SHUT_WR);
       stripes.fill();
       break;

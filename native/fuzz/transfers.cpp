@@ -78,7 +78,7 @@ void act(transport::SimNetwork& network, Victim& victim, std::span<transport::Li
     }
     case 2: network.inject(peer, 0, kLane, bytes.piece(bytes.below(32))); break;
     case 3: carriers::set_aside(*links[static_cast<std::size_t>(peer)], kLane, peer); break;
-    case 4: victim.run.hold(bytes.flip()); break;
+    default: victim.run.hold(bytes.flip()); break;
   }
   while (network.step()) {
   }
