@@ -128,6 +128,7 @@ class Schedule {
   std::unique_ptr<Task>* open_bucket(const Post& post, const Release& release, const Descriptor& descriptor,
                                      const Operation* own, std::size_t bytes);
   void complete(std::shared_ptr<Operation> operation);
+  void record_launch(const Task& task) const;
   void complete_small(std::shared_ptr<Operation> operation);
 
   Post* find_concerned(const Descriptor& descriptor);

@@ -120,7 +120,23 @@ void Schedule::start(Task& task) {
 
 void Schedule::finish(Task& task) {
   if (task.library_bytes > 0) ++library_ended_;
+  if (timeline_.enabled() && task.carrier->completes_at_launch()) record_launch(task);
   for (auto& operation : task.operations) complete(std::move(operation));
+}
+
+// What was launched goes on by itself: of its end the host learns nothing.
+void Schedule::record_launch(const Task& task) const {
+  const Nanoseconds now = clock_.now();
+  for (const auto& operation : task.operations) {
+    const auto span = [&](const char* activity, Nanoseconds begin, Nanoseconds end) {
+      timeline_.record({operation->descriptor.name, activity, task.lane, -1, begin, end, operation->bytes(),
+                        operation->submitted_at, operation->blocks_program()});
+    };
+    span("negotiate", operation->submitted_at, operation->released_at);
+    span("queue", operation->released_at, task.started_at);
+    span("launch", task.started_at, now);
+  }
+  timeline_.flush();
 }
 
 bool Schedule::waits_for(int member) const {

@@ -1,4 +1,5 @@
 // Operations on GPUs, through the test double: what the host does not wait for, and who waits for whom on the GPU.
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <numeric>
@@ -41,6 +42,7 @@ TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, an
     device::Memory tensor = framework.tensor(values);  // is written only when the stream goes on
     const engine::Array array = framework.array(tensor, DType::kFloat32);
     const std::string name = "held";
+    cluster.runtime(rank).start_timeline();
     const auto operation = engine::make_operation(allreduce(name), array, &array);
     cluster.runtime(rank).run(operation, {});
     REQUIRE(operation->error == nullptr);
@@ -51,6 +53,10 @@ TEST_CASE("gpu: the host does not wait, our stream waits for the framework's, an
     framework.synchronize();
     CHECK(carriers::has_ended(*operation));
     CHECK(result == std::vector<float>(1000, 3.0F));
+    const std::vector<engine::Span> spans = cluster.runtime(rank).stop_timeline();
+    CHECK(std::count_if(spans.begin(), spans.end(), [](const auto& span) {
+            return span.name == "held" && span.activity == "launch" && span.submitted > 0;
+          }) == 1);
   });
 }
 
