@@ -23,6 +23,8 @@ std::string_view name_of(ErrorKind kind) {
     case ErrorKind::kProtocol: return "ProtocolError";
     case ErrorKind::kResource: return "ResourceError";
     case ErrorKind::kShutdown: return "ShutdownError";
+    case ErrorKind::kMembershipChanged: return "MembershipChangedError";
+    case ErrorKind::kEvicted: return "EvictedError";
   }
   __builtin_unreachable();
 }

@@ -18,6 +18,8 @@ enum class ErrorKind : std::uint8_t {
   kProtocol,         // a peer sent something that no correct peer sends
   kResource,         // memory, descriptors: the operating system refused
   kShutdown,         // the engine was shut down while the operation waited
+  kMembershipChanged,  // ranks were lost, and the others go on; the same on all of them
+  kEvicted,          // the others go on without this rank, or it reaches too few of them to go on
 };
 
 class Error : public std::runtime_error {

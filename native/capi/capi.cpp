@@ -55,6 +55,8 @@ std::int32_t code_of(ErrorKind kind) {
     case ErrorKind::kProtocol: return RINGCORE_PROTOCOL;
     case ErrorKind::kResource: return RINGCORE_RESOURCE;
     case ErrorKind::kShutdown: return RINGCORE_SHUTDOWN;
+    case ErrorKind::kMembershipChanged: return RINGCORE_MEMBERSHIP_CHANGED;
+    case ErrorKind::kEvicted: return RINGCORE_EVICTED;
   }
   __builtin_unreachable();
 }

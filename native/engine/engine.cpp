@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/state.hpp"
+#include "engine/elastic.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -125,6 +125,11 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       clock_(clock),
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now()),
       last_tend_(clock.now()) {
+  if (settings_.elastic) {
+    elastic_ = std::make_unique<Elastic>(
+        Elastic{.views = ViewChange({config.epoch, membership_.members()}, membership_.own_place(), config.has_witness,
+                                    settings_.heartbeat / 40)});
+  }
   add_process_set(membership_.ranks());
   links_changed();
 }
@@ -145,14 +150,13 @@ void Engine::links_changed() {
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation) {
-  const auto found = sets_.find(operation->process_set);
-  if (found == sets_.end()) {
+  if (sets_.count(operation->process_set) == 0) {
     throw Error(ErrorKind::kInvalidArgument, title(*operation) + ": there is no process set " +
                                                  std::to_string(operation->process_set) + " on rank " +
                                                  std::to_string(rank()));
   }
-  ProcessSet& set = *found->second;
-  if (!operation->join) claim_name(set, *operation);
+  if (!operation->join) claim_name(*operation);
+  ProcessSet& set = *sets_.at(operation->process_set);
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
   const Descriptor& descriptor = operation->descriptor;
   // First of all what is wrong with it here: whoever has made the same mistake has left meanwhile.
@@ -164,6 +168,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
       throw;
     }
   }
+  if (goes_on_without_others() && hold_back(set, operation)) return;
   if (set.end) {
     if (set.end->kind == ErrorKind::kPeerLost) suffer_from({set.end->rank, rank()});
     throw_ended(set, *operation, *set.end);
@@ -237,7 +242,7 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
 
 void Engine::refuse(ProcessSetId id, const std::string& name, const std::string& why) {
   const auto found = sets_.find(id);
-  if (found == sets_.end() || failure_ != nullptr || left_) return;
+  if (found == sets_.end() || failure_ != nullptr || left_ || frozen()) return;
   if (eager_.operation != nullptr) leave_eager();
   const std::string text = ("rank " + std::to_string(rank()) + " refused " + why).substr(0, kMaxPayloadBytes / 2);
   append_own(*found->second, {.type = RecordType::kRefused, .name_hash = hash_bytes(name)},
@@ -250,11 +255,12 @@ bool Engine::has_operation(const ProcessSet& set, std::uint64_t name_hash) const
   return in_short_cut || set.operations.count(name_hash) > 0;
 }
 
-void Engine::claim_name(const ProcessSet& set, Operation& operation) {
+void Engine::claim_name(Operation& operation) {
   operation.name_hash = operation.descriptor.name_hash();
-  if (!has_operation(set, operation.name_hash)) return;
+  const auto is_claimed = [&] { return has_operation(*sets_.at(operation.process_set), operation.name_hash); };
+  if (!is_claimed()) return;
   progress();  // the others may have answered, and nobody has looked
-  if (!has_operation(set, operation.name_hash)) return;
+  if (!is_claimed()) return;
   throw Error(ErrorKind::kDuplicateName,
               title(operation) + ": rank " + std::to_string(rank()) +
                   " submitted this name again before its first use was done. Remedy: synchronize the first one, or "
@@ -277,7 +283,7 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
 }
 
 void Engine::wanted(Operation& operation, bool only_thread) {
-  if (operation.done() || operation.join || failure_ != nullptr || left_) return;
+  if (operation.done() || operation.join || failure_ != nullptr || left_ || frozen()) return;
   ProcessSet& set = *sets_.at(operation.process_set);
   RecordHeader header{.type = RecordType::kNoop, .flags = kFlush, .name_hash = operation.name_hash};
   if (only_thread) header.flags |= kBlocked;
@@ -323,6 +329,11 @@ bool Engine::move() {
     moved = read_control(*peer) || moved;
     if (failure_ != nullptr) return true;
   }
+  if (elastic_ != nullptr) {
+    if (begin_epoch()) return true;
+    if (frozen()) return moved;
+    if (elastic_->draining) moved = drain_lanes() || moved;
+  }
   move_trees();
   for (auto& [id, set] : sets_) {
     if (set->undecided) decide(*set);
@@ -330,7 +341,7 @@ bool Engine::move() {
     const std::uint64_t until = set->negotiation.fill_until();
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     if (set->tree != nullptr) send_along_tree(*set);
-    moved = set->schedule.progress() || moved;
+    if (elastic_ == nullptr || !elastic_->draining) moved = set->schedule.progress() || moved;
     collect_done(*set);
     // Whoever leaves now takes nothing with it that others still need.
     if (set->all_joined && set->schedule.idle()) end_join(*set, nullptr);
@@ -438,7 +449,7 @@ bool Engine::running() const {
 }
 
 bool Engine::busy() const {
-  if (eager_.operation != nullptr) return true;
+  if (eager_.operation != nullptr || frozen()) return true;
   const auto others = membership_.known();
   const bool backlog =
       std::any_of(others.begin(), others.end(), [](const Peer* peer) { return !peer->backlog.empty(); });
@@ -455,9 +466,16 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
                                                  " of those that only their members add. Remedy: call this on members "
                                                  "only.");
   }
+  if (change() != nullptr) throw Error(*change());  // these are ranks of the epoch before
   const ProcessSetId id = agreed ? set_numbers_.take_agreed(*agreed) : set_numbers_.take();
   if (own == members.end()) return id;  // the others' business; the id is used up here as well
-  const int self = static_cast<int>(own - members.begin());
+  make_process_set(id, std::move(members));
+  return id;
+}
+
+// The part of a set whose number is taken: it may have been here before, in another epoch.
+void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
+  const int self = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   plan::Topology topology;
   std::vector<int> host_of;
   std::vector<transport::Link*> links;
@@ -485,7 +503,8 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
                     make_carriers_);
   auto set = std::make_unique<ProcessSet>(id, std::move(members), self, std::move(schedule));
   set->peers = std::move(peers);
-  if (static_cast<int>(set->peers.size()) > settings_.direct_members) {
+  // In elastic jobs everybody tells everybody: a tree could lose any of its members.
+  if (elastic_ == nullptr && static_cast<int>(set->peers.size()) > settings_.direct_members) {
     set->tree = std::make_unique<AgreementTree>(TreeShape::make(host_of, self));
     set->signatures = Signatures(1);
   }
@@ -493,7 +512,6 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
   ProcessSet& added = *sets_.at(id);
   replay_early(id);
   break_late(added);
-  return id;
 }
 
 void Engine::remove_process_set(ProcessSetId id) {

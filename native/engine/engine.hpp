@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -33,6 +34,8 @@
 
 namespace ringcore::engine {
 
+struct View;  // see view.hpp
+
 struct EngineSettings {
   ExecutionSettings execution;
   // In a process set of more members than this, logs travel along a tree instead of from each to each: two journeys along
@@ -49,6 +52,10 @@ struct EngineSettings {
   Nanoseconds heartbeat = 2 * kSecond;
   // Before it has greeted it may still be connecting with others: it may be silent for this long, if that is longer.
   Nanoseconds start = 0;
+  // The others go on when some are lost; else all fail.
+  bool elastic = false;
+  // Whoever cannot agree with enough others who goes on fails after this time.
+  Nanoseconds elastic_timeout = 600 * kSecond;
 };
 
 // Where this rank stands in the job, and what it is connected with.
@@ -61,6 +68,7 @@ struct EngineConfig {
   transport::Arena* arena = nullptr;  // null: no registered memory
   std::byte* fusion_arena = nullptr;  // see CarrierConfig
   CarrierFactory make_carriers;  // see carriers/standard.hpp
+  bool has_witness = false;  // see ViewChange
 };
 
 // An operation that this rank waits for, as somebody who looks at a running job is told.
@@ -114,6 +122,18 @@ class Engine {
   void fail(const std::shared_ptr<const Error>& error);
   std::shared_ptr<const Error> failure() const { return failure_; }
 
+  // Elastic jobs. While others are lost nothing runs; then all that was under way fails with kMembershipChanged, ranks and
+  // sizes are those of the next epoch, and so does all that is submitted until the caller has taken note.
+  std::shared_ptr<const Error> change() const;  // null: there is none to take note of
+  void accept_change(std::uint32_t epoch);
+  bool frozen() const;
+  // Says once that former members were lost: nobody looks at their links any more, which `accept_change` closes.
+  bool take_links_changed() { return std::exchange(links_changed_, false); }
+  // What the witness is to be told, and what it says.
+  std::vector<std::vector<std::byte>> take_for_witness();
+  void hear_witness(std::span<const std::byte> message);
+  void lose_witness();
+
   const Membership& membership() const { return membership_; }
   // Whoever has made the links has connected some of them.
   void links_changed();
@@ -147,6 +167,7 @@ class Engine {
 
  private:
   struct ProcessSet;
+  struct Elastic;
 
   // Who made the others fail, and who has noticed it.
   struct Blame {
@@ -166,7 +187,7 @@ class Engine {
 
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
-  void claim_name(const ProcessSet& set, Operation& operation);
+  void claim_name(Operation& operation);
   bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void close_buckets(ProcessSet& set, const RecordHeader& header);
@@ -232,6 +253,26 @@ class Engine {
   void fail_operation(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
   void record_failure(const Operation& operation);
 
+  bool goes_on_without_others() const;
+  // Whether the next view is known: what comes from now on may be of the next epoch.
+  bool epoch_ends() const;
+  void part_with(Peer& peer, const std::string& why, bool ended);
+  void receive_view(Peer& peer, const RecordView& record);
+  void follow_views();
+  void tend_views(Nanoseconds now);
+  void freeze();
+  bool hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+  bool begin_epoch();
+  bool are_fenced(const std::vector<Place>& former) const;
+  std::string describe_losses(const std::vector<Place>& of) const;
+  void be_evicted(const View& view);
+  void go_on_with(const View& view, const std::vector<Place>& lost);
+  void drop_world(const Error& error);
+  void make_process_set(ProcessSetId id, std::vector<Rank> members);
+  void tell_lanes();
+  void receive_lanes(Peer& peer, const RecordView& record);
+  bool drain_lanes();
+
   void tend_patience(Nanoseconds now);
   Nanoseconds patience_for(const Peer& peer) const;
   void tend_links(Nanoseconds now, bool idle);
@@ -248,8 +289,8 @@ class Engine {
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Blame& blame);
   Blame blame_for(const RecordHeader& abort) const;
-  void fail_operations_needing(const Peer& peer);
-  void fail_operations_needing(ProcessSet& set, const Peer& peer);
+  void fail_operations_needing(Peer& peer);
+  void fail_operations_needing(ProcessSet& set, Peer& peer);
   static LogEnd leaving(Rank rank, Rank first, const std::string& why);
   static LogEnd leaving(const Peer& peer) { return leaving(peer.rank, peer.first_left, peer.farewell); }
   static LogEnd removal(const ProcessSet& set, Rank by);
@@ -273,6 +314,8 @@ class Engine {
   // Removed here, while others are still reached through this rank.
   std::map<ProcessSetId, std::unique_ptr<ProcessSet>> removed_sets_;
   SetNumbers set_numbers_;
+  std::unique_ptr<Elastic> elastic_;  // null: when a rank is lost, all fail
+  bool links_changed_ = false;
   std::shared_ptr<const Error> failure_;
   std::shared_ptr<const Error> told_;  // the last failure of an operation that all ranks decided
   std::vector<std::string> warnings_;

@@ -22,6 +22,11 @@ void Engine::suffer_from(const Blame& blame) {
 }
 
 void Engine::lose(Peer& peer, const std::string& why) {
+  if (goes_on_without_others()) return part_with(peer, why, peer.left);
+  if (elastic_ != nullptr) {
+    peer.left = true;  // it will not see this rank's farewell, and this rank needs nothing of it
+    return;
+  }
   if (failure_ == nullptr) suffer_from({peer.rank, rank()});
   fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
                                      "rank " + std::to_string(peer.rank) + " " + why + ", as seen by rank " +
@@ -49,15 +54,16 @@ std::string Engine::pending_summary() const {
   return text + (running.empty() ? "." : " (" + running + ").");
 }
 
-void Engine::fail_operations_needing(const Peer& peer) {
+void Engine::fail_operations_needing(Peer& peer) {
   for (auto& [id, set] : sets_) {
     // Along a tree its log comes to its end when all others do: see `drop_tree`.
     if (set->tree == nullptr && !set->end && set->peer_of(peer) != nullptr) fail_operations_needing(*set, peer);
   }
 }
 
-void Engine::fail_operations_needing(ProcessSet& set, const Peer& peer) {
-  if (end_log(set, set.member(peer.rank), leaving(peer))) suffer_from({peer.rank, rank()});
+void Engine::fail_operations_needing(ProcessSet& set, Peer& peer) {
+  if (!end_log(set, set.member(peer.rank), leaving(peer))) return;
+  goes_on_without_others() ? part_with(peer, leaving(peer).what, true) : suffer_from({peer.rank, rank()});
 }
 
 Engine::LogEnd Engine::leaving(Rank rank, Rank first, const std::string& why) {
@@ -104,17 +110,19 @@ bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
   if (eager_.operation != nullptr && eager_.set == &set) leave_eager();
   if (set.undecided) decide(set);  // what its last words complete, or make impossible for all
   const Rank rank = set.negotiation.members()[member];
+  // Else it ends when all know who goes on.
+  const bool for_good = end.kind != ErrorKind::kPeerLost || !goes_on_without_others();
   bool failed = false;
   for (auto it = set.operations.begin(); it != set.operations.end();) {
     const std::vector<Rank> missing = set.negotiation.missing(it->first);
     const bool needs = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted &&
                        std::find(missing.begin(), missing.end(), rank) != missing.end();
-    if (needs) fail_operation(it->second, ended_error(set, *it->second, end));
+    if (needs && for_good) fail_operation(it->second, ended_error(set, *it->second, end));
     failed = failed || needs;
-    it = needs ? set.operations.erase(it) : std::next(it);
+    it = needs && for_good ? set.operations.erase(it) : std::next(it);
   }
   if (set.joining() && !set.negotiation.announced_join(member)) {
-    end_join(set, ended_error(set, *set.join, end));
+    if (for_good) end_join(set, ended_error(set, *set.join, end));
     failed = true;
   }
   set.negotiation.leave(member);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "base/error.hpp"
@@ -10,10 +11,10 @@
 namespace ringcore::engine {
 namespace {
 
-// How many on either side of a member, in the circle of places, are its neighbours: two of them may be lost at once.
+// How many on either side of a member, in the circle of ranks, are its neighbours: two of them may be lost at once.
 constexpr int kNeighbours = 2;
 
-bool are_neighbours(Place a, Place b, int size) {
+bool are_neighbours(Rank a, Rank b, int size) {
   const int distance = std::abs(a - b);
   return std::min(distance, size - distance) <= kNeighbours;
 }
@@ -22,22 +23,50 @@ bool are_neighbours(Place a, Place b, int size) {
 
 Membership::Membership(std::uint32_t epoch, Rank self, std::vector<std::unique_ptr<transport::Link>> links,
                        std::vector<int> host_of, Nanoseconds now)
-    : epoch_(epoch), self_(place_of(self)), host_of_(std::move(host_of)), by_place_(links.size()) {
+    : epoch_(epoch), self_(self), members_(links.size()), host_of_(std::move(host_of)), by_place_(links.size()) {
   if (links.size() != host_of_.size()) {
     throw Error(ErrorKind::kInvalidArgument, "a job of " + std::to_string(host_of_.size()) + " ranks was given " +
                                                  std::to_string(links.size()) + " links");
   }
+  std::iota(members_.begin(), members_.end(), Place{0});
   for (std::size_t place = 0; place < links.size(); ++place) {
     if (links[place] == nullptr) continue;
     auto peer = std::make_unique<Peer>();
-    peer->rank = rank_of(static_cast<Place>(place));
+    peer->place = static_cast<Place>(place);
     peer->link = std::move(links[place]);
     peer->last_sent = peer->last_heard = now;
-    peer->is_neighbour = are_neighbours(self_, static_cast<Place>(place), size());
-    peers_.push_back(peer.get());
     by_place_[place] = std::move(peer);
   }
+  number_members();
+}
+
+Rank Membership::rank_of(Place place) const {
+  const auto found = std::ranges::lower_bound(members_, place);
+  return found != members_.end() && *found == place ? static_cast<Rank>(found - members_.begin()) : -1;
+}
+
+void Membership::number_members() {
+  peers_.clear();
+  for (const auto& peer : by_place_) {
+    if (peer == nullptr) continue;
+    peer->rank = rank_of(peer->place);
+    peer->is_neighbour = are_neighbours(self(), peer->rank, size());
+    peers_.push_back(peer.get());
+  }
   known_first_ = peers_;
+  const auto strangers = std::ranges::stable_partition(known_first_, [](const Peer* peer) { return peer->is_known; });
+  known_ = known_first_.size() - strangers.size();
+}
+
+std::vector<std::unique_ptr<Peer>> Membership::go_on_with(std::uint32_t epoch, std::vector<Place> members) {
+  epoch_ = epoch;
+  members_ = std::move(members);
+  std::vector<std::unique_ptr<Peer>> former;
+  for (auto& peer : by_place_) {
+    if (peer != nullptr && rank_of(peer->place) < 0) former.push_back(std::move(peer));
+  }
+  number_members();
+  return former;
 }
 
 void Membership::get_to_know(Peer& peer) {
@@ -46,9 +75,8 @@ void Membership::get_to_know(Peer& peer) {
 }
 
 std::vector<Rank> Membership::ranks() const {
-  std::vector<Rank> ranks;
-  ranks.reserve(static_cast<std::size_t>(size()));
-  for (Place place = 0; place < size(); ++place) ranks.push_back(rank_of(place));
+  std::vector<Rank> ranks(members_.size());
+  std::iota(ranks.begin(), ranks.end(), Rank{0});
   return ranks;
 }
 

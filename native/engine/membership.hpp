@@ -1,15 +1,18 @@
 // Who takes part in one epoch of a job, and what this rank is connected with them by.
 //
-// Every member has a place: the index of all that the engine keeps about it. A rank is what users and records call the
-// member by. In the first epoch the places are the ranks in order; only this object knows that, everything else asks it.
+// Every process has a place: the index of all that the engine keeps about it, given once in a job. A rank is what users and
+// records call a member by: its index among the members of the epoch, in the order of their places. In the first epoch the
+// places are the ranks; only this object knows that, everything else asks it.
 //
-// It owns the links of the epoch. It opens and closes none itself: whoever composes the engine does. Among many most links
+// It owns the links. It opens and closes none itself: whoever composes the engine does. Among many most links
 // have no connection before one of the two needs it: such a peer is not known yet, and what becomes of it others tell.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +27,8 @@ using Place = std::int32_t;
 
 // Another member, and how far the talk with it has come.
 struct Peer {
-  Rank rank = 0;
+  Place place = 0;
+  Rank rank = 0;  // of the present epoch
   std::unique_ptr<transport::Link> link;
   std::uint32_t sent_records = 0;
   std::uint32_t received_records = 0;
@@ -44,6 +48,8 @@ struct Peer {
   Rank first_left = 0;  // and who had before it, or itself
   bool saw_farewell = false;
   bool wants_stacks = false;
+  // How much it had written into each lane before the present epoch, once it has said so.
+  std::optional<std::array<std::uint64_t, transport::kLaneCount>> lanes_end;
 };
 
 class Membership {
@@ -53,14 +59,29 @@ class Membership {
              std::vector<int> host_of, Nanoseconds now);
 
   std::uint32_t epoch() const { return epoch_; }
-  int size() const { return static_cast<int>(host_of_.size()); }
+  int size() const { return static_cast<int>(members_.size()); }
   // This rank.
   Rank self() const { return rank_of(self_); }
+  Place own_place() const { return self_; }
   // All members, in ascending order.
   std::vector<Rank> ranks() const;
+  const std::vector<Place>& members() const { return members_; }
+  // How many places there are, those of former members included.
+  int places() const { return static_cast<int>(host_of_.size()); }
+  Place place_of(Rank rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  // -1 for who is no member.
+  Rank rank_of(Place place) const;
+
+  // From now on only these are members, of whom this rank is one. Gives away the others, whose links are still open.
+  std::vector<std::unique_ptr<Peer>> go_on_with(std::uint32_t epoch, std::vector<Place> members);
 
   // Null for this rank.
   Peer* peer(Rank rank) const { return by_place_[index_of(rank)].get(); }
+  // Null for this rank, and for who is no member.
+  Peer* peer_at(Place place) const {
+    const auto index = static_cast<std::size_t>(place);
+    return index < by_place_.size() ? by_place_[index].get() : nullptr;
+  }
   // All others, in the order of their places.
   const std::vector<Peer*>& peers() const { return peers_; }
   // Those of them that this rank has a connection with, or wants one.
@@ -78,14 +99,14 @@ class Membership {
   void disconnect();
 
  private:
-  Rank rank_of(Place place) const { return place; }
-  Place place_of(Rank rank) const { return rank; }
   std::size_t index_of(Rank rank) const { return static_cast<std::size_t>(place_of(rank)); }
+  void number_members();
 
   std::uint32_t epoch_;
   Place self_;
+  std::vector<Place> members_;  // in ascending order
   std::vector<int> host_of_;  // by place
-  std::vector<std::unique_ptr<Peer>> by_place_;  // null at self
+  std::vector<std::unique_ptr<Peer>> by_place_;  // null at self, and where a member has been
   std::vector<Peer*> peers_;
   std::vector<Peer*> known_first_;
   std::size_t known_ = 0;

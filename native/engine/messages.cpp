@@ -15,6 +15,11 @@ constexpr std::size_t kOneWriteBytes = 1024;
 // Records for a process set that this rank has not added yet wait for it; more than this is an error.
 constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
 
+// Whether such a record means nothing any more in the next epoch.
+bool belongs_to_epoch(RecordType type) {
+  return type <= RecordType::kRemoved || type == RecordType::kLanes || type == RecordType::kTree;
+}
+
 // The fixed part of a log entry, as it travels.
 Entry entry_of(const RecordHeader& header) {
   Entry entry;
@@ -79,7 +84,7 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
 
 // What is no operation.
 void Engine::append_own(ProcessSet& set, RecordHeader header, std::span<const std::byte> payload) {
-  if (set.end) return;
+  if (set.end || frozen()) return;
   Entry entry = entry_of(header);
   entry.position = set.negotiation.length(set.self);
   entry.payload.assign(payload.begin(), payload.end());
@@ -123,10 +128,11 @@ void Engine::say_hello(Peer& peer) {
   peer.link->want(transport::kControlLane);
   const Agreement agreement{.protocol = kProtocolVersion,
                             .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
-                            .deterministic = settings_.execution.deterministic};
+                            .deterministic = settings_.execution.deterministic,
+                            .elastic = elastic_ != nullptr};
   const RecordHeader hello{.type = RecordType::kHello,
-                           .rows = static_cast<std::uint64_t>(rank()),
-                           .location = static_cast<std::uint64_t>(size())};
+                           .rows = static_cast<std::uint64_t>(membership_.own_place()),
+                           .location = static_cast<std::uint64_t>(membership_.places())};
   send(peer, build_record(hello, {}, {}, std::as_bytes(std::span(&agreement, 1))));
 }
 
@@ -194,7 +200,7 @@ bool Engine::flush_backlog(Peer& peer) {
 bool Engine::read_control(Peer& peer) {
   bool moved = false;
   try {
-    while (!peer.left) {
+    while (!peer.left && !epoch_ends()) {
       const std::optional<RecordView> record = parse_record(peer.link->peek(transport::kControlLane));
       if (!record) break;
       receive(peer, *record);
@@ -211,7 +217,8 @@ bool Engine::read_control(Peer& peer) {
 
 void Engine::receive(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
-  if (header.epoch != membership_.epoch()) {
+  const bool is_late = elastic_ != nullptr && header.epoch < membership_.epoch();
+  if (header.epoch != membership_.epoch() && !is_late) {
     throw Error(ErrorKind::kProtocol, "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " +
                                           std::to_string(membership_.epoch()));
   }
@@ -224,6 +231,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
   if (!peer.greeted && header.type != RecordType::kHello) {
     throw Error(ErrorKind::kProtocol, "did not start with a greeting");
   }
+  if (is_late && belongs_to_epoch(header.type)) return;
   switch (header.type) {
     case RecordType::kOperation:
     case RecordType::kNoop:
@@ -236,8 +244,11 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     case RecordType::kHeartbeat:
       if (header.rows != 0) send(peer, {.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat}, {});
       return;
+    case RecordType::kView: return receive_view(peer, record);
+    case RecordType::kLanes: return receive_lanes(peer, record);
     case RecordType::kAbort: {
       peer.left = true;  // and will not listen any more
+      if (goes_on_without_others()) return part_with(peer, "has failed: " + record.text(), true);
       const auto kind = header.rows <= static_cast<std::uint64_t>(ErrorKind::kShutdown)
                             ? static_cast<ErrorKind>(header.rows)
                             : ErrorKind::kPeerLost;
@@ -252,6 +263,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       peer.farewell = record.text();
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
       fail_operations_needing(peer);
+      if (frozen() && !left_) part_with(peer, leaving(peer).what, true);  // and has no vote any more
       return break_trees(peer);
     case RecordType::kByeSeen: peer.saw_farewell = true; return;
     case RecordType::kStackRequest:
@@ -273,8 +285,8 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
                                           std::to_string(kProtocolVersion) +
                                           "; install the same version of ringcore everywhere");
   }
-  if (record.header.rows != static_cast<std::uint64_t>(peer.rank) ||
-      record.header.location != static_cast<std::uint64_t>(size())) {
+  if (record.header.rows != static_cast<std::uint64_t>(peer.place) ||
+      record.header.location != static_cast<std::uint64_t>(membership_.places())) {
     throw Error(ErrorKind::kProtocol, "believes to be rank " + std::to_string(record.header.rows) + " of " +
                                           std::to_string(record.header.location));
   }
@@ -286,6 +298,7 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   };
   differs("RINGCORE_FUSION_THRESHOLD_BYTES", settings_.execution.fusion_threshold_bytes, theirs.fusion_threshold_bytes);
   differs("RINGCORE_DETERMINISTIC", settings_.execution.deterministic, theirs.deterministic);
+  differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
   peer.greeted = true;
 }
 

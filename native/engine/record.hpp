@@ -31,10 +31,12 @@ enum class RecordType : std::uint8_t {
   kByeSeen,  // answers kBye: the sender has read everything up to it
   kStackRequest,
   kStackReply,  // the payload: where the sender's Python threads stand
+  kView,  // of elastic jobs; the payload: a ViewMessage
+  kLanes,  // the payload: how much the sender had written into each lane before this epoch
   // Entries of many logs.
   kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 14;
+inline constexpr int kRecordTypeCount = 16;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,

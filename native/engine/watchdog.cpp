@@ -30,7 +30,8 @@ void Engine::tend(bool idle) {
   }
   tend_patience(now);
   tend_links(now, idle);
-  if (failure_ != nullptr) return;
+  if (goes_on_without_others() && failure_ == nullptr) tend_views(now);
+  if (failure_ != nullptr || frozen()) return;
   for (auto& [id, set] : sets_) {
     if (set->tree != nullptr) tend_tree(*set, now);
     if (idle && eager_.operation == nullptr) tend_alignment(*set);
@@ -138,7 +139,7 @@ void Engine::beat(Peer& peer, Nanoseconds now, bool awaited) {
 
 // Whether this rank waits for something that may need the peer.
 bool Engine::awaits(const Peer& peer) const {
-  if (left_ && !peer.saw_farewell) return true;
+  if (frozen() || (left_ && !peer.saw_farewell)) return true;
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& item) {
     const ProcessSet& set = *item.second;
     const bool short_cut = eager_.operation != nullptr && eager_.set == &set;

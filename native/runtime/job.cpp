@@ -89,11 +89,11 @@ void Job::leave(const std::string& reason, const Runtime::Interrupted& interrupt
 }
 
 bool Job::attach_lane(Rank peer, int lane, std::vector<Fd> sockets, std::span<const transport::TlsSecret> secrets) {
-  return runtime().change_links([&] { lane_links_.at(peer)->attach(lane, std::move(sockets), secrets); });
+  return runtime().change_links(peer, [&] { lane_links_.at(peer)->attach(lane, std::move(sockets), secrets); });
 }
 
 void Job::give_up_link(Rank peer, const std::string& why) {
-  runtime().change_links([&] { lane_links_.at(peer)->give_up(why); });
+  runtime().change_links(peer, [&] { lane_links_.at(peer)->give_up(why); });
 }
 
 std::unique_ptr<transport::Link> Job::make_link(const JobConfig& config, PeerConnection peer) {

@@ -65,6 +65,7 @@ class Runtime::EngineLock {
   }
 
   void unlock() {
+    runtime_.follow_links();
     owns_ = false;
     if (!runtime_.engine_.has_completed()) return runtime_.mutex_.unlock();
     const auto completed = runtime_.engine_.take_completed();
@@ -74,6 +75,7 @@ class Runtime::EngineLock {
 
   // For loops that hold it for long.
   void tell() {
+    runtime_.follow_links();
     if (!runtime_.engine_.has_completed()) return;
     unlock();
     lock();
@@ -487,18 +489,40 @@ std::vector<std::string> Runtime::transports() {
   return names;
 }
 
-bool Runtime::change_links(const std::function<void()>& change) {
+bool Runtime::change_links(engine::Place peer, const std::function<void()>& change) {
   const EngineLock lock(*this);
-  if (links_.empty()) return false;
+  if (links_.empty() || engine_.membership().peer_at(peer) == nullptr) return false;
   disarm();
   change();
   engine_.links_changed();
-  links_ = present_links(engine_);
-  looks_ = looks_at(links_);
-  crowd_.meet(links_);
+  look_at_links();
   // Whoever sleeps does so on what there was before.
   (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
   return true;
+}
+
+void Runtime::look_at_links() {
+  links_ = present_links(engine_);
+  looks_ = looks_at(links_);
+  crowd_.meet(links_);
+}
+
+// Former members may have been lost: nobody looks at their links any more.
+void Runtime::follow_links() {
+  if (!engine_.take_links_changed()) return;
+  disarm();
+  look_at_links();
+}
+
+std::pair<std::uint32_t, std::vector<engine::Place>> Runtime::members() {
+  const EngineLock lock(*this);
+  return {engine_.membership().epoch(), engine_.membership().members()};
+}
+
+void Runtime::accept_change(std::uint32_t epoch) {
+  const EngineLock lock(*this);
+  follow_links();
+  engine_.accept_change(epoch);
 }
 
 void Runtime::fail(const std::shared_ptr<const Error>& error) {

@@ -86,9 +86,12 @@ class Runtime {
   std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".
   std::vector<std::string> transports();
-  // Whoever has made the links changes some of them, while nobody else uses them. False, and nothing is changed, when
-  // they are closed already.
-  bool change_links(const std::function<void()>& change);
+  // Whoever has made the links changes the one to this peer, while nobody else uses it. False, and nothing is changed, when
+  // it is closed already.
+  bool change_links(engine::Place peer, const std::function<void()>& change);
+  // Of elastic jobs: the epoch, and who the members are, by rank; and that the caller knows it, see Engine::change.
+  std::pair<std::uint32_t, std::vector<engine::Place>> members();
+  void accept_change(std::uint32_t epoch);
   // What operations wait for can no longer come: they fail with this.
   void fail(const std::shared_ptr<const Error>& error);
 
@@ -111,6 +114,8 @@ class Runtime {
   template <class Ended>
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
   void wind_down(EngineLock& lock, const Interrupted& interrupted);
+  void look_at_links();
+  void follow_links();
   bool arm();
   void disarm();
   void record_wait(const engine::Operation& operation, Nanoseconds begin);

@@ -99,7 +99,7 @@ class LateJob {
   void attach_end(Rank self, Rank peer, int lane, Fd end) {
     std::vector<Fd> sockets;
     sockets.push_back(std::move(end));
-    runtime(self).change_links([&] { links_.at({self, peer})->attach(lane, std::move(sockets), {}); });
+    runtime(self).change_links(peer, [&] { links_.at({self, peer})->attach(lane, std::move(sockets), {}); });
   }
 
   std::vector<transport::LaneRequests> requests_;

@@ -125,4 +125,26 @@ TEST_CASE("membership: a cable that is cut between ranks that do not need each o
   CHECK(failure(job, 4).find("rank 0 has sent nothing for") != std::string::npos);
 }
 
+TEST_CASE("membership: who goes on keeps its place, and has the next free rank") {
+  transport::SimNetwork network(4, 1);
+  std::vector<std::unique_ptr<transport::Link>> links(4);
+  for (const Rank peer : {0, 1, 3}) links[static_cast<std::size_t>(peer)] = network.link(2, peer);
+  engine::Membership members(1, 2, std::move(links), {0, 0, 1, 1}, 0);
+  for (engine::Peer* peer : members.peers()) members.get_to_know(*peer);
+  const auto former = members.go_on_with(9, {0, 2, 3});
+  REQUIRE(former.size() == 1);
+  CHECK(former.front()->place == 1);
+  CHECK(members.epoch() == 9);
+  CHECK(members.size() == 3);
+  CHECK(members.places() == 4);
+  CHECK(members.self() == 1);
+  CHECK(members.peer(1) == nullptr);
+  CHECK(members.peer(2)->place == 3);
+  CHECK(members.host(2) == 1);
+  CHECK(members.shares_host(2));
+  CHECK(members.rank_of(1) == -1);
+  CHECK(members.peer_at(1) == nullptr);
+  CHECK(members.known().size() == 2);
+}
+
 }  // namespace ringcore::testing

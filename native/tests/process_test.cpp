@@ -57,4 +57,17 @@ TEST_CASE("process: one that sleeps does not want to run, and of strangers nothi
   CHECK_FALSE(Process(INT32_MAX).wants_to_run());
 }
 
+TEST_CASE("process: one that is stopped can be ended, and is seen to end") {
+  const Child child([] { return ::pause() == 0; });
+  const Process process(child.pid());
+  ::kill(child.pid(), SIGSTOP);
+  await(child.pid(), WSTOPPED);
+  CHECK_FALSE(process.has_ended());
+  CHECK(process.end());
+  await(child.pid(), WEXITED);
+  CHECK(process.has_ended());
+  CHECK_FALSE(Process(0).has_ended());
+  CHECK_FALSE(Process(0).end());
+}
+
 }  // namespace ringcore::test

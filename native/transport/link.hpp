@@ -97,6 +97,11 @@ class Link {
   // was last asked. Of a peer that is silent: then it lacks a processor, and is not lost.
   virtual bool peer_wants_to_run() { return false; }
 
+  // Where the peer is a process of this host: whether that has been seen to end. And ends it, even if it is stopped, so
+  // that it writes nothing into memory that both see any more; false where that cannot be done.
+  virtual bool peer_has_ended() { return false; }
+  virtual bool end_peer() { return false; }
+
   // Whether a write came short and there has been no room since.
   virtual bool blocked() = 0;
 
@@ -143,6 +148,8 @@ class Link {
     std::uint32_t receiving_run = 0;
     std::uint64_t receiving_bytes = 0;   // of the payload
     std::deque<SetAside> set_aside;      // transfers that stood in the way, in the order of their arrival
+    std::uint64_t written = 0;           // since the link was made; so much was taken from what the peer has written
+    std::uint64_t taken = 0;
   };
   LaneUse& lane_use(int lane) { return lane_use_[lane]; }
 

@@ -1,6 +1,8 @@
 #include "transport/process.hpp"
 
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -8,7 +10,9 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/owned.hpp"
@@ -58,6 +62,18 @@ Process Process::at_other_end(int socket) {
   socklen_t bytes = sizeof(credentials);
   const bool known = ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0;
   return Process(known ? credentials.pid : 0);
+}
+
+Process::Process(pid_t pid) : pid_(pid), handle_(pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1) {}
+
+bool Process::has_ended() const {
+  pollfd handle{handle_.get(), POLLIN, 0};
+  return handle_.get() >= 0 && ::poll(&handle, 1, 0) > 0;
+}
+
+bool Process::end() const {
+  if (handle_.get() < 0) return false;
+  return ::syscall(SYS_pidfd_send_signal, handle_.get(), SIGKILL, nullptr, 0) == 0 || errno == ESRCH;
 }
 
 bool Process::wants_to_run() {

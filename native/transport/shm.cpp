@@ -98,6 +98,8 @@ class ShmLink final : public Link {
   }
 
   bool peer_wants_to_run() override { return peer_.wants_to_run(); }
+  bool peer_has_ended() override { return peer_.has_ended(); }
+  bool end_peer() override { return peer_.end(); }
 
   bool blocked() override {
     return std::any_of(lanes_.begin(), lanes_.end(), [](Lane& lane) { return lane.out.blocked(); });

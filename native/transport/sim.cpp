@@ -69,6 +69,12 @@ class SimLink final : public Link {
     return network_.starved_until_[static_cast<std::size_t>(peer_)] > last_look;
   }
 
+  bool peer_has_ended() override { return sees_memory() && network_.dead_[static_cast<std::size_t>(peer_)]; }
+  bool end_peer() override {
+    if (sees_memory()) network_.kill(peer_);
+    return sees_memory();
+  }
+
   bool blocked() override {
     for (int lane = 0; lane < kLaneCount; ++lane) {
       const SimNetwork::Stream& stream = network_.connection(peer_, self_).lanes[lane];

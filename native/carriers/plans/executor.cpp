@@ -39,6 +39,7 @@ bool read_header(transport::Link& link, int lane, Rank peer) {
   }
   link.consume(lane, sizeof(header));
   transport::Link::LaneUse& use = link.lane_use(lane);
+  use.taken += sizeof(header);
   use.receiving = true;
   use.accepted = false;
   use.receiving_run = header.run;
@@ -80,6 +81,7 @@ bool set_aside(transport::Link& link, int lane, Rank peer) {
     transfer.payload.insert(transfer.payload.end(), arrived.begin(),
                             arrived.begin() + static_cast<std::ptrdiff_t>(bytes));
     link.consume(lane, bytes);
+    use.taken += bytes;
     moved = true;
   }
   transfer.arriving = false;
@@ -309,6 +311,7 @@ bool PlanRun::send(Peer& peer) {
       if (written == 0) return moved;
       moved = true;
       transfer.sent += written;
+      use.written += written;
       use.sending_run = id_;
       continue;
     }
@@ -403,6 +406,7 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
     } else {
       const std::size_t got = link.read(lane_, {address(target) + state.done_bytes, total - state.done_bytes});
       if (got == 0) break;
+      link.lane_use(lane_).taken += got;
       state.done_bytes += got;
     }
     moved = true;
@@ -472,6 +476,7 @@ bool PlanRun::reduce_arrived(const Step& step, ChannelState& state, transport::L
   reduce_into(operands_.dtype, operands_.op, address(step.targets.front()) + state.done_bytes, from, usable / element_,
               step.final ? operands_.final_scale : 1.0);
   link.consume(lane_, usable);
+  link.lane_use(lane_).taken += usable;
   state.done_bytes += usable;
   return true;
 }

@@ -27,8 +27,10 @@ ffi::ErrorCode code_of(std::int32_t error) {
     case RINGCORE_INVALID_ARGUMENT:
     case RINGCORE_MISMATCH: return ffi::ErrorCode::kInvalidArgument;
     case RINGCORE_DUPLICATE_NAME: return ffi::ErrorCode::kAlreadyExists;
+    case RINGCORE_MEMBERSHIP_CHANGED:
     case RINGCORE_DEADLOCK: return ffi::ErrorCode::kAborted;
     case RINGCORE_TIMEOUT: return ffi::ErrorCode::kDeadlineExceeded;
+    case RINGCORE_EVICTED:
     case RINGCORE_PEER_LOST: return ffi::ErrorCode::kUnavailable;
     case RINGCORE_RESOURCE: return ffi::ErrorCode::kResourceExhausted;
     case RINGCORE_SHUTDOWN: return ffi::ErrorCode::kCancelled;

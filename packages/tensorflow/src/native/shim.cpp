@@ -86,6 +86,8 @@ int code_of(int kind) {
     case RINGCORE_DUPLICATE_NAME: return kAlreadyExists;
     // Not "unavailable": TensorFlow takes that for an error of its own network, and makes another one of it.
     case RINGCORE_PEER_LOST:
+    case RINGCORE_MEMBERSHIP_CHANGED:
+    case RINGCORE_EVICTED:
     case RINGCORE_DEADLOCK: return kAborted;
     case RINGCORE_TIMEOUT: return kDeadlineExceeded;
     case RINGCORE_RESOURCE: return kResourceExhausted;

@@ -1,0 +1,252 @@
+// Members of an elastic job are lost, and the others go on.
+#include "engine/elastic.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace ringcore::engine {
+namespace {
+
+using LaneBytes = std::array<std::uint64_t, transport::kLaneCount>;
+
+}  // namespace
+
+bool Engine::frozen() const { return elastic_ != nullptr && (elastic_->views.changing() || epoch_ends()); }
+
+bool Engine::epoch_ends() const { return elastic_ != nullptr && elastic_->views.view().epoch != membership_.epoch(); }
+
+bool Engine::goes_on_without_others() const { return elastic_ != nullptr && !left_; }
+
+// The job goes on without the peer, if enough of the others agree. `ended`: it takes no more part itself.
+void Engine::part_with(Peer& peer, const std::string& why, bool ended) {
+  elastic_->reasons.try_emplace(peer.place, why);
+  if (ended || peer.link->peer_has_ended()) {
+    elastic_->views.prove_ended(peer.place);
+  } else {
+    // It may only be stopped, and would go on writing into this rank's memory later.
+    if (peer.link->sees_memory()) peer.link->end_peer();
+    elastic_->views.suspect(peer.place);
+  }
+  follow_views();
+}
+
+void Engine::receive_view(Peer& peer, const RecordView& record) {
+  if (left_) return;
+  elastic_->views.receive(peer.place, decode_view_message(record.payload));
+  follow_views();
+}
+
+// After whatever the agreement was told: first this rank stands still, then the others learn what it has to say.
+void Engine::follow_views() {
+  if (frozen() && !elastic_->frozen) freeze();
+  for (const auto& [to, message] : elastic_->views.take_outbox()) {
+    std::vector<std::byte> bytes = encode(message);
+    if (to == kWitness) {
+      elastic_->for_witness.push_back(std::move(bytes));
+    } else if (Peer* peer = membership_.peer_at(to); peer != nullptr) {
+      send(*peer, build_record({.type = RecordType::kView}, {}, {}, bytes));
+    }
+  }
+}
+
+void Engine::freeze() {
+  if (eager_.operation != nullptr) leave_eager();
+  elastic_->frozen = true;
+  elastic_->frozen_since = clock_.now();
+  for (auto& [id, set] : sets_) {
+    collect_done(*set);
+    set->schedule.fail(false);
+  }
+  for (const Peer* peer : membership_.peers()) {
+    if (peer->left) elastic_->views.prove_ended(peer->place);
+  }
+}
+
+// Of what is submitted while the members change: it fails when all know who they are. True if it waits for that.
+bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
+  if (elastic_->change != nullptr) {
+    throw Error(ErrorKind::kMembershipChanged, title(*operation) + ": " + elastic_->change->what());
+  }
+  for (Peer* peer : set.peers) {
+    if (peer != nullptr && peer->left) part_with(*peer, leaving(*peer).what, true);
+  }
+  if (!frozen()) return false;
+  operation->submitted_at = clock_.now();
+  if (operation->on_done) ++untold_;
+  if (operation->join) {
+    set.join = operation;
+  } else {
+    set.operations.emplace(operation->name_hash, operation);
+  }
+  return true;
+}
+
+void Engine::tend_views(Nanoseconds now) {
+  elastic_->views.tend(now);
+  follow_views();
+  begin_epoch();
+  if (failure_ != nullptr || !frozen() || now - elastic_->frozen_since <= settings_.elastic_timeout) return;
+  const std::string limit = std::to_string(settings_.elastic_timeout / kMillisecond) + " ms";
+  fail(std::make_shared<const Error>(
+      ErrorKind::kEvicted,
+      describe_losses(membership_.members()) + ". For " + limit + " rank " + std::to_string(rank()) +
+          " has reached too few of the others to go on with them. Remedy: look at the output of those ranks and at the "
+          "network; if they all have ended, start the job again from its last checkpoint."));
+}
+
+// "rank 2 closed the connection; ...": in the words of the present epoch, of those who are lost.
+std::string Engine::describe_losses(const std::vector<Place>& of) const {
+  std::string text;
+  for (const Place place : of) {
+    const auto reason = elastic_->reasons.find(place);
+    if (place == membership_.own_place()) continue;
+    if (reason == elastic_->reasons.end() && of.size() == membership_.members().size()) continue;
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(membership_.rank_of(place)) + " " +
+            (reason == elastic_->reasons.end() ? "was lost, as others have seen" : reason->second);
+  }
+  return text.empty() ? "another rank was lost" : text;
+}
+
+// Whether those who are no members any more can write nothing into the memory of this rank.
+bool Engine::are_fenced(const std::vector<Place>& former) const {
+  return std::all_of(former.begin(), former.end(), [this](Place place) {
+    const Peer* peer = membership_.peer_at(place);
+    if (peer == nullptr || peer->left || !peer->link->sees_memory() || peer->link->peer_has_ended()) return true;
+    return !peer->link->end_peer();
+  });
+}
+
+// The world of the view that was installed, if there is a new one.
+bool Engine::begin_epoch() {
+  if (!goes_on_without_others() || failure_ != nullptr || !epoch_ends()) return false;
+  const View view = elastic_->views.view();
+  std::vector<Place> lost;
+  std::ranges::set_difference(membership_.members(), view.members, std::back_inserter(lost));
+  if (!are_fenced(lost)) return false;
+  elastic_->views.is_member() ? go_on_with(view, lost) : be_evicted(view);
+  return true;
+}
+
+void Engine::be_evicted(const View& view) {
+  fail(std::make_shared<const Error>(
+      ErrorKind::kEvicted, "the other ranks have lost rank " + std::to_string(rank()) + " and go on without it, as " +
+                               std::to_string(view.members.size()) + " of " + std::to_string(size()) +
+                               ". Remedy: look why this rank was silent, or could not be reached; shutdown() and "
+                               "init() make this process usable again."));
+}
+
+void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
+  const std::string who = describe_losses(lost);
+  const std::string before = std::to_string(size());
+  std::vector<std::pair<ProcessSetId, std::vector<Place>>> sets;
+  for (const auto& [id, set] : sets_) {
+    sets.emplace_back(id, std::vector<Place>());
+    for (const Rank member : set->negotiation.members()) sets.back().second.push_back(membership_.place_of(member));
+  }
+  for (auto& peer : membership_.go_on_with(view.epoch, view.members)) elastic_->former.push_back(std::move(peer));
+  links_changed_ = true;
+  elastic_->change = std::make_shared<const Error>(
+      ErrorKind::kMembershipChanged, who + ". The job goes on with " + std::to_string(size()) + " of " + before +
+                                         " ranks in epoch " + std::to_string(view.epoch) + ", where this is rank " +
+                                         std::to_string(rank()) +
+                                         ". Remedy: go back to the last state that all ranks have, and repeat the "
+                                         "step; ringcore.elastic.run does so.");
+  drop_world(*elastic_->change);
+  tell_lanes();
+  for (const auto& [id, members] : sets) {
+    std::vector<Rank> ranks;
+    for (const Place place : members) {
+      if (const Rank member = membership_.rank_of(place); member >= 0) ranks.push_back(member);
+    }
+    make_process_set(id, std::move(ranks));
+  }
+}
+
+// Whatever is under way ends with the error.
+void Engine::drop_world(const Error& error) {
+  const auto of = [&error](const Operation& operation) {
+    return std::make_shared<const Error>(error.kind(), title(operation) + ": " + error.what());
+  };
+  for (auto& [id, set] : sets_) {
+    for (const auto& [name_hash, operation] : set->operations) fail_operation(operation, of(*operation));
+    set->operations.clear();
+    if (set->join != nullptr) end_join(*set, of(*set->join));
+  }
+  sets_.clear();
+  removed_sets_.clear();
+  early_records_.clear();
+  early_bytes_ = 0;
+  elastic_->reasons.clear();
+  elastic_->frozen = elastic_->views.changing();
+}
+
+void Engine::accept_change(std::uint32_t epoch) {
+  if (elastic_ == nullptr || epoch != membership_.epoch()) return;
+  elastic_->change = nullptr;
+  elastic_->former.clear();
+}
+
+std::shared_ptr<const Error> Engine::change() const { return elastic_ == nullptr ? nullptr : elastic_->change; }
+
+// How much this rank has written into each lane: half a transfer may be the last of it.
+void Engine::tell_lanes() {
+  elastic_->draining = true;
+  for (Peer* peer : membership_.peers()) {
+    LaneBytes written{};
+    for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
+      transport::Link::LaneUse& use = peer->link->lane_use(lane);
+      use = {.written = use.written, .taken = use.taken};
+      written[static_cast<std::size_t>(lane)] = use.written;
+    }
+    peer->lanes_end.reset();
+    send(*peer, build_record({.type = RecordType::kLanes}, {}, {}, std::as_bytes(std::span(written))));
+  }
+}
+
+void Engine::receive_lanes(Peer& peer, const RecordView& record) {
+  LaneBytes written{};
+  if (record.payload.size() != sizeof(written)) throw Error(ErrorKind::kProtocol, "has other lanes");
+  std::memcpy(written.data(), record.payload.data(), sizeof(written));
+  peer.lanes_end = written;
+}
+
+// Drops what the others had written before this epoch; nothing runs until it is gone.
+bool Engine::drain_lanes() {
+  bool moved = false;
+  elastic_->draining = false;
+  for (Peer* peer : membership_.peers()) {
+    for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
+      transport::Link::LaneUse& use = peer->link->lane_use(lane);
+      const std::uint64_t end = peer->lanes_end ? (*peer->lanes_end)[static_cast<std::size_t>(lane)] : UINT64_MAX;
+      while (peer->lanes_end && use.taken < end) {
+        const std::size_t bytes = std::min<std::uint64_t>(peer->link->peek(lane).size(), end - use.taken);
+        if (bytes == 0) break;
+        peer->link->consume(lane, bytes);
+        use.taken += bytes;
+        moved = true;
+      }
+      elastic_->draining = elastic_->draining || use.taken < end;
+    }
+  }
+  return moved;
+}
+
+void Engine::hear_witness(std::span<const std::byte> message) {
+  if (!goes_on_without_others() || failure_ != nullptr) return;
+  elastic_->views.receive(kWitness, decode_view_message(message));
+  follow_views();
+}
+
+void Engine::lose_witness() {
+  if (!goes_on_without_others() || failure_ != nullptr) return;
+  elastic_->views.lose_witness();
+  follow_views();
+}
+
+std::vector<std::vector<std::byte>> Engine::take_for_witness() {
+  return elastic_ == nullptr ? std::vector<std::vector<std::byte>>() : std::exchange(elastic_->for_witness, {});
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,29 @@
+// What an elastic engine keeps besides: how far it is in agreeing on who goes on, see view_change.hpp.
+//
+// Whoever loses a peer freezes: its runs are dropped, nothing new is started, and so nothing of this rank is stored in the
+// memory of others. Every member of the next view has answered its leader frozen, so that all of them stand still when the
+// first one goes on. Then each process set is made anew, over the same links.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/state.hpp"
+#include "engine/view_change.hpp"
+
+namespace ringcore::engine {
+
+struct Engine::Elastic {
+  ViewChange views;
+  bool frozen = false;  // the runs are dropped
+  bool draining = false;  // what was written in the epochs before is still in the lanes
+  Nanoseconds frozen_since = 0;
+  std::map<Place, std::string> reasons;  // why this rank takes a member for lost
+  std::shared_ptr<const Error> change;  // that this rank's caller has not taken note of
+  std::vector<std::vector<std::byte>> for_witness;
+  std::vector<std::unique_ptr<Peer>> former;  // whose links are open until the caller takes note
+};
+
+}  // namespace ringcore::engine

@@ -1,0 +1,263 @@
+#include "elastic_job.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "carriers/standard.hpp"
+
+namespace ringcore::simulation {
+namespace {
+
+constexpr Nanoseconds kTick = 5 * kMillisecond;
+constexpr Nanoseconds kDeadline = 60 * kSecond;
+constexpr std::size_t kFusionBytes = 4096;
+
+// Tells whose it is, and of which step: no two sums of different members are alike.
+std::int64_t contribution(engine::Place place, std::int64_t step) {
+  return (std::int64_t{1} << (8 * place)) * (2 * step + 1);
+}
+
+transport::SimOptions options_of(const ElasticOptions& options) {
+  transport::SimOptions made;
+  made.lane_bytes = options.lane_bytes;
+  made.longest_delay = 50'000;
+  if (!options.share_memory) return made;
+  made.host_of.assign(static_cast<std::size_t>(options.ranks), 0);
+  made.reserved_bytes = 3 * kFusionBytes;
+  return made;
+}
+
+}  // namespace
+
+ElasticJob::ElasticJob(ElasticOptions options)
+    : options_(options), network_(options.ranks, options.seed, options_of(options)) {
+  ranks_.resize(static_cast<std::size_t>(options.ranks));
+  engine::View first{.epoch = 7};
+  for (engine::Place place = 0; place < options.ranks; ++place) first.members.push_back(place);
+  members_of_[first.epoch] = first.members;
+  if (options.witness) witness_.emplace(first);
+  for (engine::Place place = 0; place < options.ranks; ++place) {
+    RankState& rank = ranks_[static_cast<std::size_t>(place)];
+    rank.place = place;
+    make_engine(rank);
+  }
+}
+
+void ElasticJob::make_engine(RankState& rank) {
+  engine::EngineConfig config;
+  config.rank = rank.place;
+  config.epoch = 7;
+  config.make_carriers = carriers::standard();
+  config.links.resize(ranks_.size());
+  for (engine::Place peer = 0; peer < options_.ranks; ++peer) {
+    if (peer != rank.place) config.links[static_cast<std::size_t>(peer)] = network_.link(rank.place, peer);
+    config.host_of.push_back(options_.share_memory ? 0 : peer);
+  }
+  config.arena = network_.arena(rank.place);
+  if (config.arena != nullptr) config.fusion_arena = network_.arena_memory(rank.place).data();
+  config.has_witness = options_.witness;
+  engine::EngineSettings settings;
+  settings.execution.fusion_threshold_bytes = kFusionBytes;
+  settings.execution.direct_bytes = 1024;
+  settings.timeout = 20 * kSecond;
+  settings.stall_warning = 0;
+  settings.heartbeat = kHeartbeat;
+  settings.elastic = true;
+  settings.elastic_timeout = 2 * kSecond;
+  rank.engine = std::make_unique<engine::Engine>(std::move(config), settings, network_.clock());
+  for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
+    rank.inputs[tensor].resize(kElements[tensor]);
+    rank.outputs[tensor].resize(kElements[tensor]);
+  }
+  if (network_.arena(rank.place) == nullptr) return;
+  rank.registered =
+      reinterpret_cast<std::int64_t*>(network_.arena(rank.place)->allocate(kElements.back() * sizeof(std::int64_t)));
+}
+
+void ElasticJob::submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
+                            const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited) {
+  auto operation = std::make_shared<engine::Operation>();
+  operation->descriptor.name = name;
+  operation->descriptor.collective = collective;
+  operation->descriptor.dtype = DType::kInt64;
+  operation->descriptor.op = op;
+  operation->descriptor.shape = engine::Shape::of(std::array<std::uint64_t, 1>{elements});
+  operation->input = reinterpret_cast<const std::byte*>(input);
+  operation->output = reinterpret_cast<std::byte*>(output);
+  operation->awaited = awaited;
+  rank.engine->submit(operation);
+  rank.operations.push_back(std::move(operation));
+}
+
+void ElasticJob::submit(RankState& rank) {
+  switch (rank.phase) {
+    case Phase::kStep:
+      for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
+        std::vector<std::int64_t>& input = rank.inputs[tensor];
+        std::fill(input.begin(), input.end(), contribution(rank.place, rank.next));
+        const bool in_place = tensor == kTensors - 1 && rank.registered != nullptr;
+        if (in_place) std::copy(input.begin(), input.end(), rank.registered);
+        submit_one(rank, "gradient " + std::to_string(tensor), Collective::kAllreduce, ReduceOp::kSum,
+                   in_place ? rank.registered : input.data(), in_place ? rank.registered : rank.outputs[tensor].data(),
+                   input.size(), tensor != 1);
+      }
+      return;
+    case Phase::kAgreeing:
+      return submit_one(rank, "step", Collective::kAllreduce, ReduceOp::kMin, &rank.next, &rank.agreed, 1, true);
+    case Phase::kBarrier:
+      return submit_one(rank, "end", Collective::kBarrier, ReduceOp::kSum, nullptr, nullptr, 0, true);
+    case Phase::kEnded: return;
+  }
+}
+
+// Every element of a tensor is the same sum.
+void ElasticJob::take_sums(RankState& rank) {
+  const auto step = static_cast<std::size_t>(rank.next);
+  for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
+    const bool in_place = tensor == kTensors - 1 && rank.registered != nullptr;
+    const std::int64_t* const sum = in_place ? rank.registered : rank.outputs[tensor].data();
+    rank.sums[step][tensor] = sum[0];
+    const auto differs = [sum](std::int64_t element) { return element != sum[0]; };
+    if (std::any_of(sum, sum + kElements[tensor], differs)) {
+      rank.flaw = "the elements of gradient " + std::to_string(tensor) + " of step " + std::to_string(step) + " differ";
+    }
+  }
+  rank.epoch_of[step] = rank.engine->membership().epoch();
+}
+
+void ElasticJob::end_phase(RankState& rank) {
+  switch (rank.phase) {
+    case Phase::kStep:
+      take_sums(rank);
+      rank.phase = ++rank.next == kSteps ? Phase::kBarrier : Phase::kStep;
+      return;
+    case Phase::kAgreeing:
+      rank.next = rank.agreed;
+      rank.phase = rank.next == kSteps ? Phase::kBarrier : Phase::kStep;
+      return;
+    case Phase::kBarrier:
+      rank.phase = Phase::kEnded;
+      rank.engine->leave("");
+      rank.has_left = true;
+      return;
+    case Phase::kEnded: return;
+  }
+}
+
+// True if the rank has done something; false while it waits.
+bool ElasticJob::advance(RankState& rank) {
+  if (rank.phase == Phase::kEnded || rank.engine->failure() != nullptr) return false;
+  const auto is_done = [](const auto& operation) { return operation->done(); };
+  if (!std::all_of(rank.operations.begin(), rank.operations.end(), is_done)) return false;
+  std::shared_ptr<const Error> error;
+  const bool had_any = !rank.operations.empty();
+  for (const auto& operation : std::exchange(rank.operations, {})) {
+    if (operation->error != nullptr) error = operation->error;
+  }
+  try {
+    if (error != nullptr) throw Error(*error);
+    if (had_any) end_phase(rank);
+    submit(rank);
+  } catch (const Error& thrown) {
+    if (thrown.kind() == ErrorKind::kEvicted) return false;
+    if (thrown.kind() != ErrorKind::kMembershipChanged) rank.flaw = std::string("an error: ") + thrown.what();
+    // What was submitted before it was refused fails, too, and holds on to its memory until then.
+    const auto pending = [](const auto& operation) { return !operation->done(); };
+    if (std::any_of(rank.operations.begin(), rank.operations.end(), pending)) return false;
+    rank.operations.clear();
+    ++rank.changes;
+    const engine::Membership& members = rank.engine->membership();
+    rank.engine->accept_change(members.epoch());
+    const auto [known, is_new] = members_of_.emplace(members.epoch(), members.members());
+    if (!is_new && known->second != members.members()) rank.flaw = "one epoch has two lists of members";
+    rank.phase = Phase::kAgreeing;
+  }
+  return true;
+}
+
+void ElasticJob::serve_witness() {
+  for (RankState& rank : ranks_) {
+    if (!network_.runs(rank.place)) continue;
+    for (const auto& bytes : rank.engine->take_for_witness()) {
+      if (!witness_) continue;
+      const auto answer = witness_->receive(engine::decode_view_message(bytes));
+      if (answer) rank.engine->hear_witness(engine::encode(*answer));
+    }
+  }
+}
+
+void ElasticJob::drive() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (RankState& rank : ranks_) {
+      if (network_.runs(rank.place)) rank.engine->links_changed();
+      while (network_.runs(rank.place) && (rank.engine->progress() || advance(rank))) moved = true;
+    }
+    serve_witness();
+  }
+}
+
+void ElasticJob::tend() {
+  for (RankState& rank : ranks_) {
+    if (network_.runs(rank.place)) rank.engine->tend(true);
+  }
+}
+
+bool ElasticJob::ended(const RankState& rank) const {
+  if (!network_.runs(rank.place) || rank.engine->failure() != nullptr) return true;
+  return rank.phase == Phase::kEnded && rank.engine->farewell_seen();
+}
+
+std::string ElasticJob::run() {
+  const Nanoseconds begin = network_.clock().now();
+  Nanoseconds tended = begin;
+  while (!std::all_of(ranks_.begin(), ranks_.end(), [this](const RankState& rank) { return ended(rank); })) {
+    for (auto [fault, end] = faults_.equal_range(events_); fault != end; ++fault) fault->second(network_);
+    if (events_ == witness_ends_at_ && witness_) {
+      witness_.reset();
+      for (RankState& rank : ranks_) rank.engine->lose_witness();
+    }
+    ++events_;
+    drive();
+    if (network_.clock().now() - begin > kDeadline) return "hang: not finished in time";
+    const auto event = network_.next_event();
+    if (event && *event < tended + kTick) {
+      network_.step();
+      continue;
+    }
+    tended += kTick;
+    network_.run_until(tended);
+    tend();
+  }
+  return check();
+}
+
+std::int64_t ElasticJob::expected(std::uint32_t epoch, std::int64_t step) const {
+  std::int64_t sum = 0;
+  for (const engine::Place place : members_of_.at(epoch)) sum += contribution(place, step);
+  return sum;
+}
+
+std::string ElasticJob::check() const {
+  for (const RankState& rank : ranks_) {
+    const std::string who = "rank at place " + std::to_string(rank.place) + ": ";
+    if (!rank.flaw.empty()) return who + rank.flaw;
+    if (!rank.has_left) continue;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      const auto index = static_cast<std::size_t>(step);
+      for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
+        if (rank.sums[index][tensor] == expected(rank.epoch_of[index], step)) continue;
+        return who + "gradient " + std::to_string(tensor) + " of step " + std::to_string(step) +
+               " is not the sum of the members of its epoch";
+      }
+      for (const RankState& other : ranks_) {
+        if (!other.has_left || other.sums[index] == rank.sums[index]) continue;
+        return who + "step " + std::to_string(step) + " differs from that at place " + std::to_string(other.place);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace ringcore::simulation

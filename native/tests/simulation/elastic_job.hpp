@@ -1,0 +1,97 @@
+// A job that goes on when ranks are lost: some steps on the real engines over a simulated network, and what must hold.
+//
+// Each step sums up what tells whose contribution is in it. Whoever is told that the members have changed takes note of it,
+// agrees with the others on the first step that one of them has not ended, and goes on from there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "engine/view_change.hpp"
+#include "transport/sim.hpp"
+
+namespace ringcore::simulation {
+
+struct ElasticOptions {
+  int ranks = 3;
+  bool share_memory = true;  // all are on one host, where ends are seen
+  bool witness = false;
+  std::size_t lane_bytes = 512;
+  std::uint64_t seed = 1;
+};
+
+class ElasticJob {
+ public:
+  static constexpr int kSteps = 3;
+  static constexpr Nanoseconds kHeartbeat = 200 * kMillisecond;
+
+  explicit ElasticJob(ElasticOptions options);
+
+  // At event `at` of the run.
+  void when(int at, std::function<void(transport::SimNetwork&)> fault) { faults_.emplace(at, std::move(fault)); }
+  void kill_witness_at(int event) { witness_ends_at_ = event; }
+  // Until all that live have left or failed; what is wrong, or nothing.
+  std::string run();
+  int events() const { return events_; }
+
+  bool lives(Rank rank) const { return network_.runs(rank); }
+  const engine::Engine& engine(Rank rank) const { return *ranks_[static_cast<std::size_t>(rank)].engine; }
+  // Whether all steps are done there.
+  bool finished(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].has_left; }
+  int changes(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].changes; }
+
+ private:
+  enum class Phase { kStep, kAgreeing, kBarrier, kEnded };
+  static constexpr std::size_t kTensors = 3;
+  // Awaited and small, out of place and large, in place in memory that others see.
+  static constexpr std::array<std::size_t, kTensors> kElements = {3, 200, 400};
+
+  struct RankState {
+    engine::Place place = 0;
+    std::unique_ptr<engine::Engine> engine;
+    Phase phase = Phase::kStep;
+    std::int64_t next = 0;  // step
+    std::vector<std::shared_ptr<engine::Operation>> operations;  // of the phase
+    std::array<std::vector<std::int64_t>, kTensors> inputs;
+    std::array<std::vector<std::int64_t>, kTensors> outputs;
+    std::int64_t* registered = nullptr;
+    std::int64_t agreed = 0;
+    std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
+    std::array<std::uint32_t, kSteps> epoch_of{};
+    int changes = 0;
+    bool has_left = false;
+    std::string flaw;
+  };
+
+  void make_engine(RankState& rank);
+  bool advance(RankState& rank);
+  void submit(RankState& rank);
+  void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
+                  const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited);
+  void end_phase(RankState& rank);
+  void take_sums(RankState& rank);
+  void drive();
+  void serve_witness();
+  void tend();
+  bool ended(const RankState& rank) const;
+  std::string check() const;
+  std::int64_t expected(std::uint32_t epoch, std::int64_t step) const;
+
+  ElasticOptions options_;
+  transport::SimNetwork network_;
+  std::optional<engine::Witness> witness_;
+  std::multimap<int, std::function<void(transport::SimNetwork&)>> faults_;
+  int witness_ends_at_ = -1;
+  int events_ = 0;
+  std::vector<RankState> ranks_;
+  std::map<std::uint32_t, std::vector<engine::Place>> members_of_;  // by epoch
+};
+
+}  // namespace ringcore::simulation

@@ -1,0 +1,169 @@
+// Elastic jobs: at whatever moment ranks end, stop or lose each other, those that can go on do, with the same sums.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
+#include "elastic_job.hpp"
+
+using namespace ringcore;
+using simulation::ElasticJob;
+using simulation::ElasticOptions;
+using transport::SimNetwork;
+
+namespace {
+
+// How many events a job has in which nothing happens to anybody.
+int events_of(const ElasticOptions& options) {
+  ElasticJob job(options);
+  REQUIRE(job.run() == "");
+  return job.events();
+}
+
+// All but these have done all steps. Where nobody sees processes end, those who are left when the first have gone may be too
+// few to tell that they are not the part that was cut off: then they say so.
+void check_that_others_finish(const ElasticJob& job, const ElasticOptions& options, std::initializer_list<Rank> lost) {
+  int gone = 0;
+  for (Rank rank = 0; rank < options.ranks; ++rank) gone += job.finished(rank) ? 1 : 0;
+  for (Rank rank = 0; rank < options.ranks; ++rank) {
+    if (std::find(lost.begin(), lost.end(), rank) != lost.end() || job.finished(rank)) continue;
+    const auto failure = job.engine(rank).failure();
+    const bool may_be_cut_off = !options.share_memory && !options.witness && gone > 0;
+    REQUIRE(may_be_cut_off);
+    REQUIRE(failure != nullptr);
+    REQUIRE(failure->kind() == ErrorKind::kEvicted);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("an elastic job in which nothing happens sums up everybody's contributions") {
+  for (const bool share_memory : {true, false}) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      ElasticJob job({.ranks = ranks, .share_memory = share_memory});
+      REQUIRE(job.run() == "");
+      for (Rank rank = 0; rank < ranks; ++rank) {
+        CHECK(job.finished(rank));
+        CHECK(job.changes(rank) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank ends at any event of an elastic job: the others go on, with the same sums") {
+  for (const bool share_memory : {true, false}) {
+    for (int ranks = share_memory ? 2 : 3; ranks <= (share_memory ? 4 : 3); ++ranks) {
+      const ElasticOptions options{.ranks = ranks, .share_memory = share_memory};
+      const int events = events_of(options);
+      for (Rank victim = 0; victim < ranks; ++victim) {
+        for (int at = 0; at < events; ++at) {
+          CAPTURE(share_memory);
+          CAPTURE(ranks);
+          CAPTURE(victim);
+          CAPTURE(at);
+          ElasticJob job(options);
+          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
+          REQUIRE(job.run() == "");
+          check_that_others_finish(job, options, {victim});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("two ranks end at any events of an elastic job, also while its members change: the others go on") {
+  for (const int ranks : {3, 4}) {
+    const ElasticOptions options{.ranks = ranks};
+    const int events = events_of(options);
+    for (int first = 0; first < events; first += 31) {
+      for (int second = first; second < events + 60; second += second < first + 60 ? 7 : 97) {
+        const Rank victim = first % ranks;
+        const Rank other = (victim + 1 + second % (ranks - 1)) % ranks;
+        CAPTURE(ranks);
+        CAPTURE(victim);
+        CAPTURE(first);
+        CAPTURE(other);
+        CAPTURE(second);
+        ElasticJob job(options);
+        job.when(first, [victim](SimNetwork& network) { network.kill(victim); });
+        job.when(second, [other](SimNetwork& network) { network.kill(other); });
+        REQUIRE(job.run() == "");
+        check_that_others_finish(job, options, {victim, other});
+      }
+    }
+  }
+}
+
+TEST_CASE("one of two ranks on two hosts ends: the other goes on with the witness's vote, and not without it") {
+  for (const bool witness : {true, false}) {
+    const ElasticOptions options{.ranks = 2, .share_memory = false, .witness = witness};
+    const int events = events_of(options);
+    for (int at = 0; at < events; at += 5) {
+      CAPTURE(witness);
+      CAPTURE(at);
+      ElasticJob job(options);
+      job.when(at, [](SimNetwork& network) { network.kill(1); });
+      REQUIRE(job.run() == "");
+      if (witness || job.finished(0)) continue;
+      REQUIRE(job.engine(0).failure() != nullptr);
+      CHECK(job.engine(0).failure()->kind() == ErrorKind::kEvicted);
+    }
+  }
+}
+
+TEST_CASE("a network is cut at any event: the larger part goes on, and the smaller one says that it does not") {
+  const ElasticOptions options{.ranks = 3, .share_memory = false};
+  const int events = events_of(options);
+  for (int at = 0; at < events; at += 5) {
+    for (const bool both : {true, false}) {
+      CAPTURE(at);
+      CAPTURE(both);
+      ElasticJob job(options);
+      job.when(at, [both](SimNetwork& network) {
+        for (const Rank rank : {0, 1}) {
+          network.silence(2, rank);
+          if (both) network.silence(rank, 2);
+        }
+      });
+      REQUIRE(job.run() == "");
+      check_that_others_finish(job, options, {2});
+      if (job.finished(2)) continue;
+      REQUIRE(job.engine(2).failure() != nullptr);
+      CHECK(job.engine(2).failure()->kind() == ErrorKind::kEvicted);
+    }
+  }
+}
+
+TEST_CASE("a rank stops at any event: on one host it is ended before the others go on, else it finds that they have") {
+  for (const bool share_memory : {true, false}) {
+    const ElasticOptions options{.ranks = 3, .share_memory = share_memory};
+    const int events = events_of(options);
+    for (int at = 0; at < events; at += 7) {
+      CAPTURE(share_memory);
+      CAPTURE(at);
+      ElasticJob job(options);
+      job.when(at, [](SimNetwork& network) { network.pause(1, 5 * ElasticJob::kHeartbeat); });
+      REQUIRE(job.run() == "");
+      check_that_others_finish(job, options, {1});
+      if (!job.lives(1) || job.finished(1)) continue;
+      REQUIRE_FALSE(share_memory);
+      REQUIRE(job.engine(1).failure() != nullptr);
+      CHECK(job.engine(1).failure()->kind() == ErrorKind::kEvicted);
+    }
+  }
+}
+
+TEST_CASE("the witness ends at any event: more than half of the members go on without it") {
+  const ElasticOptions options{.ranks = 3, .share_memory = false, .witness = true};
+  const int events = events_of(options);
+  for (int at = 0; at < events; at += 3) {
+    CAPTURE(at);
+    ElasticJob job(options);
+    job.kill_witness_at(at);
+    job.when(events / 2, [](SimNetwork& network) { network.kill(0); });
+    REQUIRE(job.run() == "");
+    CHECK(job.finished(1));
+    CHECK(job.finished(2));
+  }
+}
