@@ -35,7 +35,7 @@ def reduces() -> dict:
     context = ringcore.job.state.context()
     return {
         "type": None, "right": right, "transports": context.runtime.transports(), "host_of": context.host_of,
-        "sockets": len(context.peer_fds), "local": [ringcore.local_rank(), ringcore.local_size()],
+        "sockets": sum(map(len, context.peer_fds.values())), "local": [ringcore.local_rank(), ringcore.local_size()],
     }  # fmt: skip
 
 

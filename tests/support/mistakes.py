@@ -32,6 +32,11 @@ _SECTIONS = {
     "`RINGCORE_STALL_WARNING_S` the stack of the missing rank was reported: it shows what the rank does instead.",
     "peer_lost": "`PeerLostError`: a rank has ended, left, or stopped answering. The launcher tells which rank failed "
     "first, and why: the cause is there. After `shutdown()` and `init()` the process is usable again.",
+    "membership_changed": "`MembershipChangedError`: ranks of an elastic job (`RINGCORE_ELASTIC=1`) were lost, and "
+    "this one goes on. What was under way failed on all that go on; `rank()` and `size()` count them now. Go back to "
+    "the last state that all have, and repeat the step.",
+    "evicted": "`EvictedError`: the other ranks of an elastic job go on without this one, or it reaches too few of "
+    "them to go on. After `shutdown()` and `init()` the process is usable again.",
     "shutdown": "`ShutdownError`: ringcore was shut down while an operation waited.",
     "bootstrap": "`BootstrapError`: the ranks could not find or connect to each other. `ringcore env` shows what the "
     "launcher has told this process, `ringcore doctor` what works on this machine.",

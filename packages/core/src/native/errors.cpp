@@ -14,6 +14,7 @@ namespace ringcore::python {
 void raise(const Error& error) {
   const std::string name(name_of(error.kind()));
   const nb::object type = nb::module_::import_("ringcore._errors").attr(name.c_str());
+  if (error.kind() == ErrorKind::kMembershipChanged) nb::module_::import_("ringcore.job.members").attr("take_note")();
   PyErr_SetString(type.ptr(), error.what());
 }
 

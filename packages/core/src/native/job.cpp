@@ -51,8 +51,9 @@ std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) 
 void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
-                  double timeout_s, double stall_warning_s, double heartbeat_s, double start_timeout_s, double spin_s,
-                  bool nccl_shares_gpus, std::shared_ptr<transport::MpiWorld> mpi) {
+                  double timeout_s, double stall_warning_s, double heartbeat_s, bool elastic, double elastic_timeout_s,
+                  double start_timeout_s, double spin_s, bool nccl_shares_gpus,
+                  std::shared_ptr<transport::MpiWorld> mpi) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
@@ -70,6 +71,8 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.settings.timeout = limit_of(timeout_s);
   config.settings.stall_warning = limit_of(stall_warning_s);
   config.settings.heartbeat = limit_of(heartbeat_s);
+  config.settings.elastic = elastic;
+  config.settings.elastic_timeout = limit_of(elastic_timeout_s);
   config.settings.start = limit_of(start_timeout_s);
   new (self) PythonRuntime(std::move(config));
   capi::set_runtime(self->job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
@@ -83,6 +86,15 @@ bool attach_lane(PythonRuntime& self, Rank peer, int lane, const std::vector<int
   const std::vector<transport::TlsSecret> of_lane = tls_secrets(secrets);
   const nb::gil_scoped_release released;
   return self.job().attach_lane(peer, lane, std::move(sockets), of_lane);
+}
+
+void accept_change(PythonRuntime& self, std::uint32_t epoch, Rank local_rank, int local_size) {
+  {
+    const nb::gil_scoped_release released;
+    self.get().accept_change(epoch);
+  }
+  capi::set_runtime(self.job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
+                    self.job().pool());
 }
 
 void leave(PythonRuntime& self, const std::string& reason) {
@@ -116,8 +128,18 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
       .def("__init__", &make_runtime, nb::arg("rank"), nb::arg("size"), nb::arg("epoch"), nb::arg("memory").none(),
            nb::arg("peers"), nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
            nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
-           nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("start_timeout_s"),
-           nb::arg("spin_s"), nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
+           nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("elastic"),
+           nb::arg("elastic_timeout_s"), nb::arg("start_timeout_s"), nb::arg("spin_s"), nb::arg("nccl_shares_gpus"),
+           nb::arg("mpi") = nb::none())
+      .def(
+          "members",
+          [](PythonRuntime& self) {
+            const nb::gil_scoped_release released;
+            return self.get().members();
+          },
+          "The epoch of an elastic job and its members, by rank, as ranks of the first epoch.")
+      .def("accept_change", &accept_change, nb::arg("epoch"), nb::arg("local_rank"), nb::arg("local_size"),
+           "The caller knows who the members are since that epoch: what is submitted from now on is theirs.")
       .def("check", &check, "Raises why the engine has failed, if it has.")
       .def("leave", &leave, nb::arg("reason"))
       .def(

@@ -12,7 +12,9 @@ from ringcore._errors import (
     BootstrapError,
     DeadlockError,
     DuplicateNameError,
+    EvictedError,
     InvalidArgument,
+    MembershipChangedError,
     MismatchError,
     NotInitializedError,
     PeerLostError,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from ringcore.commands.doctor import doctor
     from ringcore.header import capi, get_include
     from ringcore.job.lifecycle import init, shutdown
+    from ringcore.job.members import on_membership_change
     from ringcore.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
     from ringcore.job.state import (
         cross_rank,
@@ -91,6 +94,7 @@ _HOMES = {
     ),
     "ringcore.job.process_sets": ("ProcessSet", "add_process_set", "global_process_set", "remove_process_set"),
     "ringcore.job.lifecycle": ("init", "shutdown"),
+    "ringcore.job.members": ("on_membership_change",),
     "ringcore.adapter.objects": ("allgather_object", "broadcast_object"),
     "ringcore.arrays": (
         "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
@@ -116,9 +120,11 @@ __all__ = [
     "BootstrapError",
     "DeadlockError",
     "DuplicateNameError",
+    "EvictedError",
     "Handle",
     "InvalidArgument",
     "Max",
+    "MembershipChangedError",
     "Min",
     "MismatchError",
     "NotInitializedError",
@@ -170,6 +176,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "on_membership_change",
     "poll",
     "rank",
     "reducescatter",

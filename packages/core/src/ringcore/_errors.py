@@ -66,6 +66,18 @@ class ShutdownError(RingcoreError):
     """ringcore was shut down while an operation waited."""
 
 
+class MembershipChangedError(RingcoreError):
+    """Ranks of an elastic job were lost, and the others go on.
+
+    What was under way failed on all of them. When this is raised, `rank()` and `size()` are those of the ranks that go
+    on.
+    """
+
+
+class EvictedError(RingcoreError, ConnectionError):
+    """The other ranks of an elastic job go on without this one, or it reaches too few of them to go on."""
+
+
 class BootstrapError(RingcoreError, ConnectionError):
     """The ranks could not find or connect to each other."""
 
@@ -93,6 +105,10 @@ def as_ringcore_error(error: Exception) -> RingcoreError | None:
     while (told := _TOLD.search(text)) is not None:
         kind = globals().get(told[1])
         if isinstance(kind, type) and issubclass(kind, RingcoreError):
+            if kind is MembershipChangedError:
+                from ringcore.job.members import take_note
+
+                take_note()
             return kind(told[2].strip())
         text = text[told.end(1) :]
     return None

@@ -220,7 +220,15 @@ def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
+
+    def members(self) -> tuple[int, list[int]]:
+        """The epoch of an elastic job and its members, by rank, as ranks of the first epoch."""
+
+    def accept_change(self, epoch: int, local_rank: int, local_size: int) -> None:
+        """
+        The caller knows who the members are since that epoch: what is submitted from now on is theirs.
+        """
 
     def check(self) -> None:
         """Raises why the engine has failed, if it has."""

@@ -35,13 +35,19 @@ class LateLanes:
     Args:
         connector: Connected with all peers; closed by `stop`.
         runtime: Says what it wants, and takes it.
-        fds: Gets the descriptors of each lane that the engine has taken.
+        fds: Gets the descriptors of each lane that the engine has taken, by rank.
         patience_s: After so long a lane that was not connected fails what waits for it.
         listens: Whether others may ask at any time.
     """
 
     def __init__(
-        self, connector: Connector, runtime: _native.Runtime, fds: list[int], patience_s: float, *, listens: bool
+        self,
+        connector: Connector,
+        runtime: _native.Runtime,
+        fds: dict[int, list[int]],
+        patience_s: float,
+        *,
+        listens: bool,
     ) -> None:
         self._connector = connector
         self._runtime = runtime
@@ -119,9 +125,10 @@ class LateLanes:
         for lane in self._connector.lanes:
             self._attached.add((lane.rank, lane.number))
             self._awaited.pop((lane.rank, lane.number), None)
-            self._fds.extend(lane.fds)
+            of_rank = self._fds.setdefault(lane.rank, [])
+            of_rank.extend(lane.fds)
             if not self._runtime.attach_lane(lane.rank, lane.number, lane.fds, lane.secrets):
-                del self._fds[-len(lane.fds) :]  # The engine has ended.
+                del of_rank[-len(lane.fds) :]  # The link is closed.
         self._connector.lanes.clear()
         while self._connector.lost:
             self._give_up(*self._connector.lost.popitem())

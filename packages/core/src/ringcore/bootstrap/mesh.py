@@ -38,6 +38,7 @@ class Mesh:
 
     Attributes:
         host_of: Numbers the groups of ranks that share memory, for each rank.
+        local_ranks: Of each rank, as its launcher says, or by `host_of`.
         connector: Connects further lanes, where there are peers over TCP; close it.
         failure: Some ranks have not come up to the deadline; those that are connected are to be told.
     """
@@ -48,6 +49,7 @@ class Mesh:
     segment_fd: int | None
     peers: list[PeerConnection]
     host_of: list[int]
+    local_ranks: list[int]
     local_rank: int
     local_size: int
     cross_rank: int
@@ -216,5 +218,15 @@ def _mesh(
         cross_rank, cross_size = local_ranks[:rank].count(local_rank), local_ranks.count(local_rank)
     ordered = [peers.get(r) or PeerConnection(r, "tcp", []) for r in range(placement.size) if r != rank]
     return Mesh(
-        rank, placement.size, epoch, segment_fd, ordered, host_of, local_rank, local_size, cross_rank, cross_size
+        rank,
+        placement.size,
+        epoch,
+        segment_fd,
+        ordered,
+        host_of,
+        local_ranks,
+        local_rank,
+        local_size,
+        cross_rank,
+        cross_size,
     )

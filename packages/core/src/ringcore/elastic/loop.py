@@ -7,7 +7,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ringcore._errors import PeerLostError, RingcoreError, ShutdownError, TimeoutError, as_ringcore_error
+from ringcore._errors import (
+    MembershipChangedError,
+    PeerLostError,
+    RingcoreError,
+    ShutdownError,
+    TimeoutError,
+    as_ringcore_error,
+)
 from ringcore.elastic.state import HostsUpdatedInterrupt, State
 from ringcore.job.lifecycle import init, shutdown
 from ringcore.job.membership import membership
@@ -22,7 +29,8 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     """Decorate a training function: it begins with the state of rank 0, and goes on when ranks come and go.
 
     When a rank is lost, the state goes back to its last commit, the ranks that are there meet anew, and the function is
-    called again in the same process. It needs `ringrun --min-np`; without it a lost rank ends the others.
+    called again in the same process. It needs `ringrun --min-np`, or `RINGCORE_ELASTIC` and a launcher that lets the
+    others live; without these a lost rank ends the others.
 
     Args:
         func: Takes a state, and whatever else. It goes on from where the state stands.
@@ -42,11 +50,12 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 lost = as_ringcore_error(error)
                 if lost is None or not _is_loss(lost):
                     raise
-                if membership() is None:
+                goes_on = isinstance(lost, MembershipChangedError)  # the engine has seen to it, see RINGCORE_ELASTIC
+                if membership() is None and not goes_on:
                     raise _with_remedy(lost) from error
                 _log.warning("rank %d goes back to its last commit: %s", context().rank, lost)
                 state.restore()
-                must_sync = _meet_again(intact=False)
+                must_sync = goes_on or _meet_again(intact=False)
             state.on_reset()
 
     return call
@@ -72,7 +81,8 @@ def _is_loss(error: RingcoreError) -> bool:
 
     Scripts raise the base of all errors, which is Horovod's HorovodInternalError, to start over.
     """
-    return isinstance(error, PeerLostError | ShutdownError | TimeoutError) or type(error) is RingcoreError
+    lost = MembershipChangedError | PeerLostError | ShutdownError | TimeoutError
+    return isinstance(error, lost) or type(error) is RingcoreError
 
 
 def _with_remedy(error: RingcoreError) -> RingcoreError:

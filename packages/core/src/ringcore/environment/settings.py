@@ -166,6 +166,15 @@ class Settings:
         ("--stall-check-warning-time-seconds",),
     )
     heartbeat_s: float = _setting(2.0, _seconds, _POSITIVE, "a rank that is silent for so long is lost")
+    elastic: bool = _setting(
+        False,
+        _flag,
+        "1, true, yes, on, 0, false, no or off",
+        "when ranks are lost the others go on in their processes; without it all fail",
+    )
+    elastic_timeout_s: float = _setting(
+        600.0, _seconds, _POSITIVE, "a rank of an elastic job that reaches too few others to go on ends after so long"
+    )
     start_timeout_s: float = _setting(
         30.0, _seconds, _POSITIVE, "all ranks must have met after so long", ("--start-timeout",)
     )

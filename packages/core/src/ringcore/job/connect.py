@@ -46,6 +46,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         placement = Placement(world.rank, world.size, None, None, None, None, source="the MPI communicator")
     else:
         placement = placement or find_placement(os.environ)
+        _check_elastic(settings, placement)
         if _meets_through_mpi(placement, settings):
             from ringcore.environment.mpi import NoMpiLibrary, open_world
 
@@ -66,7 +67,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         return memory.fd
 
     if placement.size == 1:
-        alone = _context_of(settings, None, 0, 1, 0, [], [0], (0, 1, 0, 1))
+        alone = _context_of(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1))
         log_start(alone, placement.source, _native.kernel_instruction_set())
         alone.job = job_name(placement, settings)
         return alone
@@ -77,7 +78,9 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd, p.secrets) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
     try:
-        connected = _context_of(settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, place, world)
+        connected = _context_of(
+            settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world
+        )
     except BaseException:
         if mesh.connector is not None:
             mesh.connector.finish()
@@ -108,6 +111,19 @@ def _tell_others(connected: Context, failure: BootstrapError) -> NoReturn:
     connected.peer_fds.clear()
     connected.runtime.leave("")
     raise failure
+
+
+def _check_elastic(settings: Settings, placement: Placement) -> None:
+    """Either ranks go on by themselves when others are lost, or their launcher sees to it.
+
+    Raises:
+        InvalidArgument: Both are asked for.
+    """
+    if settings.elastic and placement.epoch is not None:
+        raise InvalidArgument(
+            "RINGCORE_ELASTIC lets ranks go on without their launcher, and ringrun --min-np brings them together "
+            "itself; leave one of the two out"
+        )
 
 
 def _check_launched_by_mpi(world: _native.MpiWorld) -> None:
@@ -146,9 +162,15 @@ def _context_of(
     epoch: int,
     peers: list[tuple[int, str, list[int], int, list[bytes]]],
     host_of: list[int],
+    local_ranks: list[int],
     place: tuple[int, int, int, int],
     world: _native.MpiWorld | None = None,
 ) -> Context:
+    if settings.elastic and any(kind == "mpi" for _, kind, _, _, _ in peers):
+        raise InvalidArgument(
+            "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
+            "ringrun, or set RINGCORE_TRANSPORT=tcp"
+        )
     runtime = _native.Runtime(
         rank,
         size,
@@ -164,12 +186,15 @@ def _context_of(
         timeout_s=settings.timeout_s,
         stall_warning_s=settings.stall_warning_s,
         heartbeat_s=settings.heartbeat_s,
+        elastic=settings.elastic,
+        elastic_timeout_s=settings.elastic_timeout_s,
         start_timeout_s=settings.start_timeout_s,
         spin_s=settings.spin_us * 1e-6,
         nccl_shares_gpus=nccl_shares_gpus(os.environ),
         mpi=world,
     )
     return Context(
-        rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory,
-        peer_fds=[fd for _, _, fds, _, _ in peers for fd in fds],
+        rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
+        local_ranks=local_ranks,
+        peer_fds={peer: list(fds) for peer, _, fds, _, _ in peers},
     )  # fmt: skip

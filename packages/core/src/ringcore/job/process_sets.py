@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from ringcore._errors import InvalidArgument
 from ringcore.job.agreement import agree
@@ -20,6 +22,7 @@ class ProcessSet:
     """
 
     process_set_id: int | None = None
+    _registered: ClassVar[weakref.WeakSet[ProcessSet]] = weakref.WeakSet()
 
     def __init__(self, ranks: Sequence[int]) -> None:
         if len(set(ranks)) != len(ranks):
@@ -48,6 +51,17 @@ class ProcessSet:
     def size(self) -> int:
         """The number of members."""
         return len(self.ranks)
+
+    def _register(self, number: int) -> None:
+        self.process_set_id = number
+        ProcessSet._registered.add(self)
+
+    @classmethod
+    def renumber(cls, rank_of: Mapping[int, int]) -> None:
+        """The members of all sets go by other ranks, and those that have none were lost."""
+        for process_set in cls._registered:
+            if process_set.process_set_id is not None:
+                process_set._ranks = [rank_of[r] for r in process_set._ranks if r in rank_of]
 
     def __repr__(self) -> str:
         return f"ProcessSet(ranks={self.ranks}, process_set_id={self.process_set_id})"
@@ -87,7 +101,7 @@ def add_process_set(ranks: ProcessSet | Sequence[int]) -> ProcessSet:
     if wrong or not process_set.ranks:
         raise InvalidArgument(f"a process set has members among ranks 0 to {current.size - 1}, not {process_set.ranks}")
     agree("add_process_set", process_set.ranks)
-    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks)
+    process_set._register(current.runtime.add_process_set(process_set.ranks))
     _log.debug("rank %d: added %s", current.rank, process_set)
     return process_set
 
@@ -105,7 +119,7 @@ def add_process_set_of_members(ranks: Sequence[int], number: int) -> ProcessSet:
     """
     current = context()
     process_set = ProcessSet(ranks)
-    process_set.process_set_id = current.runtime.add_process_set(process_set.ranks, number)
+    process_set._register(current.runtime.add_process_set(process_set.ranks, number))
     _log.debug("rank %d: added %s", current.rank, process_set)
     return process_set
 

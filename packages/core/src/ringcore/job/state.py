@@ -42,8 +42,9 @@ class Context:
     settings: Settings
     runtime: _native.Runtime
     memory: _native.HostMemory | None
-    # The engine's connections. A forked child closes its copies: with them it would hide this process's death.
-    peer_fds: list[int] = field(default_factory=list)
+    # The engine's connections, by rank of the first epoch. A forked child closes its copies: with them it would hide
+    # this process's death.
+    peer_fds: dict[int, list[int]] = field(default_factory=dict)
     counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
     late_lanes: LateLanes | None = None  # where there are peers over TCP
@@ -51,6 +52,15 @@ class Context:
     began: float = field(default_factory=time.monotonic)
     steps: int = 0
     services: list[Service] = field(default_factory=list)
+    epoch: int = 0
+    # By rank of the first epoch: who was lost is among them.
+    local_ranks: list[int] = field(default_factory=list)
+    first_host_of: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)  # of the present epoch, as ranks of the first
+
+    def __post_init__(self) -> None:
+        self.first_host_of = self.host_of
+        self.members = list(range(self.size))
 
     def next_name(self, kind: str, set_id: int | None = 0) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order.
@@ -84,8 +94,9 @@ def _forget_parent() -> None:
     global _context, _inherited
     if _context is None:
         return
-    for fd in _context.peer_fds:
-        os.close(fd)
+    for fds in _context.peer_fds.values():
+        for fd in fds:
+            os.close(fd)
     _context.peer_fds.clear()
     if _context.late_lanes is not None:
         _context.late_lanes.forget()

@@ -38,7 +38,7 @@ class Watch:
         self._context = context
         self._path = path
         self._fd = listener.detach()
-        context.peer_fds.append(self._fd)
+        context.peer_fds.setdefault(context.rank, []).append(self._fd)
         self._thread = threading.Thread(target=self._serve, name=WATCH_NAME, daemon=True)
         self._thread.start()
         context.runtime.service_threads += 1

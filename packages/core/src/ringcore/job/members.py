@@ -1,0 +1,73 @@
+"""Who the ranks of an elastic job are, once some were lost: what this process keeps by rank is kept by other ranks."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+
+from ringcore.job.process_sets import ProcessSet
+from ringcore.job.state import Context, context, is_initialized
+
+_log = logging.getLogger("ringcore")
+_listeners: list[Callable[[], None]] = []
+
+
+def on_membership_change(function: Callable[[], None]) -> Callable[[], None]:
+    """Have a function called whenever ranks were lost and this one goes on.
+
+    It is called before `MembershipChangedError` is raised, in the call that raises it; `rank()` and `size()` are those
+    of the ranks that go on. What it raises is logged.
+
+    Args:
+        function: Called without arguments.
+
+    Returns:
+        The function, so that this may be used as a decorator.
+    """
+    _listeners.append(function)
+    return function
+
+
+def take_note() -> None:
+    """`MembershipChangedError` is about to be raised: from here on operations are those of the ranks that go on."""
+    if not is_initialized():
+        return
+    current = context()
+    epoch, members = current.runtime.members()
+    if epoch == current.epoch:
+        return  # of several operations that failed this is not the first one that says so
+    current.epoch = epoch
+    _renumber(current, members)
+    current.runtime.accept_change(epoch, current.local_rank, current.local_size)
+    for listener in _listeners:
+        try:
+            listener()
+        except Exception:
+            _log.exception("rank %d: a function of on_membership_change has failed", current.rank)
+
+
+def _renumber(current: Context, members: list[int]) -> None:
+    own = current.members[current.rank]
+    rank_of = {member: rank for rank, member in enumerate(members)}
+    for lost in set(current.members) - set(members):
+        current.peer_fds.pop(lost, None)  # the engine closes them now, and the numbers will be others'
+    ProcessSet.renumber({old: rank_of[member] for old, member in enumerate(current.members) if member in rank_of})
+    current.members, current.host_of = members, [current.first_host_of[member] for member in members]
+    host_of_first = _hosts(current.local_ranks)
+    hosts = [host_of_first[member] for member in members]
+    # Of each rank, its number among those of its host.
+    local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    current.rank, current.size = rank_of[own], len(members)
+    current.local_rank, current.local_size = local_ranks[current.rank], hosts.count(hosts[current.rank])
+    alike = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == current.local_rank]
+    current.cross_rank, current.cross_size = alike.index(current.rank), len(alike)
+    current.counters.clear()  # ranks may have come to different numbers
+
+
+def _hosts(local_ranks: list[int]) -> list[int]:
+    """Which ranks are of one host, though they may share no memory: launchers number them host by host, or in turns."""
+    in_a_row = all(after in (0, before + 1) for before, after in itertools.pairwise(local_ranks))
+    if in_a_row:
+        return [local_ranks[: rank + 1].count(0) for rank in range(len(local_ranks))]
+    return [local_ranks[:rank].count(local_rank) for rank, local_rank in enumerate(local_ranks)]

@@ -1,0 +1,127 @@
+"""Ranks of an elastic job end: the others go on in their processes, with the sums of those who are left."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from support import ranks
+from support.rank import caught, mark
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+# Whoever goes on does so many steps more.
+STEPS_AFTER = 3
+
+
+def trains(elements: int, steps_after: int) -> dict:
+    """Sums of what tells whose it is, until some steps after a loss."""
+    ringcore.init()
+    first_rank, heard = ringcore.rank(), []
+    ringcore.on_membership_change(lambda: heard.append([ringcore.rank(), ringcore.size()]))
+    pair = ringcore.add_process_set([0, ringcore.size() - 1])
+    step, last, errors, sums = 0, None, [], []
+    while last is None or step < last:
+        try:
+            tensor = np.full(elements, 10.0**first_rank, np.float64)
+            ringcore.allreduce_(tensor, op=ringcore.Sum, name="gradient")
+            small = ringcore.allreduce(np.array([1.0]), op=ringcore.Sum, name="loss")
+            step += 1
+            assert (tensor == tensor[0]).all()
+            sums.append([float(tensor[0]), float(small[0])])
+            if step == 2:
+                mark("ready")
+        except ringcore.MembershipChangedError as error:
+            errors.append(str(error))
+            # Some have ended a step that others have not.
+            step = int(ringcore.allreduce(np.array([step]), op=ringcore.Min, name="step")[0])
+            last, sums = step + steps_after, []
+    outcome = {
+        "place": [ringcore.rank(), ringcore.size(), ringcore.local_rank(), ringcore.local_size()],
+        "heard": heard,
+        "errors": errors,
+        "sums": sums,
+        "pair": [pair.ranks, None],
+    }
+    if pair.included():
+        outcome["pair"][1] = float(ringcore.allreduce(np.array([1.0]), op=ringcore.Sum, process_set=pair)[0])
+    ringcore.shutdown()
+    return outcome
+
+
+def check_that_others_went_on(outcomes: list[ranks.Outcome], lost: int) -> None:
+    others = [outcome for outcome in outcomes if outcome.rank != lost]
+    for rank, outcome in enumerate(others):
+        assert outcome.exit_code == 0, outcome.stderr
+        result = outcome.result
+        assert result["place"] == [rank, len(others), rank, len(others)]
+        assert result["heard"] == [[rank, len(others)]]
+        (error,) = result["errors"]
+        assert f"rank {lost} " in error
+        assert f"with {len(others)} of {len(outcomes)} ranks" in error
+        assert "Remedy" in error
+        assert result["sums"] == [[sum(10.0**other.rank for other in others), len(others)]] * STEPS_AFTER
+        pair = [index for index, other in enumerate(others) if other.rank in (0, len(outcomes) - 1)]
+        assert result["pair"] == [pair, len(pair) if rank in pair else None]
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("elements", [1000, 8 << 20])
+def test_a_rank_is_killed_and_the_others_go_on_in_their_processes(
+    tmp_path: Path, transport: str, elements: int
+) -> None:
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_TRANSPORT": transport}
+    with ranks.started(trains, 4, tmp_path, elements, STEPS_AFTER, env=env) as job:
+        job.await_mark("ready", 0, 1, 2, 3)
+        job.signal(2, signal.SIGKILL)
+        outcomes = job.wait()
+    check_that_others_went_on(outcomes, lost=2)
+
+
+def test_one_of_two_goes_on_where_it_sees_that_the_other_has_ended(tmp_path: Path) -> None:
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_TRANSPORT": "shm"}
+    with ranks.started(trains, 2, tmp_path, 1 << 20, STEPS_AFTER, env=env) as job:
+        job.await_mark("ready", 0, 1)
+        job.signal(0, signal.SIGKILL)
+        outcomes = job.wait()
+    check_that_others_went_on(outcomes, lost=0)
+
+
+def test_a_stopped_rank_of_this_host_is_ended_before_the_others_go_on(tmp_path: Path) -> None:
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_TRANSPORT": "shm", "RINGCORE_HEARTBEAT_S": "1"}
+    with ranks.started(trains, 3, tmp_path, 1 << 20, STEPS_AFTER, env=env) as job:
+        job.await_mark("ready", 0, 1, 2)
+        job.signal(1, signal.SIGSTOP)
+        outcomes = job.wait()
+    assert outcomes[1].exit_code == -signal.SIGKILL
+    check_that_others_went_on(outcomes, lost=1)
+
+
+def loses_most(elements: int) -> dict:
+    ringcore.init()
+    tensor = np.ones(elements, np.float32)
+    ringcore.allreduce_(tensor, op=ringcore.Sum, name="warm")
+    mark("ready")
+
+    def forever() -> None:
+        while True:
+            ringcore.allreduce_(tensor, op=ringcore.Max, name="gradient")
+
+    error = caught(forever)
+    ringcore.shutdown()
+    return error
+
+
+def test_whoever_cannot_tell_that_the_other_has_ended_does_not_go_on(tmp_path: Path) -> None:
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_TRANSPORT": "tcp", "RINGCORE_ELASTIC_TIMEOUT_S": "1"}
+    with ranks.started(loses_most, 2, tmp_path, 1 << 16, env=env) as job:
+        job.await_mark("ready", 0, 1)
+        job.signal(1, signal.SIGKILL)
+        outcomes = job.wait()
+    assert outcomes[0].exit_code == 0, outcomes[0].stderr
+    error = outcomes[0].result
+    assert error["type"] == "EvictedError", error
+    assert "rank 1" in error["message"]
+    assert "Remedy" in error["message"]
