@@ -74,7 +74,7 @@ bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operat
   }
   if (!frozen()) return false;
   operation->submitted_at = clock_.now();
-  if (operation->on_done) ++untold_;
+  if (operation->on_done) ++callbacks_;
   if (operation->join) {
     set.join = operation;
   } else {
