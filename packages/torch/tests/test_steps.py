@@ -76,6 +76,41 @@ def test_gradients_that_were_replaced_or_only_added_up(equal_on_all_ranks: Calla
         ring.DistributedOptimizer(optimizer, model.named_parameters())
 
 
+@on(TWO)
+@pytest.mark.parametrize("width", [2, WIDE])
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_gradient_that_is_changed_before_the_step_is_refused_whenever_its_average_begins(
+    width: int, overlaps: bool, equal_on_all_ranks: Callable[..., bool]
+) -> None:
+    torch.manual_seed(0)
+    inputs, layers = torch.full((1, 3), 1.0 + ring.rank()), torch.nn.ModuleList(torch.nn.Linear(3, width) for _ in "ab")
+    optimizer = wrapped(layers, 0.01)
+    optimizer._ring._overlaps = overlaps
+
+    def replace(parameter: torch.Tensor) -> None:
+        parameter.grad = parameter.grad * 0.5
+
+    changes: list[Callable[[torch.Tensor], Any]] = [lambda parameter: parameter.grad.mul_(0.5), replace]
+    for change in changes:
+        for parameter in layers.parameters():
+            sum(layer(inputs).sum() for layer in layers).backward()
+            change(parameter)
+            with refused("was changed while its average was on the way"):
+                optimizer.step()
+            optimizer.zero_grad()
+    # A second loss brings the gradients of other parameters, and is no change.
+    for layer in reversed(layers):
+        layer(inputs).sum().backward()
+    optimizer.step()
+    assert equal_on_all_ranks(layers.parameters())
+    sum(layer(inputs).sum() for layer in layers).backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_(layers.parameters(), 0.1)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert equal_on_all_ranks(layers.parameters())
+
+
 @on(TWO, TWO_ON_GPUS)
 @pytest.mark.parametrize("width", [2, WIDE])
 def test_a_layer_that_a_rank_does_not_use_counts_as_zero_there(width: int) -> None:

@@ -60,6 +60,7 @@ class Bucket:
         self.touched = False
         self.sealed = False
         self._sealed_version = 0
+        self._unseen = False  # sealed without a look at which gradients backward has brought
         self._left: list[torch.Tensor | None] = []  # the gradients, when they were sealed or finished
 
     def take(self, index: int, grad: torch.Tensor) -> None:
@@ -107,7 +108,7 @@ class Bucket:
         """From here on the gradients may not be changed."""
         self._left = [parameter.grad for parameter in self.parameters]
         self._sealed_version = self.version()
-        self.sealed = True
+        self.sealed, self._unseen = True, False
 
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:
         """Submit what has been collected.
@@ -189,12 +190,21 @@ class Bucket:
             )
 
     def has_other_gradients(self) -> bool:
-        """Whether a parameter has another gradient than it had when the bucket was sealed, or finished."""
-        return any(map(is_not, [parameter.grad for parameter in self.parameters], self._left))
+        """Whether a parameter has another gradient than it had when the bucket was sealed, or finished.
+
+        Where not each of them was seen to arrive, one may still come, from another loss, or be dropped.
+        """
+        now = [parameter.grad for parameter in self.parameters]
+        if not any(map(is_not, now, self._left)):
+            return False
+        if not self._unseen:
+            return True
+        pairs = zip(now, self._left, strict=True)
+        return any(grad is not None and had is not None and grad is not had for grad, had in pairs)
 
     def finish(self) -> None:
         """The gradients hold the average."""
-        self.finished = True
+        self.finished, self._unseen = True, False
         self._left = [parameter.grad for parameter in self.parameters]
 
     def reset(self) -> None:
@@ -202,7 +212,7 @@ class Bucket:
         self.passes[:] = [0] * len(self.parameters)
         self.ready = 0
         self.touched = False
-        self.sealed = False
+        self.sealed = self._unseen = False
         self._left = []
         self.handle = self._flags_handle = None
         self.finished = False
@@ -270,6 +280,7 @@ class PackedBucket(Bucket):
 
     def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
         self.check_unchanged()
+        self.sealed = False
         self.join_streams()
         # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor.
         self._grads = [parameter.grad for parameter in self.parameters]
@@ -279,7 +290,7 @@ class PackedBucket(Bucket):
             self.submit(self.arrays(), **options)
             self._left = self._grads
             self._sealed_version = self.version()
-            self.sealed = True
+            self.sealed, self._unseen = True, False
         except adapter.UnsupportedArray:
             super().launch(sparse_as_dense=sparse_as_dense, **options)
 
@@ -287,6 +298,13 @@ class PackedBucket(Bucket):
         if not self.sealed and self.ready == len(self.parameters):
             self._grads = [parameter.grad for parameter in self.parameters]
         super().seal()
+
+    def seal_arrived(self) -> None:
+        """Backward has ended: the gradients that are there may not be changed; others may still come."""
+        self._left = [parameter.grad for parameter in self.parameters]
+        self._grads = list(self._left)
+        self._sealed_version = self.version()
+        self.sealed = self._unseen = True
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         if grad.dtype is not self.dtype:
@@ -307,7 +325,7 @@ class PackedBucket(Bucket):
         return tuple(self._grads) if self.on_gpu else (*self._grads, self.flags)
 
     def version(self) -> int:  # noqa: D102
-        return sum([grad._version for grad in self._grads])
+        return sum([grad._version for grad in self._grads if grad is not None])
 
     def result(self, index: int) -> torch.Tensor:  # noqa: D102
         grad: torch.Tensor = self._grads[index]

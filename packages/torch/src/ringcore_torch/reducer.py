@@ -88,7 +88,7 @@ class GradientReducer:
     def _add_hooks(self) -> None:
         for bucket in self._buckets:
             for index, parameter in enumerate(bucket.parameters):
-                # One hook tells that a new round has begun.
+                # One hook tells that a new round has begun, and when its gradients are complete.
                 if bucket is not self._hookless or parameter is bucket.parameters[-1]:
                     hook = _hook(weakref.ref(self), bucket, index)
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
@@ -244,6 +244,10 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
         if bucket.finished:
             owner.reset()  # the step was skipped, and this is the next one
         if bucket is owner._hookless:
+            passes[index] += 1
+            bucket.sealed = False
+            if passes[index] >= owner.passes_per_step:
+                _after_backward(bucket.seal_arrived)
             return
         if bucket.handle is not None or passes[index] == owner.passes_per_step:
             raise InvalidArgument(
@@ -263,6 +267,10 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
                     owner.launch(bucket)
 
     return collect
+
+
+def _after_backward(callback: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
 
 
 def _is_capturing() -> bool:
