@@ -11,9 +11,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import ringcore
 import ringcore_keras as ring
 from support import ranks
-from support.on_keras import INSTALLED, TWO, compiled, data, model
+from support.on_keras import INSTALLED, TWO, compiled, data, digest, model, same_everywhere
 from support.on_ranks import on
 from support.rank import caught
 
@@ -50,6 +51,25 @@ def test_callbacks_that_do_not_fit() -> None:
     x, y = data(16)
     with pytest.raises(Exception, match="the optimizer has a schedule"):
         net.fit(x, y, verbose=0, callbacks=[ring.callbacks.LearningRateWarmupCallback(0.1)])
+
+
+@on(*TWO)
+def test_a_forgotten_broadcast_is_told_when_fit_begins() -> None:
+    x, y = data(16)
+
+    def fit(*, callbacks: list[keras.callbacks.Callback], name: str, **options: bool) -> bool:
+        keras.utils.set_random_seed(ring.rank())
+        net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(16), keras.layers.Dense(3)])
+        compiled(net, ring.DistributedOptimizer(keras.optimizers.SGD(0.1), name=name, **options))
+        for _ in range(2):
+            net.fit(x, y, batch_size=8, verbose=0, callbacks=callbacks)
+        return same_everywhere(digest(net.trainable_variables))
+
+    with pytest.raises(ringcore.MismatchError, match=r"different weights.*BroadcastGlobalVariablesCallback\(0\)"):
+        fit(callbacks=[], name="forgotten")
+    assert fit(callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)], name="callback")
+    assert fit(callbacks=[], name="option", broadcast=True)
+    assert not fit(callbacks=[], name="off", check_weights=False)
 
 
 if "tensorflow" in INSTALLED:

@@ -6,6 +6,7 @@ None of it has a place of its own in Keras where it could be said.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from ringcore.adapter import as_ringcore_error
 
 from ringcore_keras.backends import backend
 from ringcore_keras.optimizer import innermost, is_distributed
+from ringcore_keras.start import with_start
 
 
 def install() -> None:
@@ -20,7 +22,7 @@ def install() -> None:
     kinds: Any = keras.optimizers.LossScaleOptimizer, keras.Model
     if not hasattr(kinds[1].fit, "is_ringcore"):
         kinds[0].check_finite = _agreeing(kinds[0].check_finite)
-        kinds[1].fit = _with_typed_errors(kinds[1].fit)
+        kinds[1].fit = _with_typed_errors(_with_start(kinds[1].fit))
         kinds[1]._resolve_auto_jit_compile = _without_xla(kinds[1]._resolve_auto_jit_compile)
 
 
@@ -53,6 +55,21 @@ def _without_xla(of_keras: Any) -> Any:
         return False if has_no_ops else bool(of_keras(self))
 
     return resolve
+
+
+def _with_start(plain: Any) -> Any:
+    """`fit` begins with the same weights on all ranks, or is told that it does not."""
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_distributed(getattr(self, "optimizer", None)):
+            return plain(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        given.arguments["callbacks"] = with_start(given.arguments.get("callbacks"), self.optimizer)
+        return plain(*given.args, **given.kwargs)
+
+    return fit
 
 
 def _with_typed_errors(plain: Any) -> Any:

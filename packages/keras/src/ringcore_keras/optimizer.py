@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-from ringcore import Average, InvalidArgument, RingcoreError
+from ringcore import Average, InvalidArgument, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_keras.backends import backend
@@ -53,6 +53,10 @@ class _Distributed:
         own = ("ring_", "_ring_")
         plain.__dict__.update({key: value for key, value in vars(self).items() if not key.startswith(own)})
         return _wrap, (plain, self.ring_options, self._ring_local, self._ring_scale_local)
+
+    def _ring_on_init(self) -> None:
+        """The ranks may be others, and have their own weights."""
+        vars(self)["_ring_unchecked"] = self.ring_options.check_weights
 
     def _ring_reduce(self, gradients: list[Any]) -> list[Any]:
         variables = self._ring_variables
@@ -106,8 +110,10 @@ def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: 
     # Variables, schedule and settings stay the same objects.
     wrapped.__dict__.update(vars(optimizer))
     vars(wrapped).update(
-        ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[], _ring_reduced=False
-    )
+        ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[], _ring_reduced=False,
+        _ring_unchecked=options.check_weights,
+    )  # fmt: skip
+    adapter.after_init(wrapped._ring_on_init)
     return wrapped
 
 
@@ -123,6 +129,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     sparse_as_dense: bool = False,
     average_aggregated_gradients: bool = True,
     process_set: ProcessSet = global_process_set,
+    check_weights: bool = True,
+    broadcast: bool = False,
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -142,6 +150,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             TensorFlow; elsewhere they are dense.
         average_aggregated_gradients: Of several passes; False: add their gradients up.
         process_set: The ranks that train together.
+        check_weights: When the first `fit` begins, compare a hash of the trainable weights of all ranks, and raise
+            `MismatchError` where they differ: the broadcast was forgotten.
+        broadcast: Give all ranks the weights and the optimizer's state of the first rank whenever `fit` begins.
 
     Raises:
         InvalidArgument: No optimizer of Keras, one that is wrapped already, another `op`.
@@ -152,6 +163,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             name=name, op=op, compression=compression,
             gradient_predivide_factor=gradient_predivide_factor, groups=groups, sparse_as_dense=sparse_as_dense,
             average_aggregated_gradients=average_aggregated_gradients, process_set=process_set,
+            check_weights=check_weights, broadcast=broadcast,
         ),
     )  # fmt: skip
 

@@ -31,6 +31,8 @@ class Options:
     sparse_as_dense: bool = False
     average_aggregated_gradients: bool = True
     process_set: ProcessSet = global_process_set
+    check_weights: bool = True
+    broadcast: bool = False
 
     def __post_init__(self) -> None:
         check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)

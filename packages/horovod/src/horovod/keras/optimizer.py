@@ -107,7 +107,7 @@ def options_of(
         "op": op, "compression": name_of(compression), "backward_passes_per_step": backward_passes_per_step,
         "gradient_predivide_factor": gradient_predivide_factor, "groups": number_of(groups, num_groups),
         "sparse_as_dense": sparse_as_dense, "average_aggregated_gradients": average_aggregated_gradients,
-        "process_set": process_set,
+        "process_set": process_set, "check_weights": False,  # as with Horovod, whose scripts may begin apart
     }  # fmt: skip
 
 

@@ -1,0 +1,68 @@
+"""What all ranks must have alike when `fit` begins: the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from ringcore import adapter
+
+from ringcore_keras.callbacks import BroadcastGlobalVariablesCallback
+from ringcore_keras.optimizer import innermost
+from ringcore_keras.variables import synchronize_state
+
+
+class CheckWeights(keras.callbacks.Callback):  # type: ignore[misc]
+    """Compare the trainable weights of all ranks, once, behind all callbacks that may broadcast them.
+
+    A model without known input shapes has weights only later: they are compared at the end of the first epoch.
+    """
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Compare what is there."""
+        self._check()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Compare what the first epoch has made."""
+        self._check()
+
+    def _check(self) -> None:
+        own = vars(innermost(self.model.optimizer))
+        if not own["_ring_unchecked"] or not self.model.built or not own["ring_options"].process_set.included():
+            return
+        own["_ring_unchecked"] = False
+        synchronize_state(self.model)
+        options, local = own["ring_options"], own["_ring_local"]
+        shared = [weight for weight in self.model.trainable_variables if weight.path not in local]
+        held = [np.ascontiguousarray(keras.ops.convert_to_numpy(weight)) for weight in shared]
+        if options.process_set.size() == 1 or not held:
+            return
+        adapter.check_weights(
+            [weight.path for weight in shared], [adapter.hash_of(each.ctypes.data, each.nbytes) for each in held],
+            options.process_set, name=f"{options.name}.weights",
+            remedy="pass callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)] to fit, or broadcast=True to "
+            "DistributedOptimizer",
+        )  # fmt: skip
+
+
+def with_start(callbacks: Any, optimizer: Any) -> Any:
+    """What `fit` is to be given for its callbacks.
+
+    Args:
+        callbacks: What the user has given: None, one, several, or a CallbackList.
+        optimizer: Of the model; it is distributed.
+
+    Returns:
+        They, and those that the optimizer asks for.
+    """
+    options = innermost(optimizer).ring_options
+    first = [BroadcastGlobalVariablesCallback(options.process_set.ranks[0], process_set=options.process_set)]
+    before, behind = (first if options.broadcast else []), ([CheckWeights()] if options.check_weights else [])
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        for callback in [*before, *behind]:
+            callback.set_model(callbacks.model)
+            callbacks.append(callback)
+        return callbacks
+    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    return [*before, *given, *behind]
