@@ -86,3 +86,7 @@ class MetricsPage:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def forget(self) -> None:
+        """In a forked child: close the copy of the listener."""
+        self._server.server_close()

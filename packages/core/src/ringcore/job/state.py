@@ -27,6 +27,9 @@ class Service(Protocol):
     def stop(self) -> None:
         """Let nobody in any more."""
 
+    def forget(self) -> None:
+        """In a forked child: close the copies of what the parent goes on with."""
+
 
 @dataclass
 class Context:
@@ -98,6 +101,8 @@ def _forget_parent() -> None:
         for fd in fds:
             os.close(fd)
     _context.peer_fds.clear()
+    for service in _context.services:
+        service.forget()
     if _context.late_lanes is not None:
         _context.late_lanes.forget()
     _context, _inherited = None, _context

@@ -30,7 +30,7 @@ class Watch:
 
     Args:
         context: Of the job.
-        listener: Closed at `stop`; a forked child closes its copy with the engine's connections.
+        listener: Closed at `stop`.
         path: Its name.
     """
 
@@ -38,7 +38,6 @@ class Watch:
         self._context = context
         self._path = path
         self._fd = listener.detach()
-        context.peer_fds.setdefault(context.rank, []).append(self._fd)
         self._thread = threading.Thread(target=self._serve, name=WATCH_NAME, daemon=True)
         self._thread.start()
         context.runtime.service_threads += 1
@@ -53,6 +52,10 @@ class Watch:
         listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
         self._thread.join()
         listener.close()
+
+    def forget(self) -> None:
+        """In a forked child: close the copy of the listener."""
+        os.close(self._fd)
 
     def _serve(self) -> None:
         listener = socket.socket(fileno=self._fd)
