@@ -223,7 +223,9 @@ class Runtime:
     def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
 
     def members(self) -> tuple[int, list[int]]:
-        """The epoch of an elastic job and its members, by rank, as ranks of the first epoch."""
+        """
+        The epoch of an elastic job and its members, by rank, as ranks of the first epoch.
+        """
 
     def accept_change(self, epoch: int, local_rank: int, local_size: int) -> None:
         """

@@ -57,8 +57,13 @@ def with_start(callbacks: Any, optimizer: Any) -> Any:
         They, and those that the optimizer asks for.
     """
     options = innermost(optimizer).ring_options
-    first = [BroadcastGlobalVariablesCallback(options.process_set.ranks[0], process_set=options.process_set)]
-    before, behind = (first if options.broadcast else []), ([CheckWeights()] if options.check_weights else [])
+    root = options.process_set.ranks[0]
+    before: list[keras.callbacks.Callback] = []
+    behind: list[keras.callbacks.Callback] = []
+    if options.broadcast:
+        before.append(BroadcastGlobalVariablesCallback(root, process_set=options.process_set))
+    if options.check_weights:
+        behind.append(CheckWeights())
     if isinstance(callbacks, keras.callbacks.CallbackList):
         for callback in [*before, *behind]:
             callback.set_model(callbacks.model)

@@ -270,7 +270,7 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
 
 
 def _after_backward(callback: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def _is_capturing() -> bool:
