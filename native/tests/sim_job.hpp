@@ -47,9 +47,12 @@ class SimJob {
  public:
   static constexpr Nanoseconds kTimeout = 2 * kSecond;
 
+  // What a test wants otherwise for all engines.
+  using Change = std::function<void(engine::EngineConfig&, engine::EngineSettings&)>;
+
   // `apart`: have no connection before one of the two needs it.
   explicit SimJob(int ranks, transport::SimOptions options = {}, int direct_members = 16,
-                  const std::vector<std::pair<Rank, Rank>>& apart = {})
+                  const std::vector<std::pair<Rank, Rank>>& apart = {}, const Change& change = {})
       : network_(ranks, 1, options) {
     for (const auto& [a, b] : apart) network_.disconnect(a, b);
     engine::EngineSettings settings;
@@ -69,6 +72,7 @@ class SimJob {
         }
         config.host_of.push_back(peer);
       }
+      if (change) change(config, settings);
       engines_.push_back(std::make_unique<engine::Engine>(std::move(config), settings, network_.clock()));
     }
   }

@@ -374,6 +374,11 @@ void SimNetwork::silence(Rank from, Rank to) {
   });
 }
 
+void SimNetwork::delay(Rank from, Rank to, int lane, Nanoseconds duration) {
+  Stream& stream = connection(to, from).lanes[lane];
+  stream.last_delivery = std::max(stream.last_delivery, clock_.now() + duration);
+}
+
 void SimNetwork::refuse_lanes(Rank a, Rank b) {
   connection(a, b).refuses_lanes = connection(b, a).refuses_lanes = true;
 }

@@ -89,6 +89,8 @@ class SimNetwork {
   void starve(Rank rank, Nanoseconds duration);
   // From now on what `from` writes to `to` vanishes, and nobody is told.
   void silence(Rank from, Rank to);
+  // What `from` writes to `to` on that lane arrives after so long at the earliest: it stands in a queue of the network.
+  void delay(Rank from, Rank to, int lane, Nanoseconds duration);
   // Lanes of data between the two that are not open yet never will be, and nobody is told.
   void refuse_lanes(Rank a, Rank b);
   // Whether the rank may be driven: it is neither dead nor paused.
