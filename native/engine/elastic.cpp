@@ -17,6 +17,8 @@ bool Engine::frozen() const { return elastic_ != nullptr && (elastic_->views.cha
 
 bool Engine::epoch_ends() const { return elastic_ != nullptr && elastic_->views.view().epoch != membership_.epoch(); }
 
+bool Engine::draining() const { return elastic_ != nullptr && elastic_->draining; }
+
 bool Engine::goes_on_without_others() const { return elastic_ != nullptr && !left_; }
 
 // The job goes on without the peer, if enough of the others agree. `ended`: it takes no more part itself.

@@ -332,7 +332,7 @@ bool Engine::move() {
   if (elastic_ != nullptr) {
     if (begin_epoch()) return true;
     if (frozen()) return moved;
-    if (elastic_->draining) moved = drain_lanes() || moved;
+    if (draining()) moved = drain_lanes() || moved;
   }
   move_trees();
   for (auto& [id, set] : sets_) {
@@ -341,13 +341,13 @@ bool Engine::move() {
     const std::uint64_t until = set->negotiation.fill_until();
     if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     if (set->tree != nullptr) send_along_tree(*set);
-    if (elastic_ == nullptr || !elastic_->draining) moved = set->schedule.progress() || moved;
+    if (!draining()) moved = set->schedule.progress() || moved;
     collect_done(*set);
     // Whoever leaves now takes nothing with it that others still need.
     if (set->all_joined && set->schedule.idle()) end_join(*set, nullptr);
     if (std::string warning = set->schedule.take_warning(); !warning.empty()) warnings_.push_back(std::move(warning));
   }
-  return moved || make_way();
+  return moved || (!draining() && make_way());
 }
 
 // When nothing moves and several process sets are at work: a transfer of one may stand in the way of another's.

@@ -256,6 +256,8 @@ class Engine {
   bool goes_on_without_others() const;
   // Whether the next view is known: what comes from now on may be of the next epoch.
   bool epoch_ends() const;
+  // Whether the lanes still have what was written before the present epoch: nobody but `drain_lanes` may take of it.
+  bool draining() const;
   void part_with(Peer& peer, const std::string& why, bool ended);
   void receive_view(Peer& peer, const RecordView& record);
   void follow_views();

@@ -16,6 +16,7 @@ namespace {
 using OperationPointer = std::shared_ptr<engine::Operation>;
 
 constexpr std::uint32_t kFirstEpoch = 7;
+constexpr int kLane = transport::kFirstDataLane;
 constexpr std::size_t kMany = 10'000;  // too much for an announcement, and for a lane
 
 void make_elastic(engine::EngineConfig& config, engine::EngineSettings& settings) {
@@ -270,6 +271,42 @@ TEST_CASE("elastic: what was set aside, or was about to be, does not stand in th
     accept_changes(job, 2);
     for (engine::ProcessSetId set = 0; set < kSets; ++set) check_that_they_sum(job, 2, set);
   }
+}
+
+TEST_CASE("elastic: what is left of the epoch before is not taken for what stands in the way of two process sets") {
+  SimJob job = elastic_job(4);
+  std::vector<engine::ProcessSetId> sets;
+  for (int i = 0; i < 2; ++i) {
+    for (Rank rank = 0; rank < 4; ++rank) {
+      const engine::ProcessSetId set = job.engine(rank).add_process_set({0, 2});
+      if (rank == 0) sets.push_back(set);
+    }
+  }
+  std::vector<std::vector<float>> data(4, std::vector<float>(kMany, 1.0F));
+  for (Rank rank = 0; rank < 4; ++rank) submit(job, rank, "x", data[static_cast<std::size_t>(rank)]);
+  // The middle of a transfer from rank 1 comes to rank 2 in the next epoch, and only then where it ends.
+  transport::Link& writer = *job.engine(1).membership().peer(2)->link;
+  transport::Link& reader = *job.engine(2).membership().peer(1)->link;
+  REQUIRE(job.run_until([&] { return reader.lane_use(kLane).receiving; }));
+  job.network().delay(1, 2, kLane, SimJob::kTimeout / 40);
+  job.network().delay(1, 2, transport::kControlLane, SimJob::kTimeout / 20);
+  job.network().kill(3);
+  REQUIRE(job.run_until([&] { return go_on(job, 3); }));
+  REQUIRE(reader.lane_use(kLane).taken < writer.lane_use(kLane).written);
+  accept_changes(job, 3);
+  std::vector<std::vector<float>> again(4, std::vector<float>(kMany, 1.0F));
+  std::vector<OperationPointer> operations;
+  for (const Rank rank : {0, 2}) {
+    for (const engine::ProcessSetId set : sets) {
+      operations.push_back(submit(job, rank, "y", again[operations.size()], set));
+    }
+  }
+  REQUIRE(job.run_until([&] { return all_done(operations); }));
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    REQUIRE_MESSAGE(operations[i]->error == nullptr, std::string(operations[i]->error->what()));
+    CHECK(again[i] == std::vector<float>(kMany, 2.0F));
+  }
+  check_that_they_sum(job, 3);
 }
 
 }  // namespace ringcore::testing

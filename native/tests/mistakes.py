@@ -321,6 +321,8 @@ MUTANTS = [
            "    set->schedule.fail(false);\n", ""),
     Mutant("what the lanes have of an epoch before is taken for the next one's", "engine/elastic.cpp",
            "  elastic_->draining = true;\n", ""),
+    Mutant("what the lanes have of an epoch before is set aside for process sets", "engine/engine.cpp",
+           "moved || (!draining() && make_way())", "moved || make_way()"),
     Mutant("half a transfer stays in the way", "engine/elastic.cpp",
            "use = {.written = use.written, .taken = use.taken};", ""),
     Mutant("what is set aside is not counted", "carriers/plans/executor.cpp",
