@@ -106,8 +106,8 @@ def shutdown() -> None:
             current.late_lanes.stop()
         if current.attention_thread is not None:
             current.attention_thread.join()
-        for service in current.services:
-            service.stop()
+        while current.services:  # They know the context: what is in a circle goes late.
+            current.services.pop().stop()
         set_context(None)
 
 

@@ -295,7 +295,7 @@ class ElasticSupervisor(Supervisor):
         if doomed:
             number, times = doomed[0].number, doomed[0].stillborn
             self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
-        elif self._finishing and processes and not has_state and not self._failures:
+        elif self._finishing and self._began and processes and not has_state and not self._failures:
             self._exit_code = 0  # Who is only on the way comes too late.
             self._end_others()
         elif self._began and processes and not has_state and not self._may_start_anew():
