@@ -35,8 +35,8 @@ def counts_its_connections() -> tuple[int, int, int, bool]:
 
 def test_a_lane_is_connected_when_an_operation_needs_it(tmp_path: Path) -> None:
     for at_start, later, at_the_end, right in ranks.run(counts_its_connections, 3, tmp_path, env=TCP):
-        # A listener, and one connection a peer for control.
-        assert at_start == 1 + 2
+        # Where others dial, where users ask, and one connection a peer for control.
+        assert at_start == 1 + 1 + 2
         # One lane of each peer; the next one when the next operation took it.
         assert at_start < later <= at_start + 2
         # Never the urgent one, which nothing asked for.
@@ -78,8 +78,10 @@ def _knock(address: Any, number: int) -> None:
 def test_strangers_beside_a_running_job(tmp_path: Path) -> None:
     with ranks.started(works_among_strangers, 2, tmp_path, env=TCP) as job:
         job.await_mark("running", 0, 1)
-        addresses = [address for rank in (0, 1) for address in listening(job.pid(rank))]
-        # Where the others dial, and nothing else: on loopback, because no hosts were named.
+        listened = [address for rank in (0, 1) for address in listening(job.pid(rank))]
+        addresses = [address for address in listened if isinstance(address, tuple)]
+        # Where the others dial: on loopback, because no hosts were named. And where the user asks, in a private folder.
+        assert len(listened) == len(addresses) + 2
         assert [address[0] for address in addresses] == ["127.0.0.1"] * 2
         for number in range(KNOCKS):
             _knock(addresses[number % 2], number)

@@ -13,8 +13,8 @@ from support.rank import await_mark, caught, mark
 
 SIZE = 20
 TCP = {"RINGCORE_TRANSPORT": "tcp", "OMP_NUM_THREADS": "1"}
-# A listener, a parent, four children, four that watch each other with this one.
-AT_START = 1 + 1 + 4 + 4
+# Where others dial, where users ask, a parent, four children, four that watch each other with this one.
+AT_START = 1 + 1 + 1 + 4 + 4
 
 
 def meets_whom_it_needs() -> dict:

@@ -63,8 +63,9 @@ def test_strangers_do_not_disturb_the_start(tmp_path: Path) -> None:
             _attack(addresses[number % 3], number)
         job.mark("attacked")
         job.await_mark("started", 0, 1)
-        # A running job has nothing to connect to.
-        assert [listening(job.pid(rank)) for rank in (0, 1)] == [[], []]
+        # All that a running job has to connect to is what its user asks, in a private folder.
+        for rank in (0, 1):
+            assert [Path(str(address)).name for address in listening(job.pid(rank))] == [f"rank.{rank}"]
         job.mark("looked")
         outcomes = job.wait()
         for connection in silent:
@@ -127,7 +128,11 @@ def test_nothing_is_left_when_everything_is_killed(tmp_path: Path, transport: st
         job.wait()
     assert shared() == before
     assert not list((tmp_path / "tmp").iterdir())
-    assert not list(tmp_path.glob("ringcore-*/*"))  # the folder of the rendezvous' socket
+    # Whoever asks for jobs clears away those that were killed.
+    ask = [sys.executable, "-m", "ringcore", "status"]
+    asked = subprocess.run(ask, capture_output=True, env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}, check=False)
+    assert b"no job" in asked.stderr
+    assert [path.name for path in tmp_path.glob("ringcore-*/**/*")] == ["jobs"]  # nor the rendezvous' socket
 
 
 def starts() -> float:

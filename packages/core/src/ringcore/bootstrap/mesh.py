@@ -149,7 +149,10 @@ def _connect_all(connector: Connector, world: _native.MpiWorld | None) -> list[i
     if world is not None:
         _leave_to(world, connector, size)
     connector.serve_until_connected(range(size))
-    return Groups(connector.rank, connector.peers, connector.deadline).agree(size, world)
+    groups = Groups(connector.rank, connector.peers, connector.deadline).agree(size, world)
+    if connector.settings.elastic:  # Whoever does not answer any more is a lost rank there, and no reason to end.
+        connector.connect_late()
+    return groups
 
 
 def _connect_some(connector: Connector, host_of: list[int]) -> BootstrapError | None:
