@@ -83,32 +83,3 @@ class BootstrapError(RingcoreError, ConnectionError):
 
 
 RingcoreError.__module__ = "ringcore"
-
-# The name of an exception and its text, up to what TensorFlow puts behind it.
-_TOLD = re.compile(r"\b(\w+): (.*?)(?:\n\t ?\[\[|\s*\[Op:|\Z)", re.DOTALL)
-
-
-def as_ringcore_error(error: Exception) -> RingcoreError | None:
-    """The exception of ringcore that an exception of a framework tells of.
-
-    An operation that a framework has compiled can only give it a text to raise; the text has the exception's name.
-
-    Args:
-        error: What the framework has raised.
-
-    Returns:
-        `error` itself if it is ringcore's, None if it tells of none.
-    """
-    if isinstance(error, RingcoreError):
-        return error
-    text = str(error)
-    while (told := _TOLD.search(text)) is not None:
-        kind = globals().get(told[1])
-        if isinstance(kind, type) and issubclass(kind, RingcoreError):
-            if kind is MembershipChangedError:
-                from ringcore.job.members import take_note
-
-                take_note()
-            return kind(told[2].strip())
-        text = text[told.end(1) :]
-    return None

@@ -8,7 +8,7 @@ import keras
 from ringcore import InvalidArgument
 from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, VariablesState, run
 
-from ringcore_keras.variables import broadcast_variables
+from ringcore_keras.variables import broadcast_variables, synchronize_state
 
 __all__ = [
     "CommitStateCallback",
@@ -46,6 +46,7 @@ class KerasState(VariablesState):
         super().__init__(self._weights_and_slots, broadcast_variables, **attributes)
 
     def _weights_and_slots(self) -> list[Any]:
+        synchronize_state(self.model)
         return [*self.model.weights, *(self.optimizer.variables if self.optimizer is not None else ())]
 
 

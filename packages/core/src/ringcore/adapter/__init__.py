@@ -4,7 +4,6 @@ The collectives on raw memory, arrays as the engine sees them, this process's pl
 share. An adapter imports nothing else of the core.
 """
 
-from ringcore._errors import as_ringcore_error
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
@@ -63,6 +62,7 @@ from ringcore.job.process_sets import (
 )
 from ringcore.job.state import Context, context
 from ringcore.job.statistics import count_step
+from ringcore.job.told_errors import as_ringcore_error
 
 __all__ = [
     "COLLECTIVE_CODES",

@@ -13,12 +13,12 @@ from ringcore._errors import (
     RingcoreError,
     ShutdownError,
     TimeoutError,
-    as_ringcore_error,
 )
 from ringcore.elastic.state import HostsUpdatedInterrupt, State
 from ringcore.job.lifecycle import init, shutdown
 from ringcore.job.membership import membership
 from ringcore.job.state import context, is_initialized
+from ringcore.job.told_errors import as_ringcore_error
 
 _log = logging.getLogger("ringcore")
 T = TypeVar("T")
