@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "carriers/plans/executor.hpp"
+#include "fuzz/messages_only.hpp"
 #include "link_fixtures.hpp"
 #include "plan/planner.hpp"
 #include "transport/mpi/world.hpp"
@@ -62,7 +63,7 @@ struct Postbox {
   }
 };
 
-class PostboxLibrary final : public transport::MpiLibrary {
+class PostboxLibrary final : public fuzz::MessagesOnly {
  public:
   PostboxLibrary(Postbox& box, int rank) : box_(box), rank_(rank) {}
   static constexpr std::size_t kEagerBytes = 4096;
@@ -118,23 +119,8 @@ class PostboxLibrary final : public transport::MpiLibrary {
   }
 
   int rank(MpiComm) override { return rank_; }
-  int size(MpiComm) override { return 2; }
   MpiComm duplicate(MpiComm, const std::function<void()>&) override { return ++comms_; }
 
-  std::string version() override { return "postbox"; }
-  bool initialized() override { return true; }
-  bool finalized() override { return false; }
-  void initialize() override {}
-  void finalize() override {}
-  transport::MpiThreads threads() override { return transport::MpiThreads::kMultiple; }
-  MpiComm world() override { return 0; }
-  MpiComm from_fortran(int) override { return 0; }
-  bool can_reduce(DType, ReduceOp) override { return false; }
-  MpiRequest allreduce(MpiComm, std::byte*, std::size_t, DType, ReduceOp) override { return no_collectives(); }
-  MpiRequest reduce_scatter(MpiComm, const std::byte*, std::byte*, std::span<const int>, DType, ReduceOp) override {
-    return no_collectives();
-  }
-  MpiRequest broadcast(MpiComm, std::byte*, std::size_t, int) override { return no_collectives(); }
   // The others never come.
   MpiRequest allgather(MpiComm, std::byte* data, std::span<const int> bytes, std::span<const int> offsets) override {
     const std::lock_guard lock(box_.mutex);
@@ -147,8 +133,6 @@ class PostboxLibrary final : public transport::MpiLibrary {
   std::span<std::byte> gathering;  // what MPI may write to
 
  private:
-  static MpiRequest no_collectives() { throw std::runtime_error("only messages"); }
-
   Postbox& box_;
   int rank_;
   MpiComm comms_ = 0;

@@ -5,25 +5,16 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import ringcore
 from support import ranks
 from support.namespaces import namespaces, place_ranks
-from support.rank import caught, mark
+from support.rank import reduce_until_lost
 
 
 def reduces_over_the_network() -> dict:
     ringcore.init()
-    tensor = np.ones(1 << 16, np.float32)
-    ringcore.allreduce_(tensor, op=ringcore.Max, name="warm")
-    mark("ready")
-
-    def forever() -> None:
-        while True:
-            ringcore.allreduce_(tensor, op=ringcore.Max, name="over.the.network")
-
-    error = caught(forever)
+    error = reduce_until_lost(1 << 16, "over.the.network")
     error["transports"] = ringcore.job.state.context().runtime.transports()
     return error
 

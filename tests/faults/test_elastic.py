@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ringcore
 from support import ranks
-from support.rank import caught, mark
+from support.rank import mark, reduce_until_lost
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 # Whoever goes on does so many steps more.
@@ -101,15 +101,7 @@ def test_a_stopped_rank_of_this_host_is_ended_before_the_others_go_on(tmp_path: 
 
 def loses_most(elements: int) -> dict:
     ringcore.init()
-    tensor = np.ones(elements, np.float32)
-    ringcore.allreduce_(tensor, op=ringcore.Sum, name="warm")
-    mark("ready")
-
-    def forever() -> None:
-        while True:
-            ringcore.allreduce_(tensor, op=ringcore.Max, name="gradient")
-
-    error = caught(forever)
+    error = reduce_until_lost(elements, "gradient")
     ringcore.shutdown()
     return error
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ringcore
 from support import ranks
-from support.rank import await_mark, caught, mark
+from support.rank import await_mark, caught, mark, reduce_until_lost
 
 # The report comes within milliseconds or the heartbeat's limit; the bound only tells a hang from an error.
 HANG_S = 10.0
@@ -18,16 +18,8 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 
 def reduces_until_lost(elements: int) -> dict:
     ringcore.init()
-    tensor = np.ones(elements, np.float32)
-    ringcore.allreduce_(tensor, op=ringcore.Sum, name="warm")
-    mark("ready")
-
-    def forever() -> None:
-        while True:
-            ringcore.allreduce_(tensor, op=ringcore.Max, name="big.tensor")
-
-    error = caught(forever)
-    error["again"] = caught(ringcore.allreduce, tensor[:3], name="after")
+    error = reduce_until_lost(elements, "big.tensor")
+    error["again"] = caught(ringcore.allreduce, np.ones(3, np.float32), name="after")
     ringcore.shutdown()
     return error
 

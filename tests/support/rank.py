@@ -46,3 +46,19 @@ def sums_rightly(elements: int) -> bool:
 
     total = ringcore.allreduce(np.ones(elements, np.float32), op=ringcore.Sum, name=f"of{elements}")
     return bool((total == ringcore.size()).all())
+
+
+def reduce_until_lost(elements: int, name: str) -> dict[str, Any]:
+    """Reduce without end, and return the error that ends it. Mark "ready" is there after the first time."""
+    import numpy as np
+    import ringcore
+
+    tensor = np.ones(elements, np.float32)
+    ringcore.allreduce_(tensor, op=ringcore.Sum, name="warm")
+    mark("ready")
+
+    def forever() -> None:
+        while True:
+            ringcore.allreduce_(tensor, op=ringcore.Max, name=name)
+
+    return caught(forever)

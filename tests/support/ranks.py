@@ -35,7 +35,7 @@ faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 import numpy as np
 import ringcore
-from support.rank import await_mark, caught, mark
+from support.rank import await_mark, caught, mark, reduce_until_lost
 
 """
 _FOOT = """

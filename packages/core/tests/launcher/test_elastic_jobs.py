@@ -206,7 +206,7 @@ def test_a_job_is_told_to_grow_to_shrink_and_to_let_a_rank_go(ringrun: Ringrun, 
 
     def order(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ringcore", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=ringrun.environ)
 
     job = f"test-{os.getpid()}"
     words = ["-np", "2", "--min-np", "1", "--rdzv-id", job, train(script)]

@@ -14,9 +14,12 @@ from ringcore._errors import BootstrapError
 from ringcore.environment import watching
 from ringcore.launcher import _watching
 from ringcore.launcher._loop import Loop
+from ringcore.launcher._summary import list_ranks
 
 # The launcher itself gives up earlier.
 _LIMIT_S = 10.0
+# Of the argument of all commands that ask a job.
+JOB_HELP = "its name, or how it begins"
 _READ_BYTES = 1 << 16
 
 
@@ -113,11 +116,30 @@ def _is_alive(path: Path) -> bool:
     return True
 
 
-def _ask_launcher(folder: Path, question: str) -> Answer:
+def order(job: str, line: str) -> str:
+    """Order the launcher of an elastic job to change it, and return what it says.
+
+    Args:
+        job: Its name, or how that begins.
+        line: One of `watching.ORDERS`, and what is wanted.
+
+    Raises:
+        JobError: There is no such job, or it refuses.
+    """
+    folder = _find(job)
+    if not (folder / watching.LAUNCHER).exists():
+        raise JobError(f"job {folder.name} was not started by ringrun here, which alone can change a job")
+    answer = _hear_launcher(folder, line)
+    if "refused" in answer:
+        raise JobError(f"job {folder.name}: {answer['refused']}")
+    return str(answer["said"])
+
+
+def _hear_launcher(folder: Path, line: str) -> dict[str, Any]:
     data = b""
     try:
         with watching.dial(folder / watching.LAUNCHER, _LIMIT_S) as connection:
-            connection.sendall(question.encode() + b"\n")
+            connection.sendall(line.encode() + b"\n")
             while piece := connection.recv(_READ_BYTES):
                 data += piece
     except TimeoutError:
@@ -131,14 +153,19 @@ def _ask_launcher(folder: Path, question: str) -> Answer:
         raise JobError(
             f"job {folder.name} has just ended. Remedy: its exit code is ringrun's, which has told what failed"
         )
-    found = json.loads(data)
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+def _ask_launcher(folder: Path, question: str) -> Answer:
+    found = _hear_launcher(folder, question)
     answer = Answer(found["about"], _by_rank(found["ranks"]))
     answer.about["size"] = max(
         [what["size"] for what in answer.ranks.values() if "size" in what] or [answer.about["size"]]
     )
     missing = [rank for rank in range(answer.about["size"]) if rank not in answer.ranks]
     if missing:
-        answer.notes.append(f"ranks {_listed(missing)}: have not called init() yet, have left, or their host is silent")
+        answer.notes.append(f"{list_ranks(missing)}: have not called init() yet, have left, or their host is silent")
     return answer
 
 
@@ -159,7 +186,7 @@ def _ask_ranks(folder: Path, question: str) -> Answer:
     missing = [rank for rank in range(answer.about["size"]) if rank not in answer.ranks]
     if missing:
         answer.notes.append(
-            f"ranks {_listed(missing)}: on other hosts, or not there any more. Without ringrun only the ranks of this "
+            f"{list_ranks(missing)}: on other hosts, or not there any more. Without ringrun only the ranks of this "
             "host can be asked: run the same command there"
         )
     return answer
@@ -171,14 +198,3 @@ def _by_rank(answers: _watching.Answers) -> dict[int, dict[str, Any]]:
         int(number): what if isinstance(what, dict) else {"silent": repr(what)} for number, what in answers.items()
     }
     return {int(what.get("rank", number)): what for number, what in tables.items()}
-
-
-def _listed(ranks: list[int]) -> str:
-    """1, 2, 3, 7 as "1 to 3, 7"."""
-    groups: list[list[int]] = []
-    for rank in ranks:
-        if groups and rank == groups[-1][-1] + 1:
-            groups[-1].append(rank)
-        else:
-            groups.append([rank])
-    return ", ".join(f"{group[0]} to {group[-1]}" if len(group) > 1 else str(group[0]) for group in groups)

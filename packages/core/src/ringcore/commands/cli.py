@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ringcore._version import __version__
 
-# Name -> (module, one line of help). The module has a function `main(argv) -> exit code`.
+# Name -> (where its function `(argv) -> exit code` is, one line of help). Without a name behind the module: `main`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
     "doctor": ("ringcore.commands.doctor", "try what is installed here, and tell what to do about what does not work"),
@@ -19,8 +19,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("ringcore.commands.stacks", "tell where the Python threads of a running job stand"),
     "timeline": ("ringcore.commands.timeline", "tell who waited for whom, and what was slow, in a timeline"),
     "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
-    "scale": ("ringcore.launcher.scale", "let an elastic job have more ranks or fewer"),
-    "drain": ("ringcore.launcher.drain", "let a rank leave an elastic job"),
+    "scale": ("ringcore.commands.orders:scale", "let an elastic job have more ranks or fewer"),
+    "drain": ("ringcore.commands.orders:drain", "let a rank leave an elastic job"),
     "env": ("ringcore.launcher.env", "tell which launcher placed this process, and which settings it has"),
 }
 
@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        module = importlib.import_module(COMMANDS[words[0]][0])
-        run: Callable[[Sequence[str]], int] = module.main
+        module, _, function = COMMANDS[words[0]][0].partition(":")
+        run: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function or "main")
         return run(words[1:])
     if words and words[0] in ("-h", "--help"):
         print(_usage())

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="ringcore stacks", description="Tells where each rank's Python threads stand."
     )
-    parser.add_argument("job", nargs="?", metavar="JOB", help="its name, or how it begins (the only one)")
+    parser.add_argument("job", nargs="?", metavar="JOB", help=f"{_jobs.JOB_HELP} (the only one)")
     found = parser.parse_args(argv)
     try:
         answer = _jobs.ask(found.job, "stacks")

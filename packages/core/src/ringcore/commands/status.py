@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 1 where there is no such job.
     """
     parser = argparse.ArgumentParser(prog="ringcore status", description="Tells what the ranks of a running job do.")
-    parser.add_argument("job", nargs="?", metavar="JOB", help="its name, or how it begins (the only one)")
+    parser.add_argument("job", nargs="?", metavar="JOB", help=f"{_jobs.JOB_HELP} (the only one)")
     parser.add_argument("--json", action="store_true", help="all that the ranks have said, as JSON")
     found = parser.parse_args(argv)
     try:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ringcore top", description="Shows a running job until it ends, or Ctrl-C.")
-    parser.add_argument("job", nargs="?", metavar="JOB", help="its name, or how it begins (the only one)")
+    parser.add_argument("job", nargs="?", metavar="JOB", help=f"{_jobs.JOB_HELP} (the only one)")
     parser.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between two looks (2)")
     parser.add_argument("--count", type=int, metavar="N", help="look so often (until the end)")
     return parser

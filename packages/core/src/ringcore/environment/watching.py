@@ -1,6 +1,6 @@
-"""How a user looks at the own running jobs: by Unix sockets in folders of mode 0700, each end of one user.
+"""How a user looks at the own running jobs, and changes them: by Unix sockets in folders of mode 0700.
 
-A question is a line; the answer is JSON, behind which the connection ends.
+Both ends are of one user. A question or an order is a line; the answer is JSON, behind which the connection ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ WATCH_FILE_VARIABLE = "RINGCORE_WATCH_FILE"
 LAUNCHER = "launcher"
 RANK = "rank."
 QUESTIONS = ("status", "stacks")
+# Of the launcher of an elastic job, each with a word behind it.
+ORDERS = ("scale", "drain")
 MAX_QUESTION_BYTES = 64
+
+
+class OrderError(ValueError):
+    """What was ordered cannot be done; the message says why."""
 
 
 def jobs_folder() -> Path:

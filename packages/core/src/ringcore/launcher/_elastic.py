@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ringcore.environment.settings import Settings
+from ringcore.environment.watching import OrderError
 from ringcore.launcher import _hosts, _plan, _process, _summary
-from ringcore.launcher._control import Control, ControlError
 from ringcore.launcher._discovery import Discovery
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._hosts import Host, HostError, Slot
@@ -46,7 +46,6 @@ class ElasticSupervisor(Supervisor):
     _server: RendezvousServer | None = None
     _bind = ""
     _discovery: Discovery | None = None
-    _control: Control | None = None
     _master_port = 0
     _epoch = 0
     _resets = 0
@@ -69,11 +68,6 @@ class ElasticSupervisor(Supervisor):
         self._words: dict[int, bytes] = {}
         self._heralded: set[str] = set()  # To the ranks of this epoch.
         self._loop.call_later(self._start_timeout_s, self._on_patience_ends)
-        try:
-            self._control = Control(self._loop, self._given.job_id, self._on_order)
-        except ControlError as error:
-            self._abort(str(error), 2)
-            return
         self.note(f"job {self._given.job_id}, as `ringcore scale` and `ringcore drain` know it")
         if asked.host_discovery_script is None:
             self._on_hosts([Host(node.name, len(node.slots)) for node in self._plan.nodes])
@@ -142,18 +136,21 @@ class ElasticSupervisor(Supervisor):
 
     # What `ringcore scale` and `ringcore drain` ask for.
 
-    def _on_order(self, asked: dict[str, Any]) -> str:
-        if "drain" in asked:
-            return self._drain(asked["drain"])
-        match = re.fullmatch(r"([+=-])([0-9]{1,6})", str(asked.get("scale", "")), re.ASCII)
+    def order(self, order: str) -> str:
+        if self._stopping:
+            raise OrderError("the job ends")
+        word, _, wanted = order.partition(" ")
+        if word == "drain":
+            return self._drain(wanted)
+        match = re.fullmatch(r"([+=-])([0-9]{1,6})", wanted, re.ASCII)
         if match is None:
-            raise ControlError(f"{asked.get('scale')!r} is no number of ranks: write +2, -1 or =6")
+            raise OrderError(f"{wanted!r} is no number of ranks: write +2, -1 or =6")
         base = 0 if match[1] == "=" else self._places.wanted()
         return self._scale(base - int(match[2]) if match[1] == "-" else base + int(match[2]))
 
     def _scale(self, size: int) -> str:
         if size < self._asked.min_np:
-            raise ControlError(f"{size} ranks are less than --min-np {self._asked.min_np}")
+            raise OrderError(f"{size} ranks are less than --min-np {self._asked.min_np}")
         self._places.most = size
         for place in self._places.all:
             place.retired = False
@@ -166,11 +163,11 @@ class ElasticSupervisor(Supervisor):
         more = "" if wanted == size else f", as there are no more slots than that for {size}"
         return f"{_are(wanted)} wanted from now on{more}"
 
-    def _drain(self, number: Any) -> str:
-        process = next((p for p in self._places.processes() if p.place.number == number), None)
+    def _drain(self, number: str) -> str:
+        process = next((p for p in self._places.processes() if str(p.place.number) == number), None)
         if process is None or process.leaves:
             there = list_ranks([p.place.number for p in self._places.processes() if not p.leaves])
-            raise ControlError(f"there is no rank {number} that could leave; there are {there}")
+            raise OrderError(f"there is no rank {number} that could leave; there are {there}")
         self._say(process, {"drain": True})
         return f"rank {number} leaves at its next commit"
 
@@ -474,9 +471,6 @@ class ElasticSupervisor(Supervisor):
     def _ask_no_more(self) -> None:
         if self._discovery is not None:
             self._discovery.close()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
 
 
 def _are(count: int) -> str:

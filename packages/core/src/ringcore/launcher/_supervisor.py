@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ringcore.environment.watching import OrderError
 from ringcore.launcher import _placed, _plan, _process, _remote, _summary, _watching
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
@@ -125,6 +126,14 @@ class Supervisor:
         """Ask all ranks, for somebody who looks at the job."""
         hosts = [self._hosts[index] for index in self._open] if self._launched else []
         _watching.HostInquiry(self._loop, list(hosts), question, done)
+
+    def order(self, order: str) -> str:
+        """Change the job as its user has ordered.
+
+        Raises:
+            OrderError: It cannot be changed.
+        """
+        raise OrderError("its ranks are fixed. Remedy: start a job that is to be changed with ringrun --min-np N")
 
     # Start.
 

@@ -1,4 +1,7 @@
-"""The launcher's part of looking at a running job: it asks its own ranks, and the agents of other hosts theirs."""
+"""The launcher's part of looking at a running job: it asks its own ranks, and the agents of other hosts theirs.
+
+Who may look may change an elastic job as well, by the same door.
+"""
 
 from __future__ import annotations
 
@@ -112,17 +115,30 @@ class Door:
         job: The job's name.
         about: What is told besides what the ranks answer.
         ask: Asks all ranks.
+        order: Does what an order says, and returns what to say; it may raise `watching.OrderError`.
+
+    Raises:
+        FileExistsError: The launcher of another job of this name answers there.
     """
 
     def __init__(
-        self, loop: Loop, job: str, about: dict[str, Any], ask: Callable[[str, Callable[[Answers], None]], None]
+        self,
+        loop: Loop,
+        job: str,
+        about: dict[str, Any],
+        ask: Callable[[str, Callable[[Answers], None]], None],
+        order: Callable[[str], str],
     ) -> None:
         self._loop = loop
         self._about = about
         self._ask = ask
+        self._order = order
         folder = watching.folder_of(job)
         folder.mkdir(mode=0o700, exist_ok=True)
         self._path = folder / watching.LAUNCHER
+        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+            watching.dial(self._path, 0).close()
+            raise FileExistsError(f"there is a job {job!r} already: give this one another name by --rdzv-id")
         self._listener = watching.listen(self._path)
         self._listener.setblocking(False)
         loop.on_readable(self._listener.fileno(), self._accept)
@@ -155,13 +171,18 @@ class Door:
             question = connection.recv(watching.MAX_QUESTION_BYTES).decode().strip()
         except (OSError, ValueError):
             question = ""
-        if question not in watching.QUESTIONS:
+        if question in watching.QUESTIONS:
+            self._ask(question, lambda answers: self._answer(connection, {"about": self._about, "ranks": answers}))
+        elif question.split(" ")[0] in watching.ORDERS:
+            try:
+                self._answer(connection, {"said": self._order(question)})
+            except watching.OrderError as error:
+                self._answer(connection, {"refused": str(error)})
+        else:
             connection.close()
-            return
-        self._ask(question, functools.partial(self._answer, connection))
 
-    def _answer(self, connection: socket.socket, answers: Answers) -> None:
-        data = bytearray(json.dumps({"about": self._about, "ranks": answers}).encode())
+    def _answer(self, connection: socket.socket, answer: dict[str, Any]) -> None:
+        data = bytearray(json.dumps(answer).encode())
         self._loop.on_writable(connection.fileno(), functools.partial(self._send, connection, data))
 
     def _send(self, connection: socket.socket, data: bytearray) -> None:

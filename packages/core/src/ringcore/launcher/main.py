@@ -169,7 +169,12 @@ def _let_in(
         "launcher": os.getpid(),
     }
     try:
-        door = _watching.Door(loop, name, about, supervisor.ask)
+        door = _watching.Door(loop, name, about, supervisor.ask, supervisor.order)
+    except FileExistsError as error:
+        if options.elastic is not None:  # There is no telling which of the two an order is for.
+            raise _hosts.HostError(str(error)) from None
+        supervisor.note(f"nobody can look at this job: {error}")
+        return
     except (OSError, BootstrapError) as error:
         supervisor.note(f"nobody can look at this job: {error}")
         return
