@@ -16,6 +16,7 @@ void segment(Bytes input);
 void rings(Bytes input);
 void mpi(Bytes input);
 void plans(Bytes input);
+void plan_forms(Bytes input);
 
 std::span<const Target> targets() {
   static constexpr std::array kTargets = {
@@ -30,6 +31,7 @@ std::span<const Target> targets() {
       Target{"rings", rings},
       Target{"mpi", mpi},
       Target{"plans", plans},
+      Target{"plan_forms", plan_forms},
   };
   return kTargets;
 }
