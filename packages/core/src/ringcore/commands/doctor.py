@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ringcore._version import __version__
+from ringcore.commands import security
 from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled, nccl_shares_gpus, try_library
 
 _TRANSPORTS = ("shm", "tcp")
@@ -109,7 +110,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Tries what is installed here, tells what works, and what to do about what does not.",
     )
     parser.add_argument("--all", action="store_true", help="tell of libraries that are not here, too, what was tried")
+    parser.add_argument(
+        "--security",
+        nargs="?",
+        const="",
+        metavar="JOB",
+        help="tell instead what a running job has open, and what is wrong",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.security is not None:
+        return security.look(arguments.security or None)
     return 1 if doctor(everything=arguments.all)["problems"] else 0
 
 

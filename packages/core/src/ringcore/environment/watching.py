@@ -23,6 +23,8 @@ QUESTIONS = ("status", "stacks")
 # Of the launcher of an elastic job, each with a word behind it.
 ORDERS = ("scale", "drain")
 MAX_QUESTION_BYTES = 64
+# How the names begin that the kernel knows these sockets by: a descriptor of their folder follows.
+FOLDER_OF_SOCKETS = "/proc/self/fd/"
 
 
 class OrderError(ValueError):
@@ -93,6 +95,6 @@ def _short(path: Path) -> Iterator[str]:
     """The same place by a name that is short enough for a socket, whatever the folder is called."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
+        yield f"{FOLDER_OF_SOCKETS}{folder}/{path.name}"
     finally:
         os.close(folder)
