@@ -268,11 +268,14 @@ void Engine::claim_name(Operation& operation) {
                   "it.");
 }
 
-// Where the data lies in this rank's arena, of an operation in place on registered memory, and of an allgather into it:
-// what the others read there is ready when they hear of it, or, of the allgather, when it runs.
+// Where the data lies in this rank's arena, of an operation in place on registered memory, of an alltoall of what lies
+// there, and of an allgather into it: what the others read there is ready when they hear of it, or, of the allgather, when
+// it runs.
 std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
   const Descriptor& descriptor = operation.descriptor;
-  if (arena_ == nullptr || descriptor.on_device || operation.output == nullptr) return std::nullopt;
+  if (arena_ == nullptr || descriptor.on_device) return std::nullopt;
+  if (descriptor.collective == Collective::kAlltoall) return arena_->offset_of(operation.input, operation.bytes());
+  if (operation.output == nullptr) return std::nullopt;
   if (descriptor.collective == Collective::kAllgather && !descriptor.is_group()) {
     const std::size_t row_bytes = descriptor.shape.row_elements() * size_of(descriptor.dtype);
     return arena_->offset_of(operation.output, operation.output_rows * row_bytes);

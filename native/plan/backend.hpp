@@ -12,7 +12,7 @@ namespace ringcore::plan {
 // What an operation asks for; the same on all ranks.
 struct Query {
   Collective collective{};
-  std::size_t bytes = 0;  // 0 for an alltoall, whose ranks know different sizes
+  std::size_t bytes = 0;  // of an alltoall, whose ranks may give more and less: what a rank gives on average
   DType dtype{};
   ReduceOp op{};
   Rank root = 0;

@@ -11,11 +11,12 @@
 //   kReduceScatter   R*P chunks of kData: own values -> block r holds the sum; the other blocks are unspecified
 //   kAllgather       R*P chunks of kData: block r is own, and only read -> block b holds rank b's
 //   kBroadcast       P chunks of kData: root's hold the values, and are only read -> all hold root's
-//   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s
+//   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s; what
+//                    a rank gives itself is no matter of the plan
 //
 // Nodes that are no ranks (topology.hpp) begin with nothing and end with anything.
 // kScratch is private memory of the rank; its chunks are as large as the largest chunk of kData.
-// `inputs_ready`: before the plan starts, every rank knows that every rank's kData is complete. Only then may a step
+// `inputs_ready`: before the plan starts, every rank knows that what every rank gives is complete. Only then may a step
 // touch another rank's memory before a signal from that rank was waited for.
 #pragma once
 
@@ -29,7 +30,8 @@ namespace ringcore::plan {
 
 enum class Buffer : std::uint8_t { kData, kInput, kScratch };
 
-// One chunk of one rank's buffer. Another rank's chunk may be named only where ranks see each other's kData memory.
+// One chunk of one rank's buffer. Another rank's chunk may be named only where ranks see each other's memory: of kData
+// any, of kInput the block that is for the rank that names it.
 struct ChunkRef {
   Rank rank = 0;
   Buffer buffer = Buffer::kData;
@@ -38,12 +40,12 @@ struct ChunkRef {
 };
 
 enum class StepKind : std::uint8_t {
-  kSend,        // sources[0] (own) to `peer`. Returns at once; the chunk is not overwritten before it is sent.
-  kRecv,        // targets[0] (own) = what `peer` sent; into kScratch: sources[0] names the own chunk of that size
+  kSend,  // sources[0] (own) to `peer`. Returns at once; the chunk is not overwritten before it is sent.
+  kRecv,  // targets[0] (own) = what `peer` sent; into kScratch: sources[0] names the own chunk of that size
   kRecvReduce,  // targets[0] (own) = targets[0] op what `peer` sent
-  kReduce,      // every target = sources[0] op sources[1] op ..., in this order. One source: a copy.
-  kSignal,      // tells `peer` that all of this channel's earlier steps have taken effect in memory
-  kWait,        // waits for the next kSignal of `peer`
+  kReduce,  // every target = sources[0] op sources[1] op ..., in this order. One source: a copy.
+  kSignal,  // tells `peer` that all of this channel's earlier steps have taken effect in memory
+  kWait,  // waits for the next kSignal of `peer`
 };
 
 struct Step {
@@ -82,8 +84,8 @@ struct Header {
   Rank root = 0;  // kBroadcast
   std::uint32_t chunks = 0;
   std::uint32_t scratch_chunks = 0;
-  bool inputs_ready = false;   // see above
-  bool one_sided = false;      // some step names another rank's memory
+  bool inputs_ready = false;  // see above
+  bool one_sided = false;  // some step names another rank's memory
   bool accumulates_once = false;  // every sum is made by one kReduce in rank order: halves round once, and the bits do
   // not depend on chunk borders
   bool operator==(const Header&) const = default;

@@ -25,6 +25,7 @@ struct Operands {
   const std::byte* own_block = nullptr;  // of an allgather, where that lies elsewhere: plans only read it
   std::byte* scratch = nullptr;
   std::vector<std::byte*> peer_data;  // by rank: their kData as seen from here; empty or null where it is not
+  std::vector<std::byte*> peer_blocks;  // by rank: of their kInput, the block that is for this rank
 };
 
 // A state machine that never blocks. Its driver calls `progress` until it is done, or drops it when the job has failed.

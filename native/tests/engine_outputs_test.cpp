@@ -121,8 +121,22 @@ TEST_CASE(
       const float expected = s == r ? 3.0F : mark(rank);
       REQUIRE(std::count(all + s * kRows, all + (s + 1) * kRows, expected) == static_cast<long>(kRows));
     }
+    // Rank r gives itself r rows more than the other; what comes goes to ordinary memory.
+    const std::uint64_t half = kRows / 2;
+    for (std::uint64_t i = 0; i < kRows; ++i) all[i] = static_cast<float>(i) * mark(rank);
+    auto exchanged = make(Collective::kAlltoall, "exchange", {kRows}, DType::kFloat32, all, nullptr);
+    exchanged->splits = {rank == 0 ? half : half - 1, rank == 0 ? half : half + 1};
+    run(runtime, exchanged);
+    const std::uint64_t first[] = {rank == 0 ? 0 : half, rank == 0 ? 0 : half - 1};
+    REQUIRE(exchanged->result_rows == std::vector{half, rank == 0 ? half - 1 : half + 1});
+    const auto* received = reinterpret_cast<const float*>(exchanged->result.data());
+    for (Rank s = 0; s < 2; ++s) {
+      for (std::uint64_t i = 0; i < exchanged->result_rows[static_cast<std::size_t>(s)]; ++i) {
+        REQUIRE(*received++ == static_cast<float>(first[s] + i) * mark(s));
+      }
+    }
     const std::vector<engine::Span> spans = runtime.stop_timeline();
-    for (const char* name : {"gather", "broadcast", "scatter"}) {
+    for (const char* name : {"gather", "broadcast", "scatter", "exchange"}) {
       CAPTURE(std::string(name));
       CHECK(std::any_of(spans.begin(), spans.end(),
                         [&](const engine::Span& span) { return span.name == name && span.activity == "flat"; }));

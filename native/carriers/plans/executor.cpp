@@ -149,8 +149,7 @@ std::uint32_t& PlanRun::unsent(const ChunkRef& ref) {
 std::byte* PlanRun::address(const ChunkRef& ref) const {
   switch (ref.buffer) {
     case Buffer::kData: return address_of_data(ref);
-    case Buffer::kInput:
-      return const_cast<std::byte*>(operands_.input) + operands_.input_layout.offset(ref.chunk) * element_;
+    case Buffer::kInput: return address_of_input(ref);
     case Buffer::kScratch: return operands_.scratch + ref.chunk * operands_.data_layout.largest() * element_;
   }
   __builtin_unreachable();
@@ -159,18 +158,32 @@ std::byte* PlanRun::address(const ChunkRef& ref) const {
 std::byte* PlanRun::address_of_data(const ChunkRef& ref) const {
   const Layout& layout = operands_.data_layout;
   if (ref.rank != self_) return operands_.peer_data[ref.rank] + layout.offset(ref.chunk) * element_;
-  const std::uint32_t parts = plan_.chunks / static_cast<std::uint32_t>(plan_.ranks);
-  const auto first = static_cast<std::uint32_t>(self_) * parts;
-  if (operands_.own_block == nullptr || ref.chunk < first || ref.chunk >= first + parts) {
+  const auto first = static_cast<std::uint32_t>(self_) * parts();
+  if (operands_.own_block == nullptr || ref.chunk < first || ref.chunk >= first + parts()) {
     return operands_.data + layout.offset(ref.chunk) * element_;
   }
   return const_cast<std::byte*>(operands_.own_block) + (layout.offset(ref.chunk) - layout.offset(first)) * element_;
 }
 
+std::byte* PlanRun::address_of_input(const ChunkRef& ref) const {
+  if (ref.rank == self_) {
+    return const_cast<std::byte*>(operands_.input) + operands_.input_layout.offset(ref.chunk) * element_;
+  }
+  const Layout& layout = operands_.data_layout;
+  const std::uint32_t first = static_cast<std::uint32_t>(ref.rank) * parts();
+  return operands_.peer_blocks[ref.rank] + (layout.offset(as_received(ref)) - layout.offset(first)) * element_;
+}
+
+// The chunk of this rank's data that becomes what another one gives for it.
+std::uint32_t PlanRun::as_received(const ChunkRef& input) const {
+  return static_cast<std::uint32_t>(input.rank) * parts() + input.chunk % parts();
+}
+
 // A scratch chunk is as large as the data chunk that is sent through it; the data side of the step says how large.
 std::size_t PlanRun::bytes(const ChunkRef& ref) const {
-  const Layout& layout = ref.buffer == Buffer::kInput ? operands_.input_layout : operands_.data_layout;
-  return layout.size(ref.chunk) * element_;
+  const bool is_input = ref.buffer == Buffer::kInput;
+  if (is_input && ref.rank != self_) return operands_.data_layout.size(as_received(ref)) * element_;
+  return (is_input ? operands_.input_layout : operands_.data_layout).size(ref.chunk) * element_;
 }
 
 bool PlanRun::progress() {

@@ -116,6 +116,9 @@ class PlanRun final : public Run {
   bool may_run(const Step& step) const;
   std::byte* address(const ChunkRef& ref) const;
   std::byte* address_of_data(const ChunkRef& ref) const;
+  std::byte* address_of_input(const ChunkRef& ref) const;
+  std::uint32_t as_received(const ChunkRef& input) const;
+  std::uint32_t parts() const { return plan_.chunks / static_cast<std::uint32_t>(plan_.ranks); }  // of a block
   std::size_t bytes(const ChunkRef& ref) const;
   std::uint32_t& unsent(const ChunkRef& ref);
 

@@ -23,6 +23,10 @@ constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
 // What is copied while a plan runs goes in pieces of this size: the plan sends and receives in between.
 constexpr std::size_t kMeanwhileBytes = 256 * 1024;
 
+std::uint64_t sum_before(const std::vector<std::uint64_t>& sizes, int member) {
+  return std::accumulate(sizes.begin(), sizes.begin() + member, std::uint64_t{0});
+}
+
 void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
   if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
   const double scale = host_scales(descriptor, 1).input;
@@ -162,6 +166,11 @@ void HostRun::place_alone(plan::Operands& operands) {
   if (task_.registered && !task_.bucket) operands.peer_data = find_peers(task_.bytes);
 }
 
+bool HostRun::all_lie_registered() const {
+  return std::all_of(task_.contributions.begin(), task_.contributions.end(),
+                     [](const auto& c) { return c.location != 0; });
+}
+
 // Where the members' registered data lies, as seen from here; null where it is not seen.
 std::vector<std::byte*> HostRun::find_peers(std::size_t bytes) const {
   std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
@@ -225,8 +234,7 @@ void HostRun::start_allgather() {
   // In pieces it would overwrite what is still to be copied.
   if (lies_inside && operation.bytes() > 0) std::memmove(own, operation.input, operation.bytes());
   // Everybody fetches the others' rows from where they have them: at their places in the results.
-  const bool registered = std::all_of(task_.contributions.begin(), task_.contributions.end(),
-                                      [](const auto& c) { return c.location != 0; });
+  const bool registered = all_lie_registered();
   if (registered) operands.peer_data = find_peers(total * element);
   const std::byte* const from = lies_inside ? own : operation.input;
   const bool departs = departs_from_input(registered);
@@ -290,20 +298,41 @@ void HostRun::start_alltoall() {
   const Descriptor& descriptor = task_.descriptor();
   Operation& operation = task_.operation();
   const std::uint64_t row = descriptor.shape.row_elements();
+  const std::size_t element = size_of(descriptor.dtype);
   std::vector<std::uint64_t> outgoing(size());
   std::vector<std::uint64_t> incoming(size());
+  std::uint64_t all_rows = 0;
   operation.result_rows.resize(size());
   for (int m = 0; m < size(); ++m) {
     outgoing[m] = operation.splits[m] * row;
     operation.result_rows[m] = task_.contributions[m].splits[self()];
     incoming[m] = operation.result_rows[m] * row;
+    all_rows += task_.contributions[m].rows;
   }
   const std::uint64_t total = std::accumulate(incoming.begin(), incoming.end(), std::uint64_t{0});
   plan::Operands operands;
-  operands.data = operation.place_result(total * size_of(descriptor.dtype));
+  operands.data = operation.place_result(total * element);
   operands.input = operation.input;
-  // Ranks know different sizes here; the choice of the plan must not depend on them.
-  run({.collective = Collective::kAlltoall, .bytes = 0}, std::move(operands), incoming, outgoing);
+  const bool registered = all_lie_registered();
+  if (registered) operands.peer_blocks = find_blocks(row * element);
+  std::byte* const own = operands.data + sum_before(incoming, self()) * element;
+  // The choice of the plan depends on what all ranks know alike.
+  const std::size_t bytes = all_rows * row / static_cast<std::uint64_t>(size()) * element;
+  run({.collective = Collective::kAlltoall, .bytes = bytes, .registered = registered, .inputs_ready = registered},
+      std::move(operands), incoming, outgoing);
+  copy_meanwhile(own, operation.input + sum_before(outgoing, self()) * element, incoming[self()] * element);
+}
+
+// Where the rows lie that the members give to this rank, as seen from here.
+std::vector<std::byte*> HostRun::find_blocks(std::size_t row_bytes) const {
+  std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self() || !config().links[m]->sees_memory()) continue;
+    const engine::Contribution& from = task_.contributions[m];
+    found[m] = config().links[m]->peer_memory(from.location - 1 + sum_before(from.splits, self()) * row_bytes,
+                                              from.splits[self()] * row_bytes);
+  }
+  return found;
 }
 
 void HostRun::describe(plan::Query& query) const {
@@ -402,7 +431,7 @@ void HostRun::unpack() {
     const std::vector<std::uint64_t> blocks =
         dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
     const std::size_t element = size_of(descriptor.dtype);
-    const std::uint64_t before = std::accumulate(blocks.begin(), blocks.begin() + self(), std::uint64_t{0});
+    const std::uint64_t before = sum_before(blocks, self());
     Operation& operation = task_.operation();
     const std::size_t share = blocks[self()] * element;
     std::byte* const result = operation.place_result(share);

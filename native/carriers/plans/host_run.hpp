@@ -66,7 +66,9 @@ class HostRun final : public engine::Run {
   void use_fusion_arena(std::size_t bytes, plan::Operands& operands);
   void place_in_fusion_buffer(plan::Operands& operands);
   void place_alone(plan::Operands& operands);
+  bool all_lie_registered() const;
   std::vector<std::byte*> find_peers(std::size_t bytes) const;
+  std::vector<std::byte*> find_blocks(std::size_t row_bytes) const;
   void unpack();
   void record_steps() const;
   void record_spans(Nanoseconds ran_at) const;

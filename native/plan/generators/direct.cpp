@@ -75,12 +75,10 @@ class Direct final : public Generator {
   static Plan exchange(const PlanRequest& request, Rank self) {
     const int ranks = request.ranks();
     Builder builder("direct", request, self, static_cast<std::uint32_t>(ranks));
-    const auto own = static_cast<std::uint32_t>(self);
     for (int distance = 1; distance < ranks; ++distance) {
       const Rank to = (self + distance) % ranks;
       builder.send(to, static_cast<std::uint32_t>(to), Buffer::kInput);
     }
-    builder.reduce({builder.own(own, Buffer::kInput)}, {builder.own(own)}, false);
     take(builder, ranks);
     return std::move(builder.plan());
   }

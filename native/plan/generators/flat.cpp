@@ -1,5 +1,6 @@
 // Flat, one-sided: block r belongs to rank r, who reads it from every rank's memory, adds, and writes the sum into every
-// rank's memory. Each byte is read and written as often as the reduction itself needs, and nothing is staged.
+// rank's memory. Each byte is read and written as often as the reduction itself needs, and nothing is staged. What is only
+// moved is fetched from where it lies, in one copy.
 #include "plan/builder.hpp"
 
 namespace ringcore::plan {
@@ -16,7 +17,7 @@ class Flat final : public Generator {
       case Collective::kReduceScatter: return reduce(request, self);
       case Collective::kAllgather: return gather(request, self);
       case Collective::kBroadcast: return broadcast(request, self);
-      case Collective::kAlltoall:
+      case Collective::kAlltoall: return exchange(request, self);
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();
@@ -63,6 +64,18 @@ class Flat final : public Generator {
       const Rank from = (self + distance) % ranks;
       const auto block = static_cast<std::uint32_t>(from);
       builder.reduce({{from, Buffer::kData, block}}, {builder.own(block)}, false);
+    }
+    meet(builder, ranks);
+    return std::move(builder.plan());
+  }
+
+  static Plan exchange(const PlanRequest& request, Rank self) {
+    const int ranks = request.ranks();
+    Builder builder = begin(request, self, static_cast<std::uint32_t>(ranks));
+    const auto own = static_cast<std::uint32_t>(self);
+    for (int distance = 1; distance < ranks; ++distance) {
+      const Rank from = (self + distance) % ranks;
+      builder.reduce({{from, Buffer::kInput, own}}, {builder.own(static_cast<std::uint32_t>(from))}, false);
     }
     meet(builder, ranks);
     return std::move(builder.plan());

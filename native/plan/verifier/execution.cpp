@@ -308,7 +308,8 @@ bool Execution::right(Rank rank, int chunk, const Value& value) const {
     case Collective::kReduceScatter: return block != rank || (same && complete(value));
     case Collective::kAllgather: return same && only(block);
     case Collective::kBroadcast: return same && only(plan_.root);
-    case Collective::kAlltoall: return value.chunk == rank * parts() + chunk % parts() && only(block);
+    case Collective::kAlltoall:
+      return block == rank || (value.chunk == rank * parts() + chunk % parts() && only(block));
     case Collective::kBarrier: return true;
   }
   __builtin_unreachable();
@@ -317,12 +318,17 @@ bool Execution::right(Rank rank, int chunk, const Value& value) const {
 // A rank that has ended may reuse its memory: nobody else may touch it any more.
 void Execution::check_memory_released() const {
   for (int orbit = 0; plan_.one_sided && orbit < orbits_; ++orbit) {
-    const std::size_t first = cell_of(orbit, Buffer::kData, 0);
-    const std::size_t chunk = order_.still_in_use(orbit, program(orbit).channels.size(), first, plan_.chunks);
-    if (chunk == plan_.chunks) continue;
-    throw Flaw{plan_.generator + ": rank " + std::to_string(symmetry_.representative(orbit)) + " ends while chunk " +
-               std::to_string(chunk) + " of its memory is in use"};
+    check_released(orbit, Buffer::kData);
+    if (plan_.collective == Collective::kAlltoall) check_released(orbit, Buffer::kInput);
   }
+}
+
+void Execution::check_released(int orbit, Buffer buffer) const {
+  const std::size_t first = cell_of(orbit, buffer, 0);
+  const std::size_t chunk = order_.still_in_use(orbit, program(orbit).channels.size(), first, plan_.chunks);
+  if (chunk == plan_.chunks) return;
+  throw Flaw{plan_.generator + ": rank " + std::to_string(symmetry_.representative(orbit)) + " ends while chunk " +
+             std::to_string(chunk) + " of its memory is in use"};
 }
 
 }  // namespace ringcore::plan

@@ -79,6 +79,7 @@ class Execution {
   void check_result() const;
   bool right(Rank rank, int chunk, const Value& value) const;
   void check_memory_released() const;
+  void check_released(int orbit, Buffer buffer) const;
 
   const Excerpt& plan_;
   const Symmetry& symmetry_;

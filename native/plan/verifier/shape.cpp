@@ -62,20 +62,26 @@ class Shape {
 
   // Whose data are the result may have them elsewhere.
   void check_target(const ChunkRef& target) const {
+    if (target.buffer == Buffer::kInput) flaw("it writes an input");
     if (target.buffer != Buffer::kData) return;
     if (header_.collective == Collective::kBroadcast && target.rank == header_.root) flaw("it writes the root's data");
-    const auto parts = std::max(1U, header_.chunks / static_cast<std::uint32_t>(header_.ranks));
-    if (header_.collective == Collective::kAllgather &&
-        target.chunk / parts == static_cast<std::uint32_t>(target.rank)) {
+    const bool keeps_own = header_.collective == Collective::kAllgather || header_.collective == Collective::kAlltoall;
+    if (keeps_own && block_of(target) == target.rank) {
       flaw("it writes a rank's own block");
     }
+  }
+
+  Rank block_of(const ChunkRef& ref) const {
+    return static_cast<Rank>(ref.chunk / std::max(1U, header_.chunks / static_cast<std::uint32_t>(header_.ranks)));
   }
 
   void check_ref(const Step& step, const ChunkRef& ref) const {
     const std::uint32_t limit = ref.buffer == Buffer::kScratch ? header_.scratch_chunks : header_.chunks;
     if (ref.rank < 0 || ref.rank >= header_.nodes || ref.chunk >= limit) flaw("a chunk does not exist");
     if (ref.rank == rank_) return;
-    if (!header_.one_sided || ref.buffer != Buffer::kData || step.kind != StepKind::kReduce ||
+    // Of what others give to an alltoall a rank knows where its own block lies.
+    const bool is_named = ref.buffer == Buffer::kData || (ref.buffer == Buffer::kInput && block_of(ref) == rank_);
+    if (!header_.one_sided || !is_named || step.kind != StepKind::kReduce ||
         topology_.host_of[ref.rank] != topology_.host_of[rank_] || !topology_.memory_shared_in_host) {
       flaw("it names memory that it cannot see");
     }
