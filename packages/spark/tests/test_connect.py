@@ -15,6 +15,8 @@ import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
 
+with pytest.raises(RuntimeError, match="there is no active Spark session"):
+    ringcore_spark.run(print)
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert "connect" in type(spark).__module__
 
@@ -40,8 +42,8 @@ from ringcore_spark.torch import TorchEstimator
 frame = spark.createDataFrame([(float(n), 2.0 * n) for n in range(-8, 8)], "x double, y double")
 model = torch.nn.Linear(1, 1)
 fitted = TorchEstimator(
-    model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), loss=torch.nn.MSELoss(), feature_cols=["x"],
-    label_cols=["y"], input_shapes=[[-1, 1]], epochs=30, batch_size=4, store=sys.argv[1], num_proc=2, verbose=0,
+    model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.02), loss=torch.nn.MSELoss(), feature_cols=["x"],
+    label_cols=["y"], input_shapes=[[-1, 1]], epochs=4, batch_size=4, store=sys.argv[1], num_proc=2, verbose=0,
 ).fit(frame)
 for row in fitted.transform(frame).collect():
     assert abs(row["y__output"] - row["y"]) < 1

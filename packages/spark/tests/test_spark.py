@@ -16,7 +16,7 @@ import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
 from ringcore.launcher.external import PlacedJob
-from ringcore_spark import LaunchError, RankError
+from ringcore_spark import LaunchError, RankError, runner
 from support.processes import WRITE_PID, Pids, eventually, is_alive
 
 # Py4J's own sockets, and what Spark says of versions of pandas.
@@ -84,15 +84,43 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def launcher_of_this_process() -> int:
+    own = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    (launcher,) = (
+        pid
+        for pid in own
+        if is_alive(pid)
+        and parent(pid) == os.getpid()
+        and b"ringcore.launcher.call" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return launcher
+
+
 @pytest.mark.parametrize("victim", ["rank", "worker"])
-def test_who_is_killed_is_the_error_and_leaves_no_rank(spark: SparkSession, tmp_path: Path, victim: str) -> None:
-    killed_at = []
+def test_who_is_killed_is_the_error_and_leaves_no_rank(
+    spark: SparkSession, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = threading.Event()
+    submit = runner._Stage._submit
+
+    def submit_and_tell(stage: runner._Stage) -> None:
+        try:
+            submit(stage)
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(runner._Stage, "_submit", submit_and_tell)
 
     def kill() -> None:
         pid = Pids(tmp_path).wait(2)["0"]
-        killed_at.append(time.monotonic())
-        # A rank's parent is its agent, and that one's the Python worker of Spark.
-        os.kill(pid if victim == "rank" else parent(parent(pid)), signal.SIGKILL)
+        if victim == "rank":
+            os.kill(pid, signal.SIGKILL)
+            return
+        launcher = launcher_of_this_process()
+        os.kill(launcher, signal.SIGSTOP)  # So Spark hears of it first.
+        os.kill(parent(parent(pid)), signal.SIGKILL)  # A rank's parent is its agent, and that one's Spark's worker.
+        given_up.wait(60)
+        os.kill(launcher, signal.SIGCONT)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -141,18 +169,63 @@ def descriptors(pid: int | str = "self") -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def test_twenty_jobs_one_after_the_other_leave_nothing(spark: SparkSession) -> None:
+def test_ten_jobs_one_after_the_other_leave_nothing(spark: SparkSession) -> None:
     jvm = spark._jvm.ProcessHandle.current().pid()
     ringcore_spark.run(total, (1.0,))
     own, of_java = descriptors(), descriptors(jvm)
-    for _ in range(20):
+    for _ in range(10):
         assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
     eventually(lambda: descriptors() <= own, "the driver holds no more descriptors than before", 30)
-    # Java closes when it likes to, and opens jars; 20 jobs that each kept one would show.
-    assert descriptors(jvm) < of_java + 15
+    # Java closes when it likes to, and opens jars; jobs that each kept one would show.
+    assert descriptors(jvm) < of_java + 10
 
 
-def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def tells() -> None:
+    import ringcore as ring
+
+    ring.init()
+    if ring.rank() == 0:
+        print("progress: epoch 1 of 2: loss 0.5\nnothing to tell\nprogress: epoch 2 of 2: loss 0.25")
+    else:
+        print("progress: of another rank")
+
+
+def test_progress_of_rank_0_is_in_sparks_page(spark: SparkSession) -> None:
+    ringcore_spark.run(tells)
+    wanted = "tells on 2 ranks: epoch 2 of 2: loss 0.25"
+
+    def described() -> list[str]:
+        jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+        found = [jobs.apply(index).description() for index in range(jobs.size())]
+        return [text.get() for text in found if text.isDefined() and text.get().startswith("tells")]
+
+    eventually(lambda: wanted in described(), "Spark's page has the last line", 30)
+    assert "tells on 2 ranks" in described(), "that of the ranks' own stage"
+    assert not any("another rank" in text for text in described())
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+
+def runs_again() -> str:
+    with pytest.raises(RuntimeError) as caught:
+        ringcore_spark.run(total, (1.0,))
+    return str(caught.value)
+
+
+def forgets_init() -> None:
+    import ringcore as ring
+
+    ring.allreduce(np.ones(3))
+
+
+def test_what_goes_wrong_inside_a_rank_is_said(spark: SparkSession) -> None:
+    for said in ringcore_spark.run(runs_again):
+        assert "is called inside a rank or a task of Spark; call it on the driver" in said
+    with pytest.raises(RankError, match=r"rank [01] raised NotInitializedError: .*init\(\)") as caught:
+        ringcore_spark.run(forgets_init)
+    assert type(caught.value.original).__name__ == "NotInitializedError"
+
+
+def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match=r"3 ranks need as many slots .* the cluster has 2: .*spark\.task\.cpus"):
         ringcore_spark.run(total, (1.0,), num_proc=3)
     with pytest.raises(ValueError, match="at least one rank, not 0"):
@@ -176,9 +249,6 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession, monk
         with pytest.raises(ValueError, match=said):
             ringcore_spark.run(total, (1.0,))
         conf.set(name, before)
-    monkeypatch.setenv("RINGCORE_RANK", "0")
-    with pytest.raises(RuntimeError, match="inside a rank or a task of Spark"):
-        ringcore_spark.run(total, (1.0,))
 
 
 def test_executors_with_another_version_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

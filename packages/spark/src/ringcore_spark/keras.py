@@ -117,7 +117,7 @@ class KerasEstimator(RingEstimator):
             initial_epoch=saved.epochs if saved else 0, epochs=work.params["epochs"],
             validation_data=None if validating is None else _fed(validating, model),
             validation_steps=None if validating is None else validating.steps,
-            verbose=2 if work.params["verbose"] and ring.rank() == 0 else 0,
+            verbose=0,
             callbacks=[
                 ring.callbacks.BroadcastGlobalVariablesCallback(0), ring.callbacks.MetricAverageCallback(),
                 *told.callbacks, keeper,
@@ -155,6 +155,7 @@ class _Keeper(keras.callbacks.Callback):
         for name, value in (logs or {}).items():
             self.history.setdefault(name, []).append(float(value))
         if self._rank == 0:
+            self._work.tell(epoch, {name: float(value) for name, value in (logs or {}).items()})
             values = [keras.ops.convert_to_numpy(variable) for variable in self.model.optimizer.variables]
             state = {"model": self.model.get_weights(), "optimizer": values}
             self._work.save(Checkpoint(epoch + 1, self.history, state))

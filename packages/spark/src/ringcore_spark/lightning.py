@@ -135,8 +135,7 @@ def _keeper(lightning: Any, work: Work, history: list[Any]) -> Any:
                 path = Path(folder, "checkpoint")
                 trainer.save_checkpoint(path)  # All ranks call it, and rank 0 writes.
                 if trainer.global_rank == 0:
-                    if work.params["verbose"]:
-                        print(self.history[-1], flush=True)
+                    work.tell(trainer.current_epoch, told)
                     work.save(Checkpoint(trainer.current_epoch + 1, self.history, path.read_bytes()))
 
     return Keeper()

@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 from ringcore.launcher.external import LaunchError, PlacedJob, RankError
 
 from ringcore_spark import cluster
+from ringcore_spark.progress import Progress
 from ringcore_spark.tasks import Tasks
 
 T = TypeVar("T")
 
 # All ranks have ended: what Spark does then is to hear of its tasks.
 _END_LIMIT_S = 30.0
+# Spark and the launcher both hear of a task that dies; only the launcher knows which rank it was.
+_TELL_S = 2.0
 
 
 def run(
@@ -35,7 +38,8 @@ def run(
     """Call a function on several ranks at the same time, each in a task of Spark, and wait for all of them.
 
     The tasks are one barrier stage. A rank is a child process of its task's Python worker: what it does to itself does
-    not harm the worker, and it is dead when the task is. What ranks print appears here as it comes.
+    not harm the worker, and it is dead when the task is. What ranks print appears here as it comes; a line of rank 0
+    that begins with `progress: ` appears in Spark's page as well.
 
     Args:
         fn: The function; it calls `ring.init()`. Pickled by cloudpickle, if that is installed.
@@ -69,7 +73,10 @@ def run(
     profile = _profile(resources)
     size = cluster.number_of_ranks(session, num_proc, profile)
     environ = {**cluster.encryption(session, env or {}), **(env or {})}
+    description = f"{_name(fn)} on {size} ranks"
     for attempt in range(retries + 1):
+        tag = f"ringcore-{uuid.uuid4().hex}"
+        progress = Progress(cluster.context_of(session), tag, description)
         # Each attempt has a key of its own: ranks of one before, if they live, find nobody.
         with PlacedJob(
             size,
@@ -80,9 +87,12 @@ def run(
             env=environ,
             start_timeout_s=600.0 if start_timeout is None else start_timeout,
             verbose=verbose,
+            hear=progress.hear,
         ) as job:
             try:
-                return _Stage(session, job, profile, f"{_name(fn)} on {size} ranks").results()
+                results = _Stage(session, job, profile, tag, description).results()
+                progress.show()
+                return results
             except (RankError, LaunchError) as error:
                 if attempt == retries:
                     raise
@@ -93,15 +103,15 @@ def run(
 class _Stage:
     """The stage of one attempt. A thread waits for Spark; this one shows what ranks print."""
 
-    def __init__(self, session: Any, job: PlacedJob, profile: Any, description: str) -> None:
+    def __init__(self, session: Any, job: PlacedJob, profile: Any, tag: str, description: str) -> None:
         self._session = session
         self._context = cluster.context_of(session)
         self._job = job
         self._profile = profile
         self._description = description
-        self._tag = f"ringcore-{uuid.uuid4().hex}"
+        self._tag = tag
         self._error: BaseException | None = None
-        self._over = False
+        self._over = threading.Event()
 
     def results(self) -> list[Any]:
         """Wait for all ranks; see `run`."""
@@ -122,7 +132,7 @@ class _Stage:
             thread.join(_END_LIMIT_S)
             return results
         finally:
-            self._over = True
+            self._over.set()
             self._job.stop()
             if thread.is_alive():
                 thread.join(0.5)  # Tasks that have begun end by themselves, and no task fails.
@@ -143,8 +153,9 @@ class _Stage:
         try:
             self._submit()
         except BaseException as error:
-            if not self._over:
+            if not self._over.is_set():
                 self._error = error
+                self._over.wait(_TELL_S)
                 self._job.stop()
 
     def _submit(self) -> None:
@@ -190,5 +201,7 @@ def _words(error: BaseException) -> str:
     starts = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     after = lines[starts[-1] + 1 :] if starts else lines
     # Behind a traceback's lines, which are indented.
+    if not starts and len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        after = [lines[1].removeprefix(":").strip()]  # Py4J's first line names its own call.
     said = next((line for line in after if line.strip() and not line[0].isspace()), lines[0])
     return f"Spark could not run the tasks: {said.strip()}"

@@ -140,8 +140,7 @@ class _Training:
                     told["validation"] = self._epoch(validating, None)
             self._history.append(told)
             if ring.rank() == 0:
-                if work.params["verbose"]:
-                    print(told, flush=True)
+                work.tell(epoch, _flat(told))
                 work.save(Checkpoint(epoch + 1, self._history, self._state(optimizer)))
         return Trained(_bytes_of(self._model.state_dict()), self._history, self._shapes) if ring.rank() == 0 else None
 
@@ -239,6 +238,16 @@ def predict_with(model: Any, input_shapes: Any) -> Predict:
         return [output.numpy() for output in found]
 
     return predict
+
+
+def _flat(told: dict[str, Any]) -> dict[str, float]:
+    """What was measured, by names: what is of the validation begins with `val_`."""
+    parts = [(prefix, told[part]) for prefix, part in (("", "train"), ("val_", "validation")) if part in told]
+    return {
+        f"{prefix}{name}": value
+        for prefix, part in parts
+        for name, value in {"loss": part["loss"], **part["all_metrics"]}.items()
+    }
 
 
 def _several(value: Any) -> list[Any] | None:

@@ -10,7 +10,7 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from ringcore._closing import Closing
@@ -29,9 +29,11 @@ class Launcher(Closing):
 
     Args:
         argv: Words of ringrun's command line.
+        hear: Called with what the ranks print to standard output, in pieces as they come, after it was shown.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], hear: Callable[[str], None] | None = None) -> None:
+        self._hear = hear
         self._socket, theirs = socket.socketpair()
         self._said = ""
         with theirs:
@@ -128,6 +130,8 @@ class Launcher(Closing):
         # To Python's own stream, which a notebook shows in the cell.
         stream.write(text)
         stream.flush()
+        if stream is not sys.stderr and self._hear is not None:
+            self._hear(text)
         if stream is sys.stderr:
             self._said = (self._said + text)[-_TAIL_CHARACTERS:]
 

@@ -127,6 +127,12 @@ class Work:
             arrays[weight] if weight else None,
         )
 
+    def tell(self, epoch: int, measured: Mapping[str, float]) -> None:
+        """Say how an epoch went, here and in Spark's page. For rank 0."""
+        if self.params["verbose"]:
+            values = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
+            print(f"progress: epoch {epoch + 1} of {self.params['epochs']}: {values}", flush=True)
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint."""
         self.store.write(cloudpickle.dumps(checkpoint), "runs", self.run_id, "checkpoint")

@@ -44,6 +44,7 @@ class PlacedJob(Closing):
         env: Variables for the ranks, `RINGCORE_*` settings among them.
         start_timeout_s: All tasks must have come after so long.
         verbose: Say what is done.
+        hear: Called with what the ranks print, as it comes, while `results` waits.
 
     Raises:
         TypeError: The function or its arguments cannot be pickled.
@@ -61,6 +62,7 @@ class PlacedJob(Closing):
         env: Mapping[str, str] | None = None,
         start_timeout_s: float = 60.0,
         verbose: bool = False,
+        hear: Callable[[str], None] | None = None,
     ) -> None:
         if size < 1:
             raise ValueError(f"a job has at least one rank, not {size}")
@@ -70,7 +72,7 @@ class PlacedJob(Closing):
         words = [f"-np={size}", f"--start-timeout-s={start_timeout_s:g}", *(["--verbose"] if verbose else [])]
         words += ["-m", "ringcore.launcher.worker"]
         _options.parse(words, {})
-        self._launcher = Launcher(words)
+        self._launcher = Launcher(words, hear)
         try:
             self._launcher.send(Kind.PLACE, json.dumps({"bind": host}).encode())
             hello = self._launcher.hello()
