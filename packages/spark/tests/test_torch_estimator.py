@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import ringcore_torch as ring
 import torch
+from moto.server import ThreadedMotoServer
+from pyarrow.fs import FileSelector, S3FileSystem
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -18,7 +20,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from ringcore.data import ParquetShards
-from ringcore_spark.store import LocalStore, Store
+from ringcore_spark.store import Store
 from ringcore_spark.torch import TorchEstimator, TorchModel
 
 pytestmark = [
@@ -90,6 +92,20 @@ def estimator(store: Any, **options: Any) -> TorchEstimator:
     )  # fmt: skip
 
 
+def test_a_step_of_two_batches_is_one_of_a_batch_twice_as_large(frame: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows").symlink_to(frame.inputFiles()[0].removeprefix("file://").rpartition("/")[0])
+
+    def summed(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return ((outputs - labels) ** 2).sum() / 16
+
+    options: dict[str, Any] = {**ALONE, "shuffle": False, "loss": summed, "epochs": 1}
+    one, other = (
+        estimator(str(tmp_path), batch_size=size, backward_passes_per_step=passes, **options).fit_on_parquet("rows")
+        for size, passes in ((16, 1), (8, 2))
+    )
+    np.testing.assert_allclose(weights(one.getModel()), weights(other.getModel()), rtol=1e-5, atol=1e-7)
+
+
 def weights(model: Any) -> np.ndarray[Any, Any]:
     return torch.cat([value.flatten() for value in model.state_dict().values()]).numpy()
 
@@ -110,10 +126,26 @@ def test_two_ranks_give_the_weights_of_one_process_at_twice_the_batch(frame: Any
     assert np.abs(weights(model) - weights(estimator(str(tmp_path)).getModel())).max() > 0.1
 
 
-def test_fit_validates_and_transforms(frame: Any, tmp_path: Path) -> None:
-    fitted = estimator(
-        LocalStore(str(tmp_path)), validation="held", epochs=12, metrics=[torch.nn.functional.l1_loss]
-    ).fit(frame)
+@pytest.fixture
+def bucket() -> Iterator[S3FileSystem]:
+    """The file system of a server that speaks S3, with one bucket. No Hadoop of Spark's knows it."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    made = S3FileSystem(
+        endpoint_override=f"{host}:{port}", scheme="http", access_key="some", secret_key="thing",
+        allow_bucket_creation=True,
+    )  # fmt: skip
+    made.create_dir("data")
+    yield made
+    server.stop()
+
+
+def test_fit_validates_and_transforms_with_a_store_in_a_bucket(frame: Any, bucket: S3FileSystem) -> None:
+    store = Store.create("s3://data/some/folder", filesystem=bucket)
+    fitted = estimator(store, validation="held", epochs=12, run_id="run", metrics=[torch.nn.functional.l1_loss]).fit(
+        frame
+    )
     assert [told["epoch"] for told in fitted.getHistory()] == list(range(12))
     last = fitted.getHistory()[-1]
     assert last["train"]["loss"] < 1e-2 and last["validation"]["loss"] < 1e-2
@@ -123,7 +155,8 @@ def test_fit_validates_and_transforms(frame: Any, tmp_path: Path) -> None:
     assert len(rows) == ROWS
     assert max(abs(row["y__output"] - row["y"]) for row in rows) < 0.5
     assert sorted(rows[0].asDict()) == ["a", "b", "c", "held", "id", "y", "y__output"]
-    assert not list((tmp_path / "intermediate").iterdir()), "the data is left"
+    left = [info.path for info in bucket.get_file_info(FileSelector("data", recursive=True)) if info.is_file]
+    assert left == ["data/some/folder/runs/run/checkpoint"], "the data is left"
 
 
 def test_a_pipeline_of_vectors_is_saved_and_loaded(frame: Any, tmp_path: Path) -> None:
@@ -232,6 +265,7 @@ def test_classes_are_numbers_or_doubles_and_outputs_are_vectors(spark: SparkSess
         ({"validation": 1.5}, r"validation=1.5 is neither"),
         ({"validation": "held"}, r"no rows to validate with"),
         ({"epochs": 0}, r"epochs=0 must be at least 1"),
+        ({"backward_passes_per_step": 0}, r"backward_passes_per_step=0 must be at least 1"),
         ({"num_proc": 3}, r"3 ranks need as many slots"),
     ],
 )  # fmt: skip
@@ -269,5 +303,5 @@ def test_stores_of_other_file_systems(tmp_path: Path) -> None:
     assert store.read("a", "c") is None
     store.delete("a")
     assert not (tmp_path / "other" / "a").exists()
-    assert Store.create("dbfs:/x").spark_path("y") == "dbfs:/x/y"
-    assert Store.create("/Volumes/x").spark_path("y") == "/Volumes/x/y"
+    assert Store.create("dbfs:/x").arrow("y")[1] == "/dbfs/x/y"
+    assert Store.create("/Volumes/x").arrow("y")[1] == "/Volumes/x/y"

@@ -169,7 +169,11 @@ def _compiled(told: _Payload, work: Work) -> Any:
     parts = {name: _made(value, told.custom_objects) for name, value in told.parts.items()}
     optimizer = parts.pop("optimizer") or model.optimizer
     compression = work.params["gradient_compression"]
-    wrapped = ring.DistributedOptimizer(optimizer, **({"compression": compression} if compression else {}))
+    wrapped = ring.DistributedOptimizer(
+        optimizer,
+        backward_passes_per_step=work.params["backward_passes_per_step"],
+        **({"compression": compression} if compression else {}),
+    )
     if parts["loss"] is None:
         model.optimizer = wrapped
     else:

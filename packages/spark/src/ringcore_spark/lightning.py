@@ -84,7 +84,7 @@ class LightningEstimator(RingEstimator):
             "max_epochs": work.params["epochs"], "logger": work.params["logger"],
             "log_every_n_steps": work.params["log_every_n_steps"], "enable_checkpointing": True,
             "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
-            "num_sanity_val_steps": 0,
+            "num_sanity_val_steps": 0, "accumulate_grad_batches": work.params["backward_passes_per_step"],
         }  # fmt: skip
         trainer = lightning.Trainer(**{**options, **work.params["trainer_args"]}, callbacks=[*callbacks, keeper])
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 # A line of rank 0, as the launcher shows it.
@@ -55,6 +56,6 @@ class Progress:
             self._set(before)
         self._latest, self._after = None, time.monotonic() + _PAUSE_S
 
-    def _set(self, properties: dict[str, str | None]) -> None:
+    def _set(self, properties: Mapping[str, str | None]) -> None:
         for name, value in properties.items():
             self._context.setLocalProperty(name, value)

@@ -1,4 +1,4 @@
-"""Where an estimator keeps data and checkpoints: a folder that the driver, Spark and all ranks see."""
+"""Where an estimator keeps data and checkpoints: a folder that the driver, all tasks of Spark and all ranks see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Store:
     """A folder on any file system that Arrow or fsspec knows: `Store.create(path)` takes the right one.
 
     Args:
-        prefix_path: The folder, as a path or a URL as Spark has it.
+        prefix_path: The folder, as a path or a URL as Spark or Arrow has it.
         filesystem: Of pyarrow or fsspec; None: as the URL says. Pickled along to the ranks.
     """
 
@@ -29,15 +29,11 @@ class Store:
             return LocalStore(prefix_path)
         return Store(prefix_path, filesystem=filesystem)
 
-    def spark_path(self, *parts: str) -> str:
-        """A path below, for Spark."""
-        return "/".join([self.prefix_path, *parts])
-
     def arrow(self, *parts: str) -> tuple[Any, str]:
         """A path below, for Arrow: the file system and the path on it."""
         from pyarrow import fs
 
-        url = self.spark_path(*parts)
+        url = "/".join([self.prefix_path, *parts])
         if self._filesystem is not None:
             path = url.partition("://")[2] or url
             if isinstance(self._filesystem, fs.FileSystem):
@@ -106,13 +102,6 @@ class LocalStore(Store):
         if path.startswith("dbfs:/"):
             path = "/dbfs/" + path.removeprefix("dbfs:").lstrip("/")
         super().__init__(path)
-
-    def spark_path(self, *parts: str) -> str:
-        """A path below, for Spark, which knows Databricks' folders under other names."""
-        path = "/".join([self.prefix_path, *parts])
-        if path.startswith("/dbfs/"):
-            return f"dbfs:/{path.removeprefix('/dbfs/')}"
-        return path if path.startswith("/Volumes/") else f"file://{path}"
 
     def arrow(self, *parts: str) -> tuple[Any, str]:
         """A path below, for Arrow."""

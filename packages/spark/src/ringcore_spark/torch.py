@@ -109,7 +109,7 @@ class _Training:
             )
         gpu = work.params["use_gpu"] and torch.cuda.is_available()
         self._device = torch.device("cuda", ring.local_rank() % torch.cuda.device_count()) if gpu else "cpu"
-        self._step = work.params["train_minibatch_fn"] or _step
+        self._step = work.params["train_minibatch_fn"] or _Step(work.params["backward_passes_per_step"])
         self._history: list[dict[str, Any]] = []
         self._shapes: Any = None
 
@@ -131,6 +131,7 @@ class _Training:
         optimizer = ring.DistributedOptimizer(
             self._plain,
             named_parameters=self._model.named_parameters(),
+            backward_passes_per_step=work.params["backward_passes_per_step"],
             **({"compression": compression} if compression else {}),
         )
         for epoch in range(len(self._history), work.params["epochs"]):
@@ -184,13 +185,25 @@ class _Training:
         return sum(factor * _one_loss(loss, output, label, weights) for loss, factor, output, label in each)
 
 
-def _step(model: Any, optimizer: Any, loss_of: Any, inputs: Any, labels: Any, weights: Any) -> tuple[Any, Any]:
-    optimizer.zero_grad()
-    outputs = _outputs(model(*inputs))
-    loss = loss_of(outputs, labels, weights)
-    loss.backward()
-    optimizer.step()
-    return outputs, loss
+class _Step:
+    """One batch: forward, backward, and the optimizer's step after so many of them."""
+
+    def __init__(self, passes: int) -> None:
+        self._passes = passes
+        self._had = 0
+
+    def __call__(
+        self, model: Any, optimizer: Any, loss_of: Any, inputs: Any, labels: Any, weights: Any
+    ) -> tuple[Any, Any]:
+        if not self._had:
+            optimizer.zero_grad()
+        outputs = _outputs(model(*inputs))
+        loss = loss_of(outputs, labels, weights)
+        loss.backward()
+        self._had = (self._had + 1) % self._passes
+        if not self._had:
+            optimizer.step()
+        return outputs, loss
 
 
 def _one_loss(loss: Any, output: torch.Tensor, label: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:

@@ -12,8 +12,9 @@ from pyspark.ml import Estimator
 from pyspark.sql import SparkSession
 
 from ringcore_spark.ml.backend import SparkBackend
-from ringcore_spark.ml.frame import VALIDATION, ready
+from ringcore_spark.ml.frame import ready
 from ringcore_spark.ml.params import TRAINING, FromTable, with_params
+from ringcore_spark.ml.parquet import write
 from ringcore_spark.ml.saving import Saved
 from ringcore_spark.ml.work import Work
 from ringcore_spark.store import Store
@@ -117,9 +118,9 @@ class RingEstimator(Saved, FromTable, Estimator):
         store = self._store()
         store.check_writable()
         folder = f"intermediate/{uuid.uuid4().hex}"
-        data = _Data(f"{folder}/{VALIDATION}=false", f"{folder}/{VALIDATION}=true" if validation else None)
+        data = _Data(f"{folder}/train", f"{folder}/validation" if validation else None)
         try:
-            numbers.write.partitionBy(VALIDATION).parquet(store.spark_path(folder))
+            write(numbers, store, data.train, f"{folder}/validation")
             for path, what in ((data.train, "train"), (data.validation, "validate")):
                 if path is not None and not _is_there(store, path):
                     raise ValueError(f"the DataFrame has no rows to {what} with (validation={validation!r})")
@@ -152,7 +153,7 @@ class RingEstimator(Saved, FromTable, Estimator):
         for name in ("model", "feature_cols", "label_cols"):
             if not self.value(name):
                 raise ValueError(f"{type(self).__name__} needs {name}= ({self.table[name].doc})")
-        for name in ("batch_size", "epochs"):
+        for name in ("batch_size", "epochs", "backward_passes_per_step"):
             if self.value(name) < 1:
                 raise ValueError(f"{name}={self.value(name)} must be at least 1")
         if self.value("backend") is not None and self.value("num_proc") is not None:

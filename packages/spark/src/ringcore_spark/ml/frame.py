@@ -9,7 +9,7 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as sql
 from pyspark.sql import types as kinds
 
-# Rows of a value lie in a folder of it. The name must not be a column's.
+# The name must not be a column's.
 VALIDATION = "ringcore_validation"
 
 

@@ -43,6 +43,7 @@ TRAINING = {
     "epochs": Given("passes over the data", 1, _INT),
     "train_steps_per_epoch": Given("batches of an epoch; none: all", None, _INT),
     "validation_steps_per_epoch": Given("the same for validation", None, _INT),
+    "backward_passes_per_step": Given("batches whose gradients make one step", 1, _INT),
     "callbacks": Given("of the framework", []),
     "transformation_fn": Given("changes each batch, a DataFrame of pandas, before it is trained with"),
     "label_shapes": Given("shape of a batch of each label, with -1 for its rows"),
