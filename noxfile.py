@@ -22,7 +22,7 @@ from tools.distributions import ADAPTERS, CLUSTERS, DISTRIBUTIONS, TYPED, build_
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
-from tools.suites import BESIDE_OTHERS, adapter_of, pytest_command, run_pytest, run_side_by_side
+from tools.suites import BESIDE_OTHERS, WITH_CLUSTERS, adapter_of, pytest_command, run_pytest, run_side_by_side
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
@@ -223,13 +223,9 @@ def conformance(session: nox.Session, framework: str) -> None:
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
-@nox.parametrize("name", list(CLUSTERS), ids=list(CLUSTERS))
-def cluster(session: nox.Session, name: str) -> None:
-    """The tests of ranks that a cluster starts, with a real one on this machine."""
-    elsewhere = [f"--ignore=packages/{name}/tests/{folder}" for folder in ("local_cluster", "long")]
-    run_pytest(session, name, f"ranks that {name} starts", f"packages/{name}/tests", *elsewhere)
-    if "horovod" in CLUSTERS[name]:
-        run_pytest(session, name, "scripts for Horovod", f"packages/horovod/tests/test_horovod_{name}.py")
+def cluster(session: nox.Session) -> None:
+    """The tests of ranks that clusters start, with real ones on this machine, two at a time."""
+    run_side_by_side(session, WITH_CLUSTERS)
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in ("ray", "spark")])

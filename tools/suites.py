@@ -36,6 +36,19 @@ BESIDE_OTHERS = [
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]  # fmt: skip
 
+SPARKS_ESTIMATORS = [f"packages/spark/tests/test_{name}_estimator.py" for name in ("torch", "keras", "lightning")]
+# A start of Spark or Ray each, which takes seconds.
+WITH_CLUSTERS = [
+    (
+        "spark", "ranks that Spark starts", "packages/spark/tests", "--ignore=packages/spark/tests/long",
+        "--ignore=packages/spark/tests/local_cluster", *(f"--ignore={path}" for path in SPARKS_ESTIMATORS),
+    ),
+    ("spark", "Spark's estimators", *SPARKS_ESTIMATORS, "packages/horovod/tests/test_horovod_spark.py"),
+    ("ray", "ranks that Ray starts", "packages/ray/tests", "--ignore=packages/ray/tests/long"),
+    ("dask", "ranks that Dask starts", "packages/dask/tests"),
+    ("ray", "scripts for Horovod", "packages/horovod/tests/test_horovod_ray.py"),
+]  # fmt: skip
+
 
 def adapter_of(framework: str) -> str:
     """The framework itself, where there are environments of several versions of it."""

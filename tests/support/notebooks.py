@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def run_notebook(name: str, folder: Path) -> list[dict[str, Any]]:
         folder: Where it runs.
 
     Returns:
-        Of each cell of code: what it printed (`text`) and what its last line is (`value`).
+        Of each cell of code: what it printed (`text`), and how its last line is shown (`value`).
     """
     notebook = nbformat.read(EXAMPLES / name, as_version=4)
     client = NotebookClient(
@@ -47,4 +46,4 @@ def run_notebook(name: str, folder: Path) -> list[dict[str, Any]]:
 def _outputs(cell: Any) -> dict[str, Any]:
     text = "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
     values = [output.data["text/plain"] for output in cell.outputs if output.output_type == "execute_result"]
-    return {"text": text, "value": ast.literal_eval(values[0]) if values else None}
+    return {"text": text, "value": values[0] if values else None}

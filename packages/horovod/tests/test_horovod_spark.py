@@ -85,6 +85,9 @@ def test_horovods_estimators_are_ringcores(tmp_path: Path) -> None:
         )  # fmt: skip
     assert estimator.copy({estimator.epochs: 5}).getEpochs() == 5 and estimator.getEpochs() == 3
     assert estimator.setBatchSize(8).getBatchSize() == 8
+    assert (
+        estimator.getReaderPoolType() == "thread" and estimator.setMpStartMethod("spawn").getMpStartMethod() == "spawn"
+    )
     assert isinstance(estimator.getStore(), LocalStore)
     assert isinstance(estimator, ringcore_spark.torch.TorchEstimator)
     assert issubclass(LightningEstimator, ringcore_spark.lightning.LightningEstimator)

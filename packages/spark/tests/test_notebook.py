@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from support.notebooks import run_notebook
 
 def test_the_notebook_trains_and_shows_what_ranks_print(tmp_path: Path) -> None:
     _, function, estimator, _ = run_notebook("spark/train.ipynb", tmp_path)
-    one, other = function["value"]
+    one, other = json.loads(function["value"])
     assert one == other and all(abs(weight - 1) < 0.1 for weight in one[0])
     for rank in range(2):
         assert re.search(rf"^\[{rank}\]<stdout> progress: step 60 of 60: loss", function["text"], re.MULTILINE)

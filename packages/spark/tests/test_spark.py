@@ -205,6 +205,37 @@ def test_progress_of_rank_0_is_in_sparks_page(spark: SparkSession) -> None:
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
 
 
+def reads() -> dict[str, list[list[int]]]:
+    import ringcore as ring
+
+    ring.init()
+    found = {}
+    for uneven in ("pad", "join"):
+        shards = ringcore_spark.partition(8, ["id", "pair"], uneven=uneven, shuffle=uneven == "pad")
+        for epoch in ("first", "second"):
+            batches = list(shards)
+            for batch in batches:
+                assert (batch["pair"] == np.stack([batch["id"], batch["id"] + 1], 1)).all()
+                batch["id"][0] += 0  # whoever trains may write to it
+            found[f"{uneven}, {epoch}"] = [batch["id"].tolist() for batch in batches]
+    return found
+
+
+def test_rows_of_a_dataframe_stay_with_the_tasks_of_the_ranks(spark: SparkSession) -> None:
+    frame = spark.range(0, 101, 1, 5).selectExpr("id", "array(id, id + 1) as pair")
+    ranks = ringcore_spark.run(reads, dataframe=frame)
+    for name in ranks[0]:
+        rows = sorted(row for rank in ranks for batch in rank[name] for row in batch)
+        padded = name.startswith("pad")
+        assert sorted({*rows} if padded else rows) == list(range(101)), name
+        assert not padded or [len(batch) for batch in ranks[0][name]] == [len(batch) for batch in ranks[1][name]]
+    assert ranks[0]["pad, first"] != ranks[0]["pad, second"], "rows are shuffled anew"
+    with pytest.raises(RankError, match=r"ValueError: rank [01] has none of the DataFrame's 1 row\(s\)"):
+        ringcore_spark.run(reads, dataframe=frame.limit(1))
+    with pytest.raises(RankError, match=r"there is no DataFrame: give one to ringcore_spark.run"):
+        ringcore_spark.run(reads)
+
+
 def runs_again() -> str:
     with pytest.raises(RuntimeError) as caught:
         ringcore_spark.run(total, (1.0,))

@@ -159,6 +159,15 @@ def test_fit_validates_and_transforms_with_a_store_in_a_bucket(frame: Any, bucke
     assert left == ["data/some/folder/runs/run/checkpoint"], "the data is left"
 
 
+def test_rows_are_left_with_the_tasks_that_have_them(frame: Any, tmp_path: Path) -> None:
+    fitted = estimator(str(tmp_path), spill=True, epochs=8, run_id="run").fit(frame)
+    losses = [told["train"]["loss"] for told in fitted.getHistory()]
+    assert len(losses) == 8 and losses[-1] < losses[0] / 10
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [
+        "runs/run/checkpoint"
+    ]
+
+
 def test_a_pipeline_of_vectors_is_saved_and_loaded(frame: Any, tmp_path: Path) -> None:
     model, optimizer = linear()
     pipeline = Pipeline(
@@ -263,6 +272,7 @@ def test_classes_are_numbers_or_doubles_and_outputs_are_vectors(spark: SparkSess
         ({"loss": None}, r"give one of loss= and loss_constructors="),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=1)}, r"parameters that the model does not have"),
         ({"validation": 1.5}, r"validation=1.5 is neither"),
+        ({"validation": "held", "spill": True}, r"spill=True keeps rows to train with only"),
         ({"validation": "held"}, r"no rows to validate with"),
         ({"epochs": 0}, r"epochs=0 must be at least 1"),
         ({"backward_passes_per_step": 0}, r"backward_passes_per_step=0 must be at least 1"),

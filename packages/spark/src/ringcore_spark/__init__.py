@@ -2,6 +2,7 @@
 
 from ringcore.launcher.external import LaunchError, RankError
 
+from ringcore_spark.partition import partition
 from ringcore_spark.runner import run
 
-__all__ = ["LaunchError", "RankError", "run"]
+__all__ = ["LaunchError", "RankError", "partition", "run"]

@@ -30,6 +30,7 @@ def run(
     spark: Any = None,
     env: Mapping[str, str] | None = None,
     resources: Any = None,
+    dataframe: Any = None,
     verbose: bool = False,
     start_timeout: float | None = None,
     retries: int = 0,
@@ -49,8 +50,10 @@ def run(
         spark: The session; `None`: the active one.
         env: Variables for the ranks, `RINGCORE_*` settings among them.
         resources: What a task needs, as a ResourceProfile of Spark or as `{"cpus": 2, "gpu": 1}`; `None`: as set.
+        dataframe: Its rows are dealt to the ranks, which read them by `ringcore_spark.partition`: each task keeps its
+            part on its own disk, and nothing is written elsewhere.
         verbose: Say what is done.
-        start_timeout: Seconds after which all tasks must have begun; `None`: 600.
+        start_timeout: Seconds after which all tasks must have begun, with their part of the DataFrame; `None`: 600.
         retries: How often to start anew when ranks or executors fail. The function has to load its checkpoint itself.
         elastic: Not there yet.
 
@@ -90,7 +93,8 @@ def run(
             hear=progress.hear,
         ) as job:
             try:
-                results = _Stage(session, job, profile, tag, description).results()
+                stage = _Stage(session, job, profile, dataframe, tag, description)
+                results = stage.results()
                 progress.show()
                 return results
             except (RankError, LaunchError) as error:
@@ -103,11 +107,12 @@ def run(
 class _Stage:
     """The stage of one attempt. A thread waits for Spark; this one shows what ranks print."""
 
-    def __init__(self, session: Any, job: PlacedJob, profile: Any, tag: str, description: str) -> None:
+    def __init__(self, session: Any, job: PlacedJob, profile: Any, dataframe: Any, tag: str, description: str) -> None:
         self._session = session
         self._context = cluster.context_of(session)
         self._job = job
         self._profile = profile
+        self._dataframe = dataframe
         self._description = description
         self._tag = tag
         self._error: BaseException | None = None
@@ -164,8 +169,9 @@ class _Stage:
             self._context.setJobGroup(self._tag, self._description, interruptOnCancel=True)
         else:
             self._session.addTag(self._tag)
-        tasks = Tasks([self._job.ticket(index) for index in range(size)], self._job.call)
-        rows = self._session.range(0, size, 1, size)
+        keep = self._dataframe is not None
+        tasks = Tasks([self._job.ticket(index) for index in range(size)], self._job.call, keep=keep)
+        rows = self._dataframe.repartition(size) if keep else self._session.range(0, size, 1, size)
         profile = {} if self._profile is None else {"profile": self._profile}  # Spark 3.5 has no such argument.
         rows.mapInArrow(tasks, "nothing int", barrier=True, **profile).collect()
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from ringcore.launcher.external import host_rank
 
+from ringcore_spark.partition import kept
+
 
 class Tasks:
     """The function that Spark calls for each partition; Spark's own channels carry it, with the job's key.
@@ -14,22 +16,25 @@ class Tasks:
     Args:
         tickets: One for each partition.
         call: What the ranks call.
+        keep: Whether the ranks read the rows of the partitions.
     """
 
-    def __init__(self, tickets: Sequence[bytes], call: bytes) -> None:
+    def __init__(self, tickets: Sequence[bytes], call: bytes, *, keep: bool = False) -> None:
         self._tickets = list(tickets)
         self._call = call
+        self._keep = keep
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Run the rank of this partition until the job's end. It returns no rows: the rank tells the driver."""
         from pyspark import TaskContext
 
-        for _ in batches:
-            pass
         context = TaskContext.get()
         # Spark tries a stage again when an executor is lost; the job is over then, and its driver knows.
         if context is not None and context.attemptNumber() == 0:
-            host_rank(self._tickets[context.partitionId()], self._call, devices(context))
+            with kept(batches if self._keep else None) as variables:
+                host_rank(self._tickets[context.partitionId()], self._call, {**devices(context), **variables})
+        for _ in batches:
+            pass
         yield from ()
 
 

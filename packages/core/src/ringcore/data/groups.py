@@ -1,4 +1,4 @@
-"""The row groups of a Parquet data set."""
+"""Where rows are: the row groups of a Parquet data set, or the batches of a file of Arrow."""
 
 from __future__ import annotations
 
@@ -14,32 +14,26 @@ from ringcore.data.columns import leaves_of
 from ringcore.data.line import Line, Segment
 
 
-class RowGroups:
-    """Every row group of a data set, by number.
+class Groups:
+    """Rows in groups, each of which is read in one piece.
 
-    Args:
-        source: Path, paths, or dataset.
-        filesystem: Of pyarrow or fsspec.
-
-    Raises:
-        ValueError: It is not Parquet.
+    Attributes:
+        counts: Rows of each group.
+        schema: Of all of them.
+        writable: Whether what `load` returns is in memory of our own, and not that of a file.
     """
 
-    def __init__(self, source: Any, filesystem: Any) -> None:
-        self._dataset = (
-            source
-            if isinstance(source, ds.Dataset)
-            else ds.dataset(_text(source), filesystem=filesystem, format="parquet", partitioning="hive")
-        )
-        self._parts: list[tuple[Any, int]] = []
-        self.counts: list[int] = []
-        for fragment in self._dataset.get_fragments():
-            if not isinstance(fragment, ds.ParquetFileFragment):
-                raise ValueError(f"{source} is not Parquet: {type(fragment).__name__}")
-            for group in fragment.row_groups:
-                self._parts.append((fragment, group.id))
-                self.counts.append(group.num_rows)
-        self._last: tuple[int, pa.Table] | None = None
+    writable = True
+    counts: list[int]
+    schema: pa.Schema
+
+    def load(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """A group."""
+        raise NotImplementedError
+
+    def file_of(self, number: int) -> str:
+        """Where it is, for errors."""
+        raise NotImplementedError
 
     def leaves(self, wanted: Sequence[str] | None) -> dict[str, pa.DataType]:
         """Columns and their types.
@@ -47,7 +41,7 @@ class RowGroups:
         Raises:
             ValueError: One is not there, or there are none.
         """
-        there = leaves_of(self._dataset.schema)
+        there = leaves_of(self.schema)
         for name in wanted or ():
             if name not in there:
                 raise ValueError(f"there is no column {name!r} in the data: it has {', '.join(there) or 'none'}")
@@ -69,8 +63,8 @@ class RowGroups:
         tables: list[pa.Table] = []
         files: dict[str, None] = {}
         for group, numbers in rows.segments:
-            table = self._group(group, columns)
-            files[self._parts[group][0].path] = None
+            table = self.load(group, columns)
+            files[self.file_of(group)] = None
             if isinstance(numbers, range):
                 tables.append(table.slice(numbers.start, len(numbers)))
             else:
@@ -78,16 +72,84 @@ class RowGroups:
         first, *more = files
         return pa.concat_tables(tables), f"{first}{f' and {len(more)} more file(s)' if more else ''}"
 
-    def _group(self, number: int, columns: Sequence[str]) -> pa.Table:
+
+class RowGroups(Groups):
+    """Every row group of a data set, by number.
+
+    Args:
+        source: Path, paths, or dataset.
+        filesystem: Of pyarrow or fsspec.
+
+    Raises:
+        ValueError: It is not Parquet.
+    """
+
+    def __init__(self, source: Any, filesystem: Any) -> None:
+        self._dataset = (
+            source
+            if isinstance(source, ds.Dataset)
+            else ds.dataset(_text(source), filesystem=filesystem, format="parquet", partitioning="hive")
+        )
+        self.schema = self._dataset.schema
+        self.counts = []
+        self._parts: list[tuple[Any, int]] = []
+        for fragment in self._dataset.get_fragments():
+            if not isinstance(fragment, ds.ParquetFileFragment):
+                raise ValueError(f"{source} is not Parquet: {type(fragment).__name__}")
+            for group in fragment.row_groups:
+                self._parts.append((fragment, group.id))
+                self.counts.append(group.num_rows)
+        self._last: tuple[int, pa.Table] | None = None
+
+    def file_of(self, number: int) -> str:
+        """See Groups."""
+        return str(self._parts[number][0].path)
+
+    def load(self, number: int, columns: Sequence[str]) -> pa.Table:
         """A row group. The last one is kept: the next window may begin in it."""
         if self._last is None or self._last[0] != number:
             fragment, group = self._parts[number]
-            schema = self._dataset.schema
+            schema = self.schema
             found = {name: pc.field(name) if name in schema.names else pc.field(*name.split(".")) for name in columns}
             self._last = None  # Two need not be in memory.
             table = fragment.subset(row_group_ids=[group]).to_table(schema=schema, columns=found)
             self._last = number, table
         return self._last[1]
+
+
+class RecordBatches(Groups):
+    """The batches of a file of Arrow IPC, mapped into memory: nothing is decoded or copied.
+
+    Args:
+        path: The file.
+        rows: The first rows are repeated until there are so many; None: as many as there are.
+    """
+
+    writable = False
+
+    def __init__(self, path: str, rows: int | None = None) -> None:
+        self._path = path
+        with pa.memory_map(path) as file:
+            reader = pa.ipc.open_file(file)
+            self.schema = reader.schema
+            self._batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        self.counts = [len(batch) for batch in self._batches]
+        self._rows = rows
+
+    def line(self, random: np.random.Generator | None) -> Line:
+        """See Groups."""
+        own = line = super().line(random)
+        while self._rows is not None and 0 < len(line) < self._rows:
+            line += own.cut(0, self._rows - len(line))
+        return line
+
+    def file_of(self, number: int) -> str:
+        """See Groups."""
+        return self._path
+
+    def load(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """A batch."""
+        return pa.Table.from_batches([self._batches[number]]).select(list(columns))
 
 
 def _text(source: Any) -> Any:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
-from ringcore.data.columns import CONVERSIONS, array_of, check_type
-from ringcore.data.deal import Deal, Rule, Window
 from ringcore.data.groups import RowGroups
-from ringcore.job import state as job
-
-_WINDOW_ROWS = 65536
+from ringcore.data.shards import WINDOW_ROWS, Shards
 
 
-class ParquetShards:
+class ParquetShards(Shards):
     """Batches of a Parquet data set; every row once an epoch, over all ranks.
 
     Row groups are shuffled and stand in a line, of which each rank has an equal part: it reads the row groups of its
@@ -51,114 +44,13 @@ class ParquetShards:
         rank: int | None = None,
         size: int | None = None,
         shuffle: bool = True,
-        window_rows: int = _WINDOW_ROWS,
+        window_rows: int = WINDOW_ROWS,
         seed: int = 0,
         uneven: Literal["pad", "join"] = "pad",
         tensors: Literal["numpy", "torch", "tensorflow"] = "numpy",
         filesystem: Any = None,
     ) -> None:
-        self._rank = job.rank() if rank is None else rank
-        size = job.size() if size is None else size
-        _check(batch_size, window_rows, self._rank, size, uneven, tensors)
-        self._groups = RowGroups(source, filesystem)
-        self._columns = self._groups.leaves(columns)
-        for name, kind in self._columns.items():
-            check_type(name, kind)
-        window = -(-window_rows // batch_size) * batch_size if shuffle else 0
-        self._rule = Rule(size, batch_size, window)
-        self._padded = uneven == "pad"
-        self._convert = CONVERSIONS[tensors]
-        self._seed = seed
-        self.set_epoch(0)
-
-    @property
-    def rows(self) -> int:
-        """Rows of the data set."""
-        return sum(self._groups.counts)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int, batch: int = 0) -> None:
-        """Go to an epoch, and in it to a batch."""
-        self._epoch = epoch
-        self._had: list[tuple[Rule, int]] = []  # earlier deals of this epoch, and how many batches each rank had
-        self._batches = batch
-        self._deal = self._dealt()
-
-    def __len__(self) -> int:
-        """This rank's batches in the epoch, or in what was left of it when the number of ranks has changed."""
-        return self._deal.batches(self._rank, padded=self._padded)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """What is left of the epoch."""
-        spans = self._deal.windows(self._batches, self._rank, padded=self._padded)
-        skip = self._batches * self._rule.batch_size - (spans[0][0] if spans else 0)
-        # One window is used while the next is read.
-        with ThreadPoolExecutor(1, "ringcore-data") as reader:
-            ahead = (reader.submit(self._read, self._deal.window(span, self._rank)) for span in spans)
-            loading = next(ahead, None)
-            while loading is not None:
-                arrays, order = loading.result()
-                loading = next(ahead, None)
-                for batch in self._cut(arrays, order, skip):
-                    self._batches += 1
-                    yield batch
-                skip = 0
-        self.set_epoch(self._epoch + 1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where this is in the epoch: for a checkpoint, and the same on all ranks that have had as many batches."""
-        had = [*self._had, (self._rule, self._batches)]
-        return {"seed": self._seed, "epoch": self._epoch, "rows": self.rows, "had": [[*rule, n] for rule, n in had]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken. With another number of ranks, or batch size, what is left is dealt anew.
-
-        Raises:
-            ValueError: The state is of other data.
-        """
-        if state["rows"] != self.rows:
-            raise ValueError(
-                f"the position is one in {state['rows']} rows, and the data has {self.rows}: it has changed, or is "
-                "other data"
-            )
-        self._seed = state["seed"]
-        self.set_epoch(state["epoch"])
-        had = [(Rule(*rule), batches) for *rule, batches in state["had"]]
-        self._batches = had.pop()[1] if had and had[-1][0] == self._rule else 0
-        self._had = had
-        self._deal = self._dealt()
-
-    def _dealt(self) -> Deal:
-        """The deal that the epoch is at."""
-        line = self._groups.line(np.random.default_rng([self._seed, self._epoch]) if self._rule.window_rows else None)
-        for number, (rule, batches) in enumerate(self._had):
-            line = Deal(line, rule, (self._seed, self._epoch, number)).rest(batches, padded=self._padded)
-        return Deal(line, self._rule, (self._seed, self._epoch, len(self._had)))
-
-    def _read(self, window: Window) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any] | None]:
-        table, where = self._groups.read(window.rows, list(self._columns))
-        return {name: array_of(name, table[name], where) for name in self._columns}, window.order
-
-    def _cut(
-        self, arrays: Mapping[str, np.ndarray[Any, Any]], order: np.ndarray[Any, Any] | None, skip: int
-    ) -> Iterable[dict[str, Any]]:
-        step = self._rule.batch_size
-        rows = len(next(iter(arrays.values())))
-        for start in range(skip, rows, step):
-            places: Any = slice(start, start + step) if order is None else order[start : start + step]
-            yield {name: self._convert(array[places]) for name, array in arrays.items()}
-
-
-def _check(batch_size: int, window_rows: int, rank: int, size: int, uneven: str, tensors: str) -> None:
-    if batch_size < 1 or window_rows < 1:
-        raise ValueError(f"batch_size={batch_size} and window_rows={window_rows} must be at least 1")
-    if not 0 <= rank < size:
-        raise ValueError(f"there is no rank {rank} of {size}")
-    if uneven not in ("pad", "join"):
-        raise ValueError(f'uneven is "pad" or "join", not {uneven!r}')
-    if tensors not in CONVERSIONS:
-        raise ValueError(f"tensors is one of {', '.join(CONVERSIONS)}, not {tensors!r}")
+        super().__init__(
+            RowGroups(source, filesystem), batch_size, columns, rank=rank, size=size, shuffle=shuffle,
+            window_rows=window_rows, seed=seed, uneven=uneven, tensors=tensors,
+        )  # fmt: skip

@@ -6,13 +6,15 @@ from typing import Any
 
 import ringcore_spark.keras
 from ringcore_spark.keras import KerasModel
+from ringcore_spark.ml.params import with_params
 
 from horovod.spark.common.backend import SparkBackend
-from horovod.spark.common.estimator import HorovodParams
+from horovod.spark.common.estimator import WITHOUT_EFFECT, HorovodParams
 
 __all__ = ["KerasEstimator", "KerasModel", "SparkBackend"]
 
 
+@with_params(WITHOUT_EFFECT)
 class KerasEstimator(HorovodParams, ringcore_spark.keras.KerasEstimator):
     """See `ringcore_spark.keras.KerasEstimator`.
 

@@ -23,8 +23,10 @@ class SparkBackend:
         self._options = options
 
     def run(
-        self, fn: Callable[..., Any], args: Sequence[Any], *, env: Mapping[str, str], spark: Any = None
-    ) -> list[Any]:
+        self, fn: Callable[..., Any], args: Sequence[Any], *, env: Mapping[str, str], spark: Any = None,
+        dataframe: Any = None,
+    ) -> list[Any]:  # fmt: skip
         """Call a function on every rank; see `ringcore_spark.run`."""
         environ = {**env, **self._env}
-        return run(fn, args, num_proc=self._num_proc, env=environ, spark=spark, **self._options)
+        given = {"env": environ, "spark": spark, "dataframe": dataframe, **self._options}
+        return run(fn, args, num_proc=self._num_proc, **given)

@@ -40,8 +40,9 @@ class Trained(NamedTuple):
 
 
 class _Data(NamedTuple):
-    train: str
+    train: str | None
     validation: str | None
+    rows: Any = None  # a DataFrame whose tasks keep them, where nothing is written
 
 
 @with_params(TRAINING)
@@ -87,7 +88,7 @@ class RingEstimator(Saved, FromTable, Estimator):
             FileNotFoundError: There is nothing.
         """
         store, data = self._store(), _Data(train_path, val_path)
-        for path in filter(None, data):
+        for path in filter(None, (train_path, val_path)):
             if not _is_there(store, path):
                 raise FileNotFoundError(f"there is no {path} in the store {store.prefix_path}")
         return self._train(SparkSession.getActiveSession(), data)
@@ -115,13 +116,17 @@ class RingEstimator(Saved, FromTable, Estimator):
         weight, validation = self.value("sample_weight_col"), self.value("validation")
         columns = [*self.value("feature_cols"), *self.value("label_cols"), *([weight] if weight else [])]
         numbers = ready(frame, columns, validation, self._seed())
+        if self.value("spill"):
+            yield _Data(None, None, numbers)
+            return
         store = self._store()
         store.check_writable()
         folder = f"intermediate/{uuid.uuid4().hex}"
-        data = _Data(f"{folder}/train", f"{folder}/validation" if validation else None)
+        train = f"{folder}/train"
+        data = _Data(train, f"{folder}/validation" if validation else None)
         try:
-            write(numbers, store, data.train, f"{folder}/validation")
-            for path, what in ((data.train, "train"), (data.validation, "validate")):
+            write(numbers, store, train, f"{folder}/validation")
+            for path, what in ((train, "train"), (data.validation, "validate")):
                 if path is not None and not _is_there(store, path):
                     raise ValueError(f"the DataFrame has no rows to {what} with (validation={validation!r})")
             yield data
@@ -134,7 +139,8 @@ class RingEstimator(Saved, FromTable, Estimator):
         params = {name: self.value(name) for name in self.table if name not in _APART}
         work = Work(params, store, data.train, data.validation, run_id, self._seed())
         backend = self.value("backend") or SparkBackend(self.value("num_proc"))
-        results = backend.run(type(self).train, [work, self.payload()], env=self.environ(), spark=spark)
+        given = {} if data.rows is None else {"dataframe": data.rows}  # Not every backend knows of it.
+        results = backend.run(type(self).train, [work, self.payload()], env=self.environ(), spark=spark, **given)
         return self.trained_model(results[0], run_id)
 
     def _store(self) -> Store:
@@ -156,6 +162,8 @@ class RingEstimator(Saved, FromTable, Estimator):
         for name in ("batch_size", "epochs", "backward_passes_per_step"):
             if self.value(name) < 1:
                 raise ValueError(f"{name}={self.value(name)} must be at least 1")
+        if self.value("spill") and self.value("validation") is not None:
+            raise ValueError("spill=True keeps rows to train with only: leave validation= out, or spill=")
         if self.value("backend") is not None and self.value("num_proc") is not None:
             raise ValueError("num_proc= and backend= both say how many ranks: give one of them")
 

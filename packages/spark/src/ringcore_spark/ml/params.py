@@ -53,6 +53,7 @@ TRAINING = {
     "gradient_compression": Given("of ringcore: what is sent of gradients"),
     "use_gpu": Given("whether to train on GPUs where there are", True, _BOOL),
     "verbose": Given("0: prints nothing", 1, _INT),
+    "spill": Given("tasks keep the rows on their own disks for the ranks, and write none into the store", False, _BOOL),
     "store": Given("where data and checkpoints are kept: a Store, or its path"),
     "run_id": Given("name of this run in the store; if it has a checkpoint, training goes on from there", None, _TEXT),
     "num_proc": Given("number of ranks; none: as many as fit", None, _INT),

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 from ringcore.data import ParquetShards
+from ringcore.data.shards import Shards
 
+from ringcore_spark.partition import partition
 from ringcore_spark.store import Store
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -37,7 +39,7 @@ class Batches:
         steps: Batches of an epoch: all, or as many as the user wants.
     """
 
-    def __init__(self, work: Work, shards: ParquetShards, steps: int | None) -> None:
+    def __init__(self, work: Work, shards: Shards, steps: int | None) -> None:
         self._work = work
         self._shards = shards
         self._stream = self._endless()
@@ -79,7 +81,7 @@ class Work:
     Attributes:
         params: Of the estimator, but for those that stay on the driver.
         store: Where the data is.
-        train: The folder of the data in it.
+        train: The folder of the data in it; None: ranks have the rows of their tasks.
         validation: Likewise; None: there is none.
         run_id: Of this run.
         seed: Of everything random.
@@ -87,7 +89,7 @@ class Work:
 
     params: Mapping[str, Any]
     store: Store
-    train: str
+    train: str | None
     validation: str | None
     run_id: str
     seed: int
@@ -104,15 +106,16 @@ class Work:
         size = self.params["val_batch_size"] or self.params["batch_size"]
         return self._batches(self.validation, size, self.params["validation_steps_per_epoch"], shuffle=False)
 
-    def _batches(self, folder: str, size: int, steps: int | None, *, shuffle: bool) -> Batches:
-        filesystem, path = self.store.arrow(folder)
+    def _batches(self, folder: str | None, size: int, steps: int | None, *, shuffle: bool) -> Batches:
         weight = self.params["sample_weight_col"]
         window = self.params["shuffle_buffer_size"]
         columns = [*self.params["feature_cols"], *self.params["label_cols"], *([weight] if weight else [])]
-        shards = ParquetShards(
-            path, size, list(dict.fromkeys(columns)), shuffle=shuffle and window > 0, window_rows=max(window, 1),
-            seed=self.seed, filesystem=filesystem,
-        )  # fmt: skip
+        names = list(dict.fromkeys(columns))
+        order: dict[str, Any] = {"shuffle": shuffle and window > 0, "window_rows": max(window, 1), "seed": self.seed}
+        if folder is None:
+            return Batches(self, partition(size, names, **order), steps)
+        filesystem, path = self.store.arrow(folder)
+        shards = ParquetShards(path, size, names, filesystem=filesystem, **order)
         return Batches(self, shards, steps)
 
     def batch_of(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Batch:
