@@ -7,6 +7,7 @@
 
 #include "engine/carrier.hpp"
 #include "plan/backend.hpp"
+#include "plan/offered.hpp"
 
 namespace ringcore::carriers {
 
@@ -14,6 +15,8 @@ namespace ringcore::carriers {
 using BackendFactory = std::function<std::vector<std::unique_ptr<plan::Backend>>(engine::ProcessSetId id)>;
 
 // `make_backends`: null where there are none. `nccl_shares_gpus`: NCCL may run several ranks on one GPU, where it can.
-engine::CarrierFactory standard(BackendFactory make_backends = nullptr, bool nccl_shares_gpus = false);
+// `offered`: plans from outside, of the world; null: none can come.
+engine::CarrierFactory standard(BackendFactory make_backends = nullptr, bool nccl_shares_gpus = false,
+                                std::shared_ptr<plan::Offered> offered = nullptr);
 
 }  // namespace ringcore::carriers

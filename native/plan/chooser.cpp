@@ -38,13 +38,15 @@ struct Chooser::Trial {
   const Choice* winner = nullptr;
 };
 
-Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends)
-    : planner_(std::move(planner)), backends_(std::move(backends)) {}
+Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered)
+    : planner_(std::move(planner)), backends_(std::move(backends)), offered_(std::move(offered)) {}
 Chooser::~Chooser() = default;
 
 Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
+  follow_offers();
   const auto offers = [&query](const auto& backend) { return backend->offers(query); };
-  const bool tries = planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offers);
+  const bool tries =
+      planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offers) || !offers_for(query).empty();
   if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
   std::unique_ptr<Trial>& slot = trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op,
                                           query.root, query.registered, query.inputs_ready, lane}];
@@ -59,6 +61,60 @@ Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   choice.trial = &trial;
   choice.candidate = candidate;
   return choice;
+}
+
+// What was decided without the new ones is decided anew.
+void Chooser::follow_offers() {
+  if (offered_ == nullptr || offered_->version() == offers_seen_) return;
+  offers_seen_ = offered_->version();
+  offers_ = offered_->plans();
+  for (auto& [key, trial] : trials_) former_trials_.push_back(std::move(trial));
+  trials_.clear();
+}
+
+std::vector<const OfferedPlan*> Chooser::offers_for(const Query& query) const {
+  std::vector<const OfferedPlan*> fitting;
+  const int ranks = planner_.topology().ranks();
+  const bool once = must_accumulate_once(query, ranks);
+  for (const auto& offer : offers_) {
+    if (offer->fits(query, ranks, once)) fitting.push_back(offer.get());
+  }
+  return fitting;
+}
+
+// Those that are to be tried; or the one that is to be taken always, alone.
+void Chooser::add_offers(Trial& trial, double best_plan_s) {
+  const Links& links = known_of(trial.lane).links;
+  for (const OfferedPlan* offer : offers_for(trial.query)) {
+    const double seconds = planner_.predict(offer->excerpt, links, trial.query.bytes);
+    const Choice choice{.plan = &offer->plan, .offered = offer, .predicted_s = seconds};
+    if (offer->always) {
+      trial.candidates = {choice};
+      return;
+    }
+    if (seconds <= kHopeless * best_plan_s) {
+      trial.candidates.push_back(choice);
+    } else {
+      offered_->note(
+          {offer->plan.generator, trial.query.collective, trial.query.bytes, seconds, 0, best_plan_s, false});
+    }
+  }
+}
+
+void Chooser::note_offers(const Trial& trial) const {
+  const auto seconds_of = [&](std::size_t candidate) {
+    return trial.candidates.size() == 1 ? 0 : trial.numbers[candidate] / static_cast<double>(kSecond);
+  };
+  for (std::size_t i = 0; i < trial.candidates.size(); ++i) {
+    const Choice& choice = trial.candidates[i];
+    if (choice.offered == nullptr) continue;
+    double other = 0;
+    for (std::size_t j = 0; j < trial.candidates.size(); ++j) {
+      if (j != i && (other == 0 || seconds_of(j) < other)) other = seconds_of(j);
+    }
+    offered_->note({choice.plan->generator, trial.query.collective, trial.query.bytes, choice.predicted_s,
+                    seconds_of(i), other, trial.winner == &choice});
+  }
 }
 
 Chooser::Known& Chooser::known_of(int lane) {
@@ -88,8 +144,13 @@ void Chooser::make_candidates(Trial& trial) {
     trial.candidates.push_back({.backend = backend.get()});
   }
   // Inside a host plans are not tried among themselves.
-  if (!planner_.between_hosts() && trial.candidates.back().backend == nullptr) trial.candidates.resize(1);
-  if (trial.candidates.size() == 1) trial.winner = trial.candidates.data();
+  add_offers(trial, plan_seconds);
+  const bool only_plans = trial.candidates.back().backend == nullptr && trial.candidates.back().offered == nullptr;
+  if (!planner_.between_hosts() && only_plans) trial.candidates.resize(1);
+  if (trial.candidates.size() == 1) {
+    trial.winner = trial.candidates.data();
+    note_offers(trial);
+  }
   trial.runs = large ? 1 : kRuns;
   trial.warmups = kWarmups;
   trial.started = trial.ended = 0;
@@ -126,6 +187,7 @@ void Chooser::decide(Trial& trial) {
   if (std::exchange(trial.surveys, false)) return make_candidates(trial);
   trial.winner =
       &trial.candidates[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())];
+  note_offers(trial);
 }
 
 }  // namespace ringcore::plan

@@ -1,6 +1,6 @@
 // Chooses who carries out an operation: a plan, or a backend.
 //
-// Inside a host the model knows the best plan. Between hosts, and beside a backend, it leaves out what is hopeless. The
+// Inside a host the model knows the best plan. Between hosts, and beside a backend or a plan from outside, it leaves out what is hopeless. The
 // others take turns at the first operations of a kind and size, and are timed; the ranks agree on the times, and the
 // quickest has it from then on. Between hosts the model first learns how quick the network is: until somebody knows, the
 // first operation of a kind and size is no trial, but shows it. Every rank starts the operations of a lane that have no
@@ -18,6 +18,7 @@
 
 #include "base/clock.hpp"
 #include "plan/backend.hpp"
+#include "plan/offered.hpp"
 #include "plan/planner.hpp"
 #include "transport/pace.hpp"
 
@@ -25,11 +26,12 @@ namespace ringcore::plan {
 
 class Chooser {
  public:
-  // `backends` may be empty.
-  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends);
+  // `backends` may be empty. `offered`: null where no plans can come from outside.
+  Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered = nullptr);
   ~Chooser();
 
-  bool has_backends() const { return !backends_.empty(); }
+  // Whether others than the planner's own plans may carry something out.
+  bool has_others() const { return !backends_.empty() || (offered_ != nullptr && offered_->version() > 0); }
 
   // What one kind of operation is tried with.
   struct Trial;
@@ -38,6 +40,8 @@ class Chooser {
     const Plan* plan = nullptr;
     Backend* backend = nullptr;
     Trial* trial = nullptr;  // null: decided
+    const OfferedPlan* offered = nullptr;  // whose plan it is
+    double predicted_s = 0;  // of an offered plan
     std::size_t candidate = 0;
     std::string_view name() const { return plan != nullptr ? plan->generator : backend->name(); }
   };
@@ -64,13 +68,22 @@ class Chooser {
   };
 
   Known& known_of(int lane);
+  void follow_offers();
+  std::vector<const OfferedPlan*> offers_for(const Query& query) const;
+  void add_offers(Trial& trial, double best_plan_s);
+  void note_offers(const Trial& trial) const;
   void begin(Trial& trial);
   void make_candidates(Trial& trial);
   void make_room(Trial& trial) const;
 
   Planner planner_;
   std::vector<std::unique_ptr<Backend>> backends_;
+  std::shared_ptr<Offered> offered_;
+  std::uint64_t offers_seen_ = 0;  // its version
+  std::vector<std::shared_ptr<const OfferedPlan>> offers_;
   std::map<Key, std::unique_ptr<Trial>> trials_;
+  std::vector<std::unique_ptr<Trial>>
+      former_trials_;  // of before the last offer: whoever has a choice of them may look at it
   std::map<int, Known> known_;  // by lane
 };
 

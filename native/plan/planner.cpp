@@ -30,12 +30,6 @@ constexpr double kHopeless = 4;
 // Longer programs are written again when they are needed again.
 constexpr std::size_t kKeptSteps = 1 << 13;
 
-// Whether the sum must be made at once: 16-bit floats round once, deterministic results do not depend on the plan.
-bool must_accumulate_once(const Query& query, int ranks) {
-  const bool sums = query.op == ReduceOp::kSum || query.op == ReduceOp::kProduct;
-  return query.deterministic || (sums && ranks > 2 && is_half(query.dtype));
-}
-
 std::uint64_t key_of(const Query& query, bool once) {
   const auto size_class = static_cast<std::uint64_t>(std::bit_width(query.bytes));
   return size_class | static_cast<std::uint64_t>(query.collective) << 8 | static_cast<std::uint64_t>(once) << 16 |
@@ -44,6 +38,12 @@ std::uint64_t key_of(const Query& query, bool once) {
 }
 
 }  // namespace
+
+bool must_accumulate_once(const Query& query, int ranks) {
+  const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
+  const bool sums = query.op == ReduceOp::kSum || query.op == ReduceOp::kProduct;
+  return reduces && (query.deterministic || (sums && ranks > 2 && is_half(query.dtype)));
+}
 
 Planner::Planner(Topology topology, Rank self, CostModel model)
     : topology_(std::move(topology)), self_(self), model_(model) {}
@@ -75,6 +75,12 @@ std::vector<Planner::Candidate> Planner::candidates(const Query& query, const Li
   return plans;
 }
 
+double Planner::predict(const Excerpt& plan, const Links& links, std::size_t bytes) const {
+  Topology measured = topology_;
+  measured.links = links;
+  return predict_seconds(plan, measured, static_cast<double>(bytes) / plan.chunks, model_);
+}
+
 std::vector<Forecast> Planner::forecast(const Query& query, const std::vector<std::string>& names) {
   std::vector<const Generator*> wanted;
   for (const std::string& name : names) {
@@ -98,8 +104,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Network& n
                                             const std::vector<const Generator*>& generators, double hopeless) {
   // The middle of the size class stands for all of it.
   const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
-  const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
-  const bool once = reduces && must_accumulate_once(query, topology_.ranks());
+  const bool once = must_accumulate_once(query, topology_.ranks());
   std::vector<Offer> hopeful;  // with what it takes at least
   for (const Generator* generator : generators) {
     if (generator->serves()) continue;

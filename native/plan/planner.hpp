@@ -25,6 +25,9 @@ struct Forecast {
   double seconds = 0;
 };
 
+// Whether a sum has to be made at once: 16-bit floats round once, deterministic results do not depend on the plan.
+bool must_accumulate_once(const Query& query, int ranks);
+
 class Planner {
  public:
   // For the rank `self`. Nobody serves.
@@ -43,6 +46,8 @@ class Planner {
   // Of the generators of these names, or where there are none of those that are not hopeless; the quickest first.
   // Nothing is proven. Throws Error{kInvalidArgument} for a name that is none, or when there is no plan.
   std::vector<Forecast> forecast(const Query& query, const std::vector<std::string>& names);
+  // Of a plan that is not one of ours, on the same ranks.
+  double predict(const Excerpt& plan, const Links& links, std::size_t bytes) const;
   bool between_hosts() const { return !topology_.single_host(); }
   const Topology& topology() const { return topology_; }
   Rank self() const { return self_; }

@@ -48,7 +48,8 @@ Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
     link = make_link(config, std::move(peer));
   }
   made.engine.readiness = &readiness_;
-  made.engine.make_carriers = carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus);
+  made.engine.make_carriers =
+      carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus, offered_);
   const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
   const int sharing = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
   made.local_ranks = std::max(sharing, config.local_size);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/owned.hpp"
+#include "plan/offered.hpp"
 #include "runtime/host_memory.hpp"
 #include "runtime/runtime.hpp"
 #include "transport/mpi/world.hpp"
@@ -64,6 +65,9 @@ class Job {
   // Registered memory that all ranks of the job see; null where they do not.
   std::shared_ptr<transport::Pool> pool() const;
 
+  // Plans from outside, of the world. All ranks offer the same ones, while none of their operations is under way.
+  plan::Offered& offered() { return *offered_; }
+
   // As Runtime::leave.
   void leave(const std::string& reason, const Runtime::Interrupted& interrupted = {});
 
@@ -82,6 +86,7 @@ class Job {
   const int forks_;
   bool all_share_memory_ = false;
   std::shared_ptr<HostMemory> memory_;  // outlives the engine
+  std::shared_ptr<plan::Offered> offered_ = std::make_shared<plan::Offered>();
   transport::Readiness readiness_;  // outlives the links, as the next
   transport::LaneRequests lane_requests_;
   std::map<Rank, transport::LaneLink*> lane_links_;  // of the runtime, by peer; used by `change_links` only

@@ -13,6 +13,8 @@
 #include "base/reduce.hpp"
 #include "cluster.hpp"
 #include "plan/chooser.hpp"
+#include "plan/forms/text.hpp"
+#include "plan/forms/whole.hpp"
 
 namespace ringcore::testing {
 namespace {
@@ -128,7 +130,67 @@ std::string winner(Nanoseconds first, Nanoseconds later, double peer) {
   return "";
 }
 
+// Rank 1 gives what it has to rank 0, which gives back the sum.
+plan::OfferedPlan pair_plan(bool always) {
+  plan::WholePlan pair = plan::from_text(
+      R"({"ringcore_plan": 1, "generator": "pair", "collective": "allreduce", "ranks": 2, "chunks": 1, "programs": [
+      [[{"kind": "recv_reduce", "peer": 1, "targets": [0], "final": true}, {"kind": "send", "peer": 1, "sources": [0]}]],
+      [[{"kind": "send", "peer": 0, "sources": [0]}, {"kind": "recv", "peer": 0, "targets": [0]}]]]})");
+  return {plan::part_of(pair, 0), plan::excerpt_of(pair), std::size_t{1} << 19, std::size_t{1} << 21, always};
+}
+
+// What has the kind of operation after a trial in which the plan from outside takes so long, and others 100.
+std::string winner_beside(const std::shared_ptr<plan::Offered>& offered, Nanoseconds time) {
+  plan::Chooser chooser(plan::Planner({.host_of = {0, 0}}, 0, {}), {}, offered);
+  CHECK(chooser.choose(kQuery, 1, true).trial == nullptr);  // inside a host nothing is tried
+  CHECK(!chooser.has_others());
+  offered->offer({pair_plan(false)});
+  CHECK(chooser.has_others());
+  for (int run = 0; run < 100; ++run) {
+    const plan::Chooser::Choice choice = chooser.choose(kQuery, 1, true);
+    if (choice.trial == nullptr) return std::string(choice.name());
+    if (chooser.measured(choice, choice.name() == "pair" ? time : 100)) {
+      chooser.numbers(*choice.trial, {});
+      chooser.decide(*choice.trial);
+    }
+  }
+  return "";
+}
+
 }  // namespace
+
+TEST_CASE("chooser: a plan from outside is tried beside the others, and what was found is told") {
+  const auto quick = std::make_shared<plan::Offered>();
+  CHECK(winner_beside(quick, 50) == "pair");
+  REQUIRE(quick->outcomes().size() == 1);
+  CHECK(quick->outcomes()[0].chosen);
+  CHECK(quick->outcomes()[0].measured_s == doctest::Approx(50e-9));
+  CHECK(quick->outcomes()[0].best_other_s == doctest::Approx(100e-9));
+  CHECK(quick->outcomes()[0].predicted_s > 0);
+  const auto slow = std::make_shared<plan::Offered>();
+  CHECK(winner_beside(slow, 150) != "pair");
+  CHECK(!slow->outcomes().at(0).chosen);
+}
+
+TEST_CASE("chooser: a plan from outside has only what it is for") {
+  const auto offered = std::make_shared<plan::Offered>();
+  offered->offer({pair_plan(true)});
+  plan::Chooser chooser(plan::Planner({.host_of = {0, 0}}, 0, {}), {}, offered);
+  CHECK(chooser.choose(kQuery, 1, true).name() == "pair");
+  CHECK(chooser.choose(kQuery, 1, true).trial == nullptr);
+  CHECK(chooser.choose(kQuery, 1, false).name() != "pair");  // ranks begin it in different orders
+  plan::Query query = kQuery;
+  query.bytes = std::size_t{1} << 22;
+  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  query = kQuery;
+  query.collective = Collective::kBroadcast;
+  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  query = kQuery;
+  query.deterministic = true;
+  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  plan::Chooser of_three(plan::Planner({.host_of = {0, 0, 0}}, 0, {}), {}, offered);
+  CHECK(of_three.choose(kQuery, 1, true).name() != "pair");
+}
 
 TEST_CASE("chooser: the quickest by measurement has the operations of a kind") {
   CHECK(winner(50, 50, 0) == "meeting");

@@ -22,10 +22,12 @@ bool same_bucket(const Descriptor& a, const Descriptor& b) {
 
 }  // namespace
 
-PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends)
+PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends,
+                         std::shared_ptr<plan::Offered> offered)
     : config_(std::move(config)),
       fusion_{config_.fusion_arena, config_.settings.fusion_threshold_bytes},
-      chooser_(plan::Planner(config_.topology, config_.self, plan::CostModel{}), std::move(backends)) {}
+      chooser_(plan::Planner(config_.topology, config_.self, plan::CostModel{}), std::move(backends),
+               std::move(offered)) {}
 
 std::size_t PlanCarrier::bucket_bytes() const {
   const bool in_memory = config_.topology.single_host() && config_.topology.memory_shared_in_host;
@@ -40,7 +42,7 @@ bool PlanCarrier::fuses(const Task& bucket, const Descriptor& descriptor, const 
 bool PlanCarrier::queue(const Task& task) {
   // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
   // the same order on every rank. Messages from memory to memory meet in the order of the runs, too.
-  return task.descriptors.size() > 1 || slices(task) || chooser_.has_backends() ||
+  return task.descriptors.size() > 1 || slices(task) || chooser_.has_others() ||
          std::any_of(config_.links.begin(), config_.links.end(),
                      [](const transport::Link* link) { return link != nullptr && link->has_messages(); });
 }

@@ -25,7 +25,9 @@ struct FusionBuffers {
 
 class PlanCarrier final : public engine::Carrier {
  public:
-  PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends);
+  // `offered`: null where no plans can come from outside.
+  PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_ptr<plan::Backend>> backends,
+              std::shared_ptr<plan::Offered> offered = nullptr);
 
   std::string_view name() const override { return "plans"; }
   bool takes(const engine::Descriptor& descriptor) const override { return !descriptor.captured; }

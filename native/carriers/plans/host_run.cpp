@@ -288,7 +288,7 @@ void HostRun::start_reducescatter() {
 // Whether a reducescatter into a part of the tensor runs where that lies. Only a plan that reads the others' rows where
 // they are leaves the rest of the tensor as it is.
 bool HostRun::reduces_in_place(plan::Query query) {
-  if (!task_.registered || !config().topology.single_host() || carrier_.chooser_.has_backends()) return false;
+  if (!task_.registered || !config().topology.single_host() || carrier_.chooser_.has_others()) return false;
   query.registered = query.inputs_ready = true;
   describe(query);
   return carrier_.chooser_.choose_plan(query).one_sided;
