@@ -20,14 +20,16 @@ ROOMS = {
     "environment": set(),
     "bootstrap": {"environment"},
     "launcher": {"environment", "bootstrap"},
-    "job": {"environment", "bootstrap"},
+    "planning": set(),
+    "job": {"environment", "bootstrap", "planning"},
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
     "data": {"job"},
     "elastic": {"job", "adapter"},
     "header": set(),
     "simulation": set(),
-    "commands": {"environment", "launcher", "simulation"},
+    "plans": {"planning", "job"},
+    "commands": {"environment", "launcher", "planning", "simulation"},
     "__main__": {"commands"},
 }
 # What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.

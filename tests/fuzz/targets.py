@@ -14,11 +14,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ringcore._errors import BootstrapError
+from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.bootstrap import auth, board, contacts
 from ringcore.launcher import _config, _discovery, _frames, _hosts, _remote, _summary
 from ringcore.launcher._job import HostJob, RankExit
 from ringcore.launcher.external import tickets
+from ringcore.planning import Plan
+from ringcore.planning.msccl import parse_msccl
 
 KEY = bytes(range(32))
 _DIGEST = hmac.digest
@@ -228,6 +230,14 @@ def ticket(data: bytes) -> None:
         require(isinstance(read.key, bytes) and isinstance(read.rank, int), "a ticket has a key and a rank")
 
 
+def msccl(data: bytes) -> None:
+    """A schedule in XML that somebody has published."""
+    with contextlib.suppress(InvalidArgument):
+        plan = Plan(parse_msccl(data))
+        require(Plan.parse(plan.to_json()) == plan, "a plan is the same behind its journey")
+        plan.check()
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
@@ -242,5 +252,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         discovery,
         error_file,
         ticket,
+        msccl,
     )
 }

@@ -16,6 +16,7 @@ NB_MODULE(_native, module) {
   ringcore::python::register_device(module);
   ringcore::python::register_tls(module);
   ringcore::python::register_handle(module);
+  ringcore::python::register_plan(module);
   ringcore::python::register_runtime(module);
   ringcore::python::register_simulation(module);
 }

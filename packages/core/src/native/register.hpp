@@ -15,5 +15,6 @@ void register_tls(nanobind::module_& module);
 void register_handle(nanobind::module_& module);
 void register_runtime(nanobind::module_& module);
 void register_simulation(nanobind::module_& module);
+void register_plan(nanobind::module_& module);
 
 }  // namespace ringcore::python

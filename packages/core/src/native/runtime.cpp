@@ -64,6 +64,7 @@ void register_runtime(nb::module_& module) {
   register_job(runtime);
   register_submission(runtime);
   register_attention(runtime);
+  register_offers(runtime);
 }
 
 }  // namespace ringcore::python

@@ -51,5 +51,6 @@ void register_first_links(nanobind::module_& module);
 void register_job(nanobind::class_<PythonRuntime>& runtime);
 void register_submission(nanobind::class_<PythonRuntime>& runtime);
 void register_attention(nanobind::class_<PythonRuntime>& runtime);
+void register_offers(nanobind::class_<PythonRuntime>& runtime);
 
 }  // namespace ringcore::python

@@ -193,11 +193,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "plans":
+        return importlib.import_module("ringcore.plans")
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'ringcore' has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

@@ -203,6 +203,74 @@ class Handle:
     def last_joined(self) -> int:
         """Of a join: the rank that joined last."""
 
+MOST_PLAN_STEPS: int = 262144
+
+class Plan:
+    """A plan with all ranks' programs; see plan/forms/whole.hpp."""
+
+    def __init__(self, generator: str, collective: int, ranks: int, serving: int, root: int, chunks: int, scratch_chunks: int, accumulates_once: bool) -> None: ...
+
+    def append(self, rank: int, channel: int, kind: str, peer: int, sources: Sequence[tuple[int, int, int]], targets: Sequence[tuple[int, int, int]], final: bool, after_channel: int, after_step: int) -> int:
+        """
+        The index of the new step in its channel. Chunks are (rank, buffer, chunk).
+        """
+
+    @staticmethod
+    def read(data: bytes) -> Plan:
+        """Of the text or the binary form."""
+
+    def text(self) -> str: ...
+
+    def binary(self) -> bytes: ...
+
+    @property
+    def hash(self) -> str: ...
+
+    def flaw(self, host_of: Sequence[int]) -> str | None:
+        """What the verifier says, where the nodes are on these hosts."""
+
+    def predict(self, hosts: int, bytes_per_s: float, latency_s: float, message_s: float, nbytes: int) -> float:
+        """Seconds until the last rank is done."""
+
+    def program(self, rank: int) -> list[list[str]]:
+        """By channel: the steps of a rank in words."""
+
+    def traffic(self, rank: int) -> tuple[int, int, list[int]]:
+        """(chunks that it sends, that it receives, with whom)"""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def generator(self) -> str: ...
+
+    @property
+    def collective(self) -> str: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def root(self) -> int: ...
+
+    @property
+    def chunks(self) -> int: ...
+
+    @property
+    def scratch_chunks(self) -> int: ...
+
+    @property
+    def inputs_ready(self) -> bool: ...
+
+    @property
+    def one_sided(self) -> bool: ...
+
+    @property
+    def accumulates_once(self) -> bool: ...
+
 DIRECT_BYTES: int = 32768
 
 def capi() -> int:
@@ -334,6 +402,16 @@ class Runtime:
 
     def transports(self) -> list[str]:
         """The transport to each rank: 'self', 'shm', 'tcp' or 'mpi'."""
+
+    def offer_plans(self, rank: int, host_of: Sequence[int], offers: Sequence[tuple[Plan, int, int, bool]]) -> None:
+        """
+        Takes (plan, least bytes, most bytes, always) into account from now on; on all ranks at once, while nothing is under way.
+        """
+
+    def plan_outcomes(self) -> list[tuple[str, str, int, float, float, float, bool]]:
+        """
+        (generator, collective, bytes, predicted s, measured s, of the best beside it s, whether it was chosen)
+        """
 
 class CollectiveTime:
     """

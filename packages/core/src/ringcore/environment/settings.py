@@ -234,6 +234,9 @@ class Settings:
     timeline: str | None = _setting(
         None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)
     )
+    plans: str | None = _setting(
+        None, str, "names with commas between them", "register these entry points of the group ringcore.plans"
+    )
     nvtx: bool = _setting(
         False,
         _flag,

@@ -79,6 +79,10 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
         if method is not None:
             method()
     try:
+        if current.settings.plans:
+            from ringcore.job.generators import register_installed
+
+            register_installed(current.settings.plans)
         if current.settings.nvtx:
             mark_operations(current)
         if current.settings.metrics_port:

@@ -1,0 +1,203 @@
+"""The command `ringcore plan`: look at a plan in a file, verify it, predict it, run it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ringcore._errors import RingcoreError
+from ringcore.planning import Plan
+from ringcore.simulation import Network, simulate
+from ringcore.simulation.picture import bytes_text, time_text
+from ringcore.simulation.values import parse_bytes
+
+_LIMIT_S = 300.0
+
+# Each rank: registers the plan, runs it, and compares with what the collective is.
+_PROGRAM = """
+import sys, time
+import numpy as np
+import ringcore as ring
+from ringcore import plans
+
+path, count, repeat = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+plan = plans.Plan.load(path)
+ring.init()
+me, size = ring.rank(), ring.size()
+if plan.ranks != size:
+    sys.exit(f"ringcore plan run: the plan is for {plan.ranks} ranks, and there are {size}")
+plans.register(lambda request: plan, collectives=[plan.collective], sizes=[count * 4], root=plan.root, always=True)
+every = [(np.arange(count, dtype=np.float32) * 3 + rank * 7) % 61 for rank in range(size)]
+own = every[me]
+if plan.collective == "allreduce":
+    run, right = lambda: ring.allreduce(own, op=ring.Sum), sum(every)
+elif plan.collective == "reducescatter":
+    run, right = lambda: ring.reducescatter(own, op=ring.Sum), np.array_split(sum(every), size)[me]
+elif plan.collective == "allgather":
+    own = np.array_split(own, size)[me]
+    run, right = lambda: ring.allgather(own), np.concatenate([np.array_split(e, size)[r] for r, e in enumerate(every)])
+elif plan.collective == "broadcast":
+    run, right = lambda: ring.broadcast(own, root_rank=plan.root), every[plan.root]
+else:
+    block = lambda rank, to: np.array_split(every[rank], size)[to]
+    splits = [len(block(me, to)) for to in range(size)]
+    run = lambda: ring.alltoall(own, splits=splits)
+    right = np.concatenate([block(rank, me) for rank in range(size)])
+seconds = []
+for turn in range(repeat):
+    ring.barrier()
+    begin = time.perf_counter()
+    result = run()
+    seconds.append(time.perf_counter() - begin)
+    result = result[0] if isinstance(result, tuple) else result
+    if not np.array_equal(result, right):
+        wrong = int(np.flatnonzero(result != right)[0]) if result.shape == right.shape else -1
+        sys.exit(f"ringcore plan run: the result of rank {me} is wrong from element {wrong} on")
+slowest = ring.allreduce(np.array(seconds), op=ring.Max)
+used = any(outcome.chosen and outcome.generator == plan.generator for outcome in plans.report())
+if not used:
+    sys.exit(f"ringcore plan run: {count * 4} bytes went another way than by the plan; try more with --bytes")
+if me == 0:
+    print(f"right in each of {repeat} runs; the quickest took {slowest.min() * 1e6:.0f} us")
+ring.shutdown()
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The sub-command.
+
+    Args:
+        argv: Without the command's name; `None` is `sys.argv[1:]`.
+
+    Returns:
+        0; 1 when the plan is wrong; 2 when there is none.
+    """
+    options = _parser().parse_args(argv)
+    action: Callable[[Plan, argparse.Namespace], int] = options.action
+    try:
+        return action(Plan.load(options.file), options)
+    except RingcoreError as error:
+        print(f"ringcore plan: {error}", file=sys.stderr)
+        return 2
+
+
+def _show(plan: Plan, options: argparse.Namespace) -> int:
+    print(f"{plan.generator}: {plan.collective} among {plan.ranks} ranks" + _of_root(plan))
+    print(f"{plan.chunks} chunks, {plan.steps} steps, {plan.hash}")
+    if options.rank is None:
+        rows = [_row(plan, rank) for rank in range(plan.native.nodes)]
+        _print_table(("rank", "channels", "steps", "sends", "receives", "peers"), rows)
+    else:
+        for number, channel in enumerate(plan.program(options.rank)):
+            print(f"rank {options.rank}, channel {number}:")
+            print("\n".join(f"  {index:>4}  {step}" for index, step in enumerate(channel)))
+    if options.save:
+        plan.save(options.save)
+        print(f"{options.save}: written")
+    return 0
+
+
+def _of_root(plan: Plan) -> str:
+    return f", from rank {plan.root}" if plan.collective == "broadcast" else ""
+
+
+def _row(plan: Plan, rank: int) -> tuple[str, ...]:
+    channels = plan.program(rank)
+    sends, receives, peers = plan.native.traffic(rank)
+    steps = sum(map(len, channels))
+    who = ", ".join(map(str, peers)) if len(peers) <= 8 else f"{len(peers)} others"
+    return str(rank), str(len(channels)), str(steps), f"{sends} chunks", f"{receives} chunks", who
+
+
+def _check(plan: Plan, options: argparse.Namespace) -> int:
+    flaw = plan.check(None if options.hosts is None else _host_of(plan, options.hosts))
+    if flaw is None:
+        print(f"right: {plan.steps} steps of {plan.native.nodes} ranks carry out {plan.collective}, in any timing")
+        return 0
+    print(f"wrong: {flaw}", file=sys.stderr)
+    return 1
+
+
+def _host_of(plan: Plan, hosts: int) -> list[int]:
+    return [rank * hosts // plan.native.nodes for rank in range(plan.native.nodes)]
+
+
+def _predict(plan: Plan, options: argparse.Namespace) -> int:
+    network = Network.parse(options.network)
+    nbytes = parse_bytes(options.bytes)
+    hosts = options.hosts or plan.ranks
+    seconds = plan.predict(
+        nbytes, bits_per_s=network.bits_per_s, latency_s=network.latency_s, message_s=network.message_s, hosts=hosts
+    )
+    job = simulate(plan.ranks, hosts=hosts, network=network, nbytes=nbytes, collective=plan.collective)
+    others = [(each.seconds, each.algorithm) for each in job.times]
+    times = sorted([(seconds, f"{plan.generator} (this plan)"), *others])
+    print(f"{plan.collective} of {bytes_text(nbytes)} among {plan.ranks} ranks on {hosts} hosts, {options.network}")
+    _print_table(("plan", "time"), [(name, time_text(each)) for each, name in times])
+    return 0
+
+
+def _run(plan: Plan, options: argparse.Namespace) -> int:
+    flaw = plan.check()
+    if flaw is not None:
+        print(f"wrong: {flaw}", file=sys.stderr)
+        return 1
+    count = max(plan.ranks, parse_bytes(options.bytes) // 4)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.bin")
+        plan.save(path)
+        command = [sys.executable, "-m", "ringcore.launcher.main", "-np", str(plan.ranks), "--no-python"]
+        command += [sys.executable, "-c", _PROGRAM, str(path), str(count), str(options.repeat)]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_LIMIT_S, check=False).returncode
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    try:
+        table: Any = importlib.import_module("rich.table").Table()
+    except ImportError:
+        widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+        for row in [headings, *rows]:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    importlib.import_module("rich.console").Console().print(table)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} was given, but accepted is a whole number from 1 on")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ringcore plan", description="A plan in a file: JSON, binary, MSCCL's XML.")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+
+    def action(name: str, run: Callable[[Plan, argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=text, description=text)
+        added.add_argument("file", metavar="FILE", help="of the plan")
+        added.set_defaults(action=run)
+        return added
+
+    show = action("show", _show, "show what the ranks do")
+    show.add_argument("--rank", type=int, help="all steps of this one")
+    show.add_argument("--save", metavar="FILE", help="write it as JSON, or as .bin in the binary form")
+    check = action("check", _check, "prove that it is right, or say which step is not")
+    check.add_argument("--hosts", type=_positive, help="on how many the ranks are (one each)")
+    predict = action("predict", _predict, "tell how long it would take, beside the engine's own plans")
+    predict.add_argument("--network", default="10gbit,25us", metavar="RATE,LATENCY", help="between hosts (%(default)s)")
+    predict.add_argument("--hosts", type=_positive, help="on how many the ranks are (one each)")
+    predict.add_argument("--bytes", default="16M", metavar="SIZE", help="of the data (%(default)s)")
+    run = action("run", _run, "run it on ranks of this machine, and compare the results")
+    run.add_argument("--bytes", default="4M", metavar="SIZE", help="of the data (%(default)s)")
+    run.add_argument("--repeat", type=_positive, default=5, metavar="N", help="how often (%(default)s)")
+    return parser

@@ -1,0 +1,155 @@
+"""A plan with the programs of all ranks, as files have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringcore import _native
+from ringcore._errors import InvalidArgument
+
+
+class Plan:
+    """What each rank does, step by step, so that together they carry out a collective.
+
+    `Builder` makes one, `Plan.load` and `Plan.parse` read one. `docs/plans.md` describes the forms.
+    """
+
+    def __init__(self, native: _native.Plan) -> None:
+        self._native = native
+
+    @classmethod
+    def parse(cls, data: str | bytes) -> Plan:
+        """Read the text form, the binary form, or MSCCL's XML.
+
+        Raises:
+            InvalidArgument: It is none of them; the message says where and what to do.
+        """
+        raw = data.encode() if isinstance(data, str) else data
+        if raw.lstrip()[:1] == b"<":
+            from ringcore.planning.msccl import parse_msccl
+
+            return cls(parse_msccl(raw))
+        return cls(_native.Plan.read(raw))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a file of any of the forms.
+
+        Raises:
+            InvalidArgument: It cannot be read, or is no plan; the message begins with its path.
+        """
+        try:
+            return cls.parse(Path(path).read_bytes())
+        except OSError as error:
+            raise InvalidArgument(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{os.fspath(path)}: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the text form, or, where the name ends in `.bin`, the binary form."""
+        binary = os.fspath(path).endswith(".bin")
+        Path(path).write_bytes(self.to_bytes() if binary else self.to_json().encode())
+
+    def to_json(self) -> str:
+        """The text form: JSON, a step a line."""
+        return self._native.text()
+
+    def to_bytes(self) -> bytes:
+        """The binary form."""
+        return self._native.binary()
+
+    def check(self, host_of: Sequence[int] | None = None) -> str | None:
+        """What the verifier says.
+
+        Args:
+            host_of: By rank, and those who serve behind them: the number of its host. `None`: one each. It matters for
+                plans that read other ranks' memory.
+
+        Returns:
+            `None` where the plan is right: every rank ends with each contribution exactly once, nothing deadlocks,
+            nothing is left over. Else a sentence that says which step of which rank goes wrong.
+        """
+        return self._native.flaw(list(range(self._native.nodes) if host_of is None else host_of))
+
+    def predict(
+        self,
+        nbytes: int,
+        *,
+        bits_per_s: float = 9.6e9,
+        latency_s: float = 25e-6,
+        message_s: float = 2.8e-6,
+        hosts: int | None = None,
+    ) -> float:
+        """How long it takes, by the cost model.
+
+        Args:
+            nbytes: Of the data.
+            bits_per_s: Of a host's port, each way; as the other two, that of TCP over 10 Gbit/s.
+            latency_s: From the last byte's departure to its arrival.
+            message_s: What a message costs the processor.
+            hosts: On how many the ranks are; `None`: one each.
+
+        Returns:
+            Seconds until the last rank is done.
+
+        Raises:
+            InvalidArgument: The plan is wrong; see `check`.
+        """
+        return self._native.predict(hosts or self.ranks, bits_per_s / 8, latency_s, message_s, nbytes)
+
+    def program(self, rank: int) -> list[list[str]]:
+        """What a rank does, in words: the steps of each of its channels, which run side by side."""
+        if not 0 <= rank < self._native.nodes:
+            raise InvalidArgument(f"the plan has no rank {rank}: it has 0 to {self._native.nodes - 1}")
+        return self._native.program(rank)
+
+    @property
+    def native(self) -> _native.Plan:
+        """For the engine."""
+        return self._native
+
+    @property
+    def generator(self) -> str:
+        """What its steps are called in timelines and messages."""
+        return self._native.generator
+
+    @property
+    def collective(self) -> str:
+        """What it carries out."""
+        return self._native.collective
+
+    @property
+    def ranks(self) -> int:
+        """How many it is for."""
+        return self._native.ranks
+
+    @property
+    def root(self) -> int:
+        """Of a broadcast."""
+        return self._native.root
+
+    @property
+    def chunks(self) -> int:
+        """Into how many the data is divided."""
+        return self._native.chunks
+
+    @property
+    def steps(self) -> int:
+        """Of all ranks together."""
+        return self._native.steps
+
+    @property
+    def hash(self) -> str:
+        """The same for the same plan, whatever form it was read from."""
+        return self._native.hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.to_bytes() == other.to_bytes()
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.generator!r}: {self.collective} among {self.ranks} ranks, {self.steps} steps, {self.hash}>"

@@ -1,0 +1,40 @@
+"""What a generator is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ringcore.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is wanted for.
+
+    Attributes:
+        collective: "allreduce", "allgather", "reducescatter", "broadcast" or "alltoall".
+        nbytes: So many, about: a plan counts chunks, and serves neighbouring sizes as well.
+        host_of: By rank: a number of the host that it is on.
+        root: Of a broadcast.
+    """
+
+    collective: str
+    nbytes: int
+    host_of: tuple[int, ...] = field(default=(0, 0))
+    root: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return len(self.host_of)
+
+    @property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each host, in the order of the hosts' numbers."""
+        numbers = sorted(set(self.host_of))
+        return tuple(tuple(rank for rank, host in enumerate(self.host_of) if host == number) for number in numbers)
+
+
+# The plan for a request; `None` where it has none to offer.
+Generator = Callable[[Request], Plan | None]
