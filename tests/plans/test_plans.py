@@ -1,0 +1,356 @@
+"""Plans of one's own: the forms, the command, and generators that ranks register: in agreement, or with a sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ringcore
+from ringcore import plans
+from support import ranks
+from support.rank import caught
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plans"
+
+
+def request(size: int = 2, collective: str = "allreduce", nbytes: int = 1 << 20) -> plans.Request:
+    return plans.Request(collective, nbytes, tuple(range(size)))
+
+
+def star(asked: plans.Request) -> plans.Plan:
+    """All give what they have to rank 0, which gives back the sum."""
+    builder = plans.Builder("star", asked, 1)
+    for peer in range(1, asked.ranks):
+        builder[0].recv_reduce(peer, 0, final=peer == asked.ranks - 1)
+        builder[peer].send(0, 0)
+        builder[peer].recv(0, 0)
+    for peer in range(1, asked.ranks):
+        builder[0].send(peer, 0)
+    return builder.plan()
+
+
+def command(*words: str | Path, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ringcore", "plan", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_plan_that_is_built_is_right_and_comes_back_from_both_forms(tmp_path: Path) -> None:
+    plan = star(request(4))
+    assert plan.check() is None
+    for name in ("plan.json", "plan.bin"):
+        plan.save(tmp_path / name)
+        assert plans.Plan.load(tmp_path / name) == plan
+    assert (plan.generator, plan.collective, plan.ranks, plan.chunks, plan.steps) == ("star", "allreduce", 4, 1, 12)
+    assert plan.program(1) == [["send chunk 0 to rank 0", "receive chunk 0 from rank 0"]]
+    assert plan.predict(1 << 20) > plan.predict(1 << 10) > 0
+
+
+def test_the_verifier_says_which_step_is_wrong() -> None:
+    builder = plans.Builder("star", request(3), 1)
+    builder[0].recv_reduce(1, 0, final=True)
+    builder[1].send(0, 0)
+    plan = builder.plan()
+    assert plan.check() == "star: rank 0, channel 0, step 0: an incomplete sum is marked final"
+    with pytest.raises(ringcore.InvalidArgument, match="the plan is wrong: star: rank 0"):
+        plan.predict(1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: plans.Builder("a", request(), 0), "at least 1 chunk, not 0"),
+        (lambda: plans.Builder('a"', request(), 1), "is no name of a plan"),
+        (lambda: plans.Builder("a", request(3, "allgather"), 4), "a multiple of its 3 ranks"),
+        (
+            lambda: plans.Builder("a", request(collective="sum"), 4),
+            "there is no collective 'sum'; there are: allreduce,",
+        ),
+        (lambda: plans.Builder("a", request(), 1)[2], "the plan has no rank 2: it has 0 to 1"),
+        (lambda: plans.Builder("a", request(), 1)[0].send(1, -1), "rank 0 has no chunk -1"),
+        (
+            lambda: plans.Plan.parse('{"ringcore_plan": 1, "chunk": 3}'),
+            "line 1, column 22: the plan has no 'chunk'; it may",
+        ),
+        (lambda: plans.Plan.parse(b"\x8fRCP\x01"), "byte 5: the plan ends before the name's length; it was cut off"),
+        (lambda: plans.Plan.load("/nowhere/plan.json"), "/nowhere/plan.json cannot be read: No such file"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_a_sentence(wrong, said: str) -> None:
+    with pytest.raises(ringcore.InvalidArgument) as caught:
+        wrong()
+    assert said in str(caught.value)
+
+
+def test_the_command_shows_checks_predicts_and_runs_a_plan(tmp_path: Path) -> None:
+    path = tmp_path / "star.json"
+    star(request(3)).save(path)
+    assert "star: allreduce among 3 ranks" in command("show", path)
+    assert "0  send chunk 0 to rank 0" in command("show", path, "--rank", "1", "--save", tmp_path / "star.bin")
+    assert plans.Plan.load(tmp_path / "star.bin") == plans.Plan.load(path)
+    assert "right: 8 steps of 3 ranks carry out allreduce" in command("check", path)
+    assert "star (this plan)" in command("predict", path, "--bytes", "1M", "--network", "1gbit,50us")
+    assert "right in each of 2 runs" in command("run", path, "--bytes", "1M", "--repeat", "2")
+    path.write_text(path.read_text().replace('"final": true', '"final": false'))
+    assert "wrong: star: rank 0" in command("check", path, code=1)
+    assert "wrong: star: rank 0" in command("run", path, code=1)
+    path.write_text("[]")
+    assert f"ringcore plan: {path}: line 1, column 1: the plan is an object" in command("show", path, code=2)
+
+
+def registers() -> dict:
+    """All that ranks can agree on, or refuse, in one job."""
+    from ringcore import plans
+    from test_plans import star
+
+    ringcore.init()
+    me, size = ringcore.rank(), ringcore.size()
+    data = np.arange(1 << 16, dtype=np.float32) * (me + 1)
+    right = np.arange(1 << 16, dtype=np.float32) * (size * (size + 1) // 2)
+    said = {}
+
+    def tell(call, *args, **options):
+        error = caught(call, *args, **options)
+        return [error["type"], error["message"]]
+
+    def wrong(request):
+        builder = plans.Builder("wrong", request, 1)
+        builder[0].send(1, 0)
+        return builder.plan()
+
+    def raises(request):
+        raise RuntimeError("it is Monday")
+
+    def late(request):
+        time.sleep(60)
+
+    def large(request):
+        builder = plans.Builder("large", request, 1)
+        for channel in range(2):
+            for _ in range((1 << 17) + 1):
+                builder[0].channel(channel).send(1, 0)
+        return builder.plan()
+
+    def other_ranks(request):
+        return star(plans.Request(request.collective, request.nbytes, (0,) * (request.ranks + 1)))
+
+    def no_plan(request):
+        return "a plan"
+
+    for generator in (wrong, raises, late, large, other_ranks, no_plan):
+        patience_s = 0.2 if generator is late else 60.0
+        said[generator.__name__] = tell(plans.register, generator, sizes=[1 << 18], patience_s=patience_s)
+        assert (ringcore.allreduce(data, op=ringcore.Sum) == right).all()
+    said["differs"] = tell(plans.register, star if me == 0 else wrong)
+    handle = ringcore.allreduce_async(data, op=ringcore.Sum, name="first") if me == 0 else None
+    said["busy"] = tell(plans.register, star)
+    if handle is None:
+        handle = ringcore.allreduce_async(data, op=ringcore.Sum, name="first")
+    assert (handle.synchronize() == right).all()
+    assert plans.report() == []
+
+    (plan,) = plans.register(star, sizes=[1 << 18])
+    said["hash"] = plan.hash
+    for _ in range(40):
+        assert (ringcore.allreduce(data, op=ringcore.Sum) == right).all()
+    found = plans.report()
+    said["tried"] = [(one.generator, one.collective, one.nbytes, one.measured_s > 0, one.chosen) for one in found]
+    ringcore.shutdown()
+    return said
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_ranks_register_generators_in_agreement_or_get_one_sentence(tmp_path: Path, transport: str) -> None:
+    environ = {
+        "RINGCORE_TRANSPORT": transport,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(ranks.TESTS)]),
+    }
+    every = ranks.run(registers, 3, tmp_path, env=environ)
+    said = every[0]
+    for other in every[1:]:
+        assert other == said
+    refused = "are refused on all ranks: "
+    assert refused + "for allreduce of 262144 bytes: wrong: " in said["wrong"][1]
+    assert refused + "for allreduce of 262144 bytes it raised RuntimeError: it is Monday" in said["raises"][1]
+    assert refused + "it was late: after 0.2 s it had made 0 plans of 1" in said["late"][1]
+    assert "its plan is too large: it has 262146 steps, and 262144 can be verified" in said["large"][1]
+    assert "the plan is of allreduce among 4 ranks, and allreduce among 3 was asked for" in said["other_ranks"][1]
+    assert "TypeError: it returned str, and not a Plan or None" in said["no_plan"][1]
+    assert "Remedy: save the plan to a file; `ringcore plan check`" in said["wrong"][1]
+    assert said["differs"][0] == "MismatchError"
+    assert "rank 0: star; rank 1: wrong; rank 2: wrong" in said["differs"][1]
+    assert "allreduce 'first' is under way on rank 0; wait for its handle before" in said["busy"][1]
+    assert said["tried"]
+    assert all(one[:4] == ["star", "allreduce", 1 << 18, True] for one in said["tried"])
+
+
+def one_rank_alone() -> list:
+    from ringcore import plans
+    from test_plans import star
+
+    ringcore.init()
+    if ringcore.rank() == 0:
+        error = caught(plans.register, star)
+    else:
+        error = caught(ringcore.allreduce, np.ones(10, np.float32), name="training")
+    return [error["type"], error["message"]]
+
+
+def test_a_generator_that_one_rank_registers_alone_ends_all_with_the_same_sentence(tmp_path: Path) -> None:
+    environ = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(ranks.TESTS)])}
+    first, second = ranks.run(one_rank_alone, 2, tmp_path, env=environ)
+    assert first == second
+    assert first[0] == "DeadlockError"
+    assert "plans.register" in first[1]
+
+
+@pytest.mark.parametrize("example", ["two_level", "packed"])
+def test_the_examples_are_right_and_run(example: str) -> None:
+    module = runpy.run_path(str(EXAMPLES / f"{example}.py"))
+    if example == "packed":
+        generator = module["packed_trees"](module["STAR"])
+        assert module["rate"](module["STAR"], module["pack"](module["STAR"], 4, 48)) >= 0.95 * 240e6
+        assert generator(request(4)).check() is None
+    else:
+        for host_of in [(0, 1), (0, 0, 1, 1), (0, 0, 0, 1, 2), tuple(range(7)), (0, 0, 0)]:
+            plan = module["two_level"](plans.Request("allreduce", 4 << 20, host_of))
+            assert plan.check() is None, host_of
+    ran = subprocess.run(
+        [sys.executable, "-m", "ringcore", "run", "-np", "4", str(EXAMPLES / f"{example}.py")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ("two_level: predicted" if example == "two_level" else "would sum at 240 Mbit/s") in ran.stdout
+
+
+def test_an_installed_generator_is_registered_by_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "installed"
+    (folder / "my_plans-1.dist-info").mkdir(parents=True)
+    (folder / "my_plans-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: my-plans\nVersion: 1\n")
+    (folder / "my_plans-1.dist-info" / "entry_points.txt").write_text("[ringcore.plans]\nmine = test_plans:star\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, ringcore as ring\n"
+        "ring.init()\n"
+        "for _ in range(20):\n    ring.allreduce(np.ones(1 << 20, np.float32))\n"
+        "assert {found.generator for found in ring.plans.report()} == {'star'}\n"
+    )
+    path = os.pathsep.join([str(folder), str(Path(__file__).parent), str(ranks.TESTS)])
+
+    def run(names: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ringcore", "run", "-np", "2", str(script)],
+            capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "PYTHONPATH": path, "RINGCORE_PLANS": names},
+        )  # fmt: skip
+
+    done = run("mine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("yours")
+    assert done.returncode != 0
+    assert "RINGCORE_PLANS names 'yours', but no installed distribution has an entry point of that name" in done.stderr
+
+
+def ring_of_two(instances: str = "", wrong: str = "") -> bytes:
+    """An allreduce among two GPUs in two halves: each adds to one, and sends it on."""
+    gpus = []
+    for me in (0, 1):
+        steps = [
+            ("s", "i", 1 - me, "i", 1 - me),
+            ("rrc", "i", me, "i", me),
+            ("s", "i", me, "i", me),
+            ("r", "o", 1 - me, "o", 1 - me),
+        ]
+        lines = [
+            f'<step s="{number}" type="{wrong or kind}" srcbuf="{src}" srcoff="{at}" dstbuf="{dst}" dstoff="{to}" '
+            'cnt="1" depid="-1" deps="-1" hasdep="0"/>'
+            for number, (kind, src, at, dst, to) in enumerate(steps)
+        ]
+        block = f'<tb id="0" send="{1 - me}" recv="{1 - me}" chan="0">{"".join(lines)}</tb>'
+        gpus.append(f'<gpu id="{me}" i_chunks="2" o_chunks="2" s_chunks="0">{block}{instances}</gpu>')
+    head = '<algo name="two halves" proto="Simple" nchannels="1" ngpus="2" coll="allreduce" inplace="1">'
+    return (head + "".join(gpus) + "</algo>").encode()
+
+
+def test_a_schedule_of_msccl_is_read_and_runs(tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    path.write_bytes(ring_of_two())
+    plan = plans.Plan.load(path)
+    assert (plan.generator, plan.collective, plan.ranks, plan.chunks, plan.steps) == (
+        "two halves",
+        "allreduce",
+        2,
+        2,
+        8,
+    )
+    assert plan.check() is None
+    assert "right in each of 1 runs" in command("run", path, "--bytes", "1M", "--repeat", "1")
+
+
+def test_msccl_with_dependences_and_scratch_is_read() -> None:
+    # Rank 1 sends twice; rank 0 takes the first into scratch, adds it by a threadblock of its own, and answers.
+    xml = """<algo name="scratch" coll="allreduce" inplace="1" ngpus="2" nchannels="1" proto="Simple">
+    <gpu id="0" i_chunks="1" o_chunks="1" s_chunks="1">
+      <tb id="0" send="-1" recv="1" chan="0"><step s="0" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1"
+        depid="-1" deps="-1" hasdep="1"/></tb>
+      <tb id="1" send="1" recv="-1" chan="0">
+        <step s="0" type="nop" depid="0" deps="0" hasdep="0" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0"/>
+        <step s="1" type="re" srcbuf="s" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+        <step s="2" type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/></tb>
+    </gpu>
+    <gpu id="1" i_chunks="1" o_chunks="1" s_chunks="0">
+      <tb id="0" send="0" recv="0" chan="0">
+        <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+        <step s="1" type="r" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/></tb>
+    </gpu></algo>"""
+    plan = plans.Plan.parse(xml)
+    assert plan.check() is None
+    assert plan.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("xml", "said"),
+    [
+        (b"<algo", "the XML cannot be read"),
+        (b"<graph/>", "the XML begins with 'graph'"),
+        (b"<!DOCTYPE a [<!ENTITY b 'c'>]><algo/>", "declares a document type"),
+        (ring_of_two().replace(b'"allreduce"', b'"custom"'), "the algo's 'coll' is 'custom'"),
+        (ring_of_two().replace(b'inplace="1"', b'inplace="0"'), "the algo is not in place"),
+        (ring_of_two().replace(b'id="1"', b'id="2"'), "are not numbered from 0 on"),
+        (ring_of_two(wrong="put"), "gpu 0, tb 0, step 0: its type is 'put'; those that can be read are s, r,"),
+        (ring_of_two(instances='<tb id="1" send="1" recv="-1" chan="1"/>'), "two threadblocks send with gpu 1"),
+        (ring_of_two().replace(b'cnt="1"', b'cnt="x"'), "gpu 0, tb 0, step 0: its 'cnt' is 'x'"),
+        (ring_of_two().replace(b'depid="-1"', b'depid="7"'), "waits for step 0 of threadblock 7, which is none"),
+    ],
+)
+def test_xml_that_is_no_schedule_is_refused_with_a_sentence(xml: bytes, said: str) -> None:
+    with pytest.raises(ringcore.InvalidArgument) as caught:
+        plans.Plan.parse(xml)
+    assert said in str(caught.value)
+
+
+def test_what_the_page_shows_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text()
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    assert plans.Plan.parse(blocks["json"]).check() is None
+    script = tmp_path / "ten_lines.py"
+    script.write_text(blocks["python"])
+    done = subprocess.run(
+        [sys.executable, "-m", "ringcore", "run", "-np", "3", str(script)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Outcome(generator='star', collective='allreduce'" in done.stdout
