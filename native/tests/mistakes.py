@@ -190,8 +190,9 @@ MUTANTS = [
            "task_.contributions[m].splits[self()];", "task_.contributions[m].splits[m];"),
     Mutant("halves of more than two ranks are summed step by step", "plan/planner.cpp",
            "(sums && ranks > 2 && is_half(query.dtype))", "(sums && ranks > 1000 && is_half(query.dtype))"),
-    Mutant("deterministic results depend on the plan", "plan/planner.cpp", "return query.deterministic || (sums",
-           "return (sums"),
+    Mutant("deterministic results depend on the plan", "plan/planner.cpp",
+           "reduces && (query.deterministic || (sums", "reduces && ((sums"),
+    Mutant("a plan from outside has data that it is not for", "plan/offered.cpp", "query.bytes <= most_bytes", "true"),
     # ---- What is agreed on ----
     Mutant("a postscale on one rank only is not compared", "engine/request.cpp",
            "hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));", ""),
