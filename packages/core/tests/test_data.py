@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ringcore
-from ringcore.data import ParquetShards
+from ringcore.data import ArrowShards, ParquetShards
 
 
 def write(folder: Path, groups: Sequence[Sequence[int]]) -> Path:
@@ -212,3 +212,22 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         ParquetShards(tmp_path / "nowhere", 1, rank=0, size=1)
     with pytest.raises(ringcore.NotInitializedError):
         ParquetShards(path, 1)
+
+
+def test_rows_of_ones_own_are_mapped_and_repeated_until_all_ranks_have_as_many(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.arrow")
+    with pa.ipc.new_file(path, pa.schema({"id": pa.int64(), "name": pa.string()})) as writer:
+        for ids in (range(5), range(5, 7)):
+            writer.write_batch(pa.record_batch({"id": list(ids), "name": ["x"] * len(ids)}))
+    whole = ArrowShards(path, 3, ["id"], shuffle=False)
+    assert [batch["id"].tolist() for batch in whole] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert (whole.rows, whole.epoch) == (7, 1)
+    for shuffle in (False, True):
+        more = ArrowShards(path, 4, ["id"], rows=16, shuffle=shuffle)
+        batches = [batch["id"] for batch in more]
+        assert [len(batch) for batch in batches] == [4] * 4 and len(more) == 4
+        assert set(np.concatenate(batches)) == set(range(7))
+        batches[0][0] = 99  # what is handed out may be written to, and the file stays
+        assert 99 not in np.concatenate([batch["id"] for batch in more])
+    with pytest.raises(ValueError, match="column 'name' has the type string"):
+        ArrowShards(path, 3)

@@ -67,28 +67,28 @@ def partition(
         tensors: What batches hold: arrays of "numpy", tensors of "torch" or "tensorflow".
 
     Returns:
-        Batches, as `ringcore.data.ParquetShards` has them.
+        A `ringcore.data.ArrowShards`.
 
     Raises:
         RuntimeError: There was no DataFrame.
         ValueError: A rank has no rows, or a column is not there or not numeric.
     """
     import ringcore as ring
-    from ringcore.data.groups import RecordBatches
-    from ringcore.data.shards import Shards
+    from ringcore.data import ArrowShards
 
     path = os.environ.get(_VARIABLE)
     if path is None:
         raise RuntimeError("there is no DataFrame: give one to ringcore_spark.run(fn, dataframe=...)")
-    own = sum(RecordBatches(path).counts) if path else 0
+    own = ArrowShards(path, 1, columns).rows if path else 0
     rows = ring.allgather(np.array([own]), name="ringcore_spark.partition").tolist()
     if not all(rows):
         raise ValueError(
             f"rank {rows.index(0)} has none of the DataFrame's {sum(rows)} row(s): give fewer ranks (num_proc=), or "
             "more rows"
         )
-    groups = RecordBatches(path, max(rows) if uneven == "pad" else None)
-    return Shards(
-        groups, batch_size, columns, rank=0, size=1, shuffle=shuffle, window_rows=window_rows, seed=seed,
-        uneven=uneven, tensors=tensors,
+    if uneven not in ("pad", "join"):
+        raise ValueError(f'uneven is "pad" or "join", not {uneven!r}')
+    return ArrowShards(
+        path, batch_size, columns, rows=max(rows) if uneven == "pad" else None, shuffle=shuffle,
+        window_rows=window_rows, seed=seed, tensors=tensors,
     )  # fmt: skip

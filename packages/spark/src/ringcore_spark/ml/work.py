@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-from ringcore.data import ParquetShards
-from ringcore.data.shards import Shards
+from ringcore.data import ArrowShards, ParquetShards
 
 from ringcore_spark.partition import partition
 from ringcore_spark.store import Store
@@ -39,7 +38,7 @@ class Batches:
         steps: Batches of an epoch: all, or as many as the user wants.
     """
 
-    def __init__(self, work: Work, shards: Shards, steps: int | None) -> None:
+    def __init__(self, work: Work, shards: ParquetShards | ArrowShards, steps: int | None) -> None:
         self._work = work
         self._shards = shards
         self._stream = self._endless()
