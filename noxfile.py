@@ -186,6 +186,14 @@ def native_tsan(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def packings(session: nox.Session) -> None:
+    """Pack trees into 10^5 random networks, and prove every plan that is made of them: takes an hour or so."""
+    folder = build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON")
+    command = ["nice", str(folder / "ringcore_tests"), "-tc=packing: trees reach*"]
+    session.run(*command, external=True, env={"RINGCORE_PACKINGS": "6700"})
+
+
+@nox.session(python=PYTHON)
 def mutants(session: nox.Session) -> None:
     """Plant mistakes in the engine, one at a time, and see its tests catch every one."""
     require_system(session, "g++", "doctest/doctest.h")

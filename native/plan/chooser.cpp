@@ -118,7 +118,7 @@ void Chooser::note_offers(const Trial& trial) const {
 }
 
 Chooser::Known& Chooser::known_of(int lane) {
-  return known_.try_emplace(lane, Known{planner_.topology().links}).first->second;
+  return known_.try_emplace(lane, Known{planner_.topology().links, !planner_.topology().links.even()}).first->second;
 }
 
 void Chooser::begin(Trial& trial) {

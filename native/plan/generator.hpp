@@ -33,6 +33,10 @@ class Generator {
   // least two ranks, and nobody serves unless `serves`.
   virtual std::optional<Plan> generate(const PlanRequest& request, Rank self) const = 0;
   virtual bool serves() const { return false; }
+  // Whether its plans depend on how quick the topology's links are.
+  virtual bool follows_rates() const { return false; }
+  // Blocks are divided into so many parts at most. Where there are fewer blocks than ranks, into as many more.
+  virtual int most_parts() const { return 16; }
 
   // What it claims of its plan, so that a proof need not look at every rank; segments, of every part. The verifier
   // believes nothing of it: it checks what it makes use of.

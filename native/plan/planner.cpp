@@ -12,8 +12,7 @@
 namespace ringcore::plan {
 namespace {
 
-// Blocks are divided into at most so many parts. Plans with fewer blocks than ranks have as many more, up to kMostParts.
-constexpr int kMostPartsOfBlock = 16;
+// Plans with fewer blocks than ranks have as many more parts, up to so many.
 constexpr int kMostParts = 256;
 // Smaller pieces than this are not worth a step of their own: in shared memory a reader close behind the writer disturbs
 // it (see transport/ring.cpp), between hosts the next hop should start early.
@@ -46,7 +45,19 @@ bool must_accumulate_once(const Query& query, int ranks) {
 }
 
 Planner::Planner(Topology topology, Rank self, CostModel model)
-    : topology_(std::move(topology)), self_(self), model_(model) {}
+    : topology_(std::move(topology)), self_(self), model_(model) {
+  network_of(topology_.links);
+}
+
+std::size_t Planner::network_of(const Links& links) {
+  const auto same = [&](const auto& known) { return known->topology.links == links; };
+  const auto found = std::find_if(networks_.begin(), networks_.end(), same);
+  if (found != networks_.end()) return static_cast<std::size_t>(found - networks_.begin());
+  Topology measured = topology_;
+  measured.links = links;
+  networks_.push_back(std::make_unique<const Network>(std::move(measured)));
+  return networks_.size() - 1;
+}
 
 Planner::Network::Network(Topology given) : topology(std::move(given)), alone(topology) {
   std::iota(alone.host_of.begin(), alone.host_of.end(), 0);
@@ -58,15 +69,13 @@ const Plan& Planner::choose(const Query& query) {
   const std::uint64_t key = key_of(query, must_accumulate_once(query, topology_.ranks()));
   const auto known = chosen_.find(key);
   if (known != chosen_.end()) return *known->second;
-  return *chosen_.emplace(key, &keep(offers(query, Network(topology_), generators(), kHopeless).front().sketch))
+  return *chosen_.emplace(key, &keep(offers(query, topology_.links, generators(), kHopeless).front().sketch))
               .first->second;
 }
 
 std::vector<Planner::Candidate> Planner::candidates(const Query& query, const Links& links, double factor,
                                                     std::size_t most) {
-  Topology measured = topology_;
-  measured.links = links;
-  const std::vector<Offer> offered = offers(query, Network(std::move(measured)), generators(), kHopeless);
+  const std::vector<Offer> offered = offers(query, links, generators(), kHopeless);
   std::vector<Candidate> plans;
   for (const Offer& offer : offered) {
     if (plans.size() == most || (!plans.empty() && offer.seconds > factor * offered[0].seconds)) break;
@@ -93,15 +102,17 @@ std::vector<Forecast> Planner::forecast(const Query& query, const std::vector<st
   }
   const double hopeless = names.empty() ? kHopeless : std::numeric_limits<double>::infinity();
   std::vector<Forecast> found;
-  for (const Offer& offer : offers(query, Network(topology_), names.empty() ? generators() : wanted, hopeless)) {
+  for (const Offer& offer : offers(query, topology_.links, names.empty() ? generators() : wanted, hopeless)) {
     found.push_back({offer.sketch.generator, offer.sketch.parts, offer.seconds});
   }
   return found;
 }
 
 // The best plan of each generator, the best of all first; at least one.
-std::vector<Planner::Offer> Planner::offers(const Query& query, const Network& network,
+std::vector<Planner::Offer> Planner::offers(const Query& query, const Links& links,
                                             const std::vector<const Generator*>& generators, double hopeless) {
+  const std::size_t number = network_of(links);
+  const Network& network = *networks_[number];
   // The middle of the size class stands for all of it.
   const std::size_t bytes = query.bytes == 0 ? 0 : std::bit_floor(query.bytes) + std::bit_floor(query.bytes) / 2;
   const bool once = must_accumulate_once(query, topology_.ranks());
@@ -113,7 +124,8 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Network& n
                         .collective = query.collective,
                         .root = query.root,
                         .memory_visible = visible,
-                        .inputs_ready = query.inputs_ready};
+                        .inputs_ready = query.inputs_ready,
+                        .network = generator->follows_rates() ? number : 0};
     if (const auto seconds = least(sketch, network.topology, bytes, once)) hopeful.push_back({sketch, *seconds});
   }
   const auto quicker = [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; };
@@ -149,7 +161,8 @@ std::optional<Planner::Offer> Planner::best_offer(Sketch sketch, const Network& 
   const std::size_t min_part_bytes = topology_.single_host() ? kMinPartBytesInHost : kMinPartBytesBetweenHosts;
   const std::size_t blocks = whole->plan.chunks;
   const auto ranks = static_cast<std::size_t>(topology_.ranks());
-  const int most = std::min(kMostParts, kMostPartsOfBlock * static_cast<int>(std::max<std::size_t>(1, ranks / blocks)));
+  const int most =
+      std::min(kMostParts, sketch.generator->most_parts() * static_cast<int>(std::max<std::size_t>(1, ranks / blocks)));
   std::optional<Offer> best;
   const bool many = ranks > kMany && !whole->plan.programs[0].segment_ends.empty();
   for (; sketch.parts <= most; sketch.parts *= many ? 4 : 2) {
@@ -186,7 +199,7 @@ double Planner::predict(const Sketch& sketch, const Network& network, double chu
 
 PlanRequest Planner::request_of(const Sketch& sketch) const {
   return {.collective = sketch.collective,
-          .topology = &topology_,
+          .topology = &networks_[sketch.network]->topology,
           .root = sketch.root,
           .parts = sketch.parts,
           .memory_visible = sketch.memory_visible,

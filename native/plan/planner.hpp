@@ -61,6 +61,7 @@ class Planner {
     bool memory_visible = false;
     bool inputs_ready = false;
     int parts = 1;
+    std::size_t network = 0;  // of `networks_`: whose rates the plan follows
     auto operator<=>(const Sketch&) const = default;
   };
   // What predictions are made for.
@@ -80,6 +81,8 @@ class Planner {
     double seconds = 0;  // predicted
   };
 
+  // Of the topology with these links.
+  std::size_t network_of(const Links& links);
   PlanRequest request_of(const Sketch& sketch) const;
   Draft draft(const Sketch& sketch, const Network& network);
   Draft make_draft(const Sketch& sketch, const Topology& topology) const;
@@ -87,13 +90,14 @@ class Planner {
   std::optional<double> least(const Sketch& sketch, const Topology& topology, std::size_t bytes, bool once) const;
   double predict(const Sketch& sketch, const Network& network, double chunk_bytes);
   std::optional<Offer> best_offer(Sketch sketch, const Network& network, std::size_t bytes);
-  std::vector<Offer> offers(const Query& query, const Network& network, const std::vector<const Generator*>& generators,
+  std::vector<Offer> offers(const Query& query, const Links& links, const std::vector<const Generator*>& generators,
                             double hopeless);
   const Plan& keep(const Sketch& sketch);
 
   Topology topology_;
   Rank self_;
   CostModel model_;
+  std::vector<std::unique_ptr<const Network>> networks_;  // all that were planned for
   std::map<std::uint64_t, const Plan*> chosen_;  // by everything in a query that matters
   std::map<std::pair<Sketch, bool>, Draft> drafts_;  // also by whether the network is even
   std::map<Sketch, std::unique_ptr<const Plan>> plans_;

@@ -12,6 +12,7 @@ struct LinkCost {
   double latency_s = 0;
   double seconds_per_byte = 0;
   double message_s = 0;  // what sending a message, or taking it, costs the processor
+  bool operator==(const LinkCost&) const = default;
 };
 
 // One direction of a cable. What goes through it goes one after the other.
@@ -20,6 +21,7 @@ struct Cable {
   int to = 0;
   double latency_s = 0;
   double seconds_per_byte = 0;
+  bool operator==(const Cable&) const = default;
 };
 
 // The defaults are those of a current server: shared memory inside a host, 10 Gbit/s Ethernet between hosts. All ranks
@@ -34,6 +36,7 @@ struct Links {
   std::vector<double> ports;
   // An uneven network says all of its cables instead. Transfers take the way of the fewest cables.
   std::vector<Cable> cables;
+  bool operator==(const Links&) const = default;
 
   // Whether all hosts are connected alike.
   bool even() const { return ports.empty() && cables.empty(); }
@@ -48,6 +51,7 @@ struct Topology {
   bool memory_shared_in_host = true;  // ranks of a host see each other's registered memory
   int serving = 0;  // the last so many nodes are no ranks
   Links links;
+  bool operator==(const Topology&) const = default;
 
   int nodes() const { return static_cast<int>(host_of.size()); }
   int ranks() const { return nodes() - serving; }

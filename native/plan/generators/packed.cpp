@@ -1,0 +1,108 @@
+// Packed trees, for networks whose links differ (Wang et al., Blink, 2020): plan/packing says which trees, how many chunks
+// go along each of them, and when. A rank has a channel for each cable, or its port, and direction: what goes through one
+// thing goes in that order, and a slow link holds up no other.
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "plan/builder.hpp"
+#include "plan/packing/transfers.hpp"
+
+namespace ringcore::plan {
+namespace {
+
+constexpr int kMostNodes = 32;
+constexpr std::uint32_t kChunks = 16;  // of each part
+
+struct Packed {
+  Topology topology;
+  std::optional<Rank> root;
+  std::uint32_t chunks = 0;
+  std::vector<Transfer> transfers;  // empty: not all nodes can be reached
+};
+
+// What was packed last: the programs of all ranks are made of it, one after the other.
+const std::vector<Transfer>& packed_for(const PlanRequest& request, std::optional<Rank> root, std::uint32_t chunks) {
+  static thread_local Packed last;
+  if (last.topology == *request.topology && last.root == root && last.chunks == chunks) return last.transfers;
+  last = {*request.topology, root, chunks, {}};
+  const Fabric fabric = Fabric::of(*request.topology);
+  const auto forest = grow_forest(fabric, root, chunks);
+  if (forest) last.transfers = order_transfers(fabric, *forest, !root).transfers;
+  return last.transfers;
+}
+
+// The program of a rank, transfer by transfer.
+class Writer {
+ public:
+  Writer(std::string_view generator, const PlanRequest& request, Rank self, std::uint32_t chunks)
+      : builder_(generator, request, self, chunks), touched_(chunks), left_(chunks, 0) {}
+
+  // Of a sum so many terms come.
+  void awaits(std::uint32_t chunk) { ++left_[chunk]; }
+
+  void write(const Transfer& transfer) {
+    if (transfer.from == builder_.self()) {
+      if (transfer.paced_by >= 0) touched_[transfer.chunk] = touched_[transfer.paced_by];
+      begin(transfer, {transfer.departs, true});
+      builder_.send(transfer.to, transfer.chunk);
+      // Whoever passes on what it has got sends it to several; what comes instead of it waits for the last of these.
+      if (transfer.up) touched_[transfer.chunk] = builder_.last();
+    } else if (transfer.to == builder_.self()) {
+      begin(transfer, {transfer.arrives, false});
+      if (transfer.up) {
+        builder_.recv_reduce(transfer.from, transfer.chunk, --left_[transfer.chunk] == 0 && transfer.at_root);
+      } else {
+        builder_.recv(transfer.from, transfer.chunk);
+      }
+      touched_[transfer.chunk] = builder_.last();
+    }
+  }
+  Plan take() { return std::move(builder_.plan()); }
+
+ private:
+  void begin(const Transfer& transfer, std::pair<std::uint32_t, bool> way) {
+    const auto [found, fresh] = channels_.try_emplace(way, static_cast<int>(channels_.size()));
+    builder_.use_channel(found->second);
+    if (touched_[transfer.chunk].channel >= 0) builder_.wait_for(touched_[transfer.chunk]);
+  }
+
+  Builder builder_;
+  std::map<std::pair<std::uint32_t, bool>, int> channels_;  // by what it goes through, and whether out of here
+  std::vector<Builder::Point> touched_;  // by chunk: the step that the next one waits for
+  std::vector<int> left_;
+};
+
+class PackedTrees final : public Generator {
+ public:
+  std::string_view name() const override { return "packed_trees"; }
+
+  std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
+    const bool reduces = request.collective == Collective::kAllreduce;
+    if (!reduces && request.collective != Collective::kBroadcast) return std::nullopt;
+    const Topology& topology = *request.topology;
+    if (topology.links.even() || topology.single_host() || topology.nodes() > kMostNodes) return std::nullopt;
+    const std::uint32_t chunks = kChunks * static_cast<std::uint32_t>(request.parts);
+    const auto root = reduces ? std::nullopt : std::optional(request.root);
+    const std::vector<Transfer>& transfers = packed_for(request, root, chunks);
+    if (transfers.empty()) return std::nullopt;
+    Writer writer(name(), request, self, chunks);
+    for (const Transfer& transfer : transfers) {
+      if (transfer.up && transfer.to == self) writer.awaits(transfer.chunk);
+    }
+    for (const Transfer& transfer : transfers) writer.write(transfer);
+    return writer.take();
+  }
+
+  bool follows_rates() const override { return true; }
+  int most_parts() const override { return 128; }
+};
+
+}  // namespace
+
+const Generator& packed() {
+  static const PackedTrees generator;
+  return generator;
+}
+
+}  // namespace ringcore::plan

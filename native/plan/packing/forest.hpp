@@ -1,0 +1,28 @@
+// The trees of a plan: few that carry nearly as much as the network can, none through what is so slow that a chunk takes
+// long, each with its share of the chunks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/packing/fabric.hpp"
+
+namespace ringcore::plan {
+
+// By node: the node above it; -1 for the root.
+using Parents = std::vector<Rank>;
+
+struct Forest {
+  std::vector<Parents> trees;
+  std::vector<std::uint32_t> shares;  // by tree: chunks
+  double rate = 0;  // bytes of the result a second, without what the first chunk's way takes
+  double bound = 0;  // no trees have a higher one
+  double seconds = 0;  // of chunks of one byte, with that way
+};
+
+// Trees that go down from `root`; without it up and down, each from where it takes least. Nothing where not all nodes can
+// be reached.
+std::optional<Forest> grow_forest(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks);
+
+}  // namespace ringcore::plan

@@ -1,0 +1,79 @@
+#include "plan/packing/rows.hpp"
+
+#include <algorithm>
+
+namespace ringcore::plan {
+
+Rows::Rows(const Fabric& fabric, std::optional<Rank> root) : nodes_(fabric.nodes), root_(root) {
+  std::map<std::uint32_t, UsedBy> used_by;
+  const auto use = [&](const Arc& arc) {
+    const int branch = static_cast<int>(branches_.size()) - 1;
+    for (const std::uint32_t thing : arc.through) {
+      UsedBy& users = used_by[thing];
+      if (users.empty() || users.back().first != branch) users.emplace_back(branch, 0);
+      ++users.back().second;
+    }
+  };
+  for (const Arc& arc : fabric.arcs) {
+    const Arc* back = root ? nullptr : fabric.arc(arc.to, arc.from);
+    if (root ? arc.to == *root : (arc.from > arc.to || back == nullptr)) continue;
+    branches_.push_back({arc.from, arc.to});
+    use(arc);
+    if (back != nullptr) use(*back);
+  }
+  uses_.resize(branches_.size());
+  add(used_by, fabric.rates);
+}
+
+void Rows::add(const std::map<std::uint32_t, UsedBy>& used_by, const std::vector<double>& rates) {
+  for (const auto& [thing, users] : used_by) unit_ = std::max(unit_, rates[thing]);
+  std::map<UsedBy, std::size_t> rows;
+  for (const auto& [thing, users] : used_by) {
+    const double room = rates[thing] / unit_;
+    const auto [found, fresh] = rows.try_emplace(users, room_.size());
+    if (!fresh) {
+      room_[found->second] = std::min(room_[found->second], room);
+      continue;
+    }
+    room_.push_back(room);
+    for (const auto& [branch, amount] : users) uses_[branch].push_back({found->second, amount});
+  }
+}
+
+Rows Rows::loosened(const std::vector<double>& prices, double fraction) const {
+  constexpr double kNothing = 0.01;  // of what all room is worth
+  double worth = 0;
+  for (std::size_t row = 0; row < room_.size(); ++row) worth += prices[row] * room_[row];
+  Rows loose = *this;
+  for (std::size_t row = 0; row < room_.size(); ++row) {
+    if (prices[row] * room_[row] < kNothing * worth) loose.room_[row] *= fraction;
+  }
+  return loose;
+}
+
+std::optional<BranchSet> Rows::cheapest(const std::vector<double>& prices) const {
+  std::vector<double> costs;
+  costs.reserve(branches_.size());
+  for (const LinearProgram::Column& uses : uses_) costs.push_back(cost(uses, prices));
+  return root_ ? cheapest_arborescence(nodes_, *root_, branches_, costs) : cheapest_tree(nodes_, branches_, costs);
+}
+
+LinearProgram::Column Rows::column(const BranchSet& tree) const {
+  std::vector<double> amounts(room_.size(), 0);
+  for (const int branch : tree) {
+    for (const LinearProgram::Use& use : uses_[branch]) amounts[use.row] += use.amount;
+  }
+  LinearProgram::Column column;
+  for (std::size_t row = 0; row < amounts.size(); ++row) {
+    if (amounts[row] > 0) column.push_back({row, amounts[row]});
+  }
+  return column;
+}
+
+double cost(const LinearProgram::Column& column, const std::vector<double>& prices) {
+  double cost = 0;
+  for (const LinearProgram::Use& use : column) cost += use.amount * prices[use.row];
+  return cost;
+}
+
+}  // namespace ringcore::plan

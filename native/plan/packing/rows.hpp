@@ -1,0 +1,48 @@
+// What trees use of a network: a row for each thing that transfers share.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/packing/fabric.hpp"
+#include "plan/packing/linear_program.hpp"
+#include "plan/packing/tree.hpp"
+
+namespace ringcore::plan {
+
+// Things that all branches use alike are one row, which has the room of the slowest of them. Room and rates are fractions
+// of `unit`.
+class Rows {
+ public:
+  // Branches are arcs of trees that go down from `root`; without it edges, used both ways.
+  Rows(const Fabric& fabric, std::optional<Rank> root);
+
+  const std::vector<Branch>& branches() const { return branches_; }
+  const std::vector<double>& room() const { return room_; }
+  double unit() const { return unit_; }  // bytes a second
+
+  // With less room where nothing depends on it.
+  Rows loosened(const std::vector<double>& prices, double fraction) const;
+
+  // The tree that costs least where a row's use has these prices, and what it uses.
+  std::optional<BranchSet> cheapest(const std::vector<double>& prices) const;
+  LinearProgram::Column column(const BranchSet& tree) const;
+
+ private:
+  using UsedBy = std::vector<std::pair<int, double>>;  // branches, how often
+  void add(const std::map<std::uint32_t, UsedBy>& used_by, const std::vector<double>& rates);
+
+  int nodes_;
+  std::optional<Rank> root_;
+  std::vector<Branch> branches_;
+  std::vector<LinearProgram::Column> uses_;  // by branch
+  std::vector<double> room_;
+  double unit_ = 0;
+};
+
+double cost(const LinearProgram::Column& column, const std::vector<double>& prices);
+
+}  // namespace ringcore::plan
