@@ -111,6 +111,38 @@ def test_the_command_shows_checks_predicts_and_runs_a_plan(tmp_path: Path) -> No
     assert f"ringcore plan: {path}: line 1, column 1: the plan is an object" in command("show", path, code=2)
 
 
+def direct(asked: plans.Request) -> plans.Plan:
+    """Everybody sends to everybody, or the root to all."""
+    ranks, collective = range(asked.ranks), asked.collective
+    pairs = [(source, target) for source in ranks for target in ranks if source != target]
+    builder = plans.Builder("direct", asked, 1 if collective == "broadcast" else asked.ranks)
+    for source, target in pairs:
+        if collective == "broadcast" and source == asked.root:
+            builder[source].send(target, 0)
+            builder[target].recv(source, 0)
+        elif collective == "allgather":
+            builder[source].send(target, source)
+        elif collective == "reducescatter":
+            builder[source].send(target, target)
+        elif collective == "alltoall":
+            builder[source].send(target, plans.Chunk(target, "input"))
+    for source, target in pairs:
+        if collective == "reducescatter":
+            last = source == max(rank for rank in ranks if rank != target)
+            builder[target].recv_reduce(source, target, final=last)
+        elif collective != "broadcast":
+            builder[target].recv(source, source)
+    return builder.plan()
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast", "alltoall"])
+def test_the_command_runs_each_collective(tmp_path: Path, collective: str) -> None:
+    plan = direct(plans.Request(collective, 1 << 20, (0, 1, 2), root=1 if collective == "broadcast" else 0))
+    assert plan.check() is None
+    plan.save(tmp_path / "plan.json")
+    assert "right in each of 2 runs" in command("run", tmp_path / "plan.json", "--bytes", "1M", "--repeat", "2")
+
+
 def registers() -> dict:
     """All that ranks can agree on, or refuse, in one job."""
     from ringcore import plans
@@ -319,6 +351,19 @@ def test_msccl_with_dependences_and_scratch_is_read() -> None:
     plan = plans.Plan.parse(xml)
     assert plan.check() is None
     assert plan.steps == 5
+
+
+def test_an_alltoall_of_msccl_gives_itself_nothing_by_a_step() -> None:
+    gpus = "".join(
+        f'<gpu id="{me}" i_chunks="2" o_chunks="2" s_chunks="0"><tb id="0" send="{1 - me}" recv="{1 - me}">'
+        f'<step s="0" type="cpy" srcbuf="i" srcoff="{me}" dstbuf="o" dstoff="{me}"/>'
+        f'<step s="1" type="s" srcbuf="i" srcoff="{1 - me}"/>'
+        f'<step s="2" type="r" dstbuf="o" dstoff="{1 - me}"/></tb></gpu>'
+        for me in (0, 1)
+    )
+    plan = plans.Plan.parse(f'<algo name="all" coll="alltoall" inplace="0" ngpus="2">{gpus}</algo>')
+    assert plan.check() is None
+    assert plan.steps == 4
 
 
 @pytest.mark.parametrize(

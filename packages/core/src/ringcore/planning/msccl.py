@@ -154,8 +154,8 @@ class _Reader:
                         f"{place}: it waits for two steps, and a step of a plan waits for one; see 'nop'"
                     )
                 waits = dependence[0], max(0, dependence[1])
-            if kind != "nop":
-                new = self._steps(rank, step, kind, send, recv, place)
+            new = [] if kind == "nop" else self._steps(rank, step, kind, send, recv, place)
+            if new:
                 new[0].after, waits = waits, None
                 block.steps += new
             block.ends.append(len(block.steps) - 1)
@@ -172,12 +172,21 @@ class _Reader:
             if arrives in ("recv", "recv_reduce") and target is not None:
                 like = [(_DATA, target[1] % self._chunks)] if arrives == "recv" and target[0] == _SCRATCH else []
                 steps.append(_Step(arrives, recv, like, [target], None))
+            elif arrives == "copy" and self._is_own_block(rank, source, target):
+                continue
             elif arrives is not None and source is not None and target is not None:
                 steps.append(_Step(arrives, -1, [source] if arrives == "copy" else [target, source], [target], None))
             leaves = source or target
             if sends and leaves is not None:
                 steps.append(_Step("send", send, [leaves], [], None))
         return steps
+
+    def _is_own_block(self, rank: int, source: _Cell | None, target: _Cell | None) -> bool:
+        """Whether it is a copy of what a rank gives itself in an alltoall: no plan need do that."""
+        if self._collective != "alltoall" or source is None or target is None:
+            return False
+        own = target[1] // max(1, self._chunks // len(self._gpus)) == rank
+        return own and source == (_INPUT, target[1]) and target[0] == _DATA
 
     def _cell(self, rank: int, step: ET.Element, end: str, index: int, place: str) -> _Cell:
         buffer, offset = step.get(f"{end}buf"), _number(step, f"{end}off", place) + index
