@@ -62,7 +62,9 @@ void Engine::freeze() {
     set->schedule.fail(false);
   }
   for (const Peer* peer : membership_.peers()) {
-    if (peer->left) elastic_->views.prove_ended(peer->place);
+    if (!peer->left) continue;
+    elastic_->reasons.try_emplace(peer->place, leaving(*peer).what);
+    elastic_->views.prove_ended(peer->place);
   }
 }
 
@@ -234,6 +236,8 @@ bool Engine::drain_lanes() {
   }
   return moved;
 }
+
+bool Engine::asks_witness() const { return elastic_ != nullptr && !elastic_->for_witness.empty(); }
 
 void Engine::hear_witness(std::span<const std::byte> message) {
   if (!goes_on_without_others() || failure_ != nullptr) return;

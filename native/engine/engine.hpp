@@ -130,6 +130,7 @@ class Engine {
   // Says once that former members were lost: nobody looks at their links any more, which `accept_change` closes.
   bool take_links_changed() { return std::exchange(links_changed_, false); }
   // What the witness is to be told, and what it says.
+  bool asks_witness() const;
   std::vector<std::vector<std::byte>> take_for_witness();
   void hear_witness(std::span<const std::byte> message);
   void lose_witness();
@@ -153,7 +154,7 @@ class Engine {
   bool has_completed() const { return !completed_.empty(); }
   std::vector<std::shared_ptr<Operation>> take_completed() { return std::exchange(completed_, {}); }
 
-  bool wants_attention() const { return stack_requested_ || !warnings_.empty() || loss_unreported_; }
+  bool wants_attention() const { return stack_requested_ || !warnings_.empty() || loss_unreported_ || asks_witness(); }
   // Messages for the log, oldest first.
   std::vector<std::string> take_warnings() { return std::move(warnings_); }
   // A peer wants to know where this rank's threads stand: answer with `reply_stacks`.

@@ -352,6 +352,7 @@ ViewMessage Witness::said(Type type) const {
   ViewMessage message;
   message.type = type;
   message.epoch = view_.epoch;
+  message.ended = ended_;
   return message;
 }
 

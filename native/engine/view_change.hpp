@@ -120,11 +120,20 @@ class Witness {
   std::optional<ViewMessage> receive(const ViewMessage& message);
   const View& view() const { return view_; }
 
+  // The process at this place has been seen to end. Whoever asks from now on is told so ...
+  void prove_ended(Place place) { insert(ended_, place); }
+  const Places& ended() const { return ended_; }
+  // ... and with this those are told who have asked before, or cannot see it.
+  ViewMessage proofs() const { return said(ViewMessage::Type::kFreeze); }
+  // Whether a view that follows the present one is being agreed on, and its vote was needed.
+  bool asked() const { return acceptor_.promised() > view_.epoch; }
+
  private:
   std::optional<ViewMessage> install(const ViewMessage& decided);
   ViewMessage said(ViewMessage::Type type) const;
 
   View view_;
+  Places ended_;
   Acceptor acceptor_;
 };
 

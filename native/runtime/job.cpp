@@ -40,6 +40,7 @@ Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
   RuntimeConfig made;
   made.engine.rank = config.rank;
   made.engine.epoch = config.epoch;
+  made.engine.has_witness = config.has_witness;
   made.engine.links.resize(static_cast<std::size_t>(config.size));
   const bool with_mpi = std::any_of(config.peers.begin(), config.peers.end(),
                                     [](const PeerConnection& peer) { return peer.kind == PeerConnection::Kind::kMpi; });

@@ -46,6 +46,7 @@ struct JobConfig {
   engine::EngineSettings settings;
   bool nccl_shares_gpus = false;  // NCCL may run several ranks on one GPU, where it can
   Nanoseconds spin = RuntimeConfig{}.spin;
+  bool has_witness = false;  // the launcher has a vote on who goes on, see Runtime::hear_witness
   int local_size = 0;  // ranks of this host, as a launcher says: some may share no memory with this one
 };
 

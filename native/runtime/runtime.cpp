@@ -405,7 +405,7 @@ bool Runtime::wait_for_attention(Nanoseconds limit) {
 Runtime::Attention Runtime::take_attention() {
   const EngineLock lock(*this);
   engine_.take_loss();
-  return {engine_.take_warnings(), engine_.take_stack_request(), engine_.lost_rank()};
+  return {engine_.take_warnings(), engine_.take_stack_request(), engine_.lost_rank(), engine_.take_for_witness()};
 }
 
 void Runtime::reply_stacks(const std::string& text) {
@@ -526,10 +526,24 @@ void Runtime::accept_change(std::uint32_t epoch) {
 }
 
 void Runtime::fail(const std::shared_ptr<const Error>& error) {
+  change_engine([&] { engine_.fail(error); });
+}
+
+void Runtime::hear_witness(std::span<const std::byte> message) {
+  change_engine([&] { engine_.hear_witness(message); });
+}
+
+void Runtime::lose_witness() {
+  change_engine([&] { engine_.lose_witness(); });
+}
+
+// By a thread that does not drive it: whoever does goes on at once with what follows from that.
+void Runtime::change_engine(const std::function<void()>& change) {
   const EngineLock lock(*this);
   if (stopped_) return;
   disarm();
-  engine_.fail(error);
+  change();
+  collect_attention();
   (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,14 +93,18 @@ class Runtime {
   // Of elastic jobs: the epoch, and who the members are, by rank; and that the caller knows it, see Engine::change.
   std::pair<std::uint32_t, std::vector<engine::Place>> members();
   void accept_change(std::uint32_t epoch);
+  // See Engine::hear_witness: what it is told is in Attention.
+  void hear_witness(std::span<const std::byte> message);
+  void lose_witness();
   // What operations wait for can no longer come: they fail with this.
   void fail(const std::shared_ptr<const Error>& error);
 
-  // What the Python side has to do: log warnings, and tell the peers where its threads stand.
+  // What the Python side has to do: log warnings, tell the peers where its threads stand, and ask the witness.
   struct Attention {
     std::vector<std::string> warnings;
     bool stacks_wanted = false;
     std::optional<Rank> lost_rank;  // see Engine::lost_rank
+    std::vector<std::vector<std::byte>> for_witness;
   };
   // Blocks until there is something to do or `limit` has passed; false once the runtime has stopped.
   bool wait_for_attention(Nanoseconds limit);
@@ -114,6 +119,7 @@ class Runtime {
   template <class Ended>
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
   void wind_down(EngineLock& lock, const Interrupted& interrupted);
+  void change_engine(const std::function<void()>& change);
   void look_at_links();
   void follow_links();
   bool arm();

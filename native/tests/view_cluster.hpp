@@ -45,7 +45,7 @@ class ViewCluster {
     return from + static_cast<Time>(generator_() % static_cast<std::uint64_t>(to - from));
   }
 
-  // Ends a process. Its host sees it at once, the launcher a little later if `seen`.
+  // Ends a process. Its host sees it at once, the witness a little later if `seen`.
   void kill(engine::Place place, bool seen = true) {
     Process& process = processes_[place];
     if (process.dead) return;
@@ -54,13 +54,10 @@ class ViewCluster {
       if (other == place) continue;
       if (host(other) == host(place)) {
         at(now_ + drawn(1, 5), [this, other, place] { told_of_end(other, place); });
-      } else if (seen && options_.witness && !witness_dead_) {
-        at(now_ + drawn(3, 30), [this, other, place] {
-          if (!is_cut(engine::kWitness, other)) told_of_end(other, place);
-        });
       }
       watch(other, place);
     }
+    if (seen && options_.witness) at(now_ + drawn(3, 20), [this, place] { witness_sees_end(place); });
   }
   // It does nothing until then; its messages lie in their links.
   void stop(engine::Place place, Time until) {
@@ -163,6 +160,15 @@ class ViewCluster {
 
   void told_of_end(engine::Place who, engine::Place ended) {
     act(who, [ended](auto& change) { change.prove_ended(ended); });
+  }
+
+  // The launcher, which tells all.
+  void witness_sees_end(engine::Place ended) {
+    if (witness_dead_) return;
+    witness_->prove_ended(ended);
+    for (engine::Place place = 0; place < size(); ++place) {
+      if (!is_dead(place)) deliver(engine::kWitness, place, engine::encode(witness_->proofs()));
+    }
   }
 
   // `who` looks whether it has heard of `whom` since.

@@ -28,8 +28,9 @@ ringcore.init()
 
 def tell(event, state):
     line = {"event": event, "place": rank, "pid": os.getpid(), "rank": ringcore.rank(), "size": ringcore.size()}
+    engine = ringcore.job.state.context().began
     with open("told", "a") as file:
-        file.write(json.dumps({**line, "step": state.step, "total": state.total}) + "\\n")
+        file.write(json.dumps({**line, "engine": engine, "step": state.step, "total": state.total}) + "\\n")
 
 def stop_is_wished():
     return ringcore.allreduce(np.array([os.path.exists("stop")]), op=ringcore.Max)[0]
@@ -63,7 +64,10 @@ def train(script: Script, *, before: str = "pass", goes_on: str = "not stop_is_w
 
 
 def told(directory: Path, event: str) -> list[dict[str, Any]]:
-    """What ranks have left word of: at the "begin" of each call of their training function, and at its "end"."""
+    """What ranks have left word of: at the "begin" of each call of their training function, and at its "end".
+
+    An "engine" is another one after each meeting.
+    """
     path = directory / "told"
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if line["event"] == event]

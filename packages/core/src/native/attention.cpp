@@ -32,13 +32,16 @@ nb::list take_spans(Runtime& runtime, std::vector<engine::Span> (Runtime::*take)
   return list;
 }
 
-std::tuple<std::vector<std::string>, bool, std::optional<Rank>> take_attention(PythonRuntime& self) {
+std::tuple<std::vector<std::string>, bool, std::optional<Rank>, std::vector<nb::bytes>> take_attention(
+    PythonRuntime& self) {
   Runtime::Attention attention;
   {
     const nb::gil_scoped_release released;
     attention = self.get().take_attention();
   }
-  return {attention.warnings, attention.stacks_wanted, attention.lost_rank};
+  std::vector<nb::bytes> for_witness;
+  for (const auto& message : attention.for_witness) for_witness.emplace_back(message.data(), message.size());
+  return {attention.warnings, attention.stacks_wanted, attention.lost_rank, for_witness};
 }
 
 nb::dict statistics(PythonRuntime& self) {
@@ -96,7 +99,7 @@ void register_attention(nb::class_<PythonRuntime>& runtime) {
           [](PythonRuntime& self, double limit_s) { return self.get().wait_for_attention(limit_of(limit_s)); },
           nb::arg("limit_s"), nb::call_guard<nb::gil_scoped_release>())
       .def("take_attention", &take_attention,
-           "(warnings to log, whether a peer wants this rank's stacks, as lost_rank)")
+           "(warnings to log, whether a peer wants this rank's stacks, as lost_rank, messages for the witness)")
       .def_prop_ro(
           "lost_rank", [](PythonRuntime& self) { return self.get().lost_rank(); },
           nb::call_guard<nb::gil_scoped_release>(),

@@ -3,6 +3,7 @@
 
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -52,7 +53,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
                   double timeout_s, double stall_warning_s, double heartbeat_s, bool elastic, double elastic_timeout_s,
-                  double start_timeout_s, double spin_s, bool nccl_shares_gpus,
+                  bool has_witness, double start_timeout_s, double spin_s, bool nccl_shares_gpus,
                   std::shared_ptr<transport::MpiWorld> mpi) {
   JobConfig config;
   config.rank = rank;
@@ -73,6 +74,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.settings.heartbeat = limit_of(heartbeat_s);
   config.settings.elastic = elastic;
   config.settings.elastic_timeout = limit_of(elastic_timeout_s);
+  config.has_witness = has_witness;
   config.settings.start = limit_of(start_timeout_s);
   new (self) PythonRuntime(std::move(config));
   capi::set_runtime(self->job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
@@ -95,6 +97,12 @@ void accept_change(PythonRuntime& self, std::uint32_t epoch, Rank local_rank, in
   }
   capi::set_runtime(self.job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
                     self.job().pool());
+}
+
+void hear_witness(PythonRuntime& self, const nb::bytes& message) {
+  const std::span bytes(static_cast<const std::byte*>(message.data()), message.size());
+  const nb::gil_scoped_release released;
+  self.get().hear_witness(bytes);
 }
 
 void leave(PythonRuntime& self, const std::string& reason) {
@@ -129,8 +137,8 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("peers"), nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
            nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
            nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("elastic"),
-           nb::arg("elastic_timeout_s"), nb::arg("start_timeout_s"), nb::arg("spin_s"), nb::arg("nccl_shares_gpus"),
-           nb::arg("mpi") = nb::none())
+           nb::arg("elastic_timeout_s"), nb::arg("has_witness"), nb::arg("start_timeout_s"), nb::arg("spin_s"),
+           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
       .def(
           "members",
           [](PythonRuntime& self) {
@@ -140,6 +148,10 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "The epoch of an elastic job and its members, by rank, as ranks of the first epoch.")
       .def("accept_change", &accept_change, nb::arg("epoch"), nb::arg("local_rank"), nb::arg("local_size"),
            "The caller knows who the members are since that epoch: what is submitted from now on is theirs.")
+      .def("hear_witness", &hear_witness, nb::arg("message"), "What the launcher says as the witness, see Witness.")
+      .def(
+          "lose_witness", [](PythonRuntime& self) { self.get().lose_witness(); },
+          nb::call_guard<nb::gil_scoped_release>(), "The launcher cannot be asked any more.")
       .def("check", &check, "Raises why the engine has failed, if it has.")
       .def("leave", &leave, nb::arg("reason"))
       .def(

@@ -18,5 +18,6 @@ NB_MODULE(_native, module) {
   ringcore::python::register_handle(module);
   ringcore::python::register_plan(module);
   ringcore::python::register_runtime(module);
+  ringcore::python::register_witness(module);
   ringcore::python::register_simulation(module);
 }

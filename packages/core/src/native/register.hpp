@@ -14,6 +14,7 @@ void register_device(nanobind::module_& module);
 void register_tls(nanobind::module_& module);
 void register_handle(nanobind::module_& module);
 void register_runtime(nanobind::module_& module);
+void register_witness(nanobind::module_& module);
 void register_simulation(nanobind::module_& module);
 void register_plan(nanobind::module_& module);
 

@@ -288,7 +288,7 @@ def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
 
     def members(self) -> tuple[int, list[int]]:
         """
@@ -299,6 +299,12 @@ class Runtime:
         """
         The caller knows who the members are since that epoch: what is submitted from now on is theirs.
         """
+
+    def hear_witness(self, message: bytes) -> None:
+        """What the launcher says as the witness, see Witness."""
+
+    def lose_witness(self) -> None:
+        """The launcher cannot be asked any more."""
 
     def check(self) -> None:
         """Raises why the engine has failed, if it has."""
@@ -387,9 +393,9 @@ class Runtime:
 
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
-    def take_attention(self) -> tuple[list[str], bool, int | None]:
+    def take_attention(self) -> tuple[list[str], bool, int | None, list[bytes]]:
         """
-        (warnings to log, whether a peer wants this rank's stacks, as lost_rank)
+        (warnings to log, whether a peer wants this rank's stacks, as lost_rank, messages for the witness)
         """
 
     @property
@@ -411,6 +417,37 @@ class Runtime:
     def plan_outcomes(self) -> list[tuple[str, str, int, float, float, float, bool]]:
         """
         (generator, collective, bytes, predicted s, measured s, of the best beside it s, whether it was chosen)
+        """
+
+class Witness:
+    """
+    Has half a vote on who goes on when ranks are lost; see engine/view_change.hpp.
+    """
+
+    def __init__(self, epoch: int, size: int) -> None: ...
+
+    def receive(self, message: bytes) -> bytes | None:
+        """What a rank asks, or tells; returns the answer to it, if there is one."""
+
+    def prove_ended(self, rank: int) -> None:
+        """The process of this rank is no more."""
+
+    @property
+    def ended(self) -> list[int]:
+        """The ranks of the first epoch that are proven to have ended."""
+
+    @property
+    def proofs(self) -> bytes:
+        """What tells a rank who has ended."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether ranks agree on their next epoch, and have needed its vote."""
+
+    @property
+    def view(self) -> tuple[int, list[int]]:
+        """
+        The epoch that it knows, and its members, by rank, as ranks of the first epoch.
         """
 
 class CollectiveTime:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.elastic import HostScript, begun, told, train
 from support.namespaces import Host, environ_with_ssh, namespaces
-from support.processes import Pids, Ringrun, is_alive
+from support.processes import Pids, Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
 
@@ -18,6 +18,20 @@ Script = Callable[..., str]
 def hosts() -> Iterator[list[Host]]:
     with namespaces(3) as made:
         yield made
+
+
+@pytest.fixture
+def cut(hosts: list[Host]) -> Iterator[Callable[[int], None]]:
+    """Pulls the cable out of a host until the test ends."""
+    pulled = []
+
+    def pull(number: int) -> None:
+        hosts[number].set_link(up=False)
+        pulled.append(number)
+
+    yield pull
+    for number in pulled:
+        hosts[number].set_link(up=True)
 
 
 def test_ranks_on_hosts_that_come_and_go(ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host]) -> None:
@@ -31,7 +45,9 @@ def test_ranks_on_hosts_that_come_and_go(ringrun: Ringrun, script: Script, pids:
         assert {(line["place"], line["size"]) for line in first} == {(0, 2), (1, 2)}
         os.kill(next(line["pid"] for line in first if line["place"] == 1), signal.SIGKILL)
         alone, *both = begun(directory, 5)[2:]
+        # The launcher's vote is enough: nothing was connected anew.
         assert (alone["place"], alone["size"]) == (0, 1)
+        assert alone["engine"] in {line["engine"] for line in first}
         assert {line["size"] for line in both} == {2} and len({line["total"] for line in both}) == 1
         discovery.print(["host0", "host2"])
         alone, *moved = begun(directory, 8)[5:]
@@ -44,4 +60,50 @@ def test_ranks_on_hosts_that_come_and_go(ringrun: Ringrun, script: Script, pids:
     ended = told(directory, "end")
     assert [line["size"] for line in ended] == [2, 2] and len({line["total"] for line in ended}) == 1
     assert alone["pid"] in {line["pid"] for line in first}, "who was there from the beginning is still"
+    assert not any(map(is_alive, pids.read().values()))
+
+
+# Nobody waits long for who is silent: not the ranks, not the agents.
+SHORT = {"RINGCORE_HEARTBEAT_S": "0.5"}
+WORDS = ["--min-np", "1", "--agent-timeout", "2", "--blacklist-cooldown-range", "60", "60"]
+
+
+def test_of_two_halves_the_one_with_the_launcher_goes_on(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host], cut: Callable[[int], None]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], {**ringrun.environ, **SHORT})
+    words = ["-np", "4", "-H", "host0:2,host1:2", *WORDS, train(script)]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        first = begun(directory, 4)
+        cut(1)
+        half = begun(directory, 6)[4:]
+        assert {(line["place"], line["rank"], line["size"]) for line in half} == {(0, 0, 2), (1, 1, 2)}
+        assert {line["engine"] for line in half} < {line["engine"] for line in first}
+        others = [line["pid"] for line in first if line["place"] in (2, 3)]
+        eventually(lambda: not any(map(is_alive, others)), "the agent that hears nothing has ended its ranks")
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+    assert len(told(directory, "begin")) == 6, "only one half went on"
+    assert not any(map(is_alive, pids.read().values()))
+
+
+def test_most_ranks_go_on_without_the_launcher_and_the_rest_only_when_those_have_ended(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host], cut: Callable[[int], None]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], {**ringrun.environ, **SHORT})
+    words = ["-np", "3", "-H", "host0,host1,host2", *WORDS, train(script)]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        begun(directory, 3)
+        cut(0)
+        most = begun(directory, 5)[3:]
+        assert {(line["place"], line["size"]) for line in most} == {(1, 2), (2, 2)}
+        (alone,) = begun(directory, 6)[5:]
+        assert (alone["place"], alone["size"]) == (0, 1)
+        assert not any(is_alive(line["pid"]) for line in most)
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
     assert not any(map(is_alive, pids.read().values()))

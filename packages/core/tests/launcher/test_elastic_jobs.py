@@ -33,7 +33,9 @@ def test_who_is_left_goes_on_in_its_process_and_another_joins(ringrun: Ringrun, 
     }
     ended = {line["pid"]: line for line in told(ringrun.directory, "end")}
     (newcomer,) = ended.keys() - {line["pid"] for line in first}
-    assert {line["pid"] for line in second} < {line["pid"] for line in first}
+    # In their processes, and over the connections that they have.
+    engines = {(line["pid"], line["engine"]) for line in first}
+    assert {(line["pid"], line["engine"]) for line in second} < engines
     ranks = {survivor["pid"]: survivor["rank"] for survivor in second}
     assert {pid: line["rank"] for pid, line in ended.items()} == {**ranks, newcomer: 2}
     assert {line["size"] for line in ended.values()} == {3}
@@ -162,8 +164,11 @@ def test_a_rank_that_is_told_to_end_leaves_at_its_next_commit(ringrun: Ringrun, 
     assert not list(ringrun.directory.glob("life.1.1")), "nobody came in its place"
 
 
-def test_a_rank_that_hangs_is_ended_when_the_others_have_lost_it(ringrun: Ringrun, script: Script) -> None:
-    ringrun.environ["RINGCORE_HEARTBEAT_S"] = "0.5"
+@pytest.mark.parametrize(("elastic", "says"), [("1", "was killed by SIGKILL"), ("0", "does not answer, and is killed")])
+def test_a_rank_that_hangs_is_ended_when_the_others_have_lost_it(
+    ringrun: Ringrun, script: Script, elastic: str, says: str
+) -> None:
+    ringrun.environ.update(RINGCORE_HEARTBEAT_S="0.5", RINGCORE_ELASTIC=elastic)
     name = train(
         script,
         before="if (rank, life, state.step) == (1, 0, 5): os.kill(os.getpid(), signal.SIGSTOP)",
@@ -171,8 +176,12 @@ def test_a_rank_that_hangs_is_ended_when_the_others_have_lost_it(ringrun: Ringru
     )
     done = ringrun("-np", "2", "--min-np", "1", name)
     assert done.returncode == 0, done.stderr
-    assert "ringrun: rank 1 on localhost does not answer, and is killed" in done.stderr
-    assert [line["size"] for line in told(ringrun.directory, "begin")] == [2, 2, 1, 2, 2]
+    assert f"ringrun: rank 1 on localhost {says}" in done.stderr
+    calls = told(ringrun.directory, "begin")
+    assert [line["size"] for line in calls] == [2, 2, 1, 2, 2]
+    # Where the engine is not to go on by itself the ranks that are left meet anew.
+    engines = {line["engine"] for line in calls if line["pid"] == calls[2]["pid"]}
+    assert len(engines) == (2 if elastic == "1" else 3)
 
 
 def test_a_signal_to_the_launcher_ends_an_elastic_job(ringrun: Ringrun, script: Script, pids: Pids) -> None:

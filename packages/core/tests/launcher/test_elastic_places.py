@@ -28,7 +28,7 @@ def ranks_of(processes: Sequence[RankProcess]) -> dict[int, tuple[int, int, int]
 
 def settle(places: Places) -> None:
     for process, slot in deal(places.processes()):
-        process.rank, process.began_at = slot.rank, 0.0
+        process.rank, process.epoch, process.began_at = slot.rank, process.epoch + 1, 0.0
 
 
 def test_ranks_of_a_host_are_neighbours() -> None:

@@ -15,7 +15,7 @@ from ringcore._errors import (
     TimeoutError,
 )
 from ringcore.elastic.state import HostsUpdatedInterrupt, State
-from ringcore.job.lifecycle import init, shutdown
+from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
 from ringcore.job.state import context, is_initialized
 from ringcore.job.told_errors import as_ringcore_error
@@ -28,9 +28,9 @@ _REMEDY = "The others cannot go on where their number is fixed. Remedy: start th
 def run(func: Callable[..., T]) -> Callable[..., T]:
     """Decorate a training function: it begins with the state of rank 0, and goes on when ranks come and go.
 
-    When a rank is lost, the state goes back to its last commit, the ranks that are there meet anew, and the function is
-    called again in the same process. It needs `ringrun --min-np`, or `RINGCORE_ELASTIC` and a launcher that lets the
-    others live; without these a lost rank ends the others.
+    When a rank is lost, the state goes back to its last commit, and the function is called again in the same process,
+    by the ranks that are left. It needs `ringrun --min-np`, or `RINGCORE_ELASTIC` and a launcher that lets the others
+    live; without these a lost rank ends the others.
 
     Args:
         func: Takes a state, and whatever else. It goes on from where the state stands.
@@ -38,9 +38,11 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(func)
     def call(state: State, *args: Any, **options: Any) -> T:
-        must_sync = True
+        must_sync, has_changed = True, False
         while True:
             try:
+                if has_changed:
+                    state.on_reset()
                 if must_sync:
                     state.sync()
                 return func(state, *args, **options)
@@ -50,15 +52,23 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 lost = as_ringcore_error(error)
                 if lost is None or not _is_loss(lost):
                     raise
-                goes_on = isinstance(lost, MembershipChangedError)  # the engine has seen to it, see RINGCORE_ELASTIC
-                if membership() is None and not goes_on:
+                if membership() is None and not isinstance(lost, MembershipChangedError):
                     raise _with_remedy(lost) from error
                 _log.warning("rank %d goes back to its last commit: %s", context().rank, lost)
                 state.restore()
-                must_sync = goes_on or _meet_again(intact=False)
-            state.on_reset()
+                must_sync = _goes_on_after(lost) or _meet_again(intact=False)
+            has_changed = True
 
     return call
+
+
+def _goes_on_after(lost: RingcoreError) -> bool:
+    """Whether the engine has seen to it, and the ranks that are left are enough: all of them know the same."""
+    launcher = membership()
+    if not isinstance(lost, MembershipChangedError) or (launcher is not None and context().size < launcher.least):
+        return False
+    begin_anew()
+    return True
 
 
 def _meet_again(*, intact: bool) -> bool:

@@ -8,6 +8,7 @@ import threading
 import traceback
 
 from ringcore.environment.loss import tell_loss
+from ringcore.job.membership import THREAD_NAME
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
@@ -32,7 +33,10 @@ def _attend(context: Context) -> None:
     running, told = True, False
     while running:  # once more at the end: for what was found just before
         running = context.runtime.wait_for_attention(3600.0)
-        warnings, stacks_wanted, lost_rank = context.runtime.take_attention()
+        warnings, stacks_wanted, lost_rank, for_witness = context.runtime.take_attention()
+        for message in for_witness:
+            if context.launcher is not None:
+                context.launcher.ask(message)
         if lost_rank is not None and not told:
             tell_loss(lost_rank)
             told = True
@@ -48,6 +52,6 @@ def format_stacks() -> str:
     parts = []
     for ident, frame in sys._current_frames().items():
         name = names.get(ident, "?")
-        if name not in (_NAME, WATCH_NAME):
+        if name not in (_NAME, WATCH_NAME, THREAD_NAME):
             parts.append(f"thread {name}:\n" + "".join(traceback.format_stack(frame, limit=20)))
     return "\n".join(parts)

@@ -26,7 +26,11 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     while True:
         placement = launcher.meet()
         try:
-            return _connect(settings, placement)
+            connected = _connect(settings, placement)
+            if connected.settings.elastic and connected.size > 1:
+                connected.launcher = launcher
+                launcher.attend(connected.runtime)
+            return connected
         except BootstrapError as error:
             if not launcher.overtaken():
                 raise
@@ -46,7 +50,6 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         placement = Placement(world.rank, world.size, None, None, None, None, source="the MPI communicator")
     else:
         placement = placement or find_placement(os.environ)
-        _check_elastic(settings, placement)
         if _meets_through_mpi(placement, settings):
             from ringcore.environment.mpi import NoMpiLibrary, open_world
 
@@ -79,8 +82,9 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
     try:
         connected = _context_of(
-            settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world
-        )
+            settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world,
+            has_witness=settings.elastic and placement.epoch is not None,
+        )  # fmt: skip
     except BaseException:
         if mesh.connector is not None:
             mesh.connector.finish()
@@ -111,19 +115,6 @@ def _tell_others(connected: Context, failure: BootstrapError) -> NoReturn:
     connected.peer_fds.clear()
     connected.runtime.leave("")
     raise failure
-
-
-def _check_elastic(settings: Settings, placement: Placement) -> None:
-    """Either ranks go on by themselves when others are lost, or their launcher sees to it.
-
-    Raises:
-        InvalidArgument: Both are asked for.
-    """
-    if settings.elastic and placement.epoch is not None:
-        raise InvalidArgument(
-            "RINGCORE_ELASTIC lets ranks go on without their launcher, and ringrun --min-np brings them together "
-            "itself; leave one of the two out"
-        )
 
 
 def _check_launched_by_mpi(world: _native.MpiWorld) -> None:
@@ -165,6 +156,8 @@ def _context_of(
     local_ranks: list[int],
     place: tuple[int, int, int, int],
     world: _native.MpiWorld | None = None,
+    *,
+    has_witness: bool = False,
 ) -> Context:
     if settings.elastic and any(kind == "mpi" for _, kind, _, _, _ in peers):
         raise InvalidArgument(
@@ -188,6 +181,7 @@ def _context_of(
         heartbeat_s=settings.heartbeat_s,
         elastic=settings.elastic,
         elastic_timeout_s=settings.elastic_timeout_s,
+        has_witness=has_witness,
         start_timeout_s=settings.start_timeout_s,
         spin_s=settings.spin_us * 1e-6,
         nccl_shares_gpus=nccl_shares_gpus(os.environ),

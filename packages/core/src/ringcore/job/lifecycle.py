@@ -29,13 +29,21 @@ _lock = threading.Lock()
 _farewell = ""
 # Of adapters: called by `shutdown` while the engine still runs.
 before_shutdown: list[Callable[[], None]] = []
-# Of what adapters keep from one job to the next: called by `init`, as ranks and their number may be others.
+# Of what adapters keep from one job to the next, as ranks and their number may be others: called by `init`, and when
+# the engine goes on with those that are left.
 _after_init: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 
 def after_init(method: Callable[[], None]) -> None:
     """Let each later `init` call a method, for as long as its object lives."""
     _after_init.append(weakref.WeakMethod(method, _after_init.remove))
+
+
+def begin_anew() -> None:
+    """The ranks are others: adapters forget what they have under way."""
+    for method in [reference() for reference in _after_init]:
+        if method is not None:
+            method()
 
 
 def _renew_lock() -> None:
@@ -75,9 +83,7 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
         tell_loss(None)
         current.attention_thread = start_attention_thread(current)
         start_watch(current)
-    for method in [reference() for reference in _after_init]:
-        if method is not None:
-            method()
+    begin_anew()
     try:
         if current.settings.plans:
             from ringcore.job.generators import register_installed
@@ -110,6 +116,8 @@ def shutdown() -> None:
             current.late_lanes.stop()
         if current.attention_thread is not None:
             current.attention_thread.join()
+        if current.launcher is not None:
+            current.launcher.part()
         while current.services:  # They know the context: what is in a circle goes late.
             current.services.pop().stop()
         set_context(None)

@@ -1,29 +1,33 @@
 """A rank of an elastic job and its launcher: who is in the job, who comes and who goes.
 
-Both write lines of JSON to a socket that the rank has inherited. The launcher decides on every membership, an epoch
-each: a rank says that it is ready, and is told its place when all that are left are ready.
+Both write lines of JSON to a socket that the rank has inherited. A rank says that it is ready, and is told its place
+when all that are left are ready. Among those who have met so the engine sees to it that the others go on when some are
+lost; then the launcher has a vote, which it is asked for here.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import json
 import os
-import select
 import signal
 import socket
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
 from ringcore.environment.placement import Placement
 
+if TYPE_CHECKING:
+    from ringcore import _native
+
 VARIABLE = "RINGCORE_LAUNCHER_FD"
+THREAD_NAME = "ringcore-launcher"
 _READ_BYTES = 1 << 16
 # The launcher sees at once that a process has ended; its word of it is on the way for so long at most.
 _NEWS_LIMIT_S = 2.0
@@ -57,14 +61,21 @@ class Membership:
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)
         self._socket = socket.socket(fileno=fd)
-        self._received = b""
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()  # Guards: what the launcher has said, and `_runtime`.
         self._comes = self._goes = self._leaves = False
+        self._dismissed = self._gone = False
         self._dealt: dict[str, Any] | None = None
+        self._epoch = 0  # As dealt: engines count on by themselves.
+        self._unheard: list[bytes] = []  # Of the witness, before there is an engine.
+        self._runtime: _native.Runtime | None = None
         self._waits = False
         self.intact = False  # This process's state is that of a commit that all ranks have made.
         self.lost: int | None = None  # The rank of this epoch that this process lost.
         self.must_sync = True  # As dealt: somebody's is not.
+        self.least = 1  # So many ranks must be there to go on.
         self._obey_termination()
+        threading.Thread(target=self._listen, name=THREAD_NAME, daemon=True).start()
 
     def meet(self) -> Placement:
         """Be ready for the next epoch, and wait for this process's place in it.
@@ -76,28 +87,30 @@ class Membership:
             self.leave()
         self._dealt = None
         self._say({"ready": True, "intact": self.intact, "lost": self.lost})
-        self._waits = True
-        try:
-            while self._dealt is None:
-                self._hear(None)
-        finally:
-            self._waits = False
-        dealt: dict[str, Any] = self._dealt
-        self.must_sync = dealt.pop("sync")
+        with self._changed:
+            self._waits = True
+            try:
+                self._changed.wait_for(lambda: self._dealt is not None or self._dismissed or self._gone)
+            finally:
+                self._waits = False
+        if self._dismissed:
+            self.leave()
+        self._check_launcher()
+        dealt: dict[str, Any] = self._dealt or {}
+        self.must_sync, self.least = dealt.pop("sync"), dealt.pop("least")
         self.intact, self.lost = False, None
         return Placement(**dealt, source="ringrun")
 
     def news(self) -> News:
         """What the launcher, or a signal, has told since the epoch began."""
-        self._hear(0.0)
+        self._check_launcher()
         return News(self._comes, self._goes, self._leaves)
 
     def overtaken(self) -> bool:
         """Whether a rank of this epoch has ended or another has come, so that ranks which cannot meet will again."""
-        deadline = time.monotonic() + _NEWS_LIMIT_S
-        while not self.news() and time.monotonic() < deadline:
-            self._hear(deadline - time.monotonic())
-        return bool(self.news())
+        with self._changed:
+            self._changed.wait_for(lambda: self._unheard or self._gone or self.news(), _NEWS_LIMIT_S)
+            return bool(self._unheard or self.news())
 
     def leave(self) -> None:
         """Tell the launcher that this process ends, and that nobody is to come in its place.
@@ -108,32 +121,82 @@ class Membership:
         self._say({"leaves": True})
         sys.exit(0)
 
+    # The launcher as the witness of an engine.
+
+    def attend(self, runtime: _native.Runtime) -> None:
+        """From here on what the witness says is for this engine."""
+        runtime.service_threads += 1
+        with self._changed:
+            self._runtime = runtime
+            while self._unheard:
+                runtime.hear_witness(self._unheard.pop(0))
+            if self._gone:
+                runtime.lose_witness()
+
+    def part(self) -> None:
+        """The engine is no more: this process has left the ranks of its epoch."""
+        with self._changed:
+            self._runtime = None
+        with contextlib.suppress(BootstrapError):
+            self._say({"apart": True})
+
+    def ask(self, message: bytes) -> None:
+        """Tell the witness what the engine has to say to it."""
+        with contextlib.suppress(BootstrapError):  # Who listens notices that, too.
+            self._say({"view": base64.b64encode(message).decode(), "epoch": self._epoch})
+
+    def _hear_witness(self, said: dict[str, Any]) -> None:
+        if said["epoch"] != self._epoch:
+            return
+        message = base64.b64decode(said["view"])
+        if self._runtime is None:
+            self._unheard.append(message)
+        else:
+            self._runtime.hear_witness(message)
+
     def _say(self, message: dict[str, Any]) -> None:
         try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            with self._sending:
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise BootstrapError(f"the launcher of this elastic job has gone: {error.strerror}") from error
 
-    def _hear(self, limit_s: float | None) -> None:
-        """Takes what has come, and waits for it up to a limit."""
-        if limit_s is not None and not select.select([self._socket], [], [], max(0.0, limit_s))[0]:
-            return
-        data = self._socket.recv(_READ_BYTES)
-        if not data:
+    def _check_launcher(self) -> None:
+        if self._gone:
             raise BootstrapError("the launcher of this elastic job has gone")
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
+
+    def _listen(self) -> None:
+        """Takes what comes, on a thread of its own: the witness speaks while the program waits for the engine."""
+        received = b""
+        while True:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except OSError:
+                data = b""
+            *lines, received = (received + data).split(b"\n")
+            with self._changed:
+                for line in lines:
+                    self._take(json.loads(line))
+                if not data:
+                    self._gone = True
+                    if self._runtime is not None:
+                        self._runtime.lose_witness()
+                self._changed.notify_all()
+            if not data:
+                return
 
     def _take(self, message: dict[str, Any]) -> None:
         if "dealt" in message:
             self._dealt = message["dealt"]
+            self._epoch = self._dealt["epoch"]
+            self._unheard.clear()
             self._comes = self._goes = False  # All that was told before is part of it.
         self._comes |= message.get("comes", False)
         self._goes |= message.get("goes", False)
         self._leaves |= message.get("drain", False)
-        if message.get("dismissed"):
-            self.leave()
+        self._dismissed |= message.get("dismissed", False)
+        if "view" in message:
+            self._hear_witness(message)
 
     def _obey_termination(self) -> None:
         """Let SIGTERM end this process where that harms nobody: at its next commit. A second one ends it at once."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ringcore import _native
     from ringcore.bootstrap.lanes import LateLanes
     from ringcore.environment.settings import Settings
+    from ringcore.job.membership import Membership
 
 
 # So many unnamed operations of a kind may be under way at once. Then their names come again: the engine remembers as
@@ -51,6 +52,7 @@ class Context:
     counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
     late_lanes: LateLanes | None = None  # where there are peers over TCP
+    launcher: Membership | None = None  # the witness of the engine
     job: str = ""  # what `ringcore status` calls it
     began: float = field(default_factory=time.monotonic)
     steps: int = 0

@@ -23,6 +23,8 @@ def as_ringcore_error(error: Exception) -> RingcoreError | None:
     Returns:
         `error` itself if it is ringcore's, None if it tells of none.
     """
+    if isinstance(error, MembershipChangedError):
+        take_note()  # the framework has made it of a text itself
     if isinstance(error, RingcoreError):
         return error
     text = str(error)

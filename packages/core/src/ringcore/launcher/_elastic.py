@@ -1,7 +1,9 @@
-"""An elastic job: processes come and go while it trains, and this launcher alone decides who is a rank when.
+"""An elastic job: processes come and go while it trains.
 
 The index of an agent here is that of a place, see `_places`: each agent has one process. A process says that it is
-ready; when all that were ranks and still run are ready, those present get their ranks for the next epoch.
+ready; when all that were ranks and still run are ready, those present get their ranks for the next epoch, and meet.
+From then on their engines see to it that the others go on when some are lost, with this launcher's vote: see
+`_witness`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
+from ringcore.environment import settings as _settings
 from ringcore.environment.settings import Settings
 from ringcore.environment.watching import OrderError
 from ringcore.launcher import _hosts, _plan, _process, _summary
@@ -27,13 +30,15 @@ from ringcore.launcher._places import Place, Places, RankProcess, deal
 from ringcore.launcher._plan import Node
 from ringcore.launcher._summary import Failure, list_ranks
 from ringcore.launcher._supervisor import NodeEvents, Supervisor
+from ringcore.launcher._witness import Witness
 from ringcore.launcher.agent import Agent, free_port
 
 if TYPE_CHECKING:
     from ringcore.bootstrap import RendezvousServer
 
-# A rank that was lost for another reason than its end comes to meet the others by then.
+# A rank that was lost for another reason than its end ends, or comes to meet the others, by then.
 _FENCE_S = 5.0
+_ENGINE_VARIABLE = _settings.variable("elastic")
 # Of a line that a process writes to its launcher.
 _MOST_BYTES = 1 << 16
 
@@ -44,6 +49,7 @@ class ElasticSupervisor(Supervisor):
     _asked: Elastic
     _places: Places
     _server: RendezvousServer | None = None
+    _witness: Witness | None = None  # Of the ranks that have met; None: their engines end with the first that is lost.
     _bind = ""
     _discovery: Discovery | None = None
     _master_port = 0
@@ -67,6 +73,7 @@ class ElasticSupervisor(Supervisor):
         self._master_port = self._plan.master_port or free_port()
         self._words: dict[int, bytes] = {}
         self._heralded: set[str] = set()  # To the ranks of this epoch.
+        self._cut_off: list[RankProcess] = []  # Their hosts were lost: they may still run.
         self._loop.call_later(self._start_timeout_s, self._on_patience_ends)
         self.note(f"job {self._given.job_id}, as `ringcore scale` and `ringcore drain` know it")
         if asked.host_discovery_script is None:
@@ -195,6 +202,9 @@ class ElasticSupervisor(Supervisor):
         if said.get("leaves"):
             process.place.retired |= not process.leaves  # By itself: nobody is to come in its place.
             process.leaves = True
+        if self._witness is not None and "view" in said and self._witness.hear(process, said):
+            self._on_view(self._witness.members)
+        process.apart |= bool(said.get("apart"))
         if said.get("ready"):
             process.ready, process.intact = True, bool(said.get("intact"))
             for lost in (p for p in self._places.processes() if p.in_epoch and p.rank == said.get("lost")):
@@ -203,7 +213,7 @@ class ElasticSupervisor(Supervisor):
     def _fence(self, process: RankProcess, epoch: int) -> None:
         """Ends a process that others have lost, and that still has not come to meet them: it was stopped, or hangs."""
         number = process.place.number
-        if process.in_epoch and process.epoch == epoch and not process.ready:
+        if process.place.process is process and process.epoch == epoch and not (process.ready or process.apart):
             self._output.say(f"ringrun: rank {number} on {process.place.host.name} does not answer, and is killed")
             process.fenced = True
             self._hosts[number].kill()
@@ -217,6 +227,7 @@ class ElasticSupervisor(Supervisor):
             self._failures.clear()  # They were made good.
         if process is not None:
             self._remove(process)
+            self._prove_ended(process, in_order=how.code == 0)
 
     def _on_failure(self, failure: Failure) -> None:
         place = self._places.all[failure.rank]
@@ -226,6 +237,8 @@ class ElasticSupervisor(Supervisor):
             return
         if process.fenced:  # It may have failed before, and only been slow to end.
             self._failures[-1] = failure = dataclasses.replace(failure, by_launcher=True)
+        if process.began_at is not None and not process.in_epoch and (self._finishing or self._are_enough()):
+            self._failures.remove(failure)  # The others go on without it already.
         self._needed = self._asked.min_np
         rest_s = self._places.fail(place, time.monotonic())
         place.process = None
@@ -238,11 +251,15 @@ class ElasticSupervisor(Supervisor):
             f"{rest_s:g} s"
         )
 
+    def _are_enough(self) -> bool:
+        return sum(process.in_epoch for process in self._places.processes()) >= self._least()
+
     def _remove(self, process: RankProcess) -> None:
         was_rank, process.in_epoch = process.in_epoch, False
         process.place.process = None
         if was_rank and self._server is not None and not self._stopping:
-            self._tell_ranks("goes")
+            if self._witness is None:
+                self._tell_ranks("goes")
             self._epoch += 1  # Of nobody: who waits for this rank at the rendezvous waits no more.
             self._server.announce(self._epoch, 0)
         self._review()
@@ -261,6 +278,38 @@ class ElasticSupervisor(Supervisor):
             self._failures.append(Failure(index, RankExit(code), reason, by_launcher=False))
             self._on_failure(self._failures[-1])
         self._remove(process)
+        # An agent that hears nothing ends its ranks. Until then they may be more than half of the job, and go on.
+        self._cut_off.append(process)
+        limit_s = self._options.agent_timeout + _FENCE_S
+        self._loop.call_later(limit_s, functools.partial(self._prove_ended, process))
+
+    # Who goes on without whom.
+
+    def _engines_go_on(self) -> bool:
+        text = self._job_environ().get(_ENGINE_VARIABLE, "")
+        return bool(_settings.parse("elastic", text))
+
+    def _prove_ended(self, process: RankProcess, *, in_order: bool = False) -> None:
+        """A process is no more: its engine's peers may not see that."""
+        if process in self._cut_off:
+            self._cut_off.remove(process)
+        if self._witness is not None and not self._stopping:
+            self._witness.prove_ended(process, in_order=in_order)
+        self._review()
+
+    def _on_view(self, members: list[RankProcess]) -> None:
+        """Ranks have agreed to go on without others, in their processes."""
+        self._epoch += 1
+        self._resets += 1
+        self.note(f"epoch {self._epoch}: the ranks of the places {[p.place.number for p in members]} go on")
+        for process in self._places.processes():
+            if process.in_epoch and process not in members:
+                process.in_epoch = False
+                self._loop.call_later(_FENCE_S, functools.partial(self._fence, process, process.epoch))
+        for rank, process in enumerate(members):
+            process.rank, process.epoch = rank, self._epoch
+        if self._are_enough():
+            self._failures.clear()  # They were made good.
 
     def on_done(self, index: int) -> None:
         """Nothing is left of the process of a place."""
@@ -303,7 +352,7 @@ class ElasticSupervisor(Supervisor):
 
     def _announce_coming(self) -> None:
         """Tells the ranks that there are others who could join them, once those that start together are all there."""
-        new = [p for p in self._places.processes() if p.began_at is None and not p.leaves]
+        new = [p for p in self._places.processes() if not (p.in_epoch or p.leaves)]
         now = time.monotonic()
         if any(p.ready for p in new) and all(p.ready or p.due_by <= now for p in new):
             self._tell_ranks("comes")
@@ -348,15 +397,20 @@ class ElasticSupervisor(Supervisor):
     def _job_at(self, number: int) -> HostJob:
         assert self._server is not None
         node = self._plan.nodes[number]
-        options, server = self._options, self._server
-        common = _plan.common_environ(options, self._plan, self._given.job_id, server.address, self._master_port)
-        job = self._job_of(number, node, {**common, "HOROVOD_ELASTIC": "1"})
+        job = self._job_of(number, node, self._job_environ())
         slot, size = self._expected(number)
-        environ = _plan.rank_environ(dataclasses.replace(self._plan, size=size), slot, options.role)
+        environ = _plan.rank_environ(dataclasses.replace(self._plan, size=size), slot, self._options.role)
         ranks = tuple(dataclasses.replace(rank, environ=environ) for rank in job.ranks)
         return dataclasses.replace(
             job, ranks=ranks, stdin_rank=None, speaks=True, sharers=slot.local_size, host=node.name
         )
+
+    def _job_environ(self) -> dict[str, str]:
+        assert self._server is not None
+        address = self._server.address
+        common = _plan.common_environ(self._options, self._plan, self._given.job_id, address, self._master_port)
+        common.setdefault(_ENGINE_VARIABLE, os.environ.get(_ENGINE_VARIABLE) or "1")
+        return {**common, "HOROVOD_ELASTIC": "1"}
 
     def _expected(self, number: int) -> tuple[Slot, int]:
         """A process's place among all that could be there: scripts read it before they have met anybody."""
@@ -396,6 +450,8 @@ class ElasticSupervisor(Supervisor):
         if self._began and limit is not None and self._resets >= limit:
             self._give_in(f"its ranks have met again {limit} times already (--reset-limit)")
             return
+        if self._witness is not None and any(map(self._witness.may_go_on, self._cut_off)):
+            return
         self._resets += self._began
         self._began = True
         self._needed = self._asked.min_np
@@ -407,13 +463,19 @@ class ElasticSupervisor(Supervisor):
         self.note(f"epoch {self._epoch}: ranks are those of the places {[p.place.number for p, _ in dealt]}")
         for process in self._places.processes():
             process.in_epoch = False
-        sync = not all(process.intact for process in ready)
+        newest = max(process.epoch for process in ready)
+        sync = not all(process.intact and process.epoch == newest for process in ready)
         now = time.monotonic()
         for process, slot in dealt:
             process.rank, process.epoch, process.in_epoch, process.ready = slot.rank, self._epoch, True, False
+            process.apart = False
             process.began_at = process.began_at or now
             process.place.stillborn = 0
-            self._say(process, {"dealt": {**self._placement(slot, len(dealt)), "sync": sync}})
+            told = {**self._placement(slot, len(dealt)), "sync": sync, "least": self._asked.min_np}
+            self._say(process, {"dealt": told})
+        self._witness = None
+        if self._engines_go_on():
+            self._witness = Witness(self._epoch, [process for process, _ in dealt], self._say)
 
     def _placement(self, slot: Slot, size: int) -> dict[str, Any]:
         placement = dataclasses.asdict(slot)

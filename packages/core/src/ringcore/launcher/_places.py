@@ -53,6 +53,7 @@ class RankProcess:
         in_epoch: It is a rank of the present epoch.
         ready: It waits for the next epoch.
         intact: It comes with the state of a commit that all have made.
+        apart: It has left the ranks of its epoch in order, whatever it still does.
         fenced: It was killed, as the others had lost it.
         leaves: It has said that it ends for good.
     """
@@ -65,6 +66,7 @@ class RankProcess:
     in_epoch: bool = False
     ready: bool = False
     intact: bool = False
+    apart: bool = False
     fenced: bool = False
     leaves: bool = False
 
@@ -144,13 +146,13 @@ class Places:
 
 
 def deal(processes: Iterable[RankProcess]) -> list[tuple[RankProcess, Slot]]:
-    """Deal ranks out: those of a host are neighbours, and who was a rank before comes first.
+    """Deal ranks out: those of a host are neighbours, and who was a rank last comes first.
 
-    So rank 0 has the state of the job. Local ranks follow the slots, so that each process keeps its device where all
-    slots of a host are taken.
+    So rank 0 has the newest state of the job. Local ranks follow the slots, so that each process keeps its device where
+    all slots of a host are taken.
     """
     hosts: dict[str, list[RankProcess]] = {}
-    order = sorted(processes, key=lambda p: (p.began_at is None, p.rank, p.place.number))
+    order = sorted(processes, key=lambda p: (-p.epoch, p.rank, p.place.number))
     for process in order:
         hosts.setdefault(process.place.host.name, []).append(process)
     groups = list(hosts.values())
