@@ -156,7 +156,7 @@ void submit(const ringcore_request* request, ringcore_done done, void* context) 
   try {
     const std::shared_ptr<Operation> operation = operation_of(*request);
     if (request->blocking != 0) {
-      engine->run(operation, {}, false);
+      engine->run(operation, {}, Runtime::Caller::kUnknown);
       return end(done, context, operation);
     }
     operation->awaited = true;

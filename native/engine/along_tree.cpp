@@ -180,7 +180,9 @@ void Engine::tend_tree(ProcessSet& set, Nanoseconds now) {
   }
   if (waits && set.waiting_since == 0) set.waiting_since = now;
   const Nanoseconds patience = kLookAfter + kRounds * set.common_wait;
-  set.tree->want_open(set.join != nullptr || (waits && now - set.waiting_since >= patience));
+  const bool stands_still = set.id == kWorld && !standstill_.said.empty();
+  const bool looks = waits && now - set.waiting_since >= patience;
+  set.tree->want_open(set.join != nullptr || looks || stands_still);
   settle_tree(set);  // what the root has held back goes out
   if (set.tree != nullptr) send_along_tree(set);
 }

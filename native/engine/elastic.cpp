@@ -173,6 +173,7 @@ void Engine::drop_world(const Error& error) {
   const auto of = [&error](const Operation& operation) {
     return std::make_shared<const Error>(error.kind(), title(operation) + ": " + error.what());
   };
+  standstill_ = {.all = Standstills(static_cast<std::size_t>(size()))};
   for (auto& [id, set] : sets_) {
     for (const auto& [name_hash, operation] : set->operations) fail_operation(operation, of(*operation));
     set->operations.clear();

@@ -124,7 +124,8 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       settings_(settings),
       clock_(clock),
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now()),
-      last_tend_(clock.now()) {
+      last_tend_(clock.now()),
+      standstill_{.all = Standstills(static_cast<std::size_t>(membership_.size()))} {
   if (settings_.elastic) {
     elastic_ = std::make_unique<Elastic>(
         Elastic{.views = ViewChange({config.epoch, membership_.members()}, membership_.own_place(), config.has_witness,
@@ -150,6 +151,8 @@ void Engine::links_changed() {
 }
 
 void Engine::submit(const std::shared_ptr<Operation>& operation) {
+  all_wait({});
+  standstill_.waits.clear();
   if (sets_.count(operation->process_set) == 0) {
     throw Error(ErrorKind::kInvalidArgument, title(*operation) + ": there is no process set " +
                                                  std::to_string(operation->process_set) + " on rank " +
@@ -389,6 +392,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       set.operations.erase(found);
       return;
     }
+    case Decision::Kind::kStandstill: return note_standstill(set, decision);
     case Decision::Kind::kFlush: set.schedule.flush(); return;
     case Decision::Kind::kJoined:
       if (set.join == nullptr) return;
@@ -416,6 +420,7 @@ void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {
   operation->error = std::move(error);
   ++completed_count_;
+  if (operation->error != nullptr) gave_up();
   if (operation->on_done) {
     --callbacks_;
     completed_.push_back(operation);

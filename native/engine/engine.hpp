@@ -26,6 +26,7 @@
 #include "engine/request.hpp"
 #include "engine/schedule.hpp"
 #include "engine/set_numbers.hpp"
+#include "engine/standstill.hpp"
 #include "engine/timeline.hpp"
 #include "engine/tree_items.hpp"
 #include "transport/link.hpp"
@@ -48,6 +49,8 @@ struct EngineSettings {
   Nanoseconds timeout = 300 * kSecond;
   // ... and is reported after this one (0: never).
   Nanoseconds stall_warning = 5 * kSecond;
+  // When all threads of a rank have waited for so long, the others are told for what: a deadlock may be the reason.
+  Nanoseconds standstill = kSecond;
   // A peer that has sent nothing for this long is lost.
   Nanoseconds heartbeat = 2 * kSecond;
   // Before it has greeted it may still be connecting with others: it may be silent for this long, if that is longer.
@@ -99,6 +102,11 @@ class Engine {
   // A thread is about to wait for the operation: closes open buckets, so that it can run.
   // `only_thread`: no other thread of this rank uses the engine, so that this rank announces nothing more until then.
   void wanted(Operation& operation, bool only_thread);
+  // To be said before each `tend`: every thread of this rank that might submit anything waits, for these, until they are
+  // done. Nothing: not so, or no longer.
+  void all_wait(std::span<const Operation* const> operations);
+  // A thread no longer waits for something that is not done.
+  void gave_up();
 
   // Moves what can be moved; true if anything did. Never blocks, never throws: errors end up in the operations.
   bool progress();
@@ -280,6 +288,13 @@ class Engine {
   Nanoseconds patience_for(const Peer& peer) const;
   void tend_links(Nanoseconds now, bool idle);
   void tend_alignment(ProcessSet& set);
+  void align(ProcessSet& set);
+  void tend_standstill(Nanoseconds now);
+  bool is_stuck(const Operation& operation);
+  Standstill make_standstill() const;
+  void note_standstill(const ProcessSet& world, const Decision& decision);
+  void find_deadlock();
+  void cancel(ProcessSet& set, Operation& operation, std::uint8_t flags, const std::string& why);
   void tend_stalls(ProcessSet& set, Nanoseconds now);
   void tend_runs(ProcessSet& set, Nanoseconds elapsed);
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
@@ -337,6 +352,15 @@ class Engine {
   std::vector<std::shared_ptr<Operation>> completed_;
   int callbacks_ = 0;  // of operations that are not done
   std::uint64_t completed_count_ = 0;
+
+  // Whether all threads of this rank wait; and what all ranks say of that.
+  struct Standing {
+    bool now = false;
+    std::vector<const Operation*> waits;
+    Nanoseconds since = 0;
+    std::vector<std::byte> said;  // what the others were told last
+    Standstills all;
+  } standstill_;
 
   // The eager operation that this rank waits for, while nothing else goes on in its process set: its peers' records are
   // looked for at the front of their lanes, and used where they lie.

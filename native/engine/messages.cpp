@@ -238,6 +238,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     case RecordType::kJoin:
     case RecordType::kCancel:
     case RecordType::kRefused:
+    case RecordType::kStandstill:
     case RecordType::kRemoved: return receive_entry(peer, record);
     case RecordType::kHello: return receive_hello(peer, record);
     case RecordType::kTree: return receive_tree(peer, record);
@@ -361,7 +362,8 @@ void Engine::receive_entry(Peer& peer, const RecordView& record) {
   Entry entry = entry_of(header);
   entry.splits.resize(record.splits.size() / 8);
   if (!record.splits.empty()) std::memcpy(entry.splits.data(), record.splits.data(), record.splits.size());
-  const bool has_text = header.type == RecordType::kCancel || header.type == RecordType::kRefused;
+  const bool has_text = header.type == RecordType::kCancel || header.type == RecordType::kRefused ||
+                        header.type == RecordType::kStandstill;
   if (has_text || (header.flags & kEager) != 0) {
     entry.payload.assign(record.payload.begin(), record.payload.end());
   }

@@ -27,6 +27,11 @@ Contribution contribution_of(Entry& entry) {
           .descriptor = entry.descriptor};
 }
 
+// Whether the member says something that others may wait for.
+bool announces(const Entry& entry) {
+  return entry.type == RecordType::kOperation || entry.type == RecordType::kRefused || entry.type == RecordType::kJoin;
+}
+
 std::string title(const Descriptor& descriptor) {
   return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
 }
@@ -167,6 +172,7 @@ Negotiation::Negotiation(std::vector<Rank> members, int self)
 
 void Negotiation::append(int member, Entry entry) {
   note_fill(entry);
+  count(member, entry);
   if (is_together() && member == self_) return own_.entries.push_back(std::move(entry));
   spread();
   if (entry.type == RecordType::kOperation && !entry.payload.empty()) hold(entry);
@@ -175,6 +181,7 @@ void Negotiation::append(int member, Entry entry) {
 
 void Negotiation::append_alike(const Entry& entry) {
   note_fill(entry);
+  if (announces(entry)) ++alike_said_;
   gather();
   if (is_together()) {
     own_.entries[alike_++].sum = entry.sum;
@@ -227,6 +234,36 @@ void Negotiation::leave(int member) {
   left_[member] = true;
 }
 
+void Negotiation::count(int member, const Entry& entry) {
+  if (!announces(entry)) return;
+  if (member == self_) {
+    ++own_said_;
+    return;
+  }
+  said_.resize(members_.size());
+  ++said_[member];
+}
+
+std::uint64_t Negotiation::seen() const {
+  std::vector<std::uint64_t> seen(members_.size(), alike_said_);
+  for (std::size_t m = 0; m < said_.size(); ++m) seen[m] += said_[m];
+  seen[self_] = own_said_;
+  return hash_bytes({reinterpret_cast<const char*>(seen.data()), seen.size() * sizeof(seen[0])});
+}
+
+bool Negotiation::settled() const {
+  const auto decided = [this](int member) {
+    return joined_[member] || !has_undecided(member, [](const Entry& entry) {
+      return entry.type != RecordType::kNoop && entry.type != RecordType::kStandstill;
+    });
+  };
+  if (is_together()) return decided(self_) && decided(self_ == 0 ? static_cast<int>(members_.size()) - 1 : 0);
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (!decided(static_cast<int>(m))) return false;
+  }
+  return true;
+}
+
 // Who waits for a small operation submits nothing else: only many threads at once have much under way.
 void Negotiation::hold(const Entry& entry) {
   held_bytes_ += entry.payload.size();
@@ -253,6 +290,8 @@ bool Negotiation::quiet() const {
 
 void Negotiation::skip_round() {
   ++round_;
+  ++own_said_;
+  ++alike_said_;
   for (Log& log : logs_) log.first = round_;
 }
 
@@ -481,6 +520,14 @@ void Negotiation::decide_round(std::vector<Decision>& decisions) {
     if (joined_[m] || logs_[m].entries.empty()) continue;
     Entry& entry = logs_[m].entries.front();
     flush = flush || (entry.flags & kFlush) != 0;
+    if (entry.type == RecordType::kStandstill) {
+      Decision standstill;
+      standstill.kind = Decision::Kind::kStandstill;
+      standstill.member = static_cast<int>(m);
+      standstill.standstill = std::move(entry.payload);
+      decisions.push_back(std::move(standstill));
+      continue;  // and waits for what it has said before that it waits for
+    }
     blocked_on_[m] = (entry.flags & kBlocked) != 0 ? entry.name_hash : 0;
     if (entry.type == RecordType::kNoop && (entry.flags & kFlush) != 0) want_pending(static_cast<int>(m));
     if (entry.type == RecordType::kOperation) {
@@ -570,8 +617,12 @@ Negotiation::Pending* Negotiation::alive(std::uint64_t name_hash, int member) {
 }
 
 void Negotiation::cancel(int member, const Entry& entry, std::vector<Decision>& decisions) {
-  const auto error = make_error(ErrorKind::kTimeout, entry.text());
-  if (Pending* pending = alive(entry.name_hash, member)) fail(*pending, entry.name_hash, error, decisions);
+  Pending* pending = alive(entry.name_hash, member);
+  if (pending == nullptr) return;
+  const bool deadlock = (entry.flags & kBlocked) != 0;
+  const auto error = make_error(deadlock ? ErrorKind::kDeadlock : ErrorKind::kTimeout, entry.text());
+  fail(*pending, entry.name_hash, error, decisions);
+  if (deadlock) forget(entry.name_hash, pending->order);
 }
 
 // What has become of the operation in this round: impossible, complete, or neither?
@@ -746,15 +797,19 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   std::sort(stuck.begin(), stuck.end());
   stuck.erase(std::unique(stuck.begin(), stuck.end()), stuck.end());
   for (const auto& [order, name_hash] : stuck) {
-    const auto found = pending_.find(name_hash);
-    std::deque<Pending>& instances = found->second;
+    std::deque<Pending>& instances = pending_.at(name_hash);
     const auto instance = std::find_if(instances.begin(), instances.end(),
                                        [order = order](const Pending& pending) { return pending.order == order; });
     fail(*instance, name_hash, error, decisions);
-    // Nobody else will announce it in this instance: every rank was blocked, and is told now.
-    instances.erase(instance);
-    if (instances.empty()) pending_.erase(found);
+    forget(name_hash, order);
   }
+}
+
+// Nobody else will announce it in this instance: every rank was blocked, and is told now.
+void Negotiation::forget(std::uint64_t name_hash, std::uint64_t order) {
+  const auto found = pending_.find(name_hash);
+  std::erase_if(found->second, [order](const Pending& pending) { return pending.order == order; });
+  if (found->second.empty()) pending_.erase(found);
 }
 
 std::string Negotiation::ranks_text(const std::vector<int>& member_indices) const {

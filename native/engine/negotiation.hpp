@@ -93,12 +93,14 @@ struct Release {
 };
 
 struct Decision {
-  enum class Kind { kRelease, kFail, kFlush, kJoined };
+  enum class Kind { kRelease, kFail, kFlush, kJoined, kStandstill };
   Kind kind{};
   Release release;  // kRelease
   std::uint64_t name_hash = 0;  // kFail
   std::shared_ptr<const Error> error;  // kFail
   int last_joined = -1;  // kJoined: member
+  int member = -1;  // kStandstill: who has said it
+  std::vector<std::byte> standstill;
 };
 
 class Negotiation {
@@ -124,6 +126,10 @@ class Negotiation {
   void skip_round();
 
   std::uint64_t length(int member) const;
+  // A hash of how much each member has announced, as far as this one knows; fills and the like do not count.
+  std::uint64_t seen() const;
+  // Whether all that is known to be announced is decided.
+  bool settled() const;
   std::uint64_t longest() const;
   // The position that is decided next.
   std::uint64_t round() const { return round_; }
@@ -163,6 +169,7 @@ class Negotiation {
     bool told_self = false;  // this rank's operation has failed already
   };
 
+  void count(int member, const Entry& entry);
   void spread();
   void gather();
   void note_fill(const Entry& entry);
@@ -190,6 +197,7 @@ class Negotiation {
             std::vector<Decision>& decisions);
   static bool is_barrier(const Pending& pending, std::size_t member);
   void detect_deadlock(std::vector<Decision>& decisions);
+  void forget(std::uint64_t name_hash, std::uint64_t order);
   std::shared_ptr<const Error> find_mismatch(const Pending& pending) const;
   std::shared_ptr<const Error> check_complete(const Pending& pending) const;
   std::string ranks_text(const std::vector<int>& member_indices) const;
@@ -200,6 +208,9 @@ class Negotiation {
   Log own_;  // while all are together: this rank's
   std::size_t alike_ = 0;  // ... and so many of its entries are what all others have, and no more
   std::uint64_t blocked_alike_ = 0;  // ... and what all are blocked in, as in `blocked_on_`
+  std::uint64_t own_said_ = 0;  // announced by this rank
+  std::uint64_t alike_said_ = 0;  // by each other one at once, and beside that, empty for none:
+  std::vector<std::uint64_t> said_;
   std::uint64_t round_ = 0;
   std::uint64_t next_order_ = 0;
   std::uint64_t fill_until_ = 0;

@@ -21,6 +21,7 @@ enum class RecordType : std::uint8_t {
   kJoin,  // the sender contributes nothing more until every rank has joined
   kCancel,  // an operation waited longer than the limit; the payload says what for
   kRefused,  // the sender has refused an operation before it was submitted; the payload says why
+  kStandstill,  // all threads of the sender wait: see standstill.hpp; without a payload: no longer
   // Behind the last entry of a log; it has no position.
   kRemoved,  // the sender has removed the process set
   // Not in any log.
@@ -36,7 +37,7 @@ enum class RecordType : std::uint8_t {
   // Entries of many logs.
   kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 16;
+inline constexpr int kRecordTypeCount = 17;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,
@@ -44,7 +45,7 @@ enum RecordFlag : std::uint8_t {
   kEager = 4,  // the payload is the sender's contribution
   kFlush = 8,  // closes the open fusion buckets
   kFill = 16,  // asks all ranks to fill their logs up to this position
-  kBlocked = 32,  // the sender's only thread waits for `name_hash`
+  kBlocked = 32,  // the sender's only thread waits for `name_hash`; of a kCancel: it ends a deadlock
   kInPlace = 64,  // the data lies ready where the result goes
   kHasOutput = 128,  // behind the splits: the rows of what the sender gave for the result, of each tensor of a group
 };

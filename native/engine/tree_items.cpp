@@ -225,7 +225,7 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
   entry.flags = bytes.byte();
   const std::uint8_t fields = bytes.byte();
   entry.type = static_cast<RecordType>(fields & kType);
-  if (entry.type > RecordType::kRefused) refuse("an entry of no log");
+  if (entry.type > RecordType::kStandstill) refuse("an entry of no log");
   if ((first & kWhole) == 0) {
     const std::uint64_t begin = bytes.number();
     const std::uint64_t count = bytes.number();

@@ -45,6 +45,7 @@ void Engine::tend(bool idle) {
     tend_runs(*set, stood_still ? 0 : since_last);
     if (failure_ != nullptr) return;
   }
+  if (standstill_.now) tend_standstill(now);
 }
 
 // Heartbeats go behind the data that a library has on the same wire, which may take longer than a peer may be silent.
@@ -159,15 +160,20 @@ void Engine::tend_alignment(ProcessSet& set) {
     if (released && (!flush_undecided || operation->started_at != 0)) continue;
     if (released || set.negotiation.announced_by_all(name_hash)) {
       fill(set, longest, operation->only_thread ? operation.get() : nullptr);
-      append_own(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
-      set.filled_for = set.negotiation.longest() + 1;
-      return;
+      return align(set);
     }
     if (operation->only_thread && set.negotiation.length(set.self) < longest) {
       fill(set, longest, operation.get());
       return;
     }
   }
+}
+
+// Asks all to fill their logs up to the longest.
+void Engine::align(ProcessSet& set) {
+  fill(set, set.negotiation.longest(), nullptr);
+  append_own(set, {.type = RecordType::kNoop, .flags = kFlush | kFill});
+  set.filled_for = set.negotiation.longest() + 1;
 }
 
 void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
@@ -267,15 +273,22 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
     }
   }
   if (waited > settings_.timeout && !operation.cancel_sent && !set.joining()) {
-    operation.cancel_sent = true;
-    const std::string text = title(operation) + ": " + who_submitted(set, operation) + ", for " +
-                             std::to_string(settings_.timeout / kMillisecond) +
-                             " ms. Remedy: make all ranks submit the same tensors (look at the reported stacks), or "
-                             "raise RINGCORE_TIMEOUT_S if a rank may be that slow.";
-    fill(set, set.negotiation.longest(), nullptr);
-    RecordHeader header{.type = RecordType::kCancel, .flags = kFlush | kFill, .name_hash = operation.name_hash};
-    append_own(set, header, std::as_bytes(std::span(text)));
+    cancel(set, operation, 0,
+           title(operation) + ": " + who_submitted(set, operation) + ", for " +
+               std::to_string(settings_.timeout / kMillisecond) +
+               " ms. Remedy: make all ranks submit the same tensors (look at the reported stacks), or "
+               "raise RINGCORE_TIMEOUT_S if a rank may be that slow.");
   }
+}
+
+// Ends on all ranks what this one waits for.
+void Engine::cancel(ProcessSet& set, Operation& operation, std::uint8_t flags, const std::string& why) {
+  operation.cancel_sent = true;
+  fill(set, set.negotiation.longest(), nullptr);
+  const auto whole = std::as_bytes(std::span(why));
+  RecordHeader header{.type = RecordType::kCancel, .name_hash = operation.name_hash};
+  header.flags = static_cast<std::uint8_t>(kFlush | kFill | flags);
+  append_own(set, header, whole.first(std::min(whole.size(), kMaxPayloadBytes / 2)));
 }
 
 // Whether a run that has begun can go on only with the peer.

@@ -45,6 +45,34 @@ int looks_at(const std::vector<transport::Link*>& links) {
 
 }  // namespace
 
+namespace {
+
+// Ends with the thread.
+const thread_local std::shared_ptr<const void> this_thread_lives = std::make_shared<int>();
+// The last runtime that has taken note of the thread.
+thread_local std::uint64_t noted_by = 0;
+std::atomic<std::uint64_t> runtimes = 0;
+
+}  // namespace
+
+class Runtime::Waiting {
+ public:
+  Waiting(Runtime& runtime, const engine::Operation& operation, Caller caller)
+      : runtime_(runtime), operation_(operation) {
+    runtime_.waits_.push_back({&operation, this_thread_lives.get(), caller});
+  }
+  ~Waiting() {
+    std::erase_if(runtime_.waits_, [](const Wait& wait) { return wait.thread == this_thread_lives.get(); });
+    operation_.done() ? runtime_.engine_.all_wait({}) : runtime_.engine_.gave_up();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Runtime& runtime_;
+  const engine::Operation& operation_;
+};
+
 class Runtime::EngineLock {
  public:
   explicit EngineLock(Runtime& runtime) : runtime_(runtime) { lock(); }
@@ -69,8 +97,10 @@ class Runtime::EngineLock {
     owns_ = false;
     if (!runtime_.engine_.has_completed()) return runtime_.mutex_.unlock();
     const auto completed = runtime_.engine_.take_completed();
+    ++runtime_.tellers_;  // who may submit something
     runtime_.mutex_.unlock();
     for (const auto& operation : completed) std::exchange(operation->on_done, nullptr)(operation);
+    --runtime_.tellers_;
   }
 
   // For loops that hold it for long.
@@ -90,6 +120,7 @@ Runtime::Runtime(RuntimeConfig config)
     : engine_(std::move(config.engine), config.settings, clock_),
       links_(present_links(engine_)),
       looks_(looks_at(links_)),
+      serial_(++runtimes),
       crowd_(config.local_ranks, transport::processor_quota("/sys/fs/cgroup", "/proc/self/cgroup")),
       driver_waiter_(config.spin),
       thread_waiter_(0) {
@@ -105,11 +136,42 @@ void Runtime::check_running() const {
 
 // Whether this is the only thread that has ever used the engine.
 bool Runtime::note_thread() {
+  if (std::exchange(noted_by, serial_) != serial_) add_user();
   const std::thread::id self = std::this_thread::get_id();
   if (only_thread_.load(std::memory_order_relaxed) == self) return !several_threads_;
   std::thread::id nobody{};
   if (!only_thread_.compare_exchange_strong(nobody, self) && nobody != self) several_threads_ = true;
   return !several_threads_;
+}
+
+void Runtime::add_user() {
+  const std::lock_guard guard(users_mutex_);
+  std::erase_if(users_, [](const User& user) { return user.expired(); });
+  const bool known =
+      std::any_of(users_.begin(), users_.end(), [](const User& user) { return user.lock() == this_thread_lives; });
+  if (!known) users_.emplace_back(this_thread_lives);
+}
+
+// Whether no thread is left that might submit anything before one of those that wait goes on.
+bool Runtime::all_threads_wait() {
+  if (waits_.empty() || tellers_ > 0) return false;
+  const auto counted =
+      std::count_if(waits_.begin(), waits_.end(), [](const Wait& wait) { return wait.caller != Caller::kUnknown; });
+  if (counted < threads_) return false;
+  const std::lock_guard guard(users_mutex_);
+  return std::all_of(users_.begin(), users_.end(), [this](const User& user) {
+    const auto lives = user.lock();
+    const auto is_it = [&lives](const Wait& wait) { return wait.thread == lives.get(); };
+    return lives == nullptr || std::any_of(waits_.begin(), waits_.end(), is_it);
+  });
+}
+
+void Runtime::tell_who_waits() {
+  std::vector<const engine::Operation*> operations;
+  if (all_threads_wait()) {
+    for (const Wait& wait : waits_) operations.push_back(wait.operation);
+  }
+  engine_.all_wait(operations);
 }
 
 void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted) {
@@ -135,13 +197,13 @@ void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const 
   }
 }
 
-Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operation, bool alone) {
+Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operation, Caller caller) {
   const engine::Descriptor& descriptor = operation->descriptor;
   if (looks_ == 0 || descriptor.on_device || descriptor.is_group() || operation->bytes() > engine::kMaxPayloadBytes) {
     return Tried::kNotSubmitted;
   }
   operation->awaited = true;
-  operation->only_thread = note_thread() && alone;
+  operation->only_thread = note_thread() && caller == Caller::kAlone;
   const EngineLock lock(*this, std::try_to_lock);
   if (!lock) return Tried::kNotSubmitted;
   check_running();
@@ -158,23 +220,26 @@ Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operat
   return Tried::kDone;
 }
 
-void Runtime::run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted, bool alone) {
+void Runtime::run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted, Caller caller) {
   operation->awaited = true;
-  operation->only_thread = note_thread() && alone;
+  operation->only_thread = note_thread() && caller == Caller::kAlone;
   EngineLock lock(*this);
   check_running();
   engine_.submit(operation);
+  const Waiting waiting(*this, *operation, caller);
   drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
 }
 
-bool Runtime::wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone) {
+bool Runtime::wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted, Caller caller) {
   if (operation.done()) return true;
   // Who gives up waiting may submit something else before this is done.
-  const bool only_thread = note_thread() && alone && limit == kForever;
+  const bool only_thread = note_thread() && caller == Caller::kAlone && limit == kForever;
   EngineLock lock(*this);
   if (operation.done()) return true;
   engine_.wanted(operation, only_thread);
   const Nanoseconds begin = engine_.timeline().enabled() ? clock_.now() : 0;
+  std::optional<Waiting> waiting;
+  if (limit == kForever) waiting.emplace(*this, operation, caller);
   drive([&operation] { return operation.done(); }, limit, interrupted, lock);
   if (begin != 0 && limit > 0) record_wait(operation, begin);
   return operation.done();
@@ -208,6 +273,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     const Nanoseconds now = clock_.now();
     if (now - tended >= (waiter.idle_for(now) >= kIdle ? kTendInterval / 8 : kTendInterval)) {
       tended = now;
+      tell_who_waits();
       engine_.tend(waiter.idle_for(now) >= kIdle);
       collect_attention();
       if (ended()) break;
@@ -216,6 +282,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     if (moved && (contenders_ == 0 || ++turns % kTurns != 0)) continue;
     if (now - asked >= kInterruptInterval && interrupted) {
       asked = now;
+      engine_.all_wait({});  // who is asked may do anything
       lock.unlock();
       const bool stop = interrupted();
       lock.lock();

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -43,19 +44,30 @@ class Runtime {
   // Throws what Engine::submit throws, and Error{kShutdown} after `leave`. What is captured into a CUDA graph is part of
   // it when this returns, unless it was interrupted.
   void submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted = {});
-  // `alone`: the process has no other thread that might use the engine, now or later. Only then may a blocking call tell
-  // the peers that nothing else comes from this rank until it is done, which is how deadlocks are found at once.
+  // Who waits. Only when the caller is alone may a blocking call tell the peers that nothing else comes from this rank
+  // until it is done, which is how deadlocks are found at once; and only when all threads that might submit something
+  // wait is this told after a while, which is how they are found otherwise.
+  enum class Caller : std::uint8_t {
+    kAlone,  // the process has no other thread that might use the engine, now or later
+    kCounted,  // one of those that `count_threads` has counted
+    kUnknown,
+  };
+  // How many threads the process has that might use the engine, of those that wait as `kAlone` or `kCounted`. To be said by
+  // each of them before it waits, in the order in which they have counted.
+  void count_threads(int threads) { threads_ = threads; }
 
   // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
-  void run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted, bool alone = true);
+  void run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted,
+           Caller caller = Caller::kAlone);
   // The first moment of `run`, for callers that hold a lock of their own (Python's) and would rather keep it than give it
   // away for an operation of a microsecond. Never waits for another thread. Go on with `run` when the operation was not
   // submitted, because it is not so small or the engine was busy, and with `wait` when it was.
   enum class Tried : std::uint8_t { kNotSubmitted, kSubmitted, kDone };
-  Tried try_run(const std::shared_ptr<engine::Operation>& operation, bool alone);
+  Tried try_run(const std::shared_ptr<engine::Operation>& operation, Caller caller);
   // Waits until it is done or `limit` has passed; true when it is done.
   static constexpr Nanoseconds kForever = INT64_MAX;
-  bool wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted, bool alone = true);
+  bool wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted,
+            Caller caller = Caller::kAlone);
 
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent. Without a
   // reason, first brings what all ranks have submitted to its end, and waits until GPUs have ended what was launched: at
@@ -114,8 +126,21 @@ class Runtime {
  private:
   // Holds mutex_; whoever lets go of it tells of the operations that have ended meanwhile.
   class EngineLock;
+  // A thread waits for an operation, as long as this lives. Held under mutex_.
+  class Waiting;
+  struct Wait {
+    const engine::Operation* operation;
+    const void* thread;
+    Caller caller;
+  };
+  // A thread that has used the engine, while it lives.
+  using User = std::weak_ptr<const void>;
+
   void check_running() const;
   bool note_thread();
+  void add_user();
+  bool all_threads_wait();
+  void tell_who_waits();
   template <class Ended>
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
   void wind_down(EngineLock& lock, const Interrupted& interrupted);
@@ -136,10 +161,12 @@ class Runtime {
   engine::Engine engine_;
   std::vector<transport::Link*> links_;
   int looks_;  // of `try_run`
+  const std::uint64_t serial_;  // from 1
   transport::Crowd crowd_;
   bool armed_ = false;  // peers ring when they write
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`
+  std::vector<Wait> waits_;  // of those that wait until their operation is done
   std::uint64_t drives_ = 0;  // calls of `drive` so far
   Nanoseconds drive_began_ = 0;  // the last of them
   std::uint64_t submits_ = 0;  // and of `submit`
@@ -147,6 +174,10 @@ class Runtime {
   transport::Waiter thread_waiter_;
   std::atomic<std::thread::id> only_thread_{};
   std::atomic<bool> several_threads_ = false;
+  std::atomic<int> threads_ = 1;
+  std::atomic<int> tellers_ = 0;  // threads that tell of operations that have ended
+  std::mutex users_mutex_;  // Guards: users_. After mutex_.
+  std::vector<User> users_;
   std::atomic<bool> leaving_ = false;  // nothing more can be submitted
   std::atomic<bool> stopped_ = false;
   std::mutex attention_mutex_;  // Guards: attention_.

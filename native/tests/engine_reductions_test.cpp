@@ -123,7 +123,7 @@ TEST_CASE("four threads of each rank at once get right results") {
         for (int i = 0; i < 50; ++i) {
           std::vector<float> data(t == 3 ? 20000 : 16, mark(rank) * static_cast<float>(t + 1));
           auto operation = allreduce("thread" + std::to_string(t), data);
-          cluster.runtime(rank).run(operation, {}, /*alone=*/false);
+          cluster.runtime(rank).run(operation, {}, Runtime::Caller::kUnknown);
           if (operation->error || data.back() != 3.0F * static_cast<float>(t + 1)) ++wrong;
         }
       });

@@ -127,7 +127,7 @@ TEST_CASE("late lanes: operations wait for the lanes that they need, and no othe
     for (int round = 0; round < 20; ++round) {
       std::vector<float> data(round % 2 == 0 ? 100'000 : 4, static_cast<float>(rank + 1));
       const auto operation = allreduce("round" + std::to_string(round % 4), data);
-      job.runtime(rank).run(operation, {}, false);
+      job.runtime(rank).run(operation, {}, Runtime::Caller::kUnknown);
       CHECK(operation->error == nullptr);
       CHECK(data == std::vector<float>(data.size(), 6.0F));
     }
@@ -141,7 +141,7 @@ TEST_CASE("late lanes: small operations need none") {
   LateJob job(2);
   job.run([&](Rank rank) {
     std::vector<float> data(4, 1.0F);
-    job.runtime(rank).run(allreduce("small", data), {}, false);
+    job.runtime(rank).run(allreduce("small", data), {}, Runtime::Caller::kUnknown);
     CHECK(data == std::vector<float>(4, 2.0F));
   });
   CHECK(job.lanes() == 0);
@@ -157,7 +157,7 @@ TEST_CASE("late lanes: what waits for one that cannot come fails on all ranks") 
   std::vector<float> other(100'000, 1.0F);
   const auto late = allreduce("waits", other);
   try {
-    job.runtime(1).run(late, {}, false);
+    job.runtime(1).run(late, {}, Runtime::Caller::kUnknown);
     REQUIRE(late->error != nullptr);
     CHECK(std::string(late->error->what()).find("no lane between ranks 0 and 1") != std::string::npos);
   } catch (const Error& error) {

@@ -31,11 +31,11 @@ std::shared_ptr<Operation> allreduce(const std::string& name, std::vector<float>
 }
 
 // As a caller that would rather keep a lock of its own.
-Runtime::Tried try_and_finish(Runtime& runtime, const std::shared_ptr<Operation>& operation, bool alone) {
-  const Runtime::Tried tried = runtime.try_run(operation, alone);
+Runtime::Tried try_and_finish(Runtime& runtime, const std::shared_ptr<Operation>& operation, Runtime::Caller caller) {
+  const Runtime::Tried tried = runtime.try_run(operation, caller);
   switch (tried) {
-    case Runtime::Tried::kNotSubmitted: runtime.run(operation, {}, alone); break;
-    case Runtime::Tried::kSubmitted: runtime.wait(*operation, Runtime::kForever, {}, alone); break;
+    case Runtime::Tried::kNotSubmitted: runtime.run(operation, {}, caller); break;
+    case Runtime::Tried::kSubmitted: runtime.wait(*operation, Runtime::kForever, {}, caller); break;
     case Runtime::Tried::kDone: break;
   }
   REQUIRE(operation->done());
@@ -157,8 +157,8 @@ TEST_CASE("a rank whose calls never wait beats its heart") {
     const auto earlier = allreduce("x", first, set);
     earlier->awaited = true;
     cluster.runtime(0).submit(earlier);
-    cluster.runtime(1).run(allreduce("x", second, set), {}, false);
-    cluster.runtime(0).wait(*earlier, Runtime::kForever, {}, false);
+    cluster.runtime(1).run(allreduce("x", second, set), {}, Runtime::Caller::kUnknown);
+    cluster.runtime(0).wait(*earlier, Runtime::kForever, {}, Runtime::Caller::kUnknown);
     if (earlier->error) throw *earlier->error;
   }
   for (Rank rank = 0; rank < 3; ++rank) {
@@ -173,7 +173,7 @@ TEST_CASE("a call that only looks for a moment ends, or has begun, or is to be m
     cluster.run([&](Rank rank) {
       for (int i = 0; i < 300; ++i) {
         std::vector<float> data(i % 3 == 0 ? 1'000'000 : 1 + i, static_cast<float>(rank + i));
-        try_and_finish(cluster.runtime(rank), allreduce("x", data), true);
+        try_and_finish(cluster.runtime(rank), allreduce("x", data), Runtime::Caller::kAlone);
         const float expected = static_cast<float>(1 + 2 * i);
         REQUIRE(std::all_of(data.begin(), data.end(), [&](float x) { return x == expected; }));
       }
@@ -186,13 +186,13 @@ TEST_CASE("a call that only looks for a moment ends, or has begun, or is to be m
       std::vector<float> first(4, 1.0F);
       std::vector<float> second(4, 2.0F);
       const auto earlier = allreduce("x", first);
-      const Runtime::Tried tried = cluster.runtime(0).try_run(earlier, false);
+      const Runtime::Tried tried = cluster.runtime(0).try_run(earlier, Runtime::Caller::kUnknown);
       CHECK(tried != Runtime::Tried::kDone);
       if (tried == Runtime::Tried::kNotSubmitted) {
         earlier->awaited = true;
         cluster.runtime(0).submit(earlier);
       }
-      at_once = try_and_finish(cluster.runtime(1), allreduce("x", second), false) == Runtime::Tried::kDone;
+      at_once = try_and_finish(cluster.runtime(1), allreduce("x", second), Runtime::Caller::kUnknown) == Runtime::Tried::kDone;
       REQUIRE(cluster.runtime(0).wait(*earlier, 10 * kSecond, {}));
       CHECK(first == std::vector<float>(4, 3.0F));
       CHECK(second == first);
@@ -207,7 +207,7 @@ TEST_CASE("a call that only looks for a moment ends, or has begun, or is to be m
         threads.emplace_back([&, t] {
           for (int i = 0; i < 100; ++i) {
             std::vector<float> data(t == 3 ? 20'000 : 16, static_cast<float>((rank + 1) * (t + 1)));
-            try_and_finish(cluster.runtime(rank), allreduce("thread" + std::to_string(t), data), false);
+            try_and_finish(cluster.runtime(rank), allreduce("thread" + std::to_string(t), data), Runtime::Caller::kUnknown);
             if (data.back() != 3.0F * static_cast<float>(t + 1)) ++wrong;
           }
         });
@@ -265,7 +265,7 @@ TEST_CASE("a timeline has every small call, and only as many spans as there is r
     runtime.start_timeline();
     for (int i = 0; i < kCalls; ++i) {
       std::vector<float> data(2, 1.0F);
-      try_and_finish(runtime, allreduce("x", data), true);
+      try_and_finish(runtime, allreduce("x", data), Runtime::Caller::kAlone);
     }
     const std::vector<engine::Span> spans = runtime.stop_timeline();
     const auto is_call = [](const engine::Span& span) { return span.activity == "short cut" && span.name == "x"; };

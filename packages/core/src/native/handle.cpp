@@ -52,7 +52,7 @@ bool PythonHandle::done(double timeout_s) {
   Runtime& engine = runtime().get();
   const nb::gil_scoped_release released;
   try {
-    return engine.wait(*operation_, limit_of(timeout_s), {}, false);
+    return engine.wait(*operation_, limit_of(timeout_s), {}, Runtime::Caller::kUnknown);
   } catch (const Error&) {
     return operation_->done();  // `wait` tells
   }
@@ -62,12 +62,13 @@ bool PythonHandle::landed() { return done(0) && carriers::has_ended(*operation_)
 
 bool PythonHandle::wait(double timeout_s) {
   if (!operation_->done()) {
-    const bool alone = runtime().is_alone();
+    const Runtime::Caller caller = runtime().count_threads();
+    const Runtime::Interrupted interrupted = runtime().asks_python();
     Runtime& engine = runtime().get();
     bool done = false;
     {
       const nb::gil_scoped_release released;
-      done = engine.wait(*operation_, limit_of(timeout_s), python_interrupted, alone);
+      done = engine.wait(*operation_, limit_of(timeout_s), interrupted, caller);
     }
     if (!done && PyErr_Occurred() == nullptr) return false;
   }

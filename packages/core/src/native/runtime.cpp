@@ -33,11 +33,21 @@ PythonRuntime::~PythonRuntime() {
   }
 }
 
-bool PythonRuntime::is_alone() const {
+Runtime::Interrupted PythonRuntime::asks_python() {
+  return [this] {
+    const nb::gil_scoped_acquire gil;
+    count_threads();
+    return PyErr_CheckSignals() != 0;
+  };
+}
+
+Runtime::Caller PythonRuntime::count_threads() {
   // What threading.active_count() counts, which takes as long as half of a small allreduce. Never freed: it is asked
   // until the interpreter ends.
   static const auto& threads = *new nb::dict(nb::module_::import_("threading").attr("_active"));
-  return PyDict_Size(threads.ptr()) <= 1 + service_threads;
+  const auto count = static_cast<int>(PyDict_Size(threads.ptr())) - service_threads;
+  get().count_threads(count);
+  return count <= 1 ? Runtime::Caller::kAlone : Runtime::Caller::kCounted;
 }
 
 void PythonRuntime::abandon(std::shared_ptr<engine::Operation> operation, nb::object memory) {

@@ -32,8 +32,11 @@ class PythonRuntime {
   Job& job() { return job_; }
   Runtime& get() { return job_.runtime(); }
 
-  // Whether the calling thread is the only one that Python knows, but for those that serve this runtime.
-  bool is_alone() const;
+  // What the calling thread is among those that Python knows, but for those that serve this runtime. Under Python's lock,
+  // before each wait.
+  Runtime::Caller count_threads();
+  // See python_interrupted; threads may have ended meanwhile.
+  Runtime::Interrupted asks_python();
   int service_threads = 0;  // threads of Python that serve this runtime, and submit nothing
 
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.

@@ -59,14 +59,14 @@ std::shared_ptr<Operation> make_or_refuse(PythonRuntime& runtime, const engine::
 void run(PythonRuntime& python_runtime, const std::shared_ptr<Operation>& operation) {
   Runtime& runtime = python_runtime.get();
   python_runtime.free_abandoned();
-  const bool alone = python_runtime.is_alone();
-  const Runtime::Tried tried = runtime.try_run(operation, alone);
+  const Runtime::Caller caller = python_runtime.count_threads();
+  const Runtime::Tried tried = runtime.try_run(operation, caller);
   if (tried == Runtime::Tried::kDone) return;
   const nb::gil_scoped_release released;
   if (tried == Runtime::Tried::kNotSubmitted) {
-    runtime.run(operation, python_interrupted, alone);
+    runtime.run(operation, python_runtime.asks_python(), caller);
   } else {
-    runtime.wait(*operation, Runtime::kForever, python_interrupted, alone);
+    runtime.wait(*operation, Runtime::kForever, python_runtime.asks_python(), caller);
   }
 }
 
