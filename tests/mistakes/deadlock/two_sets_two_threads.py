@@ -1,7 +1,7 @@
 """Ranks wait in different process sets, while a thread of theirs waits, too.
 
 raises: DeadlockError
-words: rank 0 in allreduce 'all' | rank 1 in allreduce 'some' of process set | did not submit it
+words: in allreduce 'all' (rank 1 did not submit it) | rank 1 in allreduce 'some' of process set
 remedy: Call the operations of different process sets in the same order on all ranks that are in several of them.
 """
 
