@@ -254,8 +254,8 @@ std::uint64_t Negotiation::seen() const {
 bool Negotiation::settled() const {
   const auto decided = [this](int member) {
     return joined_[member] || !has_undecided(member, [](const Entry& entry) {
-      return entry.type != RecordType::kNoop && entry.type != RecordType::kStandstill;
-    });
+             return entry.type != RecordType::kNoop && entry.type != RecordType::kStandstill;
+           });
   };
   if (is_together()) return decided(self_) && decided(self_ == 0 ? static_cast<int>(members_.size()) - 1 : 0);
   for (std::size_t m = 0; m < members_.size(); ++m) {

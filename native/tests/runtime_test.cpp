@@ -192,7 +192,8 @@ TEST_CASE("a call that only looks for a moment ends, or has begun, or is to be m
         earlier->awaited = true;
         cluster.runtime(0).submit(earlier);
       }
-      at_once = try_and_finish(cluster.runtime(1), allreduce("x", second), Runtime::Caller::kUnknown) == Runtime::Tried::kDone;
+      at_once = try_and_finish(cluster.runtime(1), allreduce("x", second), Runtime::Caller::kUnknown) ==
+                Runtime::Tried::kDone;
       REQUIRE(cluster.runtime(0).wait(*earlier, 10 * kSecond, {}));
       CHECK(first == std::vector<float>(4, 3.0F));
       CHECK(second == first);
@@ -207,7 +208,8 @@ TEST_CASE("a call that only looks for a moment ends, or has begun, or is to be m
         threads.emplace_back([&, t] {
           for (int i = 0; i < 100; ++i) {
             std::vector<float> data(t == 3 ? 20'000 : 16, static_cast<float>((rank + 1) * (t + 1)));
-            try_and_finish(cluster.runtime(rank), allreduce("thread" + std::to_string(t), data), Runtime::Caller::kUnknown);
+            try_and_finish(cluster.runtime(rank), allreduce("thread" + std::to_string(t), data),
+                           Runtime::Caller::kUnknown);
             if (data.back() != 3.0F * static_cast<float>(t + 1)) ++wrong;
           }
         });

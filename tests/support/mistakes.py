@@ -27,8 +27,8 @@ _SECTIONS = {
     "duplicate_name": "`DuplicateNameError`: a name identifies an operation on all ranks until it is done, and was "
     "used again before.",
     "deadlock": "`DeadlockError`: every rank waits for an operation that another rank has not submitted, so that none "
-    "can ever be done. It is found at once where all wait in blocking calls, and after a second where several operations "
-    "are under way, in several process sets or threads: once all threads of every rank wait.",
+    "can ever be done. It is found at once where all wait in blocking calls, and after a second where several "
+    "operations are under way, in several process sets or threads: once all threads of every rank wait.",
     "timeout": "`TimeoutError`: a rank did not submit an operation within `RINGCORE_TIMEOUT_S`. After "
     "`RINGCORE_STALL_WARNING_S` the stack of the missing rank was reported: it shows what the rank does instead.",
     "peer_lost": "`PeerLostError`: a rank has ended, left, or stopped answering. The launcher tells which rank failed "

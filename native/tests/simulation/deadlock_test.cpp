@@ -242,8 +242,8 @@ class Job {
   }
 
   std::string describe(const std::string& what) const {
-    std::string text = what + "\n  after " + std::to_string(network_.clock().now() / kMillisecond) + " ms, " + (direct_members_ == 1 ? "along a tree, " : "") +
-                       (deadlocks() ? "a deadlock" : "no deadlock");
+    std::string text = what + "\n  after " + std::to_string(network_.clock().now() / kMillisecond) + " ms, " +
+                       (direct_members_ == 1 ? "along a tree, " : "") + (deadlocks() ? "a deadlock" : "no deadlock");
     for (const State& state : states_) {
       text += "\n  rank " + std::to_string(state.rank) + (state.ends ? ", ends" : "") + (state.left ? ", left" : "");
       for (std::size_t t = 0; t < state.threads.size(); ++t) {
