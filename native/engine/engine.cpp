@@ -211,9 +211,11 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (registered) header.location = *registered + 1;
   header.flags |= flags_of(*operation);
   if (eager || goes_along_tree(set, *operation, registered.has_value())) header.flags |= kEager;
+  const bool closes_buckets = set.unflushed && operation->awaited;
   set.unflushed = !operation->awaited;
   try {
     announce(set, header, *operation);
+    if (closes_buckets) set.flushed_until = set.negotiation.length(set.self);
   } catch (const std::bad_alloc&) {
     // Some ranks may know of it already: from here on it ends as all others do.
     fail(std::make_shared<const Error>(
