@@ -16,15 +16,14 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("a rank whose other threads go on is said to stand still", "engine/blocked.cpp",
-           "  if (!standstill_.now || std::ranges::equal(operations, standstill_.waits)) return;\n",
-           "  if (operations.empty()) return;\n  if (std::ranges::equal(operations, standstill_.waits)) return;\n"),
+    Mutant("a bucket that a blocking call closes is not asked for", "engine/engine.cpp",
+           "    if (closes_buckets) set.flushed_until = set.negotiation.length(set.self);\n", ""),
+    Mutant("a rank that goes on is said to stand still", "engine/blocked.cpp",
+           "standstill_.now = !operations.empty();", "standstill_.now = standstill_.now || !operations.empty();"),
     Mutant("a deadlock is told before all have seen what was announced", "engine/standstill.cpp",
            "if (seen && *seen != set.seen) return false;", ""),
     Mutant("ranks that stand still do not say so", "engine/blocked.cpp",
            "  append_own(world, {.type = RecordType::kStandstill, .flags = kFill}, standstill_.said);\n", ""),
-    Mutant("what stands in logs undecided does not count for a deadlock", "engine/blocked.cpp",
-           "if (!set.negotiation.settled()) {", "if (false) {"),
     Mutant("announcements are not counted", "engine/negotiation.cpp",
            "  if (!announces(entry)) return;\n", "  return;\n"),
     Mutant("a closed connection is not noticed", "engine/watchdog.cpp",

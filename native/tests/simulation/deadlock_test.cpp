@@ -284,3 +284,44 @@ TEST_CASE("random programs of several threads: no deadlock is overlooked, and no
   }
   CHECK(failures == 0);
 }
+
+TEST_CASE("what all have submitted is done although another thread of a rank waits in a call that others never make") {
+  transport::SimNetwork network(2, 1, {});
+  engine::EngineSettings settings;
+  settings.heartbeat = kDeadline;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    engine::EngineConfig config;
+    config.rank = rank;
+    config.host_of = {0, 1};
+    config.make_carriers = carriers::standard();
+    config.links.resize(2);
+    config.links[static_cast<std::size_t>(1 - rank)] = network.link(rank, 1 - rank);
+    engines.push_back(std::make_unique<engine::Engine>(std::move(config), settings, network.clock()));
+  }
+  std::array<std::array<float, 4>, 3> values{};
+  const auto submit = [&](Rank rank, const std::string& name, std::array<float, 4>& data, bool awaited) {
+    auto operation = std::make_shared<Operation>();
+    operation->descriptor.name = name;
+    operation->descriptor.collective = Collective::kAllreduce;
+    operation->descriptor.dtype = DType::kFloat32;
+    operation->descriptor.shape = engine::Shape::of(std::array<std::uint64_t, 1>{4});
+    operation->input = operation->output = reinterpret_cast<std::byte*>(data.data());
+    operation->awaited = awaited;
+    engines[static_cast<std::size_t>(rank)]->submit(operation);
+    return operation;
+  };
+  const auto shared = submit(0, "shared", values[0], false);
+  submit(0, "own", values[1], true);
+  engines[0]->wanted(*shared, false);
+  submit(1, "shared", values[2], false);
+  for (int tick = 0; tick < 40 && !shared->done(); ++tick) {
+    network.run_until(network.clock().now() + kTick);
+    for (const auto& engine : engines) {
+      while (engine->progress()) {
+      }
+      engine->tend(true);
+    }
+  }
+  CHECK(shared->done());
+}
