@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -307,6 +308,53 @@ TEST_CASE("elastic: what is left of the epoch before is not taken for what stand
     CHECK(again[i] == std::vector<float>(kMany, 2.0F));
   }
   check_that_they_sum(job, 3);
+}
+
+TEST_CASE("elastic: that ranks waited in the epoch before is no deadlock in the next one, where it is found again") {
+  const auto change = [](engine::EngineConfig& config, engine::EngineSettings& settings) {
+    make_elastic(config, settings);
+    settings.standstill = SimJob::kTimeout / 40;
+  };
+  SimJob job(3, {}, 16, {}, change);
+  std::vector<std::vector<float>> data(3, std::vector<float>(4, 1.0F));
+  std::vector<OperationPointer> waits(2);
+  const auto wait = [&](Rank rank, const std::string& name) {
+    const auto index = static_cast<std::size_t>(rank);
+    waits[index] = submit(job, rank, name, data[index]);
+  };
+  const auto tell = [&] {
+    for (Rank rank = 0; rank < 2; ++rank) {
+      const engine::Operation* operation = waits[static_cast<std::size_t>(rank)].get();
+      if (operation == nullptr || operation->done()) continue;
+      job.engine(rank).all_wait(std::span(&operation, 1));
+    }
+  };
+  const auto pass = [&](Nanoseconds duration) {
+    const Nanoseconds end = job.network().clock().now() + duration;
+    REQUIRE(job.run_until([&] { return tell(), job.network().clock().now() >= end; }));
+  };
+  // Rank 2 computes while the others wait for each other, and for it; then it is lost.
+  wait(0, "x");
+  wait(1, "y");
+  pass(SimJob::kTimeout / 8);
+  for (const OperationPointer& operation : waits) CHECK_FALSE(operation->done());
+  job.network().kill(2);
+  REQUIRE(job.run_until([&] { return tell(), go_on(job, 2); }));
+  for (const OperationPointer& operation : waits) CHECK(operation->error->kind() == ErrorKind::kMembershipChanged);
+  accept_changes(job, 2);
+
+  // Now rank 1 is the one that computes, and both wait as before only later.
+  waits[1] = nullptr;
+  wait(0, "x");
+  pass(SimJob::kTimeout / 8);
+  CHECK_FALSE(waits[0]->done());
+  wait(1, "y");
+  REQUIRE(job.run_until([&] { return tell(), all_done(waits); }));
+  for (const OperationPointer& operation : waits) {
+    REQUIRE(operation->error != nullptr);
+    CHECK(operation->error->kind() == ErrorKind::kDeadlock);
+  }
+  check_that_they_sum(job, 2);
 }
 
 }  // namespace ringcore::testing

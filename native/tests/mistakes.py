@@ -346,6 +346,8 @@ MUTANTS = [
            "  if (elastic_->change != nullptr) {", "  if (false) {"),
     Mutant("whoever is no member any more goes on", "engine/elastic.cpp",
            "elastic_->views.is_member() ?", "true ?"),
+    Mutant("that ranks waited in the epoch before counts in the next one", "engine/elastic.cpp",
+           "  standstill_ = {.all = Standstills(static_cast<std::size_t>(size()))};\n", ""),
     Mutant("whoever has left is waited for when the members change", "engine/elastic.cpp",
            "    if (!peer->left) continue;\n", "    continue;\n"),
     Mutant("whoever leaves while the members change is waited for", "engine/messages.cpp",
