@@ -15,11 +15,11 @@ from conformance.adapters import ADAPTERS, GPUS, LACKS, ON_GPUS, VARIANTS
 from conformance.cases import CASES
 
 
-def _is_here(modules: tuple[str, ...]) -> bool:
+def is_here(modules: tuple[str, ...]) -> bool:
     return all(importlib.util.find_spec(module) is not None for module in modules)
 
 
-INSTALLED = [name for name, modules in {**ADAPTERS, **VARIANTS}.items() if _is_here(modules)]
+INSTALLED = [name for name, modules in {**ADAPTERS, **VARIANTS}.items() if is_here(modules)]
 JOBS = [
     (adapter, transport, size)
     for adapter in INSTALLED
@@ -34,7 +34,7 @@ if int(os.environ.get("RINGCORE_TEST_GPUS", "8")) > 1:
     JOBS += [("gpu_pairs", "shm", 4)]
 if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
     JOBS += [("gpu_by_host", "shm", 2), ("gpu_without_kernels", "shm", 2)]
-JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if _is_here(modules)]
+JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if is_here(modules)]
 
 
 def run_cases(adapter_name: str) -> dict:

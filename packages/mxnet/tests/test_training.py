@@ -213,7 +213,7 @@ def test_layers_are_sent_in_the_order_of_the_net() -> None:
     for _ in range(12):
         net.add(gluon.nn.Dense(1, in_units=1, use_bias=False))
     net.initialize()
-    trainer = ring.DistributedTrainer(net.collect_params(), "sgd")
+    trainer = ring.DistributedTrainer(net.collect_params(), "sgd", broadcast=True)
     for i, layer in enumerate(net):
         layer.weight.grad()[:] = i
     sent: dict[float, int] = {}
@@ -233,7 +233,9 @@ def test_the_first_layer_is_updated_while_the_last_ones_gradient_is_still_withhe
     net = gluon.nn.Sequential()
     net.add(gluon.nn.Dense(1, in_units=1, use_bias=False), gluon.nn.Dense(1, in_units=1, use_bias=False))
     net.initialize()
-    trainer = ring.DistributedTrainer(net.collect_params(), "sgd", {"momentum": 0.5}, prefix="two layers")
+    trainer = ring.DistributedTrainer(
+        net.collect_params(), "sgd", {"momentum": 0.5}, prefix="two layers", broadcast=True
+    )
     with autograd.record():
         loss = net(mx.nd.ones((1, 1)))
     loss.backward()

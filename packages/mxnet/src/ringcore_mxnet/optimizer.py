@@ -10,6 +10,7 @@ from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_mxnet._operations import allreduce_
 from ringcore_mxnet.compression import Compression, Compressor
+from ringcore_mxnet.parameters import check_weights as compare
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
@@ -23,6 +24,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         compression: `Compression.fp16` halves what is sent of float32 gradients.
         process_set: The ranks that train together.
+        check_weights: When the first weight is to be updated for the second time, compare a hash of all of them on all
+            ranks, once, and raise `MismatchError` where they differ.
 
     Raises:
         InvalidArgument: No optimizer, or one that is wrapped already.
@@ -35,6 +38,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         gradient_predivide_factor: float = 1.0,
         compression: type[Compressor] = Compression.none,
         process_set: ProcessSet = global_process_set,
+        check_weights: bool = True,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
@@ -47,6 +51,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.__dict__["_ring"] = {
             "optimizer": optimizer, "compression": compression, "process_set": process_set,
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
+            "unchecked": check_weights, "seen": {},
         }  # fmt: skip
 
     @property
@@ -67,7 +72,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.__dict__.update(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        return {**self.__dict__, "_ring": {**self._ring, "seen": {}}}
 
     def create_state(self, index: Any, weight: Any) -> Any:
         """The wrapped optimizer's."""
@@ -79,11 +84,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average the gradient, then update."""
+        self._compare_once(index, weight)
         self._average(index, grad)
         self.unwrapped.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average the gradient, then update."""
+        self._compare_once(index, weight)
         self._average(index, grad)
         self.unwrapped.update_multi_precision(index, weight, grad, state)
 
@@ -98,6 +105,23 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def set_wd_mult(self, args_wd_mult: Any) -> None:
         """The wrapped optimizer's."""
         self.unwrapped.set_wd_mult(args_wd_mult)
+
+    def _compare_once(self, index: Any, weight: Any) -> None:
+        """Which weights there are is known when one of them comes again: then they are compared."""
+        if not self._ring["unchecked"] or self._ring["process_set"].size() == 1:
+            return
+        seen: dict[str, Any] = self._ring["seen"]
+        for i, held in zip(index, weight, strict=True) if isinstance(index, list | tuple) else [(index, weight)]:
+            name = str(self.idx2name.get(i, i))
+            if name not in seen:
+                seen[name] = held
+                continue
+            self._ring.update(unchecked=False, seen={})
+            compare(
+                seen, self._ring["process_set"], name="DistributedOptimizer.weights",
+                remedy="before fit call broadcast_parameters with what module.get_params() gives, then module.set_params",
+            )  # fmt: skip
+            return
 
     def _average(self, index: Any, grad: Any) -> None:
         adapter.check()

@@ -13,6 +13,8 @@ from ringcore.adapter import ProcessSet, context, global_process_set
 from ringcore_mxnet._operations import allreduce_, grouped_allreduce_
 from ringcore_mxnet.compression import Compression, Compressor
 from ringcore_mxnet.optimizer import DistributedOptimizer
+from ringcore_mxnet.parameters import broadcast_parameters
+from ringcore_mxnet.parameters import check_weights as compare
 
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
@@ -31,6 +33,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         groups: Number of groups that gradients are sent in; without it each is sent for itself, and the engine packs
             small ones.
         process_set: The ranks that train together.
+        check_weights: Before the first step, compare a hash of the parameters of all ranks, and raise `MismatchError`
+            where they differ.
+        broadcast: Give all ranks the parameters of the first one of `process_set`, now, or when the first batch
+            initialises them.
 
     Raises:
         InvalidArgument: A DistributedOptimizer, which would average them again.
@@ -47,6 +53,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         prefix: str | None = None,
         groups: int | None = None,
         process_set: ProcessSet = global_process_set,
+        check_weights: bool = True,
+        broadcast: bool = False,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
@@ -66,11 +74,18 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         }  # fmt: skip
         self._ring_groups = groups
         self._ring_set = process_set
+        self._ring_unchecked = check_weights
+        if broadcast and process_set.included():
+            named = {param.name: param for param in layers}
+            broadcast_parameters(named, process_set.ranks[0], self._ring_prefix, process_set=process_set)
 
     def _allreduce_grads(self) -> None:
         adapter.check()
         if self._ring_set.size() == 1:
             return
+        if self._ring_unchecked:
+            self._ring_unchecked = False
+            self._check_weights()
         dense: list[tuple[str, int, Any]] = []
         rows: list[tuple[str, int, Any]] = []
         for position, i in enumerate(self._ring_order):
@@ -88,6 +103,19 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             self._average(group)
         for name, _, gradient in rows:  # they are waited for
             allreduce_(gradient, op=Average, name=name, process_set=self._ring_set, **self._ring_factors)
+
+    def _check_weights(self) -> None:
+        trained = [i for i in self._ring_order if self._params[i].grad_req != "null"]
+        weights = {
+            f"{i}.{without_numbers(self._params[i].name)}": self._params[i].list_data()[0]
+            for i in trained
+            if self._params[i]._stype == "default"
+        }
+        compare(
+            weights, self._ring_set, name=f"{self._ring_prefix}.weights",
+            remedy="call broadcast_parameters(net.collect_params(), root_rank=0) before the first step, or pass "
+            "broadcast=True to DistributedTrainer",
+        )  # fmt: skip
 
     def _groups_of(self, gradients: list[Any]) -> list[list[Any]]:
         if self._ring_groups is None:

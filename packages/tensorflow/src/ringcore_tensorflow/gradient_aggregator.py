@@ -10,6 +10,7 @@ from ringcore import InvalidArgument
 
 from ringcore_tensorflow.gradient_tape import name_of
 from ringcore_tensorflow.gradients import Reduction
+from ringcore_tensorflow.start import compare_once
 
 
 class GradientAggregator:
@@ -25,7 +26,7 @@ class GradientAggregator:
         backward_passes_per_step: Passes whose gradients are added up.
         average_aggregated_gradients: Divide the sums by the number of passes.
         options: `op`, `compression`, `gradient_predivide_factor`, `groups`, `process_set`, `name`, as
-            `DistributedGradientTape` has them.
+            `DistributedGradientTape` has them; so `check_weights`, where the sums are reduced.
 
     Raises:
         InvalidArgument: Less than one pass.
@@ -38,7 +39,7 @@ class GradientAggregator:
             raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
         self._passes = backward_passes_per_step
         self._divisor = float(backward_passes_per_step) if average_aggregated_gradients else 1.0
-        self._reduction = Reduction(**{"name": "aggregated", "sparse_as_dense": True, **options})
+        self._reduction = Reduction(**{"name": "aggregated", "sparse_as_dense": True, "check_weights": True, **options})
         self._counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._sums: list[Any] = []
 
@@ -70,6 +71,8 @@ class GradientAggregator:
 
         def reduced() -> list[Any]:
             results = self._reduction.apply([total / self._divisor for total in self._sums], names)
+            if self._reduction.check_weights:
+                compare_once([(variables[i], name) for i, name in zip(present, names, strict=True)], self._reduction)
             for total in self._sums:
                 total.assign(tf.zeros_like(total))
             return results

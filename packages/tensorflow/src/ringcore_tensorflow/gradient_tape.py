@@ -11,6 +11,7 @@ from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_tensorflow.compression import Compression, Compressor
 from ringcore_tensorflow.gradients import Reduction, divided
+from ringcore_tensorflow.start import compare_once
 
 
 class Tape:
@@ -29,6 +30,7 @@ class Tape:
         self._reduction = reduction
         self._scale_local_gradients = scale_local_gradients
         self._local: set[int] = set()
+        self._unchecked = reduction.check_weights
 
     def __enter__(self) -> Tape:
         self._wrapped.__enter__()
@@ -68,7 +70,16 @@ class Tape:
         flat_sources = tf.nest.flatten(sources)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         flat = reduce_gradients(flat, flat_sources, self._reduction, self._local, self._scale_local_gradients)
+        self._compare_once(flat_sources)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
+
+    def _compare_once(self, sources: Sequence[Any]) -> None:
+        """A tape that is asked twice counts as one step."""
+        if not self._unchecked:
+            return
+        self._unchecked = False
+        shared = [(source, name_of(source, i)) for i, source in enumerate(sources) if id(source) not in self._local]
+        compare_once(shared, self._reduction)
 
 
 def reduce_gradients(
@@ -113,6 +124,7 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
     sparse_as_dense: bool = False,
     scale_local_gradients: bool = True,
     process_set: ProcessSet = global_process_set,
+    check_weights: bool = True,
 ) -> Any:
     """Wrap a tape, before or after it has recorded: `gradient` gives the gradients of all ranks.
 
@@ -127,13 +139,15 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors: quicker where most rows have a gradient.
         scale_local_gradients: Divide the gradients of local sources (`register_local_source`) by the number of ranks.
         process_set: The ranks that train together.
+        check_weights: When the same variables have gradients for the second time, compare a hash of them on all ranks,
+            once, and raise `MismatchError` where they differ. In the first step they may still be broadcast.
 
     Raises:
         InvalidArgument: No tape, or another `op`.
     """
     reduction = Reduction(
         name=name, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor, groups=groups,
-        sparse_as_dense=sparse_as_dense, process_set=process_set,
+        sparse_as_dense=sparse_as_dense, process_set=process_set, check_weights=check_weights,
     )  # fmt: skip
     return Tape(gradtape, reduction, scale_local_gradients)
 

@@ -30,6 +30,7 @@ class Reduction:
         groups: How many operations the gradients are dealt out to; None: by size.
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
         process_set: The ranks that train together.
+        check_weights: Compare the variables of all ranks, once, when they have gradients for the second time.
     """
 
     name: str = "gradients"
@@ -39,6 +40,7 @@ class Reduction:
     groups: int | None = None
     sparse_as_dense: bool = False
     process_set: ProcessSet = global_process_set
+    check_weights: bool = False
 
     def __post_init__(self) -> None:
         adapter.check_gradient_options(self.op, self.groups, self.gradient_predivide_factor)

@@ -45,7 +45,7 @@ from ringcore.adapter.refusals import refusing, title_of
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.verbs import Verbs
-from ringcore.adapter.weights import check_weights, hash_of
+from ringcore.adapter.weights import check_weights, comparable, different_weights, differing, hash_of
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, find_placement
@@ -104,10 +104,13 @@ __all__ = [
     "check_op",
     "check_rows",
     "check_weights",
+    "comparable",
     "context",
     "copy",
     "count_step",
     "dealt_out",
+    "different_weights",
+    "differing",
     "empty",
     "find_placement",
     "first",

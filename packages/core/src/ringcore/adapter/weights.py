@@ -34,27 +34,54 @@ def check_weights(
         MismatchError: They differ. On every rank.
     """
     own = list(hashes)
-    # The largest hash and the largest of what it lacks: where they add up to more, somebody has another one. All are
-    # above zero, which is what a rank contributes that has joined.
-    memory = (ctypes.c_int64 * (2 * len(own)))(*(each + 1 for each in own), *(_HASHES - each for each in own))
+    compared = comparable(own)
+    memory = (ctypes.c_int64 * len(compared))(*compared)
     buffer = (Buffer(ctypes.addressof(memory), (len(memory),), _INT64, memory),)
     allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=True)
-    wrong = [index for index in range(len(own)) if memory[index] + memory[index + len(own)] != _HASHES + 1]
+    wrong = differing(list(memory))
     if not wrong:
         return
     theirs = gather_bytes(own[wrong[0]].to_bytes(8, "little"), f"{name}.differ", process_set)
-    ranks: dict[bytes, list[int]] = {}
-    for rank, value in zip(process_set.ranks, theirs, strict=True):
-        ranks.setdefault(value, []).append(rank)
-    named = ", ".join(f"'{names[index]}'" for index in wrong[:_NAMED])
-    more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-    raise MismatchError(
-        f"the ranks have different weights at the first step: {named}{more} (the first is one on ranks "
-        f"{' and another on ranks '.join(str(group) for group in ranks.values())}). Each would train a model of its "
-        f"own. Remedy: {remedy}, or pass check_weights=False if they are to differ."
-    )
+    raise different_weights(names, wrong, [int.from_bytes(each, "little") for each in theirs], process_set, remedy)
 
 
 def hash_of(address: int, nbytes: int) -> int:
     """Of so many bytes of this process's memory."""
     return zlib.crc32((ctypes.c_char * nbytes).from_address(address)) if nbytes else 0
+
+
+def comparable(hashes: Sequence[int]) -> list[int]:
+    """What ranks take the maximum of, to see whether they have the same hashes: as 64-bit integers."""
+    # The largest hash and the largest of what it lacks: where they add up to more, somebody has another one. All are
+    # above zero, which is what a rank contributes that has joined.
+    return [*(each + 1 for each in hashes), *(_HASHES - each for each in hashes)]
+
+
+def differing(maxima: Sequence[int]) -> list[int]:
+    """Of which hashes the ranks have several, by the maxima of what `comparable` gives."""
+    count = len(maxima) // 2
+    return [index for index in range(count) if maxima[index] + maxima[index + count] != _HASHES + 1]
+
+
+def different_weights(
+    names: Sequence[str], wrong: Sequence[int], theirs: Sequence[int], process_set: ProcessSet, remedy: str
+) -> MismatchError:
+    """The error that says so.
+
+    Args:
+        names: Of the weights.
+        wrong: The indices of those that differ.
+        theirs: The hash of the first of these, of each rank.
+        process_set: The ranks.
+        remedy: See `check_weights`.
+    """
+    ranks: dict[int, list[int]] = {}
+    for rank, value in zip(process_set.ranks, theirs, strict=True):
+        ranks.setdefault(value, []).append(rank)
+    named = ", ".join(f"'{names[index]}'" for index in wrong[:_NAMED])
+    more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    return MismatchError(
+        f"the ranks have different weights at the first step: {named}{more} (the first is one on ranks "
+        f"{' and another on ranks '.join(str(group) for group in ranks.values())}). Each would train a model of its "
+        f"own. Remedy: {remedy}, or pass check_weights=False if they are to differ."
+    )

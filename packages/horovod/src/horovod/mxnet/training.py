@@ -20,7 +20,10 @@ class DistributedOptimizer(ring.DistributedOptimizer):
         process_set: ProcessSet = global_process_set,
     ) -> None:  # fmt: skip
         del num_groups
-        super().__init__(optimizer, gradient_predivide_factor=gradient_predivide_factor, process_set=process_set)
+        super().__init__(
+            optimizer, gradient_predivide_factor=gradient_predivide_factor, process_set=process_set,
+            check_weights=False,  # as with Horovod, whose scripts may begin apart
+        )  # fmt: skip
 
 
 class DistributedTrainer(ring.DistributedTrainer):
@@ -35,5 +38,5 @@ class DistributedTrainer(ring.DistributedTrainer):
             optimizer = optimizer.unwrapped
         super().__init__(
             params, optimizer, optimizer_params, compression=compression, prefix=prefix, groups=num_groups or None,
-            gradient_predivide_factor=gradient_predivide_factor, process_set=process_set,
+            gradient_predivide_factor=gradient_predivide_factor, process_set=process_set, check_weights=False,
         )  # fmt: skip
