@@ -119,7 +119,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             self._ring.update(unchecked=False, seen={})
             compare(
                 seen, self._ring["process_set"], name="DistributedOptimizer.weights",
-                remedy="before fit call broadcast_parameters with what module.get_params() gives, then module.set_params",
+                remedy="before fit pass what module.get_params() gives to broadcast_parameters, then module.set_params",
             )  # fmt: skip
             return
 
