@@ -35,7 +35,8 @@ ROOMS = {
 # What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.
 DOORS = {"ringcore", "ringcore.adapter", "ringcore.elastic"}
 MORE_DOORS = {
-    "horovod": {"ringcore.commands.cli", "ringcore.bootstrap.board", "ringcore.bootstrap.interfaces"},
+    "horovod": {"ringcore.commands.cli", "ringcore.bootstrap.interfaces"},
+    "tensorflow": {"ringcore.bootstrap.board", "ringcore.bootstrap.interfaces"},
     "ray": {"ringcore.launcher.external"},
     "spark": {"ringcore.launcher.external", "ringcore.data"},
     "dask": {"ringcore.launcher.external"},

@@ -48,7 +48,7 @@ from ringcore.adapter.verbs import Verbs
 from ringcore.adapter.weights import check_weights, comparable, different_weights, differing, hash_of
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
-from ringcore.environment.placement import Placement, find_placement
+from ringcore.environment.placement import Placement, find_placement, rank_and_size
 from ringcore.environment.settings import Settings
 
 # Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
@@ -124,6 +124,7 @@ __all__ = [
     "launched_by_mpi",
     "name_or_next",
     "process_set_id_of",
+    "rank_and_size",
     "reduce_compressed",
     "reducescatter",
     "refusing",

@@ -14,81 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Horovod's module -> the adapter that takes its place.
-_ADAPTERS = {"horovod.torch": "ringcore_torch"}
-# Those that are run by the alias, and not rewritten -> the adapter, by its extra; the longer names first.
-_ALIAS_ONLY = {
-    "horovod.tensorflow.keras": "keras",
-    "horovod.keras": "keras",
-    "horovod.tensorflow": "tensorflow",
-    "horovod.mxnet": "mxnet",
-}
-# Modules whose names are all in the adapter itself.
-_INSIDE = ("mpi_ops", "compression", "functions", "optimizer", "sync_batch_norm")
-_OTHER_IMPORTS = {
-    "horovod.common.process_sets": "ringcore",
-    "horovod.common.exceptions": "ringcore",
-    "horovod": "ringcore",
-}
-_RENAMED = {"HorovodInternalError": "RingcoreError"}
-
-_FACTORS = ("prescale_factor", "postscale_factor", "process_set")
-# Horovod's positional arguments; behind the first `n` ringcore takes keywords only.
-_SIGNATURES: dict[str, tuple[int, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("allreduce", "grouped_allreduce"), (1, ("tensor", "average", "name", "compression", "op", *_FACTORS))
-    ),
-    **dict.fromkeys(
-        ("allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce_", "grouped_allreduce_async",
-         "grouped_allreduce_async_"),
-        (1, ("tensor", "average", "name", "op", *_FACTORS)),
-    ),
-    "sparse_allreduce_async": (1, ("tensor", "name", "op", "process_set")),
-    **dict.fromkeys(
-        ("allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"),
-        (1, ("tensor", "name", "process_set")),
-    ),
-    **dict.fromkeys(
-        ("broadcast", "broadcast_", "broadcast_async", "broadcast_async_"),
-        (2, ("tensor", "root_rank", "name", "process_set")),
-    ),
-    **dict.fromkeys(("alltoall", "alltoall_async"), (2, ("tensor", "splits", "name", "process_set"))),
-    **dict.fromkeys(
-        ("reducescatter", "grouped_reducescatter"),
-        (1, ("tensor", "name", "compression", "op", "process_set", "prescale_factor", "postscale_factor")),
-    ),
-    **dict.fromkeys(
-        ("reducescatter_async", "grouped_reducescatter_async"),
-        (1, ("tensor", "name", "op", "process_set", "prescale_factor", "postscale_factor")),
-    ),
-    "broadcast_object": (2, ("obj", "root_rank", "name", "process_set")),
-    "allgather_object": (1, ("obj", "name", "process_set")),
-    "broadcast_optimizer_state": (2, ("optimizer", "root_rank", "model")),
-    "barrier": (0, ("process_set",)),
-    "join": (0, ("device",)),
-    "DistributedOptimizer": (
-        2,
-        ("optimizer", "named_parameters", "compression", "backward_passes_per_step", "op", "gradient_predivide_factor",
-         "num_groups", "groups", "sparse_as_dense", "process_set"),
-    ),
-}  # fmt: skip
-_RENAMED_KEYWORDS = {("DistributedOptimizer", "num_groups"): "groups"}
-_DROPPED_KEYWORDS = {("broadcast_optimizer_state", "model"), ("join", "device")}
-# Values that said "the default".
-_DEFAULTS: dict[str, tuple[object, ...]] = {
-    "average": (True, None),
-    "op": (None,),
-    "num_groups": (0,),
-    "groups": (None,),
-}
-_NO_COUNTERPART = {
-    "run": "use ringcore.run(fn, args, kwargs, np=...)",
-    **dict.fromkeys(
-        ("mpi_built", "mpi_enabled", "mpi_threads_supported", "gloo_built", "gloo_enabled", "nccl_built", "ddl_built",
-         "ccl_built", "cuda_built", "rocm_built", "check_extension"),
-        "ringcore is not compiled for anything; delete the check",
-    ),
-}  # fmt: skip
+from ringcore.commands import _horovod as _tables
 
 
 @dataclass(frozen=True, order=True)
@@ -105,8 +31,8 @@ class Migration:
     """What a script becomes.
 
     Attributes:
-        source: The new text.
-        notes: (line, what is left to do by hand).
+        source: The new text; the old one where there are notes.
+        notes: (line, what has no counterpart, and what to do).
     """
 
     source: str
@@ -143,125 +69,217 @@ class _Visitor(ast.NodeVisitor):
         self.source = source
         self.edits: list[Edit] = []
         self.notes: list[tuple[int, str]] = []
-        self.uses_core = False  # the script needs `import ringcore`
+        self.needs: set[str] = set()  # modules of ringcore that the script does not import by itself
         self.first_import: int | None = None
         self.indentation = ""
-        self._modules: set[str] = set()  # names that stand for an adapter: "hvd"
-        self._functions: dict[str, str] = {}  # imported name -> Horovod's name
+        self._paths: dict[str, str] = {}  # name in the script -> what of Horovod it stands for: "horovod.torch"
+
+    # ---- Imports ----
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            target = _target_of(alias.name)
-            if target is not None:
-                self._note_import(node)
-            if target is None:
-                if alias.name.split(".")[0] == "horovod":
-                    self._unavailable(node, alias.name)
+            if alias.name.split(".")[0] != "horovod":
                 continue
-            if alias.asname is not None:
-                self._modules.add(alias.asname)
-                self.edits.append(Edit(self.source.begin(alias), self.source.end(alias), f"{target} as {alias.asname}"))
-            else:
-                self._modules.add(alias.name)
-                self.edits.append(Edit(self.source.begin(alias), self.source.end(alias), target))
+            self._note_import(node)
+            target = _tables.MODULES.get(alias.name)
+            if target is None:
+                self._unavailable(node, alias.name)
+                continue
+            self._paths[alias.asname or "horovod"] = alias.name if alias.asname else "horovod"
+            text = target if alias.asname is None else f"{target} as {alias.asname}"
+            self._replace(alias, text)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         if node.level or module.split(".")[0] != "horovod":
             return
         self._note_import(node)
-        target = _target_of(module) or _OTHER_IMPORTS.get(module)
-        adapters = [alias for alias in node.names if f"{module}.{alias.name}" in _ADAPTERS]
-        if adapters and len(node.names) == 1:  # from horovod import torch as hvd
-            name = adapters[0].asname or adapters[0].name
-            self._modules.add(name)
-            text = f"import {_ADAPTERS[f'{module}.{adapters[0].name}']} as {name}"
-            self.edits.append(Edit(self.source.begin(node), self.source.end(node), text))
-            return
-        if target is None:
-            self._unavailable(node, module)
-            return
-        names = []
+        lines: dict[str, list[str]] = {}
         for alias in node.names:
-            if alias.name in _NO_COUNTERPART:
-                self._no_counterpart(node.lineno, alias.name)
-            self._functions[alias.asname or alias.name] = alias.name
-            renamed = _RENAMED.get(alias.name)
-            shown = alias.asname or (alias.name if renamed else None)
-            names.append((renamed or alias.name) + (f" as {shown}" if shown else ""))
-        self.edits.append(
-            Edit(self.source.begin(node), self.source.end(node), f"from {target} import {', '.join(names)}")
-        )
+            path = f"{module}.{alias.name}"
+            name = alias.asname or alias.name
+            self._paths[name] = path
+            if path in _tables.CONSTANTS:
+                lines[f"{name} = {_tables.CONSTANTS[path]}"] = []
+            elif path in _tables.MODULES:  # from horovod import torch as hvd
+                lines[f"import {_tables.MODULES[path]} as {name}"] = []
+            elif module in _tables.MODULES:
+                self._missing(node.lineno, path)
+                target, theirs = self._ours(path, alias.name)
+                shown = f" as {name}" if alias.asname or theirs != alias.name else ""
+                lines.setdefault(f"from {target} import ", []).append(f"{theirs}{shown}")
+            else:
+                self._unavailable(node, module)
+        separator = "\n" + " " * node.col_offset
+        self._replace(node, separator.join(head + ", ".join(names) for head, names in lines.items()))
+
+    def _ours(self, path: str, name: str) -> tuple[str, str]:
+        """The module of ringcore, and the name in it, of what a script imports."""
+        moved = _tables.MOVED.get(path) or _tables.MOVED.get(name)
+        if moved is not None:
+            module, _, theirs = moved.rpartition(".")
+            return module, theirs
+        return _tables.MODULES[path.rpartition(".")[0]], _tables.RENAMED.get(path, name)
 
     def _note_import(self, node: ast.stmt) -> None:
         if self.first_import is None:
             self.first_import = self.source.begin(node)
             self.indentation = " " * node.col_offset
 
+    # ---- Uses ----
+
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        name = self._name_in_adapter(node)
-        if name in _NO_COUNTERPART:
-            self._no_counterpart(node.lineno, name)
-        if name in _RENAMED:
-            self.uses_core = True
-            self.edits.append(Edit(self.source.begin(node), self.source.end(node), f"ringcore.{_RENAMED[name]}"))
-            return
-        module = ast.unparse(node.value) if _is_dotted(node.value) else ""
-        if module in self._modules and "." in module:  # import horovod.torch; horovod.torch.rank()
-            target = _target_of(module)
-            self.edits.append(Edit(self.source.begin(node.value), self.source.end(node.value), str(target)))
-            return
-        self.generic_visit(node)
+        path = self._path(node)
+        if path is None:
+            return self.generic_visit(node)
+        if path in _tables.MODULES:
+            return self._name_module(node, path)
+        module, _, name = path.rpartition(".")
+        if module not in _tables.MODULES:  # an attribute of what a module has
+            return self.generic_visit(node)
+        self._missing(node.lineno, path)
+        moved = _tables.MOVED.get(path) or _tables.MOVED.get(name)
+        if moved is not None:
+            self.needs.add(moved.rpartition(".")[0])
+            self._replace(node, moved)
+        elif path in _tables.RENAMED:
+            self._replace(node, f"{self.source.of(node.value)}.{_tables.RENAMED[path]}")
+        else:
+            self._name_module(node.value, module)
+        return None
+
+    def _name_module(self, node: ast.expr, module: str) -> None:
+        """What names a module in full gets its new name; an alias stays, with what is inside of it."""
+        if isinstance(node, ast.Attribute | ast.Name) and ast.unparse(node) == module:
+            self._replace(node, _tables.MODULES[module])
 
     def visit_Call(self, node: ast.Call) -> None:
-        name = self._name_in_adapter(node.func)
-        if name == "init" and (node.args or node.keywords):
-            what = "init: takes no ranks, only a communicator of mpi4py; use add_process_set after it for some of them"
-            self.notes.append((node.lineno, what))
-        elif name in _SIGNATURES:
-            self._arguments(node, name)
+        path = self._path(node.func)
+        module, _, name = (path or "").rpartition(".")
+        if self._is_trainer_of_lightning(node):
+            self._lightning(node)
+        elif name in _tables.ANSWERS and module in _tables.MODULES:
+            self._replace(node, _tables.ANSWERS[name])
+            return
+        elif path is not None:
+            self._call(node, path)
+        elif self._paths:
+            self._keras_2(node)
         self.generic_visit(node)
 
-    def _arguments(self, node: ast.Call, name: str) -> None:
-        positional, signature = _SIGNATURES[name]
-        prefix = ast.unparse(node.func).rpartition(".")[0]
-        prefix = f"{_target_of(prefix) or prefix}." if prefix else ""
+    def _call(self, node: ast.Call, path: str) -> None:
+        module, _, name = path.rpartition(".")
+        target = _tables.MOVED.get(path, "").rpartition(".")[0] or _tables.MODULES.get(module, "")
+        signature = _tables.SIGNATURES.get(target, {}).get(name)
+        if signature is None:
+            return
+        self._arguments(node, target, name, signature)
+        given = {*signature[1][: len(node.args)], *(keyword.arg for keyword in node.keywords)}
+        if name == "broadcast_variables":
+            for argument in node.args[:1]:  # what was a method of optimizers is a property of Keras 3
+                if isinstance(argument, ast.Call) and ast.unparse(argument).endswith(".variables()"):
+                    self._replace(argument, self.source.of(argument.func))
+        unless, added = _tables.ADDED.get((target, name), (set(), ""))
+        if added and not {*unless, None} & given:
+            self._append(node, added)
+        passes = {"backward_passes_per_step", "average_aggregated_gradients"} & given
+        if target == "ringcore_keras" and passes == {"backward_passes_per_step"}:
+            self._append(node, "average_aggregated_gradients=False")
+
+    def _keras_2(self, node: ast.Call) -> None:
+        """What every example of Horovod says, and Keras 3 does not take."""
+        for given in node.keywords:
+            if given.arg == "experimental_run_tf_function":
+                self._drop(self.source.begin(given), self.source.end(given))
+
+    def _append(self, node: ast.Call, text: str) -> None:
+        end = self.source.end(node) - 1
+        comma = "" if self.source.text[:end].rstrip().endswith((",", "(")) else ", "
+        self.edits.append(Edit(end, end, f"{comma}{text}"))
+
+    def _arguments(self, node: ast.Call, target: str, name: str, signature: tuple[int, tuple[str, ...]]) -> None:
+        positional, names = signature
+        prefix = ""
+        if isinstance(node.func, ast.Attribute):
+            whole = ast.unparse(node.func.value)
+            prefix = f"{_tables.MODULES.get(whole, whole)}."
         if any(isinstance(argument, ast.Starred) for argument in node.args):
             if len(node.args) > positional:
                 self.notes.append((node.lineno, f"{name}(*...): behind {positional} arguments only keywords are taken"))
             return
-        for keyword, argument in zip(signature[positional:], node.args[positional:], strict=False):
+        function = _Function(target, name, prefix, frozenset(keyword.arg for keyword in node.keywords))
+        for keyword, argument in zip(names[positional:], node.args[positional:], strict=False):
             begin, end = self._with_parentheses(node, argument)
-            self._argument(name, keyword, argument, (begin, begin, end), prefix)
+            self._argument(function, keyword, argument, (begin, begin, end))
+        if len(node.args) > max(len(names), positional):
+            self.notes.append((node.lineno, f"{name}: takes no more than {len(names)} arguments"))
         for given in node.keywords:
             if given.arg is not None:
                 value, end = self.source.begin(given.value), self.source.end(given)
-                self._argument(name, given.arg, given.value, (self.source.begin(given), value, end), prefix)
+                self._argument(function, given.arg, given.value, (self.source.begin(given), value, end))
 
-    def _argument(self, name: str, keyword: str, value: ast.expr, places: tuple[int, int, int], prefix: str) -> None:
+    def _argument(self, function: _Function, keyword: str, value: ast.expr, places: tuple[int, int, int]) -> None:
         """Name an argument as ringcore does; the text of its value stays, for it may be changed as well.
 
         Args:
-            name: The function.
+            function: What is called.
             keyword: Horovod's name of the argument.
             value: What is passed.
             places: Where the argument begins (with its name, if it has one), where its value begins, and where it ends.
-            prefix: "hvd." or whatever the module is called.
         """
         begin, inside, end = places
+        target, name = function.module, function.name
         constant = value if isinstance(value, ast.Constant) else None
-        if (name, keyword) in _DROPPED_KEYWORDS or (
-            constant and any(constant.value is default for default in _DEFAULTS.get(keyword, ()))
+        dropped = {*_tables.DROPPED.get(target, ()), *_tables.DROPPED_OF.get((target, name), ())}
+        if keyword in dropped or (
+            constant and any(constant.value is default for default in _tables.DEFAULTS.get(keyword, ()))
         ):
             return self._drop(begin, end)
-        if keyword == "average" and constant:
-            self.edits.append(Edit(begin, end, f"op={prefix}Sum"))
+        if keyword in _tables.BY_HAND and _tables.BY_HAND_ONLY_OF.get(keyword, target) == target:
+            what = name if name == "init" else f"{name}({keyword}=...)"
+            self.notes.append((value.lineno, f"{what}: {_tables.BY_HAND[keyword]}"))
+        elif keyword == "checkpoint_callback":
+            self.edits += [Edit(begin, inside, "callbacks=["), Edit(end, end, "]")]
+            if "callbacks" in function.given:
+                self.notes.append((value.lineno, f"{name}(checkpoint_callback=...): add it to callbacks="))
+        elif keyword == "verbose" and target in _tables.VERBOSE:
+            self._verbose(constant, places)
+        elif keyword == "average" and constant:
+            self.edits.append(Edit(begin, end, f"op={function.prefix}Sum"))
         elif keyword == "average":
-            self.edits.append(Edit(begin, inside, f"op={prefix}Average if ("))
-            self.edits.append(Edit(end, end, f") else {prefix}Sum"))
+            self.edits.append(Edit(begin, inside, f"op={function.prefix}Average if ("))
+            self.edits.append(Edit(end, end, f") else {function.prefix}Sum"))
         else:
-            self.edits.append(Edit(begin, inside, f"{_RENAMED_KEYWORDS.get((name, keyword), keyword)}="))
+            ours = _tables.RENAMED_KEYWORDS.get((target, keyword)) or _tables.RENAMED_KEYWORDS.get(keyword, keyword)
+            self.edits.append(Edit(begin, inside, f"{ours}="))
         return None
+
+    def _verbose(self, constant: ast.Constant | None, places: tuple[int, int, int]) -> None:
+        begin, inside, end = places
+        if constant is None:
+            self.edits.append(Edit(begin, inside, "verbose=("))
+            self.edits.append(Edit(end, end, ") > 1"))
+        elif isinstance(constant.value, int) and constant.value > 1:
+            self.edits.append(Edit(begin, end, "verbose=True"))
+        else:
+            self._drop(begin, end)
+
+    @staticmethod
+    def _is_trainer_of_lightning(node: ast.Call) -> bool:
+        asked = [keyword.value for keyword in node.keywords if keyword.arg in ("accelerator", "strategy")]
+        return any(isinstance(value, ast.Constant) and value.value == "horovod" for value in asked)
+
+    def _lightning(self, node: ast.Call) -> None:
+        """`Trainer(accelerator="horovod", gpus=1)` of Lightning 1, in the words of Lightning 2."""
+        for given in node.keywords:
+            begin, value, end = self.source.begin(given), self.source.begin(given.value), self.source.end(given)
+            if isinstance(given.value, ast.Constant) and given.value.value == "horovod":
+                self.edits.append(Edit(begin, end, 'strategy="ring"'))
+            elif given.arg == "gpus":
+                before, behind = self._with_parentheses(node, given.value)
+                value, end = min(value, before), max(end, behind)
+                self.edits.append(Edit(begin, value, 'accelerator="gpu" if ('))
+                self.edits.append(Edit(end, end, ') else "cpu"'))
 
     def _with_parentheses(self, call: ast.Call, argument: ast.expr) -> tuple[int, int]:
         """Where an argument begins and ends, with the parentheses around it."""
@@ -282,39 +300,38 @@ class _Visitor(ast.NodeVisitor):
             begin = len(before) - 1
         elif self.source.text[end:].lstrip().startswith(","):
             end = self.source.text.index(",", end) + 1
+            end += len(self.source.text[end:]) - len(self.source.text[end:].lstrip(" "))
         self.edits.append(Edit(begin, end, ""))
 
-    def _name_in_adapter(self, node: ast.expr) -> str:
-        """Horovod's name of what an expression names; "" when it names nothing of Horovod."""
-        if isinstance(node, ast.Name):
-            return self._functions.get(node.id, "")
-        if isinstance(node, ast.Attribute) and _is_dotted(node.value) and ast.unparse(node.value) in self._modules:
-            return node.attr
-        return ""
+    def _replace(self, node: ast.expr | ast.stmt | ast.alias, text: str) -> None:
+        self.edits.append(Edit(self.source.begin(node), self.source.end(node), text))
 
-    def _no_counterpart(self, line: int, name: str) -> None:
-        self.notes.append((line, f"{name}: {_NO_COUNTERPART[name]}"))
+    def _path(self, node: ast.expr) -> str | None:
+        """What of Horovod an expression names: "horovod.torch.rank"; None when it names nothing of it."""
+        if isinstance(node, ast.Name):
+            return self._paths.get(node.id)
+        if isinstance(node, ast.Attribute) and (inner := self._path(node.value)) is not None:
+            return f"{inner}.{node.attr}"
+        return None
+
+    def _missing(self, line: int, path: str) -> None:
+        name = path.rpartition(".")[2]
+        why = _tables.LACKS.get(path) or _tables.LACKS.get(name)
+        if why is not None:
+            self.notes.append((line, f"{name}: {why}"))
 
     def _unavailable(self, node: ast.stmt, module: str) -> None:
-        extra = next((extra for prefix, extra in _ALIAS_ONLY.items() if f"{module}.".startswith(f"{prefix}.")), None)
-        text = (
-            f"{module} has no counterpart in this version of ringcore"
-            if extra is None
-            else f"{module} is not rewritten; pip install 'ringcore-horovod[{extra}]' runs it as it is, and "
-            f"ringcore_{extra} has the same names with keyword arguments"
-        )
-        self.notes.append((node.lineno, text))
+        self.notes.append((node.lineno, f"{module} has no counterpart in this version of ringcore"))
 
 
-def _target_of(module: str) -> str | None:
-    for theirs, ours in _ADAPTERS.items():
-        if module == theirs or module in {f"{theirs}.{inside}" for inside in _INSIDE}:
-            return ours
-    return None
+@dataclass(frozen=True)
+class _Function:
+    """What is called: a function of a module of ringcore; `prefix` is what the script calls the module, "hvd."."""
 
-
-def _is_dotted(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_dotted(node.value))
+    module: str
+    name: str
+    prefix: str
+    given: frozenset[str | None]  # keywords
 
 
 def migrate(text: str) -> Migration:
@@ -324,7 +341,7 @@ def migrate(text: str) -> Migration:
         text: Python source.
 
     Returns:
-        The new source, and what is left to do by hand.
+        The new source; or the same one, and what stands in the way.
 
     Raises:
         SyntaxError: It is no Python.
@@ -332,17 +349,19 @@ def migrate(text: str) -> Migration:
     source = _Source(text)
     visitor = _Visitor(source)
     visitor.visit(ast.parse(text))
-    if visitor.uses_core and visitor.first_import is not None:
-        visitor.edits.append(
-            Edit(visitor.first_import, visitor.first_import, f"import ringcore\n{visitor.indentation}")
-        )
+    if visitor.notes:
+        return Migration(text, sorted(set(visitor.notes)))
+    if visitor.first_import is not None:
+        for module in sorted(visitor.needs):
+            text_of_import = f"import {module}\n{visitor.indentation}"
+            visitor.edits.append(Edit(visitor.first_import, visitor.first_import, text_of_import))
     dropped = [edit for edit in visitor.edits if not edit.text]
     for edit in sorted(visitor.edits, reverse=True):
         if any(whole is not edit and whole.begin <= edit.begin and edit.end <= whole.end for whole in dropped):
             continue  # inside of what is deleted
         text = text[: edit.begin] + edit.text + text[edit.end :]
     ast.parse(text)
-    return Migration(text, sorted(visitor.notes))
+    return Migration(text, [])
 
 
 def _diff(name: str, before: str, after: str) -> Iterator[str]:
@@ -358,15 +377,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Without the command's name; `None` is `sys.argv[1:]`.
 
     Returns:
-        0; 1 when something is left to do by hand; 2 when a file cannot be used.
+        0; 1 when a file stays as it is, as something in it has no counterpart; 2 when one cannot be used.
     """
     parser = argparse.ArgumentParser(
         prog="ringcore migrate",
-        description="Shows what changes in scripts that were written for Horovod. Without changes they run as well: "
-        "pip install ringcore-horovod.",
+        description="Shows what changes in scripts that were written for Horovod. One in which something has no "
+        "counterpart stays as it is. Without changes they run as well: pip install ringcore-horovod.",
     )
     parser.add_argument("scripts", nargs="+", type=Path, metavar="script.py")
-    parser.add_argument("--write", action="store_true", help="change the files")
+    parser.add_argument("--write", action="store_true", help="change the files, each as a whole or not at all")
     options = parser.parse_args(argv)
     code = 0
     for script in options.scripts:
@@ -377,10 +396,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"ringcore migrate: {script}: {error}", file=sys.stderr)
             return 2
         sys.stdout.writelines(_diff(str(script), before, migration.source))
-        if options.write:
+        if options.write and not migration.notes:
             script.write_text(migration.source, encoding="utf-8", newline="")
         for line, note in migration.notes:
             print(f"{script}:{line}: {note}", file=sys.stderr)
+        if migration.notes:
+            print(f"{script}: stays as it is; it runs with pip install ringcore-horovod", file=sys.stderr)
             code = 1
     return code
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Mapping
 
@@ -66,6 +67,12 @@ def find_placement(environ: Environ) -> Placement:
         if isinstance(found, Placement):
             return found
     raise AssertionError("the last source always matches")
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This process's rank and how many there are, before `init()`; 0 and 1 without a launcher."""
+    placement = find_placement(os.environ)
+    return placement.rank, placement.size
 
 
 def explain(environ: Environ) -> list[tuple[str, bool, str]]:

@@ -1,13 +1,5 @@
 """What a launcher has left in the environment."""
 
-import os
-
-from ringcore.adapter import find_placement
+from ringcore.adapter import rank_and_size as get_env_rank_and_size
 
 __all__ = ["get_env_rank_and_size"]
-
-
-def get_env_rank_and_size() -> tuple[int, int]:
-    """This process's rank and how many there are; 0 and 1 without a launcher."""
-    placement = find_placement(os.environ)
-    return placement.rank, placement.size
