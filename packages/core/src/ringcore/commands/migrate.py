@@ -129,15 +129,17 @@ class _Visitor(ast.NodeVisitor):
     # ---- Uses ----
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        path = self._path(node)
-        if path is None:
-            return self.generic_visit(node)
-        if path in _tables.MODULES:
-            return self._name_module(node, path)
+        path = self._path(node) or ""
         module, _, name = path.rpartition(".")
-        if module not in _tables.MODULES:  # an attribute of what a module has
-            return self.generic_visit(node)
-        self._missing(node.lineno, path)
+        if path in _tables.MODULES:
+            self._name_module(node, path)
+        elif module in _tables.MODULES:
+            self._missing(node.lineno, path)
+            self._name(node, path, name)
+        else:  # nothing of Horovod, or an attribute of what a module has
+            self.generic_visit(node)
+
+    def _name(self, node: ast.Attribute, path: str, name: str) -> None:
         moved = _tables.MOVED.get(path) or _tables.MOVED.get(name)
         if moved is not None:
             self.needs.add(moved.rpartition(".")[0])
@@ -145,8 +147,7 @@ class _Visitor(ast.NodeVisitor):
         elif path in _tables.RENAMED:
             self._replace(node, f"{self.source.of(node.value)}.{_tables.RENAMED[path]}")
         else:
-            self._name_module(node.value, module)
-        return None
+            self._name_module(node.value, path.rpartition(".")[0])
 
     def _name_module(self, node: ast.expr, module: str) -> None:
         """What names a module in full gets its new name; an alias stays, with what is inside of it."""
