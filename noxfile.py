@@ -152,6 +152,15 @@ def parameter_server(session: nox.Session) -> None:
     in_environment(session, "mxnet", "python", "benchmarks/run.py", "parameter_server", scaling, *session.posargs)
 
 
+@nox.session(python=PYTHON, requires=["wheels"])
+def bench_clusters(session: nox.Session) -> None:
+    """Measure ranks of Spark and Ray beside TorchDistributor and Ray Train, and Parquet beside a DataLoader."""
+    require_system(session, "java")
+    install(session, "bench-clusters", wheels=[built_wheel(package) for package in ("core", "spark", "ray")])
+    for what in ("spark", "ray", "parquet"):
+        session.run("python", "benchmarks/clusters.py", what, *session.posargs)
+
+
 # ---- Testing ----
 
 

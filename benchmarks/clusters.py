@@ -4,8 +4,8 @@
     ray      RingTrainer and Ray Train's TorchTrainer: the same from fit(); and RingExecutor's start() alone
     parquet  ParquetShards and a torch DataLoader over pyarrow: rows per second of one rank, 20 float columns
 
-Interleaved; the first call of each, and the median, least and most of the others. In the environments of session
-`cluster`: that of Spark also for `parquet`, and that of Ray with torch added. For a machine that does nothing else.
+Interleaved; the first call of each, and the median, least and most of the others. Results are checked. All three:
+`nox -s bench_clusters -- 5`. For a machine that does nothing else.
 """
 
 from __future__ import annotations
