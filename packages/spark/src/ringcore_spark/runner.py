@@ -35,6 +35,8 @@ def run(
     start_timeout: float | None = None,
     retries: int = 0,
     elastic: bool = False,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
 ) -> list[T]:
     """Call a function on several ranks at the same time, each in a task of Spark, and wait for all of them.
 
@@ -56,6 +58,8 @@ def run(
         start_timeout: Seconds after which all tasks must have begun, with their part of the DataFrame; `None`: 600.
         retries: How often to start anew when ranks or executors fail. The function has to load its checkpoint itself.
         elastic: Not there yet.
+        min_num_proc: Of elastic jobs.
+        max_num_proc: Likewise.
 
     Returns:
         What it returned, in the order of ranks. Ranks of an executor's host are neighbours.
@@ -66,10 +70,10 @@ def run(
         ValueError: There are too few slots, or a setting of Spark stands in the way.
         RuntimeError: There is no session, or this is a rank itself.
     """
-    if elastic:
+    if elastic or min_num_proc is not None or max_num_proc is not None:
         raise ValueError(
-            "elastic=True is not there yet: jobs have a fixed number of ranks. retries= starts a job anew, and the "
-            "function goes on from its checkpoint"
+            "elastic=True, with min_num_proc= and max_num_proc=, is not there yet: jobs have a fixed number of ranks. "
+            "retries= starts a job anew, and the function goes on from its checkpoint"
         )
     session = cluster.active_session(spark)
     cluster.check_settings(session)
