@@ -182,7 +182,8 @@ void Negotiation::append(int member, Entry entry) {
 void Negotiation::append_alike(const Entry& entry) {
   note_fill(entry);
   if (announces(entry)) ++alike_said_;
-  gather();
+  gather(entry);
+  if (is_together() && !comes_next(own_, alike_, entry)) spread();
   if (is_together()) {
     own_.entries[alike_++].sum = entry.sum;
     return;
@@ -212,9 +213,16 @@ void Negotiation::spread() {
   alike_ = 0;
 }
 
-// All others' logs are empty: they are one again, if nothing else is known of any of them.
-void Negotiation::gather() {
-  if (is_together() || !pending_.empty() || joined_count_ > 0) return;
+// Whether this rank's entry that all say alike is the one at this place of its log. Who announces behind its join has
+// other rounds than its log's positions say: there an earlier one may be undecided, or this one decided.
+bool Negotiation::comes_next(const Log& own, std::size_t place, const Entry& entry) {
+  return place < own.entries.size() && own.entries[place].position == entry.position;
+}
+
+// All others' logs are empty: they are one again, if nothing else is known of any of them, and all say `next` in the same
+// round.
+void Negotiation::gather(const Entry& next) {
+  if (is_together() || !pending_.empty() || joined_count_ > 0 || !comes_next(logs_[self_], 0, next)) return;
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     if (left_[m] || (m != self_ && !logs_[m].entries.empty())) return;
   }

@@ -171,7 +171,8 @@ class Negotiation {
 
   void count(int member, const Entry& entry);
   void spread();
-  void gather();
+  static bool comes_next(const Log& own, std::size_t place, const Entry& entry);
+  void gather(const Entry& next);
   void note_fill(const Entry& entry);
   template <class Test>
   bool has_undecided(int member, Test test) const;

@@ -1,7 +1,9 @@
 // The decisions that follow from logs, without engines around them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <span>
+#include <vector>
 
 #include "engine/negotiation.hpp"
 #include "entries.hpp"
@@ -75,4 +77,32 @@ TEST_CASE("what every rank refuses is forgotten") {
   negotiation.decide(decisions);
   CHECK(decisions.empty());
   CHECK(negotiation.quiet());
+}
+
+TEST_CASE("what all say alike is no earlier operation of a rank that has announced behind its join") {
+  Negotiation negotiation({0, 1}, 0);
+  std::vector<Decision> decisions;
+  const auto at = [](std::uint64_t position, Entry entry) {
+    entry.position = position;
+    return entry;
+  };
+  const auto releases = [&] {
+    return std::ranges::count_if(decisions, [](const Decision& each) { return each.kind == Decision::Kind::kRelease; });
+  };
+  const Entry a = entry_for(tensor("a"));
+  const Entry b = entry_for(tensor("b"));
+  negotiation.append(0, at(0, {.type = RecordType::kJoin}));
+  negotiation.append(1, at(0, {.type = RecordType::kNoop}));
+  negotiation.decide(decisions);
+  // It does not know yet that it sits out a round, in which the other one joins.
+  negotiation.append(0, at(1, a));
+  negotiation.append(0, at(2, b));
+  negotiation.append(1, at(1, {.type = RecordType::kJoin}));
+  negotiation.decide(decisions);
+  negotiation.append_alike(at(2, b));
+  negotiation.decide(decisions);
+  CHECK(releases() == 0);  // 'a', which the other one has not announced
+  negotiation.append(1, at(3, a));
+  negotiation.decide(decisions);
+  CHECK(releases() == 2);
 }
