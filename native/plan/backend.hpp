@@ -18,6 +18,7 @@ struct Query {
   Rank root = 0;
   bool registered = false;    // every rank's data lies in memory that its host's ranks see
   bool inputs_ready = false;  // see plan.hpp
+  bool even_blocks = false;   // of an alltoall: every rank gives every rank as much
   bool deterministic = false; // the bits may depend on nothing but the values
 };
 

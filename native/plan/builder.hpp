@@ -3,6 +3,7 @@
 
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "plan/generator.hpp"
 #include "plan/plan.hpp"
@@ -38,6 +39,13 @@ class Builder {
   }
   void recv(Rank peer, std::uint32_t chunk) {
     append({.kind = StepKind::kRecv, .peer = peer, .targets = {own(chunk)}});
+  }
+  // Several at once, in one transfer.
+  void send_all(Rank peer, std::vector<ChunkRef> sources) {
+    append({.kind = StepKind::kSend, .peer = peer, .sources = std::move(sources)});
+  }
+  void recv_all(Rank peer, std::vector<ChunkRef> targets) {
+    append({.kind = StepKind::kRecv, .peer = peer, .targets = std::move(targets)});
   }
   // Into scratch chunk `slot`; it is as large as data chunk `like`.
   void recv_scratch(Rank peer, std::uint32_t slot, std::uint32_t like) {

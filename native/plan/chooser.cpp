@@ -49,7 +49,7 @@ Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
       planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offers) || !offers_for(query).empty();
   if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
   std::unique_ptr<Trial>& slot = trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op,
-                                          query.root, query.registered, query.inputs_ready, lane}];
+                                          query.root, query.registered, query.inputs_ready, query.even_blocks, lane}];
   if (slot == nullptr) {
     slot = std::make_unique<Trial>(Trial{.query = query, .lane = lane});
     begin(*slot);

@@ -59,7 +59,7 @@ class Chooser {
   void decide(Trial& trial);
 
  private:
-  using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, int>;
+  using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, bool, int>;
 
   // What a lane's operations have shown of the network.
   struct Known {

@@ -55,8 +55,10 @@ double least_seconds(const Plan& plan, const Topology& topology, double chunk_by
       const LinkCost& link = inside ? topology.links.in_host : topology.links.between_hosts;
       busy += link.message_s;
       if (inside) continue;
-      if (step.kind == StepKind::kSend) sent += chunk_bytes;
-      if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) received += chunk_bytes;
+      if (step.kind == StepKind::kSend) sent += chunk_bytes * static_cast<double>(step.sources.size());
+      if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) {
+        received += chunk_bytes * static_cast<double>(step.targets.size());
+      }
     }
     processor = std::max(processor, busy);
   }

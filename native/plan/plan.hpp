@@ -40,8 +40,9 @@ struct ChunkRef {
 };
 
 enum class StepKind : std::uint8_t {
-  kSend,  // sources[0] (own) to `peer`. Returns at once; the chunk is not overwritten before it is sent.
-  kRecv,  // targets[0] (own) = what `peer` sent; into kScratch: sources[0] names the own chunk of that size
+  kSend,  // sources (own) to `peer`, one transfer. Returns at once; one chunk is not overwritten before it is sent,
+  // several are copied, and may be.
+  kRecv,  // targets (own) = what `peer` sent; one into kScratch: sources[0] names the own chunk of that size
   kRecvReduce,  // targets[0] (own) = targets[0] op what `peer` sent
   kReduce,  // every target = sources[0] op sources[1] op ..., in this order. One source: a copy.
   kSignal,  // tells `peer` that all of this channel's earlier steps have taken effect in memory
@@ -88,6 +89,9 @@ struct Header {
   bool one_sided = false;  // some step names another rank's memory
   bool accumulates_once = false;  // every sum is made by one kReduce in rank order: halves round once, and the bits do
   // not depend on chunk borders
+  // A block of an alltoall that waits at another rank than its own lies in scratch memory, and that rank does not know how
+  // large blocks of others are: such a plan runs only where all blocks are equally large.
+  bool needs_even_blocks() const { return collective == Collective::kAlltoall && scratch_chunks > 0; }
   bool operator==(const Header&) const = default;
 };
 

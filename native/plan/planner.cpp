@@ -32,7 +32,8 @@ constexpr std::size_t kKeptSteps = 1 << 13;
 std::uint64_t key_of(const Query& query, bool once) {
   const auto size_class = static_cast<std::uint64_t>(std::bit_width(query.bytes));
   return size_class | static_cast<std::uint64_t>(query.collective) << 8 | static_cast<std::uint64_t>(once) << 16 |
-         static_cast<std::uint64_t>(query.registered) << 17 | static_cast<std::uint64_t>(query.inputs_ready) << 18 |
+         static_cast<std::uint64_t>(query.even_blocks) << 19 | static_cast<std::uint64_t>(query.registered) << 17 |
+         static_cast<std::uint64_t>(query.inputs_ready) << 18 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(query.root)) << 32;
 }
 
@@ -126,7 +127,8 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Links& lin
                         .memory_visible = visible,
                         .inputs_ready = query.inputs_ready,
                         .network = generator->follows_rates() ? number : 0};
-    if (const auto seconds = least(sketch, network.topology, bytes, once)) hopeful.push_back({sketch, *seconds});
+    const auto seconds = least(sketch, network.topology, bytes, {once, query.even_blocks});
+    if (seconds) hopeful.push_back({sketch, *seconds});
   }
   const auto quicker = [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; };
   std::stable_sort(hopeful.begin(), hopeful.end(), quicker);
@@ -148,9 +150,10 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Links& lin
 }
 
 std::optional<double> Planner::least(const Sketch& sketch, const Topology& topology, std::size_t bytes,
-                                     bool once) const {
+                                     Demands demands) const {
   const auto plan = sketch.generator->generate(request_of(sketch), 0);
-  if (!plan || (once && !plan->accumulates_once)) return std::nullopt;
+  if (!plan || (demands.once && !plan->accumulates_once)) return std::nullopt;
+  if (plan->needs_even_blocks() && !demands.has_even_blocks) return std::nullopt;
   return least_seconds(*plan, topology, static_cast<double>(bytes) / plan->chunks);
 }
 

@@ -86,8 +86,12 @@ class Planner {
   PlanRequest request_of(const Sketch& sketch) const;
   Draft draft(const Sketch& sketch, const Network& network);
   Draft make_draft(const Sketch& sketch, const Topology& topology) const;
-  // What a generator's plan takes at least; see cost.hpp. Nothing where it has none, or none that accumulates at once.
-  std::optional<double> least(const Sketch& sketch, const Topology& topology, std::size_t bytes, bool once) const;
+  struct Demands {
+    bool once = false;  // the plan must accumulate at once
+    bool has_even_blocks = false;
+  };
+  // What a generator's plan takes at least; see cost.hpp. Nothing where it has none, or none that will do.
+  std::optional<double> least(const Sketch& sketch, const Topology& topology, std::size_t bytes, Demands demands) const;
   double predict(const Sketch& sketch, const Network& network, double chunk_bytes);
   std::optional<Offer> best_offer(Sketch sketch, const Network& network, std::size_t bytes);
   std::vector<Offer> offers(const Query& query, const Links& links, const std::vector<const Generator*>& generators,

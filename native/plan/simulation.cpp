@@ -65,7 +65,9 @@ Simulation::Track Simulation::compile_channel(const Program& program, std::size_
   Track track;
   track.moves.reserve(program.channels[channel].size());
   for (const Step& step : program.channels[channel]) {
-    Move move{.kind = step.kind, .operands = static_cast<std::uint32_t>(step.sources.size() + step.targets.size())};
+    std::size_t operands = step.sources.size() + step.targets.size();
+    if (step.kind == StepKind::kRecv) operands = step.targets.size();  // the source says only how large it is
+    Move move{.kind = step.kind, .operands = static_cast<std::uint32_t>(operands)};
     if (step.peer >= 0) move.peer = index_in(sends(step.kind) ? orbit.sends_to : orbit.receives_from, step.peer);
     if (sends(step.kind)) orbit.sending_channel[move.peer] = channel;
     track.moves.push_back(move);
@@ -298,14 +300,15 @@ void Simulation::send(Thread& thread, const Move& move) {
   const std::uint32_t number = actor.first_sent + move.peer;
   Stream& stream = streams_[number];
   thread.now += cost_of(stream).message_s * actor.slowness;
-  const bool signal = move.kind == StepKind::kSignal;
+  const std::uint32_t chunks = move.operands;
+  thread.now += copy_seconds(move, actor);
   if (!stream.shared) {
     double start = std::max(thread.now, stream.free);
     for (const std::uint32_t need : needs(stream)) start = std::max(start, resources_[need].free);
-    return depart(stream, start, signal);
+    return depart(stream, start, chunks);
   }
   if (stream.departing.empty()) turns_.push({std::max(thread.now, stream.free), next_number_++, number, kNone});
-  append(stream.departing, thread.now, signal);
+  append(stream.departing, thread.now, chunks);
 }
 
 bool Simulation::receive(Thread& thread, std::uint32_t index, const Move& move) {
@@ -321,10 +324,16 @@ bool Simulation::receive(Thread& thread, std::uint32_t index, const Move& move) 
   if (move.kind == StepKind::kRecvReduce) {
     thread.now += chunk_bytes_ * model_.touch_seconds_per_byte * actor.slowness;
   }
+  if (move.kind == StepKind::kRecv) thread.now += copy_seconds(move, actor);
   return true;
 }
 
-void Simulation::append(Transfers& list, double time, bool signal) {
+double Simulation::copy_seconds(const Move& move, const Actor& actor) const {
+  if (move.operands < 2) return 0;
+  return 2 * move.operands * chunk_bytes_ * model_.touch_seconds_per_byte * actor.slowness;
+}
+
+void Simulation::append(Transfers& list, double time, std::uint32_t chunks) {
   std::uint32_t added = unused_;
   if (added == kNone) {
     added = static_cast<std::uint32_t>(transfers_.size());
@@ -332,7 +341,7 @@ void Simulation::append(Transfers& list, double time, bool signal) {
   } else {
     unused_ = transfers_[added].next;
   }
-  transfers_[added] = {.time = time, .signal = signal};
+  transfers_[added] = {.time = time, .chunks = chunks};
   (list.empty() ? list.head : transfers_[list.tail].next) = added;
   list.tail = added;
 }
@@ -363,7 +372,7 @@ void Simulation::try_to_depart(const Turn& turn) {
     resources_[last].waiting.emplace(turn.number, turn.stream);
     return watch(last);
   }
-  depart(stream, turn.time, take(stream.departing).signal);
+  depart(stream, turn.time, take(stream.departing).chunks);
   if (stream.departing.empty()) return;
   turns_.push({std::max(stream.free, transfers_[stream.departing.head].time), next_number_++, turn.stream, kNone});
 }
@@ -391,8 +400,8 @@ const LinkCost& Simulation::cost_of(const Stream& stream) const {
   return stream.between_hosts ? topology_.links.between_hosts : topology_.links.in_host;
 }
 
-void Simulation::depart(Stream& stream, double start, bool signal) {
-  const double bytes = signal ? 0 : chunk_bytes_;
+void Simulation::depart(Stream& stream, double start, std::uint32_t chunks) {
+  const double bytes = chunk_bytes_ * chunks;
   double arrival = 0;
   if (!stream.between_hosts) {
     arrival = copy_inside(stream, start, bytes);
@@ -401,7 +410,7 @@ void Simulation::depart(Stream& stream, double start, bool signal) {
     arrival += disturbance_.jitter_s * static_cast<double>(generator_() >> 11) * 0x1.0p-53;
   }
   stream.last = std::max(stream.last, arrival);
-  append(stream.arrived, stream.last, signal);
+  append(stream.arrived, stream.last, chunks);
   if (stream.waiting != kNone) ready_.push_back(std::exchange(stream.waiting, kNone));
 }
 

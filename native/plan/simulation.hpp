@@ -94,7 +94,7 @@ class Simulation {
   struct Transfer {
     double time = 0;  // when it can depart, or when it has arrived
     std::uint32_t next = kNone;
-    bool signal = false;
+    std::uint32_t chunks = 0;  // none: a signal
   };
   struct Transfers {  // a list in `transfers_`
     std::uint32_t head = kNone;
@@ -154,14 +154,16 @@ class Simulation {
   static void skip_empty_segments(Thread& thread, const Track& track);
   void wake_siblings(const Actor& actor, std::uint32_t but);
   const LinkCost& cost_of(const Stream& stream) const;
-  void append(Transfers& list, double time, bool signal);
+  void append(Transfers& list, double time, std::uint32_t chunks);
   Transfer take(Transfers& list);
   std::span<const std::uint32_t> needs(const Stream& stream) const;
   std::uint32_t last_free(const Stream& stream) const;
   void try_to_depart(const Turn& turn);
   void offer(const Turn& turn);
   void watch(std::uint32_t resource);
-  void depart(Stream& stream, double start, bool signal);
+  void depart(Stream& stream, double start, std::uint32_t chunks);
+  // What several chunks that go at once cost who copies them, before or behind.
+  double copy_seconds(const Move& move, const Actor& actor) const;
   double pass_ports(Stream& stream, double start, double bytes);
   double pass_cables(Stream& stream, double start, double bytes);
   double copy_inside(Stream& stream, double start, double bytes);

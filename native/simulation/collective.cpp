@@ -58,7 +58,7 @@ void measure_programs(const Sample& sample, double chunk_bytes, CollectiveTime& 
       bytes += channel.size() * sizeof(plan::Step);
       for (const plan::Step& step : channel) {
         bytes += (step.sources.size() + step.targets.size()) * sizeof(plan::ChunkRef);
-        if (step.kind == plan::StepKind::kSend) ++sends;
+        if (step.kind == plan::StepKind::kSend) sends += step.sources.size();
         if (step.peer >= 0) peers.insert(step.peer);
       }
     }

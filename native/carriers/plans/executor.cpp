@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/error.hpp"
@@ -181,9 +182,15 @@ std::uint32_t PlanRun::as_received(const ChunkRef& input) const {
 
 // A scratch chunk is as large as the data chunk that is sent through it; the data side of the step says how large.
 std::size_t PlanRun::bytes(const ChunkRef& ref) const {
+  if (ref.buffer == Buffer::kScratch && plan_.needs_even_blocks()) return operands_.data_layout.largest() * element_;
   const bool is_input = ref.buffer == Buffer::kInput;
   if (is_input && ref.rank != self_) return operands_.data_layout.size(as_received(ref)) * element_;
   return (is_input ? operands_.input_layout : operands_.data_layout).size(ref.chunk) * element_;
+}
+
+std::size_t PlanRun::bytes(const std::vector<ChunkRef>& refs) const {
+  return std::accumulate(refs.begin(), refs.end(), std::size_t{0},
+                         [this](std::size_t sum, const ChunkRef& ref) { return sum + bytes(ref); });
 }
 
 bool PlanRun::progress() {
@@ -200,7 +207,7 @@ bool PlanRun::progress() {
 }
 
 void PlanRun::count_traffic(const Step& step) const {
-  if (step.kind == StepKind::kSend) links_[step.peer]->traffic().sent += bytes(step.sources.front());
+  if (step.kind == StepKind::kSend) links_[step.peer]->traffic().sent += bytes(step.sources);
   if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) {
     links_[step.peer]->traffic().received += received_bytes(step);
   }
@@ -272,7 +279,11 @@ bool PlanRun::step(std::size_t channel) {
   switch (step.kind) {
     case StepKind::kSend: {
       const ChunkRef& source = step.sources.front();
-      post(step.peer, address(source), bytes(source), &unsent(source));
+      if (step.sources.size() > 1) {
+        post_together(step);
+      } else {
+        post(step.peer, address(source), bytes(source), &unsent(source));
+      }
       ++state.next;
       return true;
     }
@@ -293,10 +304,23 @@ bool PlanRun::step(std::size_t channel) {
   __builtin_unreachable();
 }
 
+void PlanRun::post_together(const Step& step) {
+  Peer& peer = peer_of(step.peer);
+  Outgoing& transfer = peer.outgoing.emplace_back();
+  transfer.together.reserve(bytes(step.sources));
+  for (const ChunkRef& source : step.sources) {
+    const std::byte* const from = address(source);
+    transfer.together.insert(transfer.together.end(), from, from + bytes(source));
+  }
+  transfer.header = {.run = id_, .bytes = transfer.together.size()};
+  transfer.payload = transfer.together.data();
+  send(peer);
+}
+
 void PlanRun::post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy) {
   if (busy != nullptr) ++*busy;
   Peer& peer = peer_of(rank);
-  peer.outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .busy = busy});
+  peer.outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .together = {}, .busy = busy});
   send(peer);
 }
 
@@ -394,12 +418,27 @@ void PlanRun::end_transfer(Peer& peer) {
 }
 
 std::size_t PlanRun::received_bytes(const Step& step) const {
-  const ChunkRef& target = step.targets.front();
-  return target.buffer == Buffer::kScratch ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(target);
+  return step.sources.empty() ? bytes(step.targets) : bytes({self_, Buffer::kData, step.sources.front().chunk});
+}
+
+// Where what arrives goes: of several chunks, from where it is dealt out when all has come.
+std::byte* PlanRun::landing(const Step& step, ChannelState& state, std::size_t total) const {
+  if (step.targets.size() == 1) return address(step.targets.front());
+  state.together.resize(total);
+  return state.together.data();
+}
+
+void PlanRun::end_receive(const Step& step, ChannelState& state) const {
+  const std::byte* from = state.together.data();
+  for (std::size_t i = 0; step.targets.size() > 1 && i < step.targets.size(); ++i) {
+    const std::size_t size = bytes(step.targets[i]);
+    if (size > 0) std::memcpy(address(step.targets[i]), from, size);
+    from += size;
+  }
+  state.advance();
 }
 
 bool PlanRun::receive(const Step& step, ChannelState& state) {
-  const ChunkRef& target = step.targets.front();
   Peer& peer = peer_of(step.peer);
   transport::Link& link = *peer.link;
   const std::size_t total = received_bytes(step);
@@ -407,17 +446,18 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
   const bool reading = link.lane_use(lane_).accepted && state.done_bytes > 0;
   if (!reading && !accept_header(peer, total)) return false;
   if (peer.aside) {
-    receive_aside(step, *peer.aside);
+    receive_aside(step, *peer.aside, landing(step, state, total));
     end_transfer(peer);
-    state.advance();
+    end_receive(step, state);
     return true;
   }
+  std::byte* const to = landing(step, state, total);
   bool moved = false;
   while (state.done_bytes < total) {
     if (step.kind == StepKind::kRecvReduce) {
       if (!reduce_arrived(step, state, link, total)) break;
     } else {
-      const std::size_t got = link.read(lane_, {address(target) + state.done_bytes, total - state.done_bytes});
+      const std::size_t got = link.read(lane_, {to + state.done_bytes, total - state.done_bytes});
       if (got == 0) break;
       link.lane_use(lane_).taken += got;
       state.done_bytes += got;
@@ -429,12 +469,12 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
     return moved;
   }
   end_transfer(peer);
-  state.advance();
+  end_receive(step, state);
   return true;
 }
 
 bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total) {
-  std::byte* const target = address(step.targets.front());
+  std::byte* const target = landing(step, state, total);
   const bool reduces = step.kind == StepKind::kRecvReduce;
   const auto place = [&](std::size_t begin) {
     return reduces ? state.rooms[begin / kMessageBytes % kMessagesAhead].get() : target + begin;
@@ -460,12 +500,11 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport:
                 step.final ? operands_.final_scale : 1.0);
   }
   state.done_bytes += bytes;
-  if (state.done_bytes == total) state.advance();
+  if (state.done_bytes == total) end_receive(step, state);
   return true;
 }
 
-void PlanRun::receive_aside(const Step& step, std::span<const std::byte> payload) {
-  std::byte* to = address(step.targets.front());
+void PlanRun::receive_aside(const Step& step, std::span<const std::byte> payload, std::byte* to) const {
   if (step.kind == StepKind::kRecvReduce) {
     reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
                 step.final ? operands_.final_scale : 1.0);

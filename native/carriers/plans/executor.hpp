@@ -65,6 +65,7 @@ class PlanRun final : public Run {
     std::size_t done_bytes = 0;  // of that step
     std::size_t expected_bytes = 0;  // of that step: by the messages that were done or are in `incoming`
     std::deque<Message> incoming;
+    std::vector<std::byte> together;  // what arrives of several chunks
     std::array<std::unique_ptr<std::byte[]>, kMessagesAhead> rooms;  // where what is to be reduced arrives
     void advance() {
       ++next;
@@ -75,6 +76,7 @@ class PlanRun final : public Run {
   struct Outgoing {
     TransferHeader header;
     const std::byte* payload = nullptr;
+    std::vector<std::byte> together;  // the payload of several chunks, copied
     std::size_t sent = 0;  // bytes of both
     std::uint32_t* busy = nullptr;  // counts the unsent transfers of the chunk
   };
@@ -105,13 +107,16 @@ class PlanRun final : public Run {
   void note_step(std::size_t channel, std::size_t index);
   void count_traffic(const Step& step) const;
   std::size_t received_bytes(const Step& step) const;
+  std::byte* landing(const Step& step, ChannelState& state, std::size_t total) const;
+  void end_receive(const Step& step, ChannelState& state) const;
   bool receive(const Step& step, ChannelState& state);
   bool receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total);
   bool reduce_arrived(const Step& step, ChannelState& state, transport::Link& link, std::size_t bytes);
-  void receive_aside(const Step& step, std::span<const std::byte> payload);
+  void receive_aside(const Step& step, std::span<const std::byte> payload, std::byte* to) const;
   void end_transfer(Peer& peer);
   bool accept_header(Peer& peer, std::size_t bytes);
   bool reduce(const Step& step, ChannelState& state);
+  void post_together(const Step& step);
   void post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy);
   bool may_run(const Step& step) const;
   std::byte* address(const ChunkRef& ref) const;
@@ -120,6 +125,7 @@ class PlanRun final : public Run {
   std::uint32_t as_received(const ChunkRef& input) const;
   std::uint32_t parts() const { return plan_.chunks / static_cast<std::uint32_t>(plan_.ranks); }  // of a block
   std::size_t bytes(const ChunkRef& ref) const;
+  std::size_t bytes(const std::vector<ChunkRef>& refs) const;
   std::uint32_t& unsent(const ChunkRef& ref);
 
   const Plan& plan_;

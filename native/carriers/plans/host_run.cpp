@@ -318,9 +318,21 @@ void HostRun::start_alltoall() {
   std::byte* const own = operands.data + sum_before(incoming, self()) * element;
   // The choice of the plan depends on what all ranks know alike.
   const std::size_t bytes = all_rows * row / static_cast<std::uint64_t>(size()) * element;
-  run({.collective = Collective::kAlltoall, .bytes = bytes, .registered = registered, .inputs_ready = registered},
+  run({.collective = Collective::kAlltoall,
+       .bytes = bytes,
+       .registered = registered,
+       .inputs_ready = registered,
+       .even_blocks = gives_evenly()},
       std::move(operands), incoming, outgoing);
   copy_meanwhile(own, operation.input + sum_before(outgoing, self()) * element, incoming[self()] * element);
+}
+
+// Whether every member gives every member as much.
+bool HostRun::gives_evenly() const {
+  const std::uint64_t each = task_.contributions[0].splits[0];
+  return std::all_of(task_.contributions.begin(), task_.contributions.end(), [&](const auto& from) {
+    return std::all_of(from.splits.begin(), from.splits.begin() + size(), [&](std::uint64_t to) { return to == each; });
+  });
 }
 
 // Where the rows lie that the members give to this rank, as seen from here.

@@ -67,6 +67,7 @@ class HostRun final : public engine::Run {
   void place_in_fusion_buffer(plan::Operands& operands);
   void place_alone(plan::Operands& operands);
   bool all_lie_registered() const;
+  bool gives_evenly() const;
   std::vector<std::byte*> find_peers(std::size_t bytes) const;
   std::vector<std::byte*> find_blocks(std::size_t row_bytes) const;
   void unpack();

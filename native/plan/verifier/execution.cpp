@@ -167,13 +167,19 @@ bool Execution::apply(int orbit, std::size_t channel, const Step& step) {
 }
 
 void Execution::send(int orbit, std::size_t channel, const Step& step) {
-  Message message{.signal = step.kind == StepKind::kSignal, .clock = order_.sent(orbit, channel)};
-  if (!message.signal) {
-    message.value = read(orbit, channel, step.sources.front());
-    message.source = locate(step.sources.front()).cell;
-    ++cells_[message.source].unsent;
+  Queue<Message>& stream = *streams_.sent(orbit, step.peer);
+  const Order::Clock clock = order_.sent(orbit, channel);
+  if (step.kind == StepKind::kSignal) stream.push({.signal = true, .clock = clock});
+  const bool copied = step.sources.size() > 1;
+  for (const ChunkRef& source : step.sources) {
+    Message message{.value = read(orbit, channel, source), .clock = clock};
+    if (!copied) {
+      message.source = locate(source).cell;
+      ++cells_[message.source].unsent;
+    }
+    message.chunks = &source == step.sources.data() ? step.sources.size() : 0;
+    stream.push(std::move(message));
   }
-  streams_.sent(orbit, step.peer)->push(std::move(message));
   wake(symmetry_.orbit_of(step.peer));
 }
 
@@ -181,20 +187,27 @@ bool Execution::receive(int orbit, std::size_t channel, const Step& step) {
   const int turn = symmetry_.turn_of(step.peer);
   Queue<Message>* const arriving = streams_.received(orbit, step.peer);
   if (arriving == nullptr || arriving->empty()) return false;
-  Message message = arriving->pop();
-  if (message.signal != (step.kind == StepKind::kWait)) flaw(orbit, channel, "a signal meets a transfer");
-  order_.receive(orbit, channel, message.clock, turn);
-  if (message.signal) return true;
-  --cells_[message.source].unsent;
-  wake(symmetry_.orbit_of(step.peer));
-  order_.take(orbit, channel, message.source, streams_.as_sent(orbit, step.peer));
-  this->turn(message.value, turn);
-  take(orbit, channel, step, std::move(message.value));
+  const Message& first = arriving->front();
+  if (first.signal != (step.kind == StepKind::kWait)) flaw(orbit, channel, "a signal meets a transfer");
+  if (!first.signal && first.chunks != step.targets.size()) flaw(orbit, channel, "the transfer has other chunks");
+  order_.receive(orbit, channel, first.clock, turn);
+  if (first.signal) arriving->pop();
+  for (const ChunkRef& target : step.targets) receive_chunk(orbit, channel, step, target, arriving->pop());
   return true;
 }
 
-void Execution::take(int orbit, std::size_t channel, const Step& step, Value value) {
-  const ChunkRef& target = step.targets.front();
+void Execution::receive_chunk(int orbit, std::size_t channel, const Step& step, const ChunkRef& target,
+                              Message message) {
+  if (message.source != kCopied) {
+    --cells_[message.source].unsent;
+    wake(symmetry_.orbit_of(step.peer));
+    order_.take(orbit, channel, message.source, streams_.as_sent(orbit, step.peer));
+  }
+  turn(message.value, symmetry_.turn_of(step.peer));
+  take(orbit, channel, step, target, std::move(message.value));
+}
+
+void Execution::take(int orbit, std::size_t channel, const Step& step, const ChunkRef& target, Value value) {
   const std::uint32_t like = step.sources.empty() ? target.chunk : step.sources.front().chunk;
   if (plan_.collective != Collective::kAlltoall && value.chunk != static_cast<int>(like)) {
     flaw(orbit, channel, "the peer sends another chunk");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -36,11 +37,13 @@ class Execution {
     Value value;
     int unsent = 0;
   };
+  static constexpr std::size_t kCopied = SIZE_MAX;
   struct Message {
     Value value;
     bool signal = false;
     Order::Clock clock;
-    std::size_t source = 0;  // cell
+    std::size_t source = kCopied;  // cell
+    std::size_t chunks = 0;  // of the transfer that begins with it
   };
 
   const Program& program(int orbit) const { return plan_.programs[orbit]; }
@@ -67,7 +70,8 @@ class Execution {
   bool apply(int orbit, std::size_t channel, const Step& step);
   void send(int orbit, std::size_t channel, const Step& step);
   bool receive(int orbit, std::size_t channel, const Step& step);
-  void take(int orbit, std::size_t channel, const Step& step, Value value);
+  void receive_chunk(int orbit, std::size_t channel, const Step& step, const ChunkRef& target, Message message);
+  void take(int orbit, std::size_t channel, const Step& step, const ChunkRef& target, Value value);
   void reduce(int orbit, std::size_t channel, const Step& step);
   bool holds_only(const Located& at, Rank rank) const;
   void add(int orbit, std::size_t channel, Value& sum, const Value& other) const;

@@ -33,7 +33,7 @@ Program repeated(const Program& program, std::uint32_t parts) {
 }
 
 bool same(const Step& a, const Step& b, bool in_order) {
-  if (in_order || a.sources.size() == 1) return a == b;
+  if (in_order || a.kind != StepKind::kReduce || a.sources.size() == 1) return a == b;
   Step sorted[2] = {a, b};
   for (Step& step : sorted) {
     std::sort(step.sources.begin(), step.sources.end(), [](const ChunkRef& x, const ChunkRef& y) {

@@ -47,16 +47,34 @@ class Shape {
     if (step.after_channel >= static_cast<int>(program_.channels.size())) flaw("no such channel");
     if (step.after_channel >= 0 && step.after_step < 0) flaw("no such step");
     switch (step.kind) {
-      case StepKind::kSend: operands(step, 1, 0); return same_channel(sends_in_, step.peer);
+      case StepKind::kSend: check_send(step); return same_channel(sends_in_, step.peer);
       case StepKind::kSignal: operands(step, 0, 0); return same_channel(sends_in_, step.peer);
       case StepKind::kWait: operands(step, 0, 0); return same_channel(receives_in_, step.peer);
-      case StepKind::kRecv:
-        operands(step, !step.targets.empty() && step.targets.front().buffer == Buffer::kScratch ? 1 : 0, 1);
-        return same_channel(receives_in_, step.peer);
+      case StepKind::kRecv: check_recv(step); return same_channel(receives_in_, step.peer);
       case StepKind::kRecvReduce: operands(step, 0, 1); return same_channel(receives_in_, step.peer);
       case StepKind::kReduce:
         if (step.sources.empty() || step.targets.empty()) flaw("wrong operands");
         return;
+    }
+  }
+
+  void check_send(const Step& step) const {
+    operands(step, std::max<std::size_t>(1, step.sources.size()), 0);
+    if (header_.collective != Collective::kAlltoall || header_.needs_even_blocks()) return;
+    for (const ChunkRef& source : step.sources) {
+      if (source.buffer != Buffer::kInput || block_of(source) != step.peer) flaw("it passes on blocks that may differ");
+    }
+  }
+
+  void check_recv(const Step& step) const {
+    const auto is_scratch = [](const ChunkRef& ref) { return ref.buffer == Buffer::kScratch; };
+    const bool scratch = std::any_of(step.targets.begin(), step.targets.end(), is_scratch);
+    const bool says_size = scratch && !header_.needs_even_blocks();
+    if (says_size && step.targets.size() > 1) flaw("it receives several chunks whose sizes nothing says");
+    operands(step, says_size ? 1 : 0, std::max<std::size_t>(1, step.targets.size()));
+    if (header_.collective != Collective::kAlltoall || header_.needs_even_blocks()) return;
+    for (const ChunkRef& target : step.targets) {
+      if (block_of(target) != step.peer) flaw("it takes a block for that of another rank");
     }
   }
 
