@@ -11,6 +11,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
+from ringcore_torch.buckets import PackedBucket
 from support.on_ranks import THREE_OVER_TCP, TWO, TWO_ON_GPUS, TWO_OVER_TCP, on
 
 # Columns of a matrix that is large enough for a bucket in registered memory; those of 2 are packed by the engine.
@@ -47,6 +48,16 @@ def test_a_step_that_is_skipped_and_closures(width: int, equal_on_all_ranks: Cal
     for _ in range(2):
         optimizer.step(closure)
     assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO)
+def test_small_gradients_are_looked_at_as_rarely_as_tells_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(2)) for _ in range(9))
+    optimizer, looks, version = wrapped(model), [], PackedBucket.version
+    monkeypatch.setattr(PackedBucket, "version", lambda bucket: looks.append(bucket) or version(bucket))
+    torch.stack([parameter.sum() for parameter in model]).sum().backward()
+    optimizer.step()
+    assert len(looks) == 2, "when backward ends, and when the average begins that step waits for"
 
 
 @on(TWO, TWO_OVER_TCP, TWO_ON_GPUS)

@@ -110,8 +110,13 @@ class Bucket:
         self._sealed_version = self.version()
         self.sealed, self._unseen = True, False
 
-    def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:
+    def launch(self, *, early: bool, sparse_as_dense: bool, **options: Any) -> None:
         """Submit what has been collected.
+
+        Args:
+            early: The caller does not wait for the averages, and gradients may be changed meanwhile.
+            sparse_as_dense: Take sparse gradients as dense ones.
+            options: Of the operation.
 
         Raises:
             InvalidArgument: The gradients were changed since they were sealed.
@@ -129,7 +134,9 @@ class Bucket:
         self.all_dense = all(dense)
         self.flags.copy_(torch.tensor([dense, sparse], device="cpu"))
         arrays = self.arrays()
-        self.seal()
+        self.sealed = False
+        if early:
+            self.seal()
         try:
             self.submit(arrays, **options)
         except adapter.UnsupportedArray:
@@ -176,25 +183,29 @@ class Bucket:
             )
             raise type(error)(text.replace(f"'{self.name}'", f"the gradient{several}")) from None
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, now: list[torch.Tensor | None] | None = None) -> None:
         """Refuse gradients that were changed although they are sealed.
+
+        Args:
+            now: The parameters' gradients, where the caller has looked them up.
 
         Raises:
             InvalidArgument: They were.
         """
-        if self.sealed and (self.version() != self._sealed_version or self.has_other_gradients()):
+        if self.sealed and (self.version() != self._sealed_version or self.has_other_gradients(now)):
             raise InvalidArgument(
                 f"the gradient of '{self.names[0]}' or another one of its bucket was changed while its average was on "
                 "the way; call optimizer.synchronize() before clipping or unscaling gradients, and step() inside "
                 "optimizer.skip_synchronize()"
             )
 
-    def has_other_gradients(self) -> bool:
+    def has_other_gradients(self, now: list[torch.Tensor | None] | None = None) -> bool:
         """Whether a parameter has another gradient than it had when the bucket was sealed, or finished.
 
         Where not each of them was seen to arrive, one may still come, from another loss, or be dropped.
         """
-        now = [parameter.grad for parameter in self.parameters]
+        if now is None:
+            now = [parameter.grad for parameter in self.parameters]
         if not any(map(is_not, now, self._left)):
             return False
         if not self._unseen:
@@ -278,21 +289,23 @@ class PackedBucket(Bucket):
         self._all_have_dense = torch.tensor([[1.0], [0.0]], device="cpu").expand(2, len(parameters))
         self._grads: list[Any] = [None] * len(parameters)
 
-    def launch(self, *, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
-        self.check_unchanged()
+    def launch(self, *, early: bool, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
+        now = [parameter.grad for parameter in self.parameters]
+        self.check_unchanged(now)
         self.sealed = False
         self.join_streams()
         # Without a look at each gradient: the engine refuses whatever is not a contiguous tensor.
-        self._grads = [parameter.grad for parameter in self.parameters]
+        self._grads = now
         self.flags.copy_(self._all_have_dense)
         self.all_dense = True
         try:
             self.submit(self.arrays(), **options)
-            self._left = self._grads
-            self._sealed_version = self.version()
-            self.sealed, self._unseen = True, False
+            self._left, self._unseen = self._grads, False
+            if early:
+                self._sealed_version = self.version()
+                self.sealed = True
         except adapter.UnsupportedArray:
-            super().launch(sparse_as_dense=sparse_as_dense, **options)
+            super().launch(early=early, sparse_as_dense=sparse_as_dense, **options)
 
     def seal(self) -> None:  # noqa: D102
         if not self.sealed and self.ready == len(self.parameters):

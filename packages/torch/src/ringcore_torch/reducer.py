@@ -129,9 +129,10 @@ class GradientReducer:
             )
 
     @seen
-    def launch(self, bucket: Bucket) -> None:
-        """Submit a bucket."""
+    def launch(self, bucket: Bucket, *, early: bool) -> None:
+        """Submit a bucket; `early`: what calls this goes on, and may change gradients."""
         bucket.launch(
+            early=early,
             sparse_as_dense=self.sparse_as_dense, op=self._op, prescale_factor=self._prescale,
             postscale_factor=self._postscale, process_set=self._process_set,
         )  # fmt: skip
@@ -147,7 +148,7 @@ class GradientReducer:
         wanted = self._touched() if self._skip_untouched else self._buckets
         for bucket in wanted:
             if bucket.handle is None:
-                self.launch(bucket)
+                self.launch(bucket, early=False)
         for bucket in wanted:
             if bucket.finished:
                 continue
@@ -264,7 +265,7 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
             if bucket.ready == count:
                 bucket.seal()
                 if owner._overlaps:
-                    owner.launch(bucket)
+                    owner.launch(bucket, early=True)
 
     return collect
 
