@@ -146,7 +146,7 @@ MUTANTS = [
            "for (std::size_t i = 0; plan_.accumulates_once && i < step.sources.size(); ++i) {",
            "for (std::size_t i = 0; false && i < step.sources.size(); ++i) {"),
     Mutant("the verifier lets a signal meet a transfer", "plan/verifier/execution.cpp",
-           "if (message.signal != (step.kind == StepKind::kWait))", "if (false)"),
+           "if (first.signal != (step.kind == StepKind::kWait))", "if (false)"),
     # ---- What is computed ----
     Mutant("buckets mix sum and max", "carriers/plans/carrier.cpp", "a.dtype == b.dtype && a.op == b.op &&",
            "a.dtype == b.dtype &&"),
