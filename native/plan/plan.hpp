@@ -12,7 +12,7 @@
 //   kAllgather       R*P chunks of kData: block r is own, and only read -> block b holds rank b's
 //   kBroadcast       P chunks of kData: root's hold the values, and are only read -> all hold root's
 //   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s; what
-//                    a rank gives itself is no matter of the plan
+//                    a rank gives itself is copied by whoever runs the plan, which may do so, too
 //
 // Nodes that are no ranks (topology.hpp) begin with nothing and end with anything.
 // kScratch is private memory of the rank; its chunks are as large as the largest chunk of kData.

@@ -322,7 +322,8 @@ bool Execution::right(Rank rank, int chunk, const Value& value) const {
     case Collective::kAllgather: return same && only(block);
     case Collective::kBroadcast: return same && only(plan_.root);
     case Collective::kAlltoall:
-      return block == rank || (value.chunk == rank * parts() + chunk % parts() && only(block));
+      if (block == rank && value.chunk < 0) return true;
+      return value.chunk == rank * parts() + chunk % parts() && only(block);
     case Collective::kBarrier: return true;
   }
   __builtin_unreachable();

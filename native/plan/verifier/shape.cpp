@@ -83,8 +83,7 @@ class Shape {
     if (target.buffer == Buffer::kInput) flaw("it writes an input");
     if (target.buffer != Buffer::kData) return;
     if (header_.collective == Collective::kBroadcast && target.rank == header_.root) flaw("it writes the root's data");
-    const bool keeps_own = header_.collective == Collective::kAllgather || header_.collective == Collective::kAlltoall;
-    if (keeps_own && block_of(target) == target.rank) {
+    if (header_.collective == Collective::kAllgather && block_of(target) == target.rank) {
       flaw("it writes a rank's own block");
     }
   }
