@@ -71,7 +71,9 @@ class Shape {
     const bool scratch = std::any_of(step.targets.begin(), step.targets.end(), is_scratch);
     const bool says_size = scratch && !header_.needs_even_blocks();
     if (says_size && step.targets.size() > 1) flaw("it receives several chunks whose sizes nothing says");
-    operands(step, says_size ? 1 : 0, std::max<std::size_t>(1, step.targets.size()));
+    const bool may_say = scratch && step.targets.size() == 1;
+    operands(step, says_size || (may_say && !step.sources.empty()) ? 1 : 0,
+             std::max<std::size_t>(1, step.targets.size()));
     if (header_.collective != Collective::kAlltoall || header_.needs_even_blocks()) return;
     for (const ChunkRef& target : step.targets) {
       if (block_of(target) != step.peer) flaw("it takes a block for that of another rank");
