@@ -350,6 +350,8 @@ MUTANTS = [
            "  standstill_ = {.all = Standstills(static_cast<std::size_t>(size()))};\n", ""),
     Mutant("whoever has left is waited for when the members change", "engine/elastic.cpp",
            "    if (!peer->left) continue;\n", "    continue;\n"),
+    Mutant("the witness keeps to itself who has ended", "engine/view_change.cpp",
+           "  message.epoch = view_.epoch;\n  message.ended = ended_;\n", "  message.epoch = view_.epoch;\n"),
     Mutant("whoever leaves while the members change is waited for", "engine/messages.cpp",
            "if (frozen() && !left_) part_with(peer, leaving(peer).what, true);", ""),
     Mutant("whoever reaches too few waits for ever", "engine/elastic.cpp",
