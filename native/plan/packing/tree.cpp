@@ -109,6 +109,7 @@ std::optional<BranchSet> cheapest_tree(int nodes, std::span<const Branch> branch
 std::optional<BranchSet> cheapest_arborescence(int nodes, Rank root, std::span<const Branch> branches,
                                                std::span<const double> costs) {
   std::vector<Candidate> candidates;
+  candidates.reserve(branches.size());
   for (std::size_t i = 0; i < branches.size(); ++i) {
     candidates.push_back({branches[i].from, branches[i].to, costs[i], static_cast<int>(i)});
   }
