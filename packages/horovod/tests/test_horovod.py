@@ -118,6 +118,8 @@ def test_the_migrated_script_does_the_same_without_the_alias(tmp_path: Path) -> 
          "import ringcore_tensorflow as h\nh.broadcast_variables(opt.variables, root_rank=0)\n"),
         ("import horovod.keras as h\nm.compile(o, experimental_run_tf_function=False)\n",
          "import ringcore_keras as h\nm.compile(o)\n"),
+        ("import horovod.keras as h\nh.DistributedOptimizer(o)\ns = h.elastic.KerasState(m)\n",
+         "import ringcore_keras as h\nh.DistributedOptimizer(o, check_weights=False)\ns = h.elastic.KerasState(m)\n"),
         ("from horovod.runner.common.util import env\nenv.get_env_rank_and_size()\n",
          "import ringcore.adapter as env\nenv.rank_and_size()\n"),
         ("import horovod.torch as h\nTrainer(accelerator='horovod', gpus=(1 if c else 0))\n",

@@ -186,6 +186,9 @@ class _Visitor(ast.NodeVisitor):
         passes = {"backward_passes_per_step", "average_aggregated_gradients"} & given
         if target == "ringcore_keras" and passes == {"backward_passes_per_step"}:
             self._append(node, "average_aggregated_gradients=False")
+        if (target, name) == ("ringcore_keras", "DistributedOptimizer") and ".elastic." in self.source.text:
+            # Such scripts fit a batch before their state is synchronized, so that there is a state.
+            self._append(node, "check_weights=False")
 
     def _keras_2(self, node: ast.Call) -> None:
         """What every example of Horovod says, and Keras 3 does not take."""
