@@ -142,6 +142,12 @@ def crowd(session: nox.Session) -> None:
     in_environment(session, "torch", "python", "benchmarks/many_ranks/crowd.py", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
+def learning(session: nox.Session) -> None:
+    """Whether a net learns as well by gradients of which less is sent: nox -s learning."""
+    in_environment(session, "torch", "ringrun", "-np", "2", "python", "benchmarks/learning/main.py", *session.posargs)
+
+
 @nox.session(python=PYTHON, requires=[environment_of("mxnet")])
 def parameter_server(session: nox.Session) -> None:
     """Measure ringcore beside MXNet's parameter server; as root. `nox -s parameter_server -- --repeats=5`."""

@@ -72,7 +72,9 @@ from ringcore_torch._operations import (
     synchronize,
 )
 from ringcore_torch.compression import Compression
+from ringcore_torch.local import DiLoCo, LocalSGD
 from ringcore_torch.optimizer import DistributedOptimizer
+from ringcore_torch.sharded import ShardedOptimizer
 from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.sync_batch_norm import SyncBatchNorm
@@ -83,12 +85,15 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DiLoCo",
     "DistributedOptimizer",
     "Handle",
+    "LocalSGD",
     "Max",
     "Min",
     "ProcessSet",
     "Product",
+    "ShardedOptimizer",
     "Sum",
     "SyncBatchNorm",
     "__version__",

@@ -37,13 +37,16 @@ class Bucket:
         sealed: The gradients are complete, and may not be changed until they hold the average.
         handle: The operation, once it is submitted.
         finished: The gradients hold the average.
+        errors: By the name of a parameter: what was lost of its gradients, and is added to the next ones.
     """
 
+    errors: dict[str, torch.Tensor]
     takes_early = False
     flags: torch.Tensor  # [2, parameters]: dense, sparse
 
     def __init__(self, name: str, parameters: list[torch.Tensor], names: list[str]) -> None:
         self.name = name
+        self.errors = {}
         self.parameters = parameters
         self.names = names
         self.dtype = parameters[0].dtype
@@ -235,23 +238,32 @@ class FlatBucket(Bucket):
     takes_early = True
 
     def __init__(
-        self, name: str, parameters: list[torch.Tensor], names: list[str], compression: type[Compressor]
-    ) -> None:
+        self, name: str, parameters: list[torch.Tensor], names: list[str], compression: type[Compressor],
+        *, keeps_errors: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(name, parameters, names)
+        wide = self.dtype in compression.wide_dtypes
         align = _ALIGNMENT_BYTES // self.dtype.itemsize
         starts, end = [], 0
         for parameter in parameters:
             starts.append(end)
             end += -(-parameter.numel() // align) * align
         flags = 0 if self.on_gpu else 2 * len(parameters)
-        self._flat = _zeros(end + flags, self.dtype, self.device)
-        compresses = compression.wire_dtype is not None and self.dtype in (torch.float32, torch.float64)
-        self._wire = _zeros(len(self._flat), compression.wire_dtype, self.device) if compresses else self._flat
-        self._views = [
-            self._flat[start : start + parameter.numel()].view_as(parameter)
-            for start, parameter in zip(starts, parameters, strict=True)
-        ]
+        self._flat = registered_zeros(end + flags, self.dtype, self.device)
+        compresses = compression.wire_dtype is not None and wide
+        self._wire = (
+            registered_zeros(len(self._flat), compression.wire_dtype, self.device) if compresses else self._flat
+        )
+        places = list(zip(starts, parameters, strict=True))
+        self._views = [self._flat[start : start + one.numel()].view_as(one) for start, one in places]
         self.flags = _flags(parameters) if self.on_gpu else self._flat[end:].view(2, -1)
+        self._end = end
+        self._errors = torch.zeros(end, dtype=self.dtype, device=self.device) if keeps_errors and compresses else None
+        self.errors = {
+            name: self._errors[start : start + one.numel()].view_as(one)
+            for name, (start, one) in zip(names, places, strict=True)
+            if self._errors is not None
+        }
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         view = self._views[index]
@@ -264,9 +276,18 @@ class FlatBucket(Bucket):
         self._views[index].zero_()
 
     def arrays(self) -> tuple[Any, ...]:  # noqa: D102
+        if self._errors is not None:
+            self._add_errors(self._errors)
         if self._wire is not self._flat:
             self._wire.copy_(self._flat)
         return (self._wire,)
+
+    def _add_errors(self, errors: torch.Tensor) -> None:
+        """Send what was lost before, and keep what is lost now."""
+        own = self._flat[: self._end]
+        errors += own
+        own.copy_(errors.to(self._wire.dtype))
+        errors -= own
 
     def version(self) -> int:  # noqa: D102
         return int(self._flat._version)
@@ -363,8 +384,9 @@ def check_dtypes(named: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def make_buckets(
-    named: list[tuple[str, torch.Tensor]], prefix: str, groups: Groups, compression: type[Compressor]
-) -> list[Bucket]:
+    named: list[tuple[str, torch.Tensor]], prefix: str, groups: Groups, compression: type[Compressor],
+    *, keeps_errors: bool = False,
+) -> list[Bucket]:  # fmt: skip
     """Deal parameters to buckets: those of `groups` together, the others by their size."""
     names = {id(parameter): name for name, parameter in named}
     buckets: list[Bucket] = []
@@ -374,7 +396,7 @@ def make_buckets(
         if compression.wire_dtype is None and _bytes(parameters) < adapter.SMALL_BYTES * len(parameters):
             buckets.append(PackedBucket(name, parameters, own))
         else:
-            buckets.append(FlatBucket(name, parameters, own, compression))
+            buckets.append(FlatBucket(name, parameters, own, compression, keeps_errors=keeps_errors))
     return buckets
 
 
@@ -394,7 +416,7 @@ def _place(device: torch.device) -> str:
     return "the CPU" if device.type == "cpu" else str(device)
 
 
-def _zeros(count: int, dtype: Any, device: torch.device) -> torch.Tensor:
+def registered_zeros(count: int, dtype: Any, device: torch.device) -> torch.Tensor:
     """Registered memory where there is shared memory."""
     if device.type != "cpu":
         return torch.zeros(count, dtype=dtype, device=device)

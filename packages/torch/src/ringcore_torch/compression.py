@@ -25,10 +25,11 @@ class _BFloat16(Compressor):
     wire_dtype = torch.bfloat16
 
 
-class Compression:
+class Compression(adapter.Exchanges):
     """What `compression=` takes.
 
-    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range.
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range. For
+    `DistributedOptimizer` also `powersgd(rank)`, `topk(ratio)`, `onebit()`.
     """
 
     none = Compressor

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from ringcore import InvalidArgument, adapter
-from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
+from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_torch import adasum
 from ringcore_torch.buckets import Groups
 from ringcore_torch.compression import Compression, Compressor
+from ringcore_torch.exchanging import ExchangingReducer
 from ringcore_torch.reducer import GradientReducer
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.wrapping import with_methods
@@ -21,7 +22,7 @@ from ringcore_torch.wrapping import with_methods
 class _DistributedOptimizer(torch.optim.Optimizer):
     """The methods that a wrapped optimizer gets; see `DistributedOptimizer`."""
 
-    _ring: GradientReducer
+    _ring: GradientReducer | ExchangingReducer
 
     def __getattr__(self, name: str) -> Any:
         if name == "_ring":
@@ -74,16 +75,46 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._ring.synchronize()
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own, and what was lost of this rank's gradients, where that is kept."""
+        return {**super().state_dict(), **self._ring.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a `state_dict`, of a run without `error_feedback` as well."""
+        super().load_state_dict(state_dict)
+        self._ring.load_state_dict(state_dict)
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Average after so many backward passes from now on."""
         self._ring.passes_per_step = passes
+
+
+def named_of(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> list[tuple[str, torch.Tensor]]:
+    """The optimizer's parameters that have gradients, with their names.
+
+    Raises:
+        InvalidArgument: There are names, but not of all of them.
+    """
+    owned = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    if named_parameters is None:
+        return [(f"parameter.{i}", parameter) for i, parameter in enumerate(owned)]
+    ids = {id(parameter) for parameter in owned}
+    named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in ids]
+    if len({id(parameter) for _, parameter in named}) < len(ids):
+        raise InvalidArgument(
+            f"named_parameters names {len(named)} of the optimizer's {len(ids)} parameters; pass "
+            "model.named_parameters() of the whole model"
+        )
+    return named
 
 
 def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     *,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Exchange = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = ReduceOp.AVERAGE,
     gradient_predivide_factor: float = 1.0,
@@ -92,6 +123,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     process_set: ProcessSet = global_process_set,
     check_weights: bool = True,
     broadcast: bool = False,
+    error_feedback: bool = False,
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -101,7 +133,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     Args:
         optimizer: Over parameters of a float dtype, on the CPU or on this rank's CUDA device.
         named_parameters: `model.named_parameters()`; names make errors readable.
-        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients;
+            `powersgd(rank)`, `topk(ratio)` and `onebit()` send still less, when backward is done, and always keep what
+            is lost.
         backward_passes_per_step: Backward passes whose gradients are summed before they are averaged over the ranks.
         op: `Average` or `Sum` of the gradients; `Adasum` combines the ranks' steps instead (Maleki et al., MLSys 2021).
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
@@ -113,6 +147,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             where they differ: `broadcast_parameters` was forgotten. Not with `op=Adasum`.
         broadcast: Give all ranks the parameters and the optimizer's state of the first rank now. A model's buffers,
             such as running statistics, need `broadcast_parameters`.
+        error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
+            `state_dict` has it as "errors": it is this rank's own.
 
     Raises:
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
@@ -127,17 +163,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
     if isinstance(groups, int) and groups < 1:
         raise InvalidArgument(f"groups is at least 1, not {groups}")
-    owned = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
-    if named_parameters is None:
-        named = [(f"parameter.{i}", parameter) for i, parameter in enumerate(owned)]
-    else:
-        ids = {id(parameter) for parameter in owned}
-        named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in ids]
-        if len({id(parameter) for _, parameter in named}) < len(ids):
-            raise InvalidArgument(
-                f"named_parameters names {len(named)} of the optimizer's {len(ids)} parameters; pass "
-                "model.named_parameters() of the whole model"
-            )
+    named = named_of(optimizer, named_parameters)
     if groups is not None and not isinstance(groups, int):
         known = {id(parameter) for _, parameter in named}
         grouped = [id(parameter) for group in groups for parameter in group]
@@ -146,6 +172,17 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     if broadcast:
         broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
         broadcast_optimizer_state(optimizer, root_rank=process_set.ranks[0], process_set=process_set)
+    if isinstance(compression, Exchange):
+        if op is not ReduceOp.AVERAGE or groups is not None or gradient_predivide_factor != 1.0:
+            raise InvalidArgument(
+                f"{type(compression).__name__} averages all gradients together; leave out op, groups and "
+                "gradient_predivide_factor"
+            )
+        wrapped = with_methods(optimizer, _DistributedOptimizer)
+        wrapped._ring = ExchangingReducer(
+            named, process_set, compression, passes_per_step=backward_passes_per_step, check_weights=check_weights
+        )
+        return wrapped
     if op is ReduceOp.ADASUM:
         if backward_passes_per_step > 1 or groups is not None or gradient_predivide_factor != 1.0:
             raise InvalidArgument(
@@ -158,5 +195,6 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     wrapped._ring = GradientReducer(
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
         compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
+        error_feedback=error_feedback,
     )  # fmt: skip
     return wrapped

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from ringcore import InvalidArgument, RingcoreError, adapter
@@ -39,6 +40,7 @@ class GradientReducer:
         groups: How gradients are sent together.
         sparse_as_dense: Reduce sparse gradients as dense ones.
         check_weights: Before the first step, compare the parameters of all ranks.
+        error_feedback: Keep what is lost of gradients of which less is sent, and add it to the next ones.
         skip_untouched: Leave out the buckets that backward reached on no rank. Ranks agree on them, which takes an
             operation more: for models of which some backward passes leave large parts alone.
     """
@@ -47,7 +49,7 @@ class GradientReducer:
         self, named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, *, passes_per_step: int = 1,
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
-        check_weights: bool = False,
+        check_weights: bool = False, error_feedback: bool = False,
     ) -> None:  # fmt: skip
         check_dtypes(named)
         self.passes_per_step = passes_per_step
@@ -69,17 +71,12 @@ class GradientReducer:
         self._replaced = False
         on_gpu = any(parameter.is_cuda for _, parameter in named)
         self._overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
-        self._buckets = make_buckets(named, self._prefix, groups, compression)
+        self._buckets = make_buckets(named, self._prefix, groups, compression, keeps_errors=error_feedback)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
         self._hookless = packed[-1] if packed and not skip_untouched else None
-        for bucket in self._buckets:
-            for parameter in bucket.parameters:
-                previous = _reducers[parameter]() if parameter in _reducers else None
-                if previous is not None:
-                    previous.detach()
-                _reducers[parameter] = weakref.ref(self)
+        take_over((parameter for _, parameter in named), self)
         weakref.finalize(self, _remove, self._hooks)
         if not self.alone:
             self._add_hooks()
@@ -204,16 +201,22 @@ class GradientReducer:
         self.reset()
 
     def _check_weights(self) -> None:
-        """Before the first step: do all ranks begin with the same parameters?"""
         named, self._unchecked = self._unchecked, []
-        held = [parameter.detach().cpu().contiguous() for _, parameter in named]
-        adapter.check_weights(
-            [name for name, _ in named],
-            [adapter.hash_of(each.data_ptr(), each.numel() * each.element_size()) for each in held],
-            self._process_set, name=f"{self._prefix}.weights",
-            remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
-            "broadcast=True to DistributedOptimizer",
-        )  # fmt: skip
+        check_weights_of(named, self._process_set, f"{self._prefix}.weights")
+
+    def _errors(self) -> dict[str, torch.Tensor]:
+        return {name: lost for bucket in self._buckets for name, lost in bucket.errors.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was lost of each parameter's gradients so far, where that is kept."""
+        errors = {name: lost.clone() for name, lost in self._errors().items()}
+        return {"errors": errors} if errors else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a `state_dict`; one without errors has lost nothing."""
+        kept = state_dict.get("errors", {})
+        for name, lost in self._errors().items():
+            lost.copy_(kept[name]) if name in kept else lost.zero_()
 
     def reset(self) -> None:
         """Ready for the next step."""
@@ -227,6 +230,36 @@ class GradientReducer:
                 with contextlib.suppress(RingcoreError):  # nobody wants it any more, and `step` has told why
                     bucket.handle.wait()
             bucket.reset()
+
+
+def take_over(parameters: Iterable[torch.Tensor], reducer: Any) -> None:
+    """From now on nobody else averages the gradients of these parameters."""
+    for parameter in parameters:
+        previous = _reducers[parameter]() if parameter in _reducers else None
+        if previous is not None and previous is not reducer:
+            previous.detach()
+        _reducers[parameter] = weakref.ref(reducer)
+
+
+def check_weights_of(named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str) -> None:
+    """Before the first step: do all ranks begin with the same parameters?
+
+    Args:
+        named: The parameters.
+        process_set: The ranks that train together.
+        name: Identifies the call on all ranks.
+
+    Raises:
+        MismatchError: They do not. On every rank.
+    """
+    held = [parameter.detach().cpu().contiguous() for _, parameter in named]
+    adapter.check_weights(
+        [name for name, _ in named],
+        [adapter.hash_of(each.data_ptr(), each.numel() * each.element_size()) for each in held],
+        process_set, name=name,
+        remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
+        "broadcast=True to DistributedOptimizer",
+    )  # fmt: skip
 
 
 def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:

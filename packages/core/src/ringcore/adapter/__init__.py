@@ -29,8 +29,9 @@ from ringcore.adapter.collectives import (
     require_same_version,
     root_index,
 )
-from ringcore.adapter.compression import Compressor, reduce_compressed
+from ringcore.adapter.compression import Compressor, Exchanges, reduce_compressed
 from ringcore.adapter.device import DeviceArray
+from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Finish, Framework
 from ringcore.adapter.gradients import (
     SMALL_BYTES,
@@ -73,6 +74,8 @@ __all__ = [
     "Compressor",
     "Context",
     "DeviceArray",
+    "Exchange",
+    "Exchanges",
     "Finish",
     "Framework",
     "Handle",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
+from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Tensor
+from ringcore.adapter.powersgd import PowerSGD
+from ringcore.adapter.sparsified import OneBit, TopK
 
 
 class Compressor(Generic[Tensor]):
@@ -60,3 +63,22 @@ def reduce_compressed(
     pairs = [compression.compress(tensor) for tensor in tensors]
     results = reduce([sent for sent, _ in pairs])
     return [compression.decompress(result, kept) for result, (_, kept) in zip(results, pairs, strict=True)]
+
+
+class Exchanges:
+    """What an adapter's `Compression` has besides, for its optimizer: each call makes one with a memory of its own."""
+
+    @staticmethod
+    def powersgd(rank: int = 4) -> Exchange:
+        """Matrices as products of two with so many columns: see `PowerSGD`."""
+        return PowerSGD(rank)
+
+    @staticmethod
+    def topk(ratio: float = 0.01) -> Exchange:
+        """This part of a gradient's values, the largest ones: see `TopK`."""
+        return TopK(ratio)
+
+    @staticmethod
+    def onebit() -> Exchange:
+        """Signs, and one magnitude: see `OneBit`."""
+        return OneBit()

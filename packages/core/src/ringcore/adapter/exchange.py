@@ -1,0 +1,98 @@
+"""Averages of gradients of which so little is sent that an algorithm has to do it, with memory of what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ringcore._errors import InvalidArgument
+from ringcore.adapter import collectives
+from ringcore.adapter.collectives import ReduceOp
+from ringcore.job.process_sets import ProcessSet
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+    Arrays = dict[str, Array]
+
+
+class Exchange:
+    """Averages gradients over all ranks, in host memory, on arrays of numpy: the same code for every framework.
+
+    What a rank's own gradient loses on the way is kept by the name of its parameter, and added to the next gradient
+    (Seide et al. 2014; Karimireddy et al. 2019). Every rank hands over the same names in the same order.
+
+    Attributes:
+        errors: What was lost so far.
+    """
+
+    def __init__(self) -> None:
+        self.errors: Arrays = {}
+
+    def average(self, gradients: Arrays, name: str, process_set: ProcessSet) -> None:
+        """Replace gradients by what stands for their average, the same bits on every rank.
+
+        Args:
+            gradients: Of this rank, contiguous, float32 or float64, by the names of their parameters.
+            name: Identifies the call on all ranks.
+            process_set: Who takes part.
+
+        Raises:
+            InvalidArgument: Gradients of another dtype.
+        """
+        small: Arrays = {}
+        large: Arrays = {}
+        for each, gradient in gradients.items():
+            if gradient.dtype.name not in ("float32", "float64"):
+                raise InvalidArgument(
+                    f"the gradient of '{each}' is of {gradient.dtype}, and {type(self).__name__} takes float32 and "
+                    "float64; leave the compression out, or train in one of these"
+                )
+            (large if self.shrinks(gradient) else small)[each] = gradient
+        if small:
+            mean(list(small.values()), f"{name}.whole", process_set)
+        if large:
+            for each in large.keys() & self.errors.keys():
+                large[each] += self.errors[each]
+            before = {each: gradient.copy() for each, gradient in large.items()}
+            sent = self.exchange(large, name, process_set)
+            for each, whole in before.items():
+                self.errors[each] = whole - sent[each]
+
+    def shrinks(self, gradient: Array) -> bool:
+        """Whether less is sent of such a gradient; otherwise it is averaged as it is."""
+        raise NotImplementedError
+
+    def exchange(self, gradients: Arrays, name: str, process_set: ProcessSet) -> Arrays:
+        """Write what stands for the averages into `gradients`, and return what of this rank's own went into it."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to be kept for the training to go on as if it had not been interrupted; of this rank."""
+        return {"errors": {each: error.copy() for each, error in self.errors.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`."""
+        import numpy as np
+
+        self.errors = {each: np.array(error) for each, error in state["errors"].items()}
+
+
+def mean(arrays: list[Array], name: str, process_set: ProcessSet, op: ReduceOp = ReduceOp.AVERAGE) -> None:
+    """Average arrays in place, by one operation."""
+    sources = tuple(arrays)
+    collectives.allreduce(sources, sources, name, op=op, process_set=process_set, blocking=True)
+
+
+def gathered(arrays: list[Array], name: str, process_set: ProcessSet) -> list[Array]:
+    """Everybody's arrays, one behind the other along a new first dimension; the same shapes on all ranks."""
+    import numpy as np
+
+    rows = tuple(array[None] for array in arrays)
+    handle = collectives.allgather(rows, name, process_set=process_set, blocking=True)
+    ranks = process_set.size()
+    return [
+        np.frombuffer(handle.result(index), array.dtype).reshape(ranks, *array.shape)
+        for index, array in enumerate(arrays)
+    ]

@@ -1,0 +1,209 @@
+"""Optimizers whose ranks step on their own, and meet every so many steps."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from ringcore import InvalidArgument, adapter
+from ringcore.adapter import ProcessSet, global_process_set, name_or_next
+
+from ringcore_torch._differentiable import grouped_allreduce
+from ringcore_torch.buckets import check_dtypes
+from ringcore_torch.compression import Compression, Compressor
+from ringcore_torch.optimizer import named_of
+from ringcore_torch.reducer import check_weights_of
+from ringcore_torch.wrapping import with_methods
+
+
+class _LocalOptimizer(torch.optim.Optimizer):
+    """The methods that an optimizer gets whose ranks step on their own."""
+
+    _named: list[tuple[str, torch.Tensor]]
+    _every: int
+    _steps: int
+    _process_set: ProcessSet
+    _prefix: str
+    _unchecked: bool
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Step with this rank's own gradients; every so often, meet the others."""
+        adapter.count_step()
+        if self._unchecked:
+            self._unchecked = False
+            check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
+        loss = super().step(closure)
+        self._steps += 1
+        self._meet()
+        return loss
+
+    def _meet(self) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's, which is this rank's own, and how many steps it has made."""
+        return {**super().state_dict(), "steps": self._steps}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`; the parameters are loaded with the model."""
+        super().load_state_dict(dict(state_dict))
+        self._steps = state_dict["steps"]
+        self._unchecked = False  # between two meetings each rank has weights of its own
+
+
+class _LocalSGD(_LocalOptimizer):
+    """The methods of an optimizer that was wrapped by `LocalSGD`."""
+
+    def _meet(self) -> None:
+        if self._steps % self._every == 0:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """Average the parameters now: before they are evaluated or written. All ranks call it."""
+        held = [parameter.detach() for _, parameter in self._named]
+        averages = grouped_allreduce(held, name=f"{self._prefix}.values", process_set=self._process_set)
+        torch._foreach_copy_(held, averages)
+
+
+class _DiLoCo(_LocalOptimizer):
+    """The methods of an optimizer that was wrapped by `DiLoCo`."""
+
+    _outer: torch.optim.Optimizer
+    _anchors: list[torch.Tensor]
+    _fragments: list[list[int]]
+    _compression: type[Compressor]
+
+    def _meet(self) -> None:
+        count = len(self._fragments)
+        for number, fragment in enumerate(self._fragments):
+            # They take turns, and each is due every so many steps.
+            if (self._steps + number * self._every // count) % self._every == 0:
+                self._step_outer(number, fragment)
+
+    def _step_outer(self, number: int, fragment: list[int]) -> None:
+        """Step the fragment from where all ranks were the last time, by the average of how far each has come."""
+        parameters = [self._named[index][1] for index in fragment]
+        anchors = [self._anchors[index] for index in fragment]
+        ways = [anchor - parameter.detach() for anchor, parameter in zip(anchors, parameters, strict=True)]
+        averages = grouped_allreduce(
+            ways, name=f"{self._prefix}.{number}", process_set=self._process_set, compression=self._compression
+        )
+        everything = [parameter for _, parameter in self._named]
+        gradients = [parameter.grad for parameter in everything]
+        for parameter in everything:
+            parameter.grad = None
+        for parameter, anchor, average in zip(parameters, anchors, averages, strict=True):
+            parameter.detach().copy_(anchor)
+            parameter.grad = average
+        self._outer.step()
+        for anchor, parameter in zip(anchors, parameters, strict=True):
+            anchor.copy_(parameter.detach())
+        for parameter, gradient in zip(everything, gradients, strict=True):
+            parameter.grad = gradient
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's own, and what the outer optimizer has, which all ranks share."""
+        outer = {"state": self._outer.state_dict(), "anchors": [one.clone() for one in self._anchors]}
+        return {**super().state_dict(), "outer": outer}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`; the parameters are loaded with the model."""
+        super().load_state_dict(state_dict)
+        self._outer.load_state_dict(copy.deepcopy(state_dict["outer"]["state"]))
+        torch._foreach_copy_(self._anchors, list(state_dict["outer"]["anchors"]))
+
+
+def LocalSGD(  # noqa: N802 - the field's name for it
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    *,
+    every: int,
+    process_set: ProcessSet = global_process_set,
+    check_weights: bool = True,
+) -> Any:
+    """Wrap an optimizer: ranks step on their own, and average their parameters every so many steps (Stich 2019).
+
+    The optimizer's state stays each rank's own.
+
+    Args:
+        optimizer: Of any class of `torch.optim`.
+        named_parameters: `model.named_parameters()`; names make errors readable.
+        every: Steps between two averages.
+        process_set: The ranks that train together.
+        check_weights: Before the first step, compare the parameters of all ranks.
+
+    Raises:
+        InvalidArgument: `every` is below 1, or the optimizer is wrapped already.
+    """
+    return _wrapped(optimizer, _LocalSGD, named_parameters, every, process_set, check_weights=check_weights)
+
+
+def DiLoCo(  # noqa: N802 - the field's name for it
+    optimizer: torch.optim.Optimizer,
+    outer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    *,
+    every: int,
+    fragments: int = 1,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    check_weights: bool = True,
+) -> Any:
+    """Wrap an optimizer: ranks step on their own; every so many steps an outer optimizer steps by their average way.
+
+    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, as in Douillard et al.
+    2025; an outer step is waited for.
+
+    Args:
+        optimizer: The inner one, of any class of `torch.optim`; its state stays each rank's own.
+        outer: Over the same parameters, such as `torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9,
+            nesterov=True)`; on every rank the same.
+        named_parameters: `model.named_parameters()`; names make errors readable.
+        every: Inner steps between two outer steps of a parameter.
+        fragments: How many parts of the parameters take turns; at most `every`.
+        compression: What is sent of the ways: `Compression.bf16`, `fp16`.
+        process_set: The ranks that train together.
+        check_weights: Before the first step, compare the parameters of all ranks.
+
+    Raises:
+        InvalidArgument: `every` or `fragments` do not fit, `outer` has other parameters, or one is wrapped already.
+    """
+    wrapped = _wrapped(optimizer, _DiLoCo, named_parameters, every, process_set, check_weights=check_weights)
+    if not 1 <= fragments <= every:
+        raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
+    theirs = {id(parameter) for group in outer.param_groups for parameter in group["params"]}
+    if theirs != {id(parameter) for _, parameter in wrapped._named}:
+        raise InvalidArgument("outer has other parameters than optimizer; make both of model.parameters()")
+    wrapped._outer = outer
+    wrapped._compression = compression
+    wrapped._anchors = [parameter.detach().clone() for _, parameter in wrapped._named]
+    count = len(wrapped._named)
+    borders = [count * number // fragments for number in range(fragments + 1)]
+    wrapped._fragments = [list(range(*pair)) for pair in itertools.pairwise(borders) if pair[0] < pair[1]]
+    return wrapped
+
+
+def _wrapped(
+    optimizer: torch.optim.Optimizer,
+    methods: type[_LocalOptimizer],
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    every: int,
+    process_set: ProcessSet,
+    *,
+    check_weights: bool,
+) -> Any:
+    if isinstance(optimizer, _LocalOptimizer) or hasattr(optimizer, "_ring"):
+        raise InvalidArgument("the optimizer is wrapped already; wrap it once")
+    if every < 1:
+        raise InvalidArgument(f"every is at least 1, not {every}")
+    named = named_of(optimizer, named_parameters)
+    check_dtypes(named)
+    wrapped = with_methods(optimizer, methods)
+    wrapped._named, wrapped._every, wrapped._steps = named, every, 0
+    wrapped._process_set = process_set
+    wrapped._prefix = name_or_next(None, "local", process_set) if process_set.included() else "local"
+    wrapped._unchecked = check_weights and process_set.size() > 1
+    return wrapped

@@ -1,0 +1,242 @@
+"""An optimizer whose state is dealt out to the ranks (ZeRO's first stage: Rajbhandari et al. 2020)."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from ringcore import InvalidArgument, Max, Sum, adapter, allgather_object
+from ringcore.adapter import ProcessSet, global_process_set, name_or_next
+
+from ringcore_torch import _operations as plain
+from ringcore_torch.flat import FlatParameters, Piece, flattened
+from ringcore_torch.optimizer import named_of
+from ringcore_torch.reducer import check_weights_of
+from ringcore_torch.state import broadcast_parameters
+from ringcore_torch.wrapping import with_methods
+
+# What they do to a value depends on that value, its gradient and its own state alone, and on counts of steps.
+_BY_ELEMENT = (
+    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
+    torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
+)  # fmt: skip
+
+
+class _ShardedOptimizer(torch.optim.Optimizer):
+    """The methods that a wrapped optimizer gets; see `ShardedOptimizer`."""
+
+    _flats: list[FlatParameters]
+    _pieces: list[Piece]
+    _inner: torch.optim.Optimizer
+    _named: list[tuple[str, torch.Tensor]]
+    _process_set: ProcessSet
+    _prefix: str
+    _unchecked: bool
+    _reduced: bool
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Average the gradients of this rank's share, step it, and gather everybody's parameters."""
+        if closure is not None:
+            raise InvalidArgument("ShardedOptimizer.step takes no closure; call backward() before step()")
+        adapter.count_step()
+        if self._unchecked:
+            self._unchecked = False
+            check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
+        self.synchronize()
+        for own, shared in zip(self._inner.param_groups, self.param_groups, strict=True):
+            own.update({key: value for key, value in shared.items() if key != "params"})
+        self._inner.step()
+        for piece in self._pieces:
+            piece.values.grad = None
+        for index, flat in enumerate(self._flats):
+            plain.allgather(
+                flat.own, name=f"{self._prefix}.values.{index}", process_set=self._process_set, out=flat.values
+            )
+        self._reduced = False
+        return None
+
+    def synchronize(self) -> None:
+        """Average the gradients now: each rank has those of its share. For `clip_grad_norm` before `step`."""
+        if self._reduced:
+            return
+        touched = self._touched()
+        for index, flat in enumerate(self._flats):
+            flat.collect_gradients()
+            plain.reducescatter(
+                flat.gradients, name=f"{self._prefix}.{index}", process_set=self._process_set, out=flat.own_gradients
+            )
+        for piece in self._pieces:
+            piece.values.grad = piece.gradient if touched[piece.index] else None
+        self._reduced = True
+
+    def _touched(self) -> list[bool]:
+        """Which parameters have a gradient on any rank: the others are not stepped."""
+        flags = torch.tensor([one.grad is not None for _, one in self._named], dtype=torch.uint8, device="cpu")
+        plain.allreduce_(flags, op=Max, name=f"{self._prefix}.touched", process_set=self._process_set)
+        return [bool(flag) for flag in flags.tolist()]
+
+    def clip_grad_norm(self, max_norm: float) -> torch.Tensor:
+        """Scale the averaged gradients so that their norm, over all parameters, is at most this.
+
+        In place of `torch.nn.utils.clip_grad_norm_`, which would see this rank's own gradients.
+
+        Returns:
+            The norm before.
+        """
+        self.synchronize()
+        own = [piece.values.grad for piece in self._pieces if piece.values.grad is not None]
+        squares = torch.zeros((), dtype=torch.float64, device="cpu")
+        for gradient in own:
+            squares += gradient.double().square().sum().cpu()
+        plain.allreduce_(squares, op=Sum, name=f"{self._prefix}.norm", process_set=self._process_set)
+        norm = squares.sqrt()
+        factor = min(1.0, max_norm / (float(norm) + 1e-6))
+        if own:
+            torch._foreach_mul_(own, factor)
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients."""
+        self._reduced = False
+        super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's share: for a run of as many ranks. `full_state_dict` has everything."""
+        place = {"rank": self._process_set.rank(), "size": self._process_set.size()}
+        state = {key: dict(self._inner.state[piece.values]) for key, piece in enumerate(self._pieces)}
+        return {"share": copy.deepcopy(state), "param_groups": self._groups(), **place}
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """What `state_dict()` of the optimizer would be without sharding, on every rank; all ranks call it."""
+        share = [(piece.index, dict(self._inner.state[piece.values])) for piece in self._pieces]
+        state: dict[int, dict[str, Any]] = {}
+        # In the order of the ranks, and so in that of the values.
+        for index, part in (part for each in allgather_object(share, process_set=self._process_set) for part in each):
+            if not part:
+                continue
+            whole = state.setdefault(
+                index, {key: [] if _is_by_element(value) else value for key, value in part.items()}
+            )
+            for key, value in part.items():
+                if _is_by_element(value):
+                    whole[key].append(value)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for index, whole in state.items():
+            for key, value in whole.items():
+                if isinstance(value, list):
+                    whole[key] = torch.cat(value).view(parameters[index].shape)
+        return {"state": state, "param_groups": self._groups()}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        first, groups = 0, []
+        for group in self.param_groups:
+            count = len(group["params"])
+            groups.append({**group, "params": list(range(first, first + count))})
+            first += count
+        return groups
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a `state_dict` of this rank, a `full_state_dict`, or one of an optimizer that was not sharded.
+
+        Raises:
+            InvalidArgument: The share of another rank, or of a run of another number of ranks.
+        """
+        for group, kept in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: value for key, value in kept.items() if key != "params"})
+        if "share" not in state_dict:
+            for piece in self._pieces:
+                whole = state_dict["state"].get(piece.index, {})
+                self._inner.state[piece.values] = {key: _of_piece(value, piece) for key, value in whole.items()}
+            return
+        here = (self._process_set.rank(), self._process_set.size())
+        if (state_dict["rank"], state_dict["size"]) != here:
+            raise InvalidArgument(
+                f"this is the optimizer's share of rank {state_dict['rank']} of {state_dict['size']}, and here is rank "
+                f"{here[0]} of {here[1]}; keep full_state_dict() for a run of another number of ranks"
+            )
+        for key, piece in enumerate(self._pieces):
+            self._inner.state[piece.values] = copy.deepcopy(state_dict["share"][key])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: what each rank has is settled."""
+        if "_flats" in self.__dict__:
+            raise InvalidArgument("a ShardedOptimizer takes no more parameters; add them before wrapping")
+        super().add_param_group(param_group)
+
+
+def _is_by_element(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0
+
+
+def _of_piece(value: Any, piece: Piece) -> Any:
+    if not _is_by_element(value):
+        return copy.deepcopy(value)
+    return value.reshape(-1)[piece.begin : piece.end].to(piece.values.device, copy=True)
+
+
+def ShardedOptimizer(  # noqa: N802 - the field's name for it
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+    check_weights: bool = True,
+    broadcast: bool = False,
+    by_element: bool = False,
+) -> Any:
+    """Wrap an optimizer: each rank keeps the state of a share of the parameters, and steps that.
+
+    Gradients are reduce-scattered, each rank steps what it owns, and the parameters are gathered: as many bytes as an
+    allreduce, and 1/ranks of the optimizer's memory. The parameters become views into one piece of memory a group and
+    dtype. The result is of the optimizer's own class and shares its `param_groups`, so that schedulers go on working.
+
+    Args:
+        optimizer: Of a class that works by element, in `torch.optim`: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad,
+            Adadelta, RMSprop, Rprop, ASGD; before its first step. Move the model first.
+        named_parameters: `model.named_parameters()`; names make errors readable.
+        process_set: The ranks that train together.
+        check_weights: Before the first step, compare the parameters of all ranks.
+        broadcast: Give all ranks the parameters of the first rank now.
+        by_element: An optimizer of another class works by element as well.
+
+    Raises:
+        InvalidArgument: A class that is not known to work by element, an optimizer that has stepped, or is wrapped.
+    """
+    if isinstance(optimizer, _ShardedOptimizer) or hasattr(optimizer, "_ring"):
+        raise InvalidArgument("the optimizer is wrapped already; wrap it once")
+    if not by_element and not isinstance(optimizer, _BY_ELEMENT):
+        raise InvalidArgument(
+            f"{type(optimizer).__name__} is not known to work by element, and a share of a parameter might be stepped "
+            "otherwise than the whole; use DistributedOptimizer, or pass by_element=True if it does"
+        )
+    if any(optimizer.state.values()) and not isinstance(optimizer, torch.optim.Adagrad):
+        raise InvalidArgument("the optimizer has a state already; wrap it first, and load_state_dict() then")
+    named = named_of(optimizer, named_parameters)
+    if broadcast:
+        broadcast_parameters(named, root_rank=process_set.ranks[0], process_set=process_set)
+    adapter.keep_freed_memory()
+    names = {id(parameter): name for name, parameter in named}
+    wrapped = with_methods(optimizer, _ShardedOptimizer)
+    flats, pieces = flattened(optimizer.param_groups, process_set)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    inner: Any = object.__new__(type(optimizer))
+    inner.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    inner.param_groups = [
+        {**group, "params": [piece.values for piece in pieces if piece.group == index]}
+        for index, group in enumerate(optimizer.param_groups)
+    ]
+    inner.state = defaultdict(dict)
+    for piece in pieces:  # Adagrad has one from the beginning
+        kept = optimizer.state.get(parameters[piece.index], {})
+        inner.state[piece.values] = {key: _of_piece(value, piece) for key, value in kept.items()}
+    wrapped.state = defaultdict(dict)
+    optimizer.state.clear()
+    wrapped._flats, wrapped._pieces, wrapped._inner = flats, pieces, inner
+    wrapped._named = [(names.get(id(one), f"parameter.{index}"), one) for index, one in enumerate(parameters)]
+    wrapped._process_set = process_set
+    wrapped._prefix = name_or_next(None, "sharded", process_set) if process_set.included() else "sharded"
+    wrapped._unchecked = check_weights and process_set.size() > 1
+    wrapped._reduced = False
+    return wrapped

@@ -1,0 +1,164 @@
+"""Ranks that step on their own and meet now and then."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import ringcore
+import ringcore_torch as ring
+import torch
+from support.on_ranks import THREE_OVER_TCP, TWO, on
+
+Equal = Callable[[Iterable[torch.Tensor]], bool]
+ROUNDING = 1e-13
+
+
+def net() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Tanh(), torch.nn.Linear(20, 2)).double()
+
+
+def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        torch.randn(8, 6, generator=generator, dtype=torch.float64),
+        torch.randn(8, 2, generator=generator, dtype=torch.float64),
+    )
+
+
+def step(model: torch.nn.Module, optimizer: Any, generator: torch.Generator) -> None:
+    optimizer.zero_grad()
+    x, y = batch(generator)
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def own_batches() -> torch.Generator:
+    return torch.Generator().manual_seed(10 + ring.rank())
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("way", ["local", "diloco"])
+def test_meeting_at_each_step_is_training_together(way: str, equal_on_all_ranks: Equal) -> None:
+    model = net()
+    together = copy.deepcopy(model)
+    if way == "local":
+        optimizer = ring.LocalSGD(sgd(model), model.named_parameters(), every=1)
+    else:
+        outer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=1)
+    reference = ring.DistributedOptimizer(sgd(together), together.named_parameters())
+    batches, same = own_batches(), own_batches()
+    for _ in range(10):
+        step(model, optimizer, batches)
+        step(together, reference, same)
+        for own, other in zip(model.parameters(), together.parameters(), strict=True):
+            assert (own - other).abs().max() < ROUNDING
+    assert equal_on_all_ranks(model.parameters())
+
+
+@on(THREE_OVER_TCP)
+def test_local_steps_are_averaged_every_so_often(equal_on_all_ranks: Equal) -> None:
+    model = net()
+    alone = copy.deepcopy(model)
+    optimizer = ring.LocalSGD(sgd(model), model.named_parameters(), every=4)
+    reference = sgd(alone)
+    batches, same = own_batches(), own_batches()
+    for number in range(1, 13):
+        step(model, optimizer, batches)
+        step(alone, reference, same)
+        assert equal_on_all_ranks(model.parameters()) == (number % 4 == 0)
+        if number % 4 == 0:
+            for parameter in alone.parameters():
+                parameter.data = ring.allreduce(parameter.data)
+        for own, other in zip(model.parameters(), alone.parameters(), strict=True):
+            assert (own - other).abs().max() < ROUNDING
+    step(model, optimizer, batches)
+    optimizer.synchronize()
+    assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO)
+def test_the_outer_optimizer_steps_by_the_average_way(equal_on_all_ranks: Equal) -> None:
+    model = net()
+    alone = copy.deepcopy(model)
+    outer_of: Callable[[Any], Any] = lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True)  # noqa: E731
+    optimizer = ring.DiLoCo(
+        torch.optim.AdamW(model.parameters(), lr=0.01), outer_of(model.parameters()), model.named_parameters(), every=5
+    )
+    inner = torch.optim.AdamW(alone.parameters(), lr=0.01)
+    shared = [parameter.detach().clone().requires_grad_() for parameter in alone.parameters()]
+    outer = outer_of(shared)
+    batches, same = own_batches(), own_batches()
+    for number in range(1, 21):
+        step(model, optimizer, batches)
+        step(alone, inner, same)
+        if number % 5 == 0:
+            for one, parameter in zip(shared, alone.parameters(), strict=True):
+                one.grad = ring.allreduce(one.detach() - parameter.detach())
+            outer.step()
+            for one, parameter in zip(shared, alone.parameters(), strict=True):
+                parameter.data = one.detach().clone()
+            assert equal_on_all_ranks(model.parameters())
+        for own, other in zip(model.parameters(), alone.parameters(), strict=True):
+            assert (own - other).abs().max() < ROUNDING
+
+
+@on(THREE_OVER_TCP)
+def test_fragments_take_turns(equal_on_all_ranks: Equal) -> None:
+    model = net()
+    outer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = ring.DiLoCo(
+        sgd(model), outer, model.named_parameters(), every=4, fragments=2, compression=ring.Compression.bf16
+    )
+    batches = own_batches()
+    first, second = list(model.parameters())[:2], list(model.parameters())[2:]
+    for number in range(1, 13):
+        step(model, optimizer, batches)
+        assert equal_on_all_ranks(first) == (number % 4 == 0)
+        assert equal_on_all_ranks(second) == (number % 4 == 2)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@on(TWO)
+def test_an_outer_state_is_kept() -> None:
+    model = net()
+
+    def wrapped() -> Any:
+        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9)
+        return ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=3)
+
+    optimizer = wrapped()
+    batches = own_batches()
+    for _ in range(4):
+        step(model, optimizer, batches)
+    state, values = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+    place = batches.get_state()
+    for _ in range(5):
+        step(model, optimizer, batches)
+    expected = copy.deepcopy(model.state_dict())
+    model.load_state_dict(values)
+    again = wrapped()
+    again.load_state_dict(state)
+    batches.set_state(place)
+    for _ in range(5):
+        step(model, again, batches)
+    assert all(torch.equal(expected[name], value) for name, value in model.state_dict().items())
+
+
+@on(TWO)
+def test_what_does_not_fit_is_refused() -> None:
+    model = net()
+    with pytest.raises(ringcore.InvalidArgument, match="at least 1"):
+        ring.LocalSGD(sgd(model), every=0)
+    with pytest.raises(ringcore.InvalidArgument, match="at most every = 2"):
+        ring.DiLoCo(sgd(model), sgd(model), every=2, fragments=3)
+    with pytest.raises(ringcore.InvalidArgument, match="other parameters"):
+        ring.DiLoCo(sgd(model), sgd(net()), every=2)
+    with pytest.raises(ringcore.InvalidArgument, match="wrap it once"):
+        ring.LocalSGD(ring.LocalSGD(sgd(model), every=2), every=2)
