@@ -22,6 +22,7 @@ from tools.distributions import ADAPTERS, CLUSTERS, DISTRIBUTIONS, TYPED, build_
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
+from tools.release import make_release
 from tools.suites import BESIDE_OTHERS, WITH_CLUSTERS, adapter_of, pytest_command, run_pytest, run_side_by_side
 
 nox.needs_version = ">=2025.5.1"
@@ -61,6 +62,12 @@ def environment(session: nox.Session, framework: str) -> None:
     packages = (ADAPTERS | CLUSTERS)[framework]
     install(session, framework, wheels=[built_wheel(package) for package in ("core", *packages)])
     STAMPS.joinpath(f"environment-{framework}").write_text(session.virtualenv.location)
+
+
+@nox.session(python=PYTHON)
+def release(session: nox.Session) -> None:
+    """Build what is published into dist/release: wheels for older systems and two processors, and check them."""
+    make_release(session)
 
 
 @nox.session(venv_backend="none")

@@ -14,6 +14,8 @@ from tools.environments import BUILD, ROOT, STAMPS, fingerprint, install, is_cur
 
 DIST = ROOT / "dist"
 JOBS = "2"  # compilers at a time: each may take a gigabyte
+# Here, and not for whoever builds a wheel by another compiler, which warns of other things.
+WARNINGS_ARE_ERRORS = "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON"
 
 C_INTERFACE = ["native/capi/ringcore.h", "native/capi/ringcore.hpp"]
 # Distribution -> the folders and files that its wheel is made of.
@@ -116,7 +118,8 @@ def build_distribution(session: nox.Session, package: str) -> None:
         options.append(f"-Ccmake.define.RINGCORE_MPI_HEADERS={mpi_headers(session)}")
     session.run(
         "pyproject-build", "--no-isolation", "--sdist", "--wheel", f"--outdir={DIST}", *options,
-        str(ROOT / "packages" / package), silent=True, env={"CMAKE_BUILD_PARALLEL_LEVEL": JOBS},
+        str(ROOT / "packages" / package), silent=True,
+        env={"CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CMAKE_ARGS": WARNINGS_ARE_ERRORS},
     )  # fmt: skip
     STAMPS.mkdir(parents=True, exist_ok=True)
     stamp.write_text(key)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nox
 
-from tools.distributions import JOBS, mpi_headers
+from tools.distributions import JOBS, WARNINGS_ARE_ERRORS, mpi_headers
 from tools.environments import BUILD, ROOT, fingerprint, is_current, require_system, requirements
 
 NATIVE = ROOT / "native"
@@ -22,8 +22,8 @@ def build_native(session: nox.Session, variant: str, *options: str, target: str 
     folder = BUILD / "native" / variant
     session.log(f"compiling the engine ({variant}) in {folder.relative_to(ROOT)}")
     session.run(
-        "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options,
-        silent=True,
+        "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+        WARNINGS_ARE_ERRORS, *options, silent=True,
     )  # fmt: skip
     session.run("cmake", "--build", str(folder), "-j", JOBS, "--target", target)
     return folder

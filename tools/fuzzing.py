@@ -62,7 +62,9 @@ def clang(session: nox.Session, tool: str) -> str:
 
 
 def _build(session: nox.Session) -> Path:
+    # Warnings are the other builds' business: gcc's and clang's differ.
     options = ["-DRINGCORE_BUILD_FUZZERS=ON", "-DRINGCORE_SANITIZE=address,undefined"]
+    options.append("-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF")
     compiler = f"-DCMAKE_CXX_COMPILER={clang(session, 'clang++')}"
     return build_native(session, "fuzz", compiler, *options, target="ringcore_fuzz") / "ringcore_fuzz"
 

@@ -1,6 +1,5 @@
 #include "base/adasum.hpp"
 
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -9,24 +8,32 @@
 namespace ringcore {
 namespace {
 
-struct BFloat16 {
-  std::uint16_t bits;
-};
+#include "base/half.inc"
 
-double load(float value) { return value; }
-double load(double value) { return value; }
-double load(_Float16 value) { return static_cast<double>(value); }
-double load(BFloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
-
-void store(float& to, double value) { to = static_cast<float>(value); }
-void store(double& to, double value) { to = value; }
-void store(_Float16& to, double value) { to = static_cast<_Float16>(value); }
-void store(BFloat16& to, double value) {
-  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  // To nearest, ties to even; a NaN keeps its sign and stays one.
-  to.bits = static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+// A float that rounds to 16 bits as the double does: what the double has more than it is kept in its last bit.
+float rounded_to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  if (!(static_cast<double>(nearest) != value) || nearest != nearest) return nearest;
+  const bool is_beyond = value < 0 ? nearest < value : nearest > value;
+  return bits<float>((bits<std::uint32_t>(nearest) - (is_beyond ? 1 : 0)) | 1);
 }
+
+template <class T>
+struct Plain {
+  using Stored = T;
+  static double load(Stored stored) { return stored; }
+  static Stored store(double value) { return static_cast<T>(value); }
+};
+struct Float16 {
+  using Stored = std::uint16_t;
+  static double load(Stored stored) { return half_to_float(stored); }
+  static Stored store(double value) { return float_to_half(rounded_to_odd(value)); }
+};
+struct BFloat16 {
+  using Stored = std::uint16_t;
+  static double load(Stored stored) { return bfloat_to_float(stored); }
+  static Stored store(double value) { return float_to_bfloat(rounded_to_odd(value)); }
+};
 
 void combine(std::vector<double>& a, const std::vector<double>& b) {
   double dot = 0.0, norm_a = 0.0, norm_b = 0.0;
@@ -40,14 +47,14 @@ void combine(std::vector<double>& a, const std::vector<double>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = of_a * a[i] + of_b * b[i];
 }
 
-template <class T>
+template <class E>
 void adasum_of(std::span<const std::byte* const> sources, std::byte* target, std::size_t count, double scale) {
   std::vector<std::vector<double>> vectors(sources.size(), std::vector<double>(count));
   for (std::size_t s = 0; s < sources.size(); ++s) {
     for (std::size_t i = 0; i < count; ++i) {
-      T value;
-      std::memcpy(&value, sources[s] + i * sizeof(T), sizeof(T));
-      vectors[s][i] = load(value) * scale;
+      typename E::Stored stored;
+      std::memcpy(&stored, sources[s] + i * sizeof(stored), sizeof(stored));
+      vectors[s][i] = E::load(stored) * scale;
     }
   }
   for (std::size_t distance = 1; distance < vectors.size(); distance *= 2) {
@@ -55,9 +62,8 @@ void adasum_of(std::span<const std::byte* const> sources, std::byte* target, std
       combine(vectors[s], vectors[s + distance]);
   }
   for (std::size_t i = 0; i < count; ++i) {
-    T value;
-    store(value, vectors[0][i]);
-    std::memcpy(target + i * sizeof(T), &value, sizeof(T));
+    const typename E::Stored stored = E::store(vectors[0][i]);
+    std::memcpy(target + i * sizeof(stored), &stored, sizeof(stored));
   }
 }
 
@@ -66,10 +72,10 @@ void adasum_of(std::span<const std::byte* const> sources, std::byte* target, std
 void adasum(DType dtype, std::span<const std::byte* const> sources, std::byte* target, std::size_t count,
             double scale) {
   switch (dtype) {
-    case DType::kFloat16: return adasum_of<_Float16>(sources, target, count, scale);
+    case DType::kFloat16: return adasum_of<Float16>(sources, target, count, scale);
     case DType::kBFloat16: return adasum_of<BFloat16>(sources, target, count, scale);
-    case DType::kFloat32: return adasum_of<float>(sources, target, count, scale);
-    case DType::kFloat64: return adasum_of<double>(sources, target, count, scale);
+    case DType::kFloat32: return adasum_of<Plain<float>>(sources, target, count, scale);
+    case DType::kFloat64: return adasum_of<Plain<double>>(sources, target, count, scale);
     default: break;
   }
   throw Error(ErrorKind::kInvalidArgument, "Adasum of " + std::string(name_of(dtype)) +

@@ -19,8 +19,6 @@ using plan::Excerpt;
 constexpr std::size_t kMostExcerptSteps = std::size_t{1} << 23;
 // Of all that are simulated: some seconds where no port is shared, else minutes.
 constexpr double kMostSteps = 1 << 29;
-// Pairs of ranks of which one sends to the other.
-constexpr double kMostStreams = 1 << 22;
 
 // What is simulated of a plan, and how often its segments are repeated.
 struct Sample {

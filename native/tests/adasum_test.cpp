@@ -40,3 +40,20 @@ TEST_CASE("Adasum of bfloat16 rounds to the nearest") {
   adasum(DType::kBFloat16, sources, reinterpret_cast<std::byte*>(target.data()), 2, 1.0);
   CHECK(target == std::vector<std::uint16_t>{0x3f81, 0x3f81});
 }
+
+TEST_CASE("Adasum rounds to 16 bits once, not by way of a float") {
+  const auto rounded = [](DType dtype, std::uint16_t one, double factor) {
+    const std::byte* const sources[] = {reinterpret_cast<const std::byte*>(&one)};
+    std::uint16_t target = 0;
+    adasum(dtype, sources, reinterpret_cast<std::byte*>(&target), 1, factor);
+    return target;
+  };
+  // A little more than halfway between two numbers; as a float exactly halfway, from where it goes to the even one.
+  CHECK(rounded(DType::kFloat16, 0x3c00, 1 + 0x1p-11 + 0x1p-40) == 0x3c01);
+  CHECK(rounded(DType::kFloat16, 0x3c00, -1 - 0x1p-11 - 0x1p-40) == 0xbc01);
+  CHECK(rounded(DType::kBFloat16, 0x3f80, 1 + 0x1p-8 + 0x1p-40) == 0x3f81);
+  // A little less: the float lies beyond the double.
+  CHECK(rounded(DType::kFloat16, 0x3c00, 1 + 3 * 0x1p-11 - 0x1p-35) == 0x3c01);
+  CHECK(rounded(DType::kFloat16, 0x3c00, 0x1p200) == 0x7c00);
+  CHECK(rounded(DType::kFloat16, 0x3c00, 0x1p-200) == 0);
+}

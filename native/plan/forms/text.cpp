@@ -217,7 +217,7 @@ std::string text_of(const Program& program, Rank self) {
     text += text.empty() ? "\n   [" : ",\n   [";
     for (std::size_t i = 0; i < channel.size(); ++i)
       text += (i == 0 ? "\n    " : ",\n    ") + text_of(channel[i], self);
-    text += "]";
+    text += ']';
   }
   return "\n  [" + text + "]";
 }

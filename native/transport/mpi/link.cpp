@@ -129,7 +129,7 @@ class MpiLink final : public Link {
   }
 
   bool message_done(Message message) override {
-    if (!ended(messages_[message])) return false;
+    if (!is_done(messages_[message])) return false;
     free_messages_.push_back(message);
     world_->end_work();
     return true;
@@ -234,7 +234,7 @@ class MpiLink final : public Link {
   }
 
   // Never, once the link has failed.
-  bool ended(PendingMessage& message) {
+  bool is_done(PendingMessage& message) {
     guard([&] { message.pending = message.pending && !library_.test(message.request); });
     return !failure_ && !message.pending;
   }
@@ -242,7 +242,7 @@ class MpiLink final : public Link {
   // Whether messages of one direction are still with MPI.
   bool under_way(bool incoming) {
     bool any = false;
-    for (PendingMessage& message : messages_) any = (message.incoming == incoming && !ended(message)) || any;
+    for (PendingMessage& message : messages_) any = (message.incoming == incoming && !is_done(message)) || any;
     return any;
   }
 
