@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import ringcore
 from ringcore.data import ArrowShards, ParquetShards
+from support.processes import LIMIT_S
 
 
 def write(folder: Path, groups: Sequence[Sequence[int]]) -> Path:
@@ -143,6 +145,31 @@ def test_whoever_stops_within_an_epoch_goes_on_there(tmp_path: Path) -> None:
     shards.set_epoch(4, 3)
     assert ids_of(shards) == [6, 7, 8, 9]
     assert shards.epoch == 5
+
+
+def test_whoever_stops_does_not_wait_for_what_is_read_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shards,) = all_shards(write(tmp_path / "data", [[4], [4]]), 2, 1, window_rows=4)
+    goes_on, read = threading.Event(), shards._read
+    windows: list[Any] = []
+
+    def read_slowly(window: Any) -> Any:
+        windows.append(window)
+        if len(windows) == 2:
+            goes_on.wait(LIMIT_S)
+        return read(window)
+
+    monkeypatch.setattr(shards, "_read", read_slowly)
+    loop = iter(shards)
+    next(loop)
+    stopping = threading.Thread(target=loop.close)  # as the garbage collector does
+    stopping.start()
+    stopping.join(10.0)
+    waits = stopping.is_alive()
+    goes_on.set()
+    stopping.join()
+    assert not waits
 
 
 def test_vectors_and_images_and_structs_are_arrays_on_arrows_memory(tmp_path: Path) -> None:

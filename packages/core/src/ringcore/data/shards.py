@@ -89,7 +89,8 @@ class Shards:
         spans = self._deal.windows(self._batches, self._rank, padded=self._padded)
         skip = self._batches * self._rule.batch_size - (spans[0][0] if spans else 0)
         # One window is used while the next is read.
-        with ThreadPoolExecutor(1, "ringcore-data") as reader:
+        reader = ThreadPoolExecutor(1, "ringcore-data")
+        try:
             ahead = (reader.submit(self._read, self._deal.window(span, self._rank)) for span in spans)
             loading = next(ahead, None)
             while loading is not None:
@@ -99,6 +100,10 @@ class Shards:
                     self._batches += 1
                     yield batch
                 skip = 0
+        finally:
+            # Its thread is not waited for: the garbage collector ends a loop that was left early, maybe while this very
+            # thread holds the lock that the end of another needs.
+            reader.shutdown(wait=False, cancel_futures=True)
         self.set_epoch(self._epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
