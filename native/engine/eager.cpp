@@ -198,6 +198,13 @@ bool Engine::progress_eager() {
   }
   set.negotiation.skip_round();
   if (timeline_.enabled()) set.schedule.record_small(*done);
+  done->number = set.released++;
+  if (elastic_ != nullptr) {
+    done->state.store(OperationState::kReleased, std::memory_order_relaxed);
+    set.operations.emplace(done->name_hash, done);
+    if (carry_out(set, *done)) return true;
+    set.operations.erase(done->name_hash);
+  }
   complete(done, nullptr);
   return true;
 }

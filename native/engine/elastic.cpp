@@ -54,37 +54,14 @@ void Engine::follow_views() {
 }
 
 void Engine::freeze() {
-  if (eager_.operation != nullptr) leave_eager();
+  stand_still();
   elastic_->frozen = true;
   elastic_->frozen_since = clock_.now();
-  for (auto& [id, set] : sets_) {
-    collect_done(*set);
-    set->schedule.fail(false);
-  }
   for (const Peer* peer : membership_.peers()) {
     if (!peer->left) continue;
     elastic_->reasons.try_emplace(peer->place, leaving(*peer).what);
     elastic_->views.prove_ended(peer->place);
   }
-}
-
-// Of what is submitted while the members change: it fails when all know who they are. True if it waits for that.
-bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
-  if (elastic_->change != nullptr) {
-    throw Error(ErrorKind::kMembershipChanged, title(*operation) + ": " + elastic_->change->what());
-  }
-  for (Peer* peer : set.peers) {
-    if (peer != nullptr && peer->left) part_with(*peer, leaving(*peer).what, true);
-  }
-  if (!frozen()) return false;
-  operation->submitted_at = clock_.now();
-  if (operation->on_done) ++callbacks_;
-  if (operation->join) {
-    set.join = operation;
-  } else {
-    set.operations.emplace(operation->name_hash, operation);
-  }
-  return true;
 }
 
 void Engine::tend_views(Nanoseconds now) {
@@ -144,6 +121,8 @@ void Engine::be_evicted(const View& view) {
 void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   const std::string who = describe_losses(lost);
   const std::string before = std::to_string(size());
+  const UnderWay under_way = elastic_->views.take_under_way();
+  const std::vector<std::shared_ptr<Operation>> again = take_repeated(under_way);
   std::vector<std::pair<ProcessSetId, std::vector<Place>>> sets;
   for (const auto& [id, set] : sets_) {
     sets.emplace_back(id, std::vector<Place>());
@@ -157,6 +136,8 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
                                          std::to_string(rank()) +
                                          ". Remedy: go back to the last state that all ranks have, and repeat the "
                                          "step; ringcore.elastic.run does so.");
+  elastic_->members_of.emplace(view.epoch, view.members);
+  elastic_->has_failed = elastic_->has_failed || !under_way.repeats;
   drop_world(*elastic_->change);
   tell_lanes();
   for (const auto& [id, members] : sets) {
@@ -165,10 +146,12 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
       if (const Rank member = membership_.rank_of(place); member >= 0) ranks.push_back(member);
     }
     make_process_set(id, std::move(ranks));
+    sets_.at(id)->released = under_way.released_in(id);
   }
+  repeat(again);
 }
 
-// Whatever is under way ends with the error.
+// Whatever is still under way ends with the error.
 void Engine::drop_world(const Error& error) {
   const auto of = [&error](const Operation& operation) {
     return std::make_shared<const Error>(error.kind(), title(operation) + ": " + error.what());
@@ -184,13 +167,19 @@ void Engine::drop_world(const Error& error) {
   early_records_.clear();
   early_bytes_ = 0;
   elastic_->reasons.clear();
-  elastic_->frozen = elastic_->views.changing();
+  elastic_->frozen = elastic_->still = elastic_->views.changing();
 }
 
 void Engine::accept_change(std::uint32_t epoch) {
   if (elastic_ == nullptr || epoch != membership_.epoch()) return;
   elastic_->change = nullptr;
+  elastic_->has_failed = false;
   elastic_->former.clear();
+}
+
+const std::vector<Place>& Engine::members_of(std::uint32_t epoch) const {
+  const bool is_known = elastic_ != nullptr && elastic_->members_of.contains(epoch);
+  return is_known ? elastic_->members_of.at(epoch) : membership_.members();
 }
 
 std::shared_ptr<const Error> Engine::change() const { return elastic_ == nullptr ? nullptr : elastic_->change; }

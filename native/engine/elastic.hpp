@@ -17,11 +17,15 @@ namespace ringcore::engine {
 
 struct Engine::Elastic {
   ViewChange views;
-  bool frozen = false;  // the runs are dropped
+  bool still = false;  // the runs are dropped
+  bool frozen = false;  // ... and the agreement knows who has left
   bool draining = false;  // what was written in the epochs before is still in the lanes
   Nanoseconds frozen_since = 0;
   std::map<Place, std::string> reasons;  // why this rank takes a member for lost
   std::shared_ptr<const Error> change;  // that this rank's caller has not taken note of
+  bool has_failed = false;  // ... and that has made operations fail
+  bool caller_goes_back = false;
+  std::map<std::uint32_t, std::vector<Place>> members_of;  // by epoch
   std::vector<std::vector<std::byte>> for_witness;
   std::vector<std::unique_ptr<Peer>> former;  // whose links are open until the caller takes note
 };

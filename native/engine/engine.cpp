@@ -129,7 +129,8 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
   if (settings_.elastic) {
     elastic_ = std::make_unique<Elastic>(
         Elastic{.views = ViewChange({config.epoch, membership_.members()}, membership_.own_place(), config.has_witness,
-                                    settings_.heartbeat / 40)});
+                                    settings_.heartbeat / 40, [this] { return stand_still(); })});
+    elastic_->members_of.emplace(config.epoch, membership_.members());
   }
   add_process_set(membership_.ranks());
   links_changed();
@@ -194,15 +195,24 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   }
   if (operation->on_done) ++callbacks_;
   if (eager_.operation != nullptr) leave_eager();
-  const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
-  const std::size_t eager_limit =
-      set.tree != nullptr ? 0 : std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
-  const std::optional<std::uint64_t> registered = registered_at(*operation);
-  const bool eager = is_eager(*operation, set.peers.size(), eager_limit, registered.has_value());
+  const bool eager = goes_eagerly(set, *operation);
   if (eager && start_eager(set, operation)) return;
   operation->submitted_at = clock_.now();
-  set.operations.emplace(operation->name_hash, operation);
+  enter(set, operation, eager);
+}
 
+// Whether it takes its data along.
+bool Engine::goes_eagerly(const ProcessSet& set, const Operation& operation) const {
+  const std::size_t others = std::max<std::size_t>(set.peers.size() - 1, 1);
+  const std::size_t limit = set.tree != nullptr ? 0 : std::min(settings_.eager_limit_bytes, kMaxPayloadBytes) / others;
+  return is_eager(operation, set.peers.size(), limit, registered_at(operation).has_value());
+}
+
+// Announces the operation to the members, which decide when it is released.
+void Engine::enter(ProcessSet& set, const std::shared_ptr<Operation>& operation, bool eager) {
+  set.operations.emplace(operation->name_hash, operation);
+  const Descriptor& descriptor = operation->descriptor;
+  const std::optional<std::uint64_t> registered = registered_at(*operation);
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
   header.signature = operation->signature;
   header.name_hash = operation->name_hash;
@@ -378,6 +388,11 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
     case Decision::Kind::kRelease: {
       const auto found = set.operations.find(decision.release.name_hash);
       const bool own = decision.release.of(set.self).present;
+      const std::uint64_t number = set.released++;
+      if (own && elastic_ != nullptr && found != set.operations.end()) {
+        found->second->number = number;
+        for (const int member : decision.release.absent()) found->second->carried_out_by.push_back(member);
+      }
       if (own && found == set.operations.end()) {
         throw Error(ErrorKind::kProtocol, "'" + decision.release.descriptor->name +
                                               "' became complete after it had failed on rank " +
@@ -406,6 +421,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
 
 void Engine::collect_done(ProcessSet& set) {
   for (const auto& operation : set.schedule.done()) {
+    if (operation->error == nullptr && carry_out(set, *operation)) continue;
     set.operations.erase(operation->name_hash);
     if (operation->error != nullptr && timeline_.enabled()) record_failure(*operation);
     complete(operation, std::exchange(operation->error, nullptr));
@@ -421,6 +437,7 @@ void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error) {
   operation->error = std::move(error);
+  operation->epoch = membership_.epoch();
   ++completed_count_;
   if (operation->error != nullptr) gave_up();
   if (operation->on_done) {

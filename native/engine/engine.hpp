@@ -36,6 +36,7 @@
 namespace ringcore::engine {
 
 struct View;  // see view.hpp
+struct UnderWay;
 
 struct EngineSettings {
   ExecutionSettings execution;
@@ -130,10 +131,15 @@ class Engine {
   void fail(const std::shared_ptr<const Error>& error);
   std::shared_ptr<const Error> failure() const { return failure_; }
 
-  // Elastic jobs. While others are lost nothing runs; then all that was under way fails with kMembershipChanged, ranks and
-  // sizes are those of the next epoch, and so does all that is submitted until the caller has taken note.
+  // Elastic jobs. While others are lost nothing runs; then ranks and sizes are those of the next epoch. What was under way
+  // is done again by those who go on, if all of it can be, see in_flight.cpp; else it fails with kMembershipChanged, and so
+  // does all that is submitted until the caller has taken note. What names ranks fails until then in either case.
   std::shared_ptr<const Error> change() const;  // null: there is none to take note of
   void accept_change(std::uint32_t epoch);
+  // The caller goes back to an earlier state when ranks are lost: then what is under way is to fail on all of them.
+  void fail_on_change(bool fails);
+  // Of any epoch so far; of the present one where there was no such.
+  const std::vector<Place>& members_of(std::uint32_t epoch) const;
   bool frozen() const;
   // Says once that former members were lost: nobody looks at their links any more, which `accept_change` closes.
   bool take_links_changed() { return std::exchange(links_changed_, false); }
@@ -197,6 +203,8 @@ class Engine {
   std::optional<std::uint64_t> registered_at(const Operation& operation) const;
   bool has_operation(const ProcessSet& set, std::uint64_t name_hash) const;
   void claim_name(Operation& operation);
+  bool goes_eagerly(const ProcessSet& set, const Operation& operation) const;
+  void enter(ProcessSet& set, const std::shared_ptr<Operation>& operation, bool eager);
   bool introduce(ProcessSet& set, const Operation& operation);
   void announce(ProcessSet& set, RecordHeader header, const Operation& operation);
   void close_buckets(ProcessSet& set, const RecordHeader& header);
@@ -273,6 +281,16 @@ class Engine {
   void tend_views(Nanoseconds now);
   void freeze();
   bool hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+  void keep_input(Operation& operation);
+  bool can_repeat(Operation& operation) const;
+  bool carry_out(ProcessSet& set, Operation& operation);
+  static bool all_have_results(const ProcessSet& set, const Operation& operation);
+  void receive_carried_out(Peer& peer, const RecordView& record);
+  void release_results();
+  void end_operation(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+  UnderWay stand_still();
+  std::vector<std::shared_ptr<Operation>> take_repeated(const UnderWay& under_way);
+  void repeat(const std::vector<std::shared_ptr<Operation>>& operations);
   bool begin_epoch();
   bool are_fenced(const std::vector<Place>& former) const;
   std::string describe_losses(const std::vector<Place>& of) const;

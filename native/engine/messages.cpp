@@ -17,7 +17,8 @@ constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
 
 // Whether such a record means nothing any more in the next epoch.
 bool belongs_to_epoch(RecordType type) {
-  return type <= RecordType::kRemoved || type == RecordType::kLanes || type == RecordType::kTree;
+  return type <= RecordType::kRemoved || type == RecordType::kLanes || type == RecordType::kCarriedOut ||
+         type == RecordType::kTree;
 }
 
 // The fixed part of a log entry, as it travels.
@@ -247,6 +248,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       return;
     case RecordType::kView: return receive_view(peer, record);
     case RecordType::kLanes: return receive_lanes(peer, record);
+    case RecordType::kCarriedOut: return receive_carried_out(peer, record);
     case RecordType::kAbort: {
       peer.left = true;  // and will not listen any more
       if (goes_on_without_others()) return part_with(peer, "has failed: " + record.text(), true);
@@ -264,6 +266,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       peer.farewell = record.text();
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
       fail_operations_needing(peer);
+      release_results();  // of which it was the last that was waited for
       if (frozen() && !left_) part_with(peer, leaving(peer).what, true);  // and has no vote any more
       return break_trees(peer);
     case RecordType::kByeSeen: peer.saw_farewell = true; return;

@@ -34,10 +34,11 @@ enum class RecordType : std::uint8_t {
   kStackReply,  // the payload: where the sender's Python threads stand
   kView,  // of elastic jobs; the payload: a ViewMessage
   kLanes,  // the payload: how much the sender had written into each lane before this epoch
+  kCarriedOut,  // of elastic jobs: the sender has the result of the operation
   // Entries of many logs.
   kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 17;
+inline constexpr int kRecordTypeCount = 18;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,

@@ -136,6 +136,7 @@ struct Operation {
   Memory result;  // allgather, alltoall, reducescatter; nothing where `output` has it
   std::vector<std::uint64_t> result_rows;  // allgather, alltoall: rows that came from each rank
   Rank last_joined = -1;
+  std::uint32_t epoch = 0;  // of the members whose result it is
 
   // The engine's own.
   std::uint64_t signature = 0;
@@ -148,6 +149,11 @@ struct Operation {
   bool flush_sent = false;
   Operation* whole = nullptr;  // the group that this is a part of
   std::size_t unfinished = 0;  // parts that still run
+  // In elastic jobs, see in_flight.cpp.
+  std::uint64_t number = 0;  // of its release, in its process set
+  bool carried_out = false;  // this rank has its result, which its caller gets when all members have theirs
+  std::vector<int> carried_out_by;  // other members that have theirs, or need none
+  std::vector<std::byte> kept;  // a small input that lies where the result goes
 
   // Whether a thread of the program stands still from the submission to the end.
   bool blocks_program() const { return awaited && !on_done; }

@@ -16,7 +16,7 @@
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 4;
+constexpr std::uint64_t kProtocolVersion = 5;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {
@@ -47,6 +47,7 @@ struct Engine::ProcessSet {
   std::shared_ptr<Operation> join;
   bool all_joined = false;  // `join` ends with what was released before
   std::optional<Rank> removed_by;  // the first member that has removed this set, which is here still
+  std::uint64_t released = 0;  // operations so far, in all epochs
   bool undecided = false;  // entries were appended since the last decision
   bool unflushed = false;  // something was announced that may sit in an open bucket
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets

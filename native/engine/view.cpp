@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <string>
 
 #include "base/error.hpp"
@@ -24,10 +25,22 @@ void put(std::vector<std::byte>& out, const Places& places) {
   for (const Place place : places) put(out, place);
 }
 
+void put(std::vector<std::byte>& out, const UnderWay& under_way) {
+  put(out, static_cast<std::uint8_t>(under_way.repeats));
+  for (const auto* numbers : {&under_way.released, &under_way.unfinished}) {
+    put(out, static_cast<std::uint32_t>(numbers->size()));
+    for (const auto& [set, number] : *numbers) {
+      put(out, set);
+      put(out, number);
+    }
+  }
+}
+
 void put(std::vector<std::byte>& out, const View& view) {
   put(out, view.epoch);
   put(out, view.committed);
   put(out, view.members);
+  put(out, view.under_way);
 }
 
 class Reader {
@@ -69,7 +82,34 @@ class Reader {
     view.epoch = ballot();
     view.committed = number<std::uint64_t>();
     view.members = places();
+    view.under_way = under_way();
     return view;
+  }
+
+  UnderWay under_way() {
+    UnderWay under_way;
+    const auto repeats = number<std::uint8_t>();
+    if (repeats > 1) refuse("it can neither be repeated nor not");
+    under_way.repeats = repeats != 0;
+    under_way.released = numbers();
+    under_way.unfinished = numbers();
+    return under_way;
+  }
+
+  // Of operations, or how many there are.
+  std::vector<UnderWay::Numbered> numbers() {
+    std::vector<UnderWay::Numbered> numbers;
+    const auto count = number<std::uint32_t>();
+    if (count > bytes_.size() / (sizeof(std::uint16_t) + sizeof(std::uint64_t)))
+      refuse("it numbers more operations than it has");
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto set = number<std::uint16_t>();
+      numbers.emplace_back(set, number<std::uint64_t>());
+    }
+    if (std::adjacent_find(numbers.begin(), numbers.end(), std::greater_equal<>()) != numbers.end()) {
+      refuse("its operations are not in ascending order");
+    }
+    return numbers;
   }
 
   void end() const {
@@ -98,6 +138,30 @@ std::size_t common(const Places& places, const Places& others) {
       std::count_if(places.begin(), places.end(), [&](Place place) { return contains(others, place); }));
 }
 
+std::uint64_t UnderWay::released_in(std::uint16_t set) const {
+  const auto found = std::lower_bound(released.begin(), released.end(), Numbered(set, 0));
+  return found != released.end() && found->first == set ? found->second : 0;
+}
+
+bool UnderWay::is_finished(const Numbered& operation) const {
+  return operation.second < released_in(operation.first) &&
+         !std::binary_search(unfinished.begin(), unfinished.end(), operation);
+}
+
+void UnderWay::add(const UnderWay& other) {
+  std::vector<Numbered> all;
+  std::set_union(unfinished.begin(), unfinished.end(), other.unfinished.begin(), other.unfinished.end(),
+                 std::back_inserter(all));
+  repeats = repeats && other.repeats && all.size() <= kMaxUnderWay;
+  unfinished = repeats ? std::move(all) : std::vector<Numbered>();
+  all.clear();
+  std::merge(released.begin(), released.end(), other.released.begin(), other.released.end(), std::back_inserter(all));
+  // Of two of a set the lower one comes first.
+  const auto of_one_set = [](const Numbered& one, const Numbered& next) { return one.first == next.first; };
+  all.erase(std::unique(all.begin(), all.end(), of_one_set), all.end());
+  released = std::move(all);
+}
+
 std::vector<std::byte> encode(const ViewMessage& message) {
   std::vector<std::byte> out;
   put(out, static_cast<std::uint8_t>(message.type));
@@ -111,6 +175,7 @@ std::vector<std::byte> encode(const ViewMessage& message) {
   put(out, message.suspects);
   put(out, message.ended);
   put(out, message.arriving);
+  put(out, message.under_way);
   put(out, static_cast<std::uint32_t>(message.since.size()));
   for (const View& view : message.since) put(out, view);
   if (!message.proposal) return out;
@@ -138,6 +203,7 @@ ViewMessage decode_view_message(std::span<const std::byte> bytes) {
   message.suspects = reader.places();
   message.ended = reader.places();
   message.arriving = reader.places();
+  message.under_way = reader.under_way();
   for (auto views = reader.number<std::uint32_t>(); views > 0; --views) message.since.push_back(reader.view());
   if ((flags & kHasProposal) != 0) {
     const auto ballot = reader.ballot();
@@ -149,7 +215,11 @@ ViewMessage decode_view_message(std::span<const std::byte> bytes) {
   if (proposes && !message.proposal) Reader::refuse("it proposes nothing");
   // What follows is decided among the members of all of them: among nobody, anything would be.
   const bool installs = message.type == Type::kInstall;
-  if (installs && (message.since.empty() || message.since.back() != message.proposal->view)) {
+  const auto ends_with = [&message](const View& view) {
+    const View& last = message.since.back();
+    return last.epoch == view.epoch && last.members == view.members && last.committed == view.committed;
+  };
+  if (installs && (message.since.empty() || !ends_with(message.proposal->view))) {
     Reader::refuse("the views since the last that the witness knows do not end with this one");
   }
   return message;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/membership.hpp"
@@ -21,8 +22,28 @@ std::size_t common(const Places& places, const Places& others);
 // The witness has no place: it is the launcher, which trains nothing and sees processes end.
 inline constexpr Place kWitness = -1;
 inline constexpr Place kMaxPlaces = 1 << 14;
+// Of operations under way: more than these are not repeated. They go into one record, several times.
+inline constexpr std::size_t kMaxUnderWay = 1000;
 // Of messages: from the last one on there is a ballot that is greater than it.
 inline constexpr std::uint32_t kMaxBallot = UINT32_MAX - 2 * kMaxPlaces;
+
+// How far those who go on had come when the members changed: told by each in its promise, and decided with the view.
+// Releases of a process set come in the same order on all, and are counted through all epochs.
+struct UnderWay {
+  using Numbered = std::pair<std::uint16_t, std::uint64_t>;  // process set, number
+
+  // Whether those who go on can do again what somebody has no result of; else it fails on all of them.
+  bool repeats = true;
+  std::vector<Numbered> released;  // of each process set, how many operations all of them have seen released
+  std::vector<Numbered> unfinished;  // of these, those that somebody has no result of
+
+  std::uint64_t released_in(std::uint16_t set) const;
+  // Whether all have a result of that operation.
+  bool is_finished(const Numbered& operation) const;
+  // As much of both as holds for all.
+  void add(const UnderWay& other);
+  bool operator==(const UnderWay&) const = default;
+};
 
 struct View {
   // Grows from view to view, not always by one: it is the ballot that the view was first proposed in, so that no two views
@@ -31,6 +52,7 @@ struct View {
   Places members;
   // The newest step that a member has committed: whoever is behind takes its result over.
   std::uint64_t committed = 0;
+  UnderWay under_way = {};  // in the epoch before
 
   bool operator==(const View&) const = default;
 };
@@ -56,6 +78,7 @@ struct ViewMessage {
   std::uint32_t ballot = 0;
   std::uint32_t answered = 0;  // of a kRefuse: the ballot that it is refused for
   std::uint64_t committed = 0;
+  UnderWay under_way;  // of a kPromise
   bool leaves = false;  // the sender wants to be no member any more
   bool yields = false;  // the sender has led, and those that it reaches are too few
   bool with_witness = false;  // of a kInstall: the witness has accepted it

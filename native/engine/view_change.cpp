@@ -6,13 +6,15 @@ namespace ringcore::engine {
 
 using Type = ViewMessage::Type;
 
-ViewChange::ViewChange(View view, Place self, bool has_witness, Nanoseconds retry)
+ViewChange::ViewChange(View view, Place self, bool has_witness, Nanoseconds retry,
+                       std::function<UnderWay()> stand_still)
     : view_(std::move(view)),
       since_{view_},
       self_(self),
       has_witness_(has_witness),
       has_had_witness_(has_witness),
-      retry_(retry) {
+      retry_(retry),
+      stand_still_(std::move(stand_still)) {
   acceptor_.begin_after(view_.epoch);
 }
 
@@ -90,6 +92,13 @@ ViewMessage ViewChange::said(Type type) const {
   return message;
 }
 
+ViewMessage ViewChange::promise() const {
+  ViewMessage message = said(Type::kPromise);
+  if (stand_still_ && is_member()) message.under_way = stand_still_();
+  message.proposal = acceptor_.accepted();
+  return message;
+}
+
 void ViewChange::send(Place to, ViewMessage message) {
   if (to == self_ || contains(ended_, to) || (to == kWitness && !has_witness_)) return;
   outbox_.push_back({to, std::move(message)});
@@ -114,9 +123,7 @@ void ViewChange::begin(bool with_witness) {
   phase_ = Phase::kPreparing;
   asked_witness_ = with_witness;
   answers_.clear();
-  ViewMessage own = said(Type::kPromise);
-  own.proposal = acceptor_.accepted();
-  answers_.emplace(self_, std::move(own));
+  answers_.emplace(self_, promise());
   for (const Place member : view_.members) ask(member);
   for (const Place place : arriving_) ask(place);
   if (with_witness) ask(kWitness);
@@ -217,6 +224,7 @@ View ViewChange::chosen() const {
       if (!contains(view_.members, place) || lost(place) || contains(yielding_, place) != yielding) continue;
       if (!promise.leaves && !fits(place)) continue;
       next.committed = std::max(next.committed, promise.committed);
+      next.under_way.add(promise.under_way);
       if (!promise.leaves) insert(next.members, place);
     }
   }
@@ -244,11 +252,13 @@ void ViewChange::try_to_install() {
     if (all_agree(acceptors(), view)) view.members.clear();
   }
   decided.since.push_back(proposal_.view);
+  decided.since.back().under_way = {};
   install(decided);
 }
 
 void ViewChange::install(const ViewMessage& decided) {
   const View left = std::exchange(view_, decided.proposal->view);
+  under_way_.add(view_.under_way);
   since_ = decided.since;
   ViewMessage news = said(Type::kInstall);
   news.epoch = decided.epoch;
@@ -319,13 +329,12 @@ void ViewChange::receive(Place from, const ViewMessage& message) {
 
 void ViewChange::on_prepare(Place from, const ViewMessage& message) {
   wanted_ = wanted_ || is_member();
-  ViewMessage answer = said(Type::kPromise);
+  const bool agrees = acceptor_.promise(message.ballot);
+  ViewMessage answer = agrees ? promise() : said(Type::kRefuse);
   answer.ballot = message.ballot;
-  if (acceptor_.promise(message.ballot)) {
-    answer.proposal = acceptor_.accepted();
+  if (agrees) {
     give_up_ballot(message.ballot);
   } else {
-    answer.type = Type::kRefuse;
     answer.answered = message.ballot;
     answer.ballot = acceptor_.promised();
   }
@@ -364,6 +373,7 @@ std::optional<ViewMessage> Witness::receive(const ViewMessage& message) {
     news.with_witness = true;
     news.proposal = Proposal{view_.epoch, view_};
     news.since = {view_};
+    news.since.back().under_way = {};
     return news;
   }
   if (message.epoch > view_.epoch) return {};  // of another branch than the one that it supports

@@ -16,6 +16,7 @@
 // No clock, no thread, no link: the engine hands in what it sees, and sends what stands in the outbox.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -29,7 +30,9 @@ class ViewChange {
  public:
   // `view`: where `self` is a member, or what it wants to become a member of. `retry`: how long a leader waits that was
   // refused, before it tries again; several times a message's journey.
-  ViewChange(View view, Place self, bool has_witness, Nanoseconds retry);
+  // `stand_still`: called before this rank answers a leader. From then on it changes nothing, until the next view, of what
+  // is under way.
+  ViewChange(View view, Place self, bool has_witness, Nanoseconds retry, std::function<UnderWay()> stand_still = {});
 
   // What this rank sees.
   void suspect(Place place);  // its link has ended, or it has been silent for too long
@@ -51,6 +54,8 @@ class ViewChange {
   bool is_member() const { return contains(view_.members, self_); }
   // A view was installed that this rank is not in, though it did not ask for that.
   bool evicted() const { return evicted_; }
+  // What becomes of what was under way when this was last asked, or in the beginning.
+  UnderWay take_under_way() { return std::exchange(under_way_, {}); }
 
   struct Addressed {
     Place to;
@@ -81,6 +86,7 @@ class ViewChange {
   View chosen() const;
   void install(const ViewMessage& decided);
   void freeze();
+  ViewMessage promise() const;
 
   void on_prepare(Place from, const ViewMessage& message);
   void on_propose(Place from, const ViewMessage& message);
@@ -99,6 +105,8 @@ class ViewChange {
   Places yielding_;  // who has led in vain: others may reach more
   bool leaves_ = false;
   std::uint64_t committed_ = 0;
+  std::function<UnderWay()> stand_still_;
+  UnderWay under_way_;
   bool wanted_ = false;
   bool evicted_ = false;
 

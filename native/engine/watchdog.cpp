@@ -156,6 +156,7 @@ void Engine::tend_alignment(ProcessSet& set) {
   if (set.operations.empty() || set.joining() || set.filled_for == longest + 1) return;
   const bool flush_undecided = set.negotiation.round() < set.flushed_until;
   for (const auto& [name_hash, operation] : set.operations) {
+    if (operation->carried_out) continue;
     const bool released = operation->state.load(std::memory_order_relaxed) != OperationState::kSubmitted;
     if (released && (!flush_undecided || operation->started_at != 0)) continue;
     if (released || set.negotiation.announced_by_all(name_hash)) {

@@ -581,9 +581,15 @@ void Runtime::follow_links() {
   look_at_links();
 }
 
-std::pair<std::uint32_t, std::vector<engine::Place>> Runtime::members() {
+std::pair<std::uint32_t, std::vector<engine::Place>> Runtime::members(std::optional<std::uint32_t> epoch) {
   const EngineLock lock(*this);
-  return {engine_.membership().epoch(), engine_.membership().members()};
+  const std::uint32_t wanted = epoch.value_or(engine_.membership().epoch());
+  return {wanted, engine_.members_of(wanted)};
+}
+
+void Runtime::fail_on_change(bool fails) {
+  const EngineLock lock(*this);
+  engine_.fail_on_change(fails);
 }
 
 void Runtime::accept_change(std::uint32_t epoch) {

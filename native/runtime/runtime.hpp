@@ -102,12 +102,14 @@ class Runtime {
   // Whoever has made the links changes the one to this peer, while nobody else uses it. False, and nothing is changed, when
   // it is closed already.
   bool change_links(engine::Place peer, const std::function<void()>& change);
-  // Of elastic jobs: the epoch, and who the members are, by rank; and that the caller knows it, see Engine::change.
-  std::pair<std::uint32_t, std::vector<engine::Place>> members();
+  // Of elastic jobs: an epoch, or the present one, and who the members are, by rank; and that the caller knows it, see
+  // Engine::change.
+  std::pair<std::uint32_t, std::vector<engine::Place>> members(std::optional<std::uint32_t> epoch);
   void accept_change(std::uint32_t epoch);
   // See Engine::hear_witness: what it is told is in Attention.
   void hear_witness(std::span<const std::byte> message);
   void lose_witness();
+  void fail_on_change(bool fails);
   // What operations wait for can no longer come: they fail with this.
   void fail(const std::shared_ptr<const Error>& error);
 

@@ -16,9 +16,12 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 STEPS_AFTER = 3
 
 
-def trains(elements: int, steps_after: int) -> dict:
+def trains(elements: int, steps_after: int, goes_back: bool = True) -> dict:
     """Sums of what tells whose it is, until some steps after a loss."""
+    from ringcore.job.state import context
+
     ringcore.init()
+    context().runtime.fail_on_change(goes_back)
     first_rank, heard = ringcore.rank(), []
     ringcore.on_membership_change(lambda: heard.append([ringcore.rank(), ringcore.size()]))
     pair = ringcore.add_process_set([0, ringcore.size() - 1])
@@ -31,6 +34,9 @@ def trains(elements: int, steps_after: int) -> dict:
             step += 1
             assert (tensor == tensor[0]).all()
             sums.append([float(tensor[0]), float(small[0])])
+            if heard and last is None:
+                # In this step somebody was lost, and nobody was told.
+                last, sums = step + steps_after, []
             if step == 2:
                 mark("ready")
         except ringcore.MembershipChangedError as error:
@@ -51,17 +57,18 @@ def trains(elements: int, steps_after: int) -> dict:
     return outcome
 
 
-def check_that_others_went_on(outcomes: list[ranks.Outcome], lost: int) -> None:
+def check_that_others_went_on(outcomes: list[ranks.Outcome], lost: int, *, told: bool = True) -> None:
     others = [outcome for outcome in outcomes if outcome.rank != lost]
     for rank, outcome in enumerate(others):
         assert outcome.exit_code == 0, outcome.stderr
         result = outcome.result
         assert result["place"] == [rank, len(others), rank, len(others)]
         assert result["heard"] == [[rank, len(others)]]
-        (error,) = result["errors"]
-        assert f"rank {lost} " in error
-        assert f"with {len(others)} of {len(outcomes)} ranks" in error
-        assert "Remedy" in error
+        assert len(result["errors"]) == told
+        for error in result["errors"]:
+            assert f"rank {lost} " in error
+            assert f"with {len(others)} of {len(outcomes)} ranks" in error
+            assert "Remedy" in error
         assert result["sums"] == [[sum(10.0**other.rank for other in others), len(others)]] * STEPS_AFTER
         pair = [index for index, other in enumerate(others) if other.rank in (0, len(outcomes) - 1)]
         assert result["pair"] == [pair, len(pair) if rank in pair else None]
@@ -78,6 +85,16 @@ def test_a_rank_is_killed_and_the_others_go_on_in_their_processes(
         job.signal(2, signal.SIGKILL)
         outcomes = job.wait()
     check_that_others_went_on(outcomes, lost=2)
+
+
+@TRANSPORTS
+def test_whoever_does_not_go_back_is_not_told_and_loses_nothing(tmp_path: Path, transport: str) -> None:
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_TRANSPORT": transport}
+    with ranks.started(trains, 4, tmp_path, 1000, STEPS_AFTER, False, env=env) as job:
+        job.await_mark("ready", 0, 1, 2, 3)
+        job.signal(2, signal.SIGKILL)
+        outcomes = job.wait()
+    check_that_others_went_on(outcomes, lost=2, told=False)
 
 
 def test_one_of_two_goes_on_where_it_sees_that_the_other_has_ended(tmp_path: Path) -> None:

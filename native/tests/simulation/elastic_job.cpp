@@ -1,6 +1,7 @@
 #include "elastic_job.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/error.hpp"
@@ -35,7 +36,6 @@ ElasticJob::ElasticJob(ElasticOptions options)
   ranks_.resize(static_cast<std::size_t>(options.ranks));
   engine::View first{.epoch = 7};
   for (engine::Place place = 0; place < options.ranks; ++place) first.members.push_back(place);
-  members_of_[first.epoch] = first.members;
   if (options.witness) witness_.emplace(first);
   for (engine::Place place = 0; place < options.ranks; ++place) {
     RankState& rank = ranks_[static_cast<std::size_t>(place)];
@@ -66,6 +66,7 @@ void ElasticJob::make_engine(RankState& rank) {
   settings.elastic = true;
   settings.elastic_timeout = 2 * kSecond;
   settings.standstill = kTick;
+  settings.eager_limit_bytes = 512;
   rank.engine = std::make_unique<engine::Engine>(std::move(config), settings, network_.clock());
   for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
     rank.inputs[tensor].resize(kElements[tensor]);
@@ -91,17 +92,22 @@ void ElasticJob::submit_one(RankState& rank, const std::string& name, Collective
   rank.operations.push_back(std::move(operation));
 }
 
+bool ElasticJob::is_in_place(const RankState& rank, std::size_t tensor) const {
+  return tensor == 0 || (tensor == kTensors - 1 && options_.in_place && rank.registered != nullptr);
+}
+
 void ElasticJob::submit(RankState& rank) {
   switch (rank.phase) {
     case Phase::kStep:
       for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
         std::vector<std::int64_t>& input = rank.inputs[tensor];
         std::fill(input.begin(), input.end(), contribution(rank.place, rank.next));
-        const bool in_place = tensor == kTensors - 1 && rank.registered != nullptr;
-        if (in_place) std::copy(input.begin(), input.end(), rank.registered);
+        std::int64_t* const output =
+            tensor == kTensors - 1 && rank.registered != nullptr ? rank.registered : rank.outputs[tensor].data();
+        const bool in_place = is_in_place(rank, tensor);
+        if (in_place) std::copy(input.begin(), input.end(), output);
         submit_one(rank, "gradient " + std::to_string(tensor), Collective::kAllreduce, ReduceOp::kSum,
-                   in_place ? rank.registered : input.data(), in_place ? rank.registered : rank.outputs[tensor].data(),
-                   input.size(), tensor != 1);
+                   in_place ? output : input.data(), output, input.size(), tensor != 1);
       }
       return;
     case Phase::kAgreeing:
@@ -116,20 +122,25 @@ void ElasticJob::submit(RankState& rank) {
 void ElasticJob::take_sums(RankState& rank) {
   const auto step = static_cast<std::size_t>(rank.next);
   for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
-    const bool in_place = tensor == kTensors - 1 && rank.registered != nullptr;
-    const std::int64_t* const sum = in_place ? rank.registered : rank.outputs[tensor].data();
+    const bool is_registered = tensor == kTensors - 1 && rank.registered != nullptr;
+    const std::int64_t* const sum = is_registered ? rank.registered : rank.outputs[tensor].data();
     rank.sums[step][tensor] = sum[0];
     const auto differs = [sum](std::int64_t element) { return element != sum[0]; };
     if (std::any_of(sum, sum + kElements[tensor], differs)) {
       rank.flaw = "the elements of gradient " + std::to_string(tensor) + " of step " + std::to_string(step) + " differ";
     }
   }
-  rank.epoch_of[step] = rank.engine->membership().epoch();
+  rank.epoch_of[step] = rank.of_epoch;
+  ++rank.steps;
 }
 
 void ElasticJob::end_phase(RankState& rank) {
   switch (rank.phase) {
     case Phase::kStep:
+      if (rank.is_mixed) {
+        ++rank.repeated;
+        return;
+      }
       take_sums(rank);
       rank.phase = ++rank.next == kSteps ? Phase::kBarrier : Phase::kStep;
       return;
@@ -151,11 +162,15 @@ bool ElasticJob::advance(RankState& rank) {
   if (rank.phase == Phase::kEnded || rank.engine->failure() != nullptr) return false;
   const auto is_done = [](const auto& operation) { return operation->done(); };
   if (!std::all_of(rank.operations.begin(), rank.operations.end(), is_done)) return false;
-  std::shared_ptr<const Error> error;
   const bool had_any = !rank.operations.empty();
+  std::shared_ptr<const Error> error;
+  std::set<std::uint32_t> epochs;
   for (const auto& operation : std::exchange(rank.operations, {})) {
     if (operation->error != nullptr) error = operation->error;
+    epochs.insert(operation->epoch);
   }
+  rank.is_mixed = epochs.size() > 1;
+  if (had_any) rank.of_epoch = *epochs.rbegin();
   try {
     if (error != nullptr) throw Error(*error);
     if (had_any) end_phase(rank);
@@ -170,8 +185,6 @@ bool ElasticJob::advance(RankState& rank) {
     ++rank.changes;
     const engine::Membership& members = rank.engine->membership();
     rank.engine->accept_change(members.epoch());
-    const auto [known, is_new] = members_of_.emplace(members.epoch(), members.members());
-    if (!is_new && known->second != members.members()) rank.flaw = "one epoch has two lists of members";
     rank.phase = Phase::kAgreeing;
   }
   return true;
@@ -241,9 +254,11 @@ std::string ElasticJob::run() {
   return check();
 }
 
-std::int64_t ElasticJob::expected(std::uint32_t epoch, std::int64_t step) const {
+// Of the members of that epoch, as the rank knows them.
+std::int64_t ElasticJob::expected(const RankState& rank, std::int64_t step) const {
   std::int64_t sum = 0;
-  for (const engine::Place place : members_of_.at(epoch)) sum += contribution(place, step);
+  for (const engine::Place place : rank.engine->members_of(rank.epoch_of[static_cast<std::size_t>(step)]))
+    sum += contribution(place, step);
   return sum;
 }
 
@@ -252,15 +267,20 @@ std::string ElasticJob::check() const {
     const std::string who = "rank at place " + std::to_string(rank.place) + ": ";
     if (!rank.flaw.empty()) return who + rank.flaw;
     if (!rank.has_left) continue;
+    if (!options_.in_place && (rank.changes > 0 || rank.steps != kSteps))
+      return who + "it has lost a step, or done one twice";
     for (std::int64_t step = 0; step < kSteps; ++step) {
       const auto index = static_cast<std::size_t>(step);
       for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
-        if (rank.sums[index][tensor] == expected(rank.epoch_of[index], step)) continue;
+        if (rank.sums[index][tensor] == expected(rank, step)) continue;
         return who + "gradient " + std::to_string(tensor) + " of step " + std::to_string(step) +
                " is not the sum of the members of its epoch";
       }
+      const std::uint32_t epoch = rank.epoch_of[index];
       for (const RankState& other : ranks_) {
-        if (!other.has_left || other.sums[index] == rank.sums[index]) continue;
+        const bool is_alike = other.sums[index] == rank.sums[index] && other.epoch_of[index] == epoch &&
+                              other.engine->members_of(epoch) == rank.engine->members_of(epoch);
+        if (!other.has_left || is_alike) continue;
         return who + "step " + std::to_string(step) + " differs from that at place " + std::to_string(other.place);
       }
     }

@@ -1,7 +1,9 @@
 // A job that goes on when ranks are lost: some steps on the real engines over a simulated network, and what must hold.
 //
-// Each step sums up what tells whose contribution is in it. Whoever is told that the members have changed takes note of it,
-// agrees with the others on the first step that one of them has not ended, and goes on from there.
+// Each step sums up what tells whose contribution is in it. Where all inputs stay as they are the engines see to what is
+// under way, and a step some of whose sums are of earlier members than others is summed up again: nobody is told of a
+// loss. Else whoever is told that the members have changed takes note of it, agrees with the others on the first step that
+// one of them has not ended, and goes on from there.
 #pragma once
 
 #include <array>
@@ -23,6 +25,7 @@ struct ElasticOptions {
   int ranks = 3;
   bool share_memory = true;  // all are on one host, where ends are seen
   bool witness = false;
+  bool in_place = true;  // the largest tensor is reduced where it lies
   std::size_t lane_bytes = 512;
   std::uint64_t seed = 1;
 };
@@ -45,12 +48,14 @@ class ElasticJob {
   const engine::Engine& engine(Rank rank) const { return *ranks_[static_cast<std::size_t>(rank)].engine; }
   // Whether all steps are done there.
   bool finished(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].has_left; }
+  // Steps that it has summed up again since their sums were of several epochs.
+  int repeated(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].repeated; }
   int changes(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].changes; }
 
  private:
   enum class Phase { kStep, kAgreeing, kBarrier, kEnded };
   static constexpr std::size_t kTensors = 3;
-  // Awaited and small, out of place and large, in place in memory that others see.
+  // Awaited and small in place, out of place and large, in place in memory that others see or out of it.
   static constexpr std::array<std::size_t, kTensors> kElements = {3, 200, 400};
 
   struct RankState {
@@ -58,6 +63,10 @@ class ElasticJob {
     std::unique_ptr<engine::Engine> engine;
     Phase phase = Phase::kStep;
     std::int64_t next = 0;  // step
+    int steps = 0;  // that were done, of all that were
+    int repeated = 0;  // steps of several epochs
+    std::uint32_t of_epoch = 0;  // what has ended last
+    bool is_mixed = false;  // ... and something of it was of an earlier one
     std::vector<std::shared_ptr<engine::Operation>> operations;  // of the phase
     std::array<std::vector<std::int64_t>, kTensors> inputs;
     std::array<std::vector<std::int64_t>, kTensors> outputs;
@@ -76,13 +85,14 @@ class ElasticJob {
   void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
                   const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited);
   void end_phase(RankState& rank);
+  bool is_in_place(const RankState& rank, std::size_t tensor) const;
   void take_sums(RankState& rank);
   void drive();
   void serve_witness();
   void tend();
   bool ended(const RankState& rank) const;
   std::string check() const;
-  std::int64_t expected(std::uint32_t epoch, std::int64_t step) const;
+  std::int64_t expected(const RankState& rank, std::int64_t step) const;
 
   ElasticOptions options_;
   transport::SimNetwork network_;
@@ -91,7 +101,6 @@ class ElasticJob {
   int witness_ends_at_ = -1;
   int events_ = 0;
   std::vector<RankState> ranks_;
-  std::map<std::uint32_t, std::vector<engine::Place>> members_of_;  // by epoch
 };
 
 }  // namespace ringcore::simulation

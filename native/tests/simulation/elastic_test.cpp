@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "elastic_job.hpp"
 
@@ -72,15 +73,40 @@ TEST_CASE("a rank ends at any event of an elastic job: the others go on, with th
   }
 }
 
+TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies: no step is lost, and nobody is told") {
+  int repeated = 0;
+  for (const bool share_memory : {true, false}) {
+    for (int ranks = share_memory ? 2 : 3; ranks <= (share_memory ? 4 : 3); ++ranks) {
+      const ElasticOptions options{.ranks = ranks, .share_memory = share_memory, .in_place = false};
+      const int events = events_of(options);
+      for (Rank victim = 0; victim < ranks; ++victim) {
+        for (int at = 0; at < events; at += ranks == 4 ? 7 : 1) {
+          CAPTURE(share_memory);
+          CAPTURE(ranks);
+          CAPTURE(victim);
+          CAPTURE(at);
+          ElasticJob job(options);
+          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
+          REQUIRE(job.run() == "");
+          check_that_others_finish(job, options, {victim});
+          for (Rank rank = 0; rank < ranks; ++rank) repeated += job.repeated(rank);
+        }
+      }
+    }
+  }
+  CHECK(repeated > 0);  // some steps had sums of several epochs
+}
+
 TEST_CASE("two ranks end at any events of an elastic job, also while its members change: the others go on") {
-  for (const int ranks : {3, 4}) {
-    const ElasticOptions options{.ranks = ranks};
+  for (const auto& [ranks, in_place] : {std::pair(3, true), {4, true}, {3, false}, {4, false}}) {
+    const ElasticOptions options{.ranks = ranks, .in_place = in_place};
     const int events = events_of(options);
-    for (int first = 0; first < events; first += 31) {
+    for (int first = in_place ? 0 : 15; first < events; first += 31) {
       for (int second = first; second < events + 60; second += second < first + 60 ? 7 : 97) {
         const Rank victim = first % ranks;
         const Rank other = (victim + 1 + second % (ranks - 1)) % ranks;
         CAPTURE(ranks);
+        CAPTURE(in_place);
         CAPTURE(victim);
         CAPTURE(first);
         CAPTURE(other);

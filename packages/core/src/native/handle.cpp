@@ -93,6 +93,7 @@ void PythonHandle::raise_error() {
     if (!operation_->in_use) memory_.reset();
     throw *operation_->error;
   }
+  if (!runtime_.is_none()) runtime().take_note(*operation_);
   const Operation& any = operation_->parts.empty() ? *operation_ : *operation_->parts.front();
   if (any.on_device != nullptr) return enter_streams();
   memory_.reset();

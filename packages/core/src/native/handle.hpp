@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -42,6 +43,7 @@ class PythonHandle {
   const engine::Operation& part(std::size_t index) const { return *shared_part(index); }
   const std::shared_ptr<engine::Operation>& shared_part(std::size_t index) const;
   const std::string& name() const { return operation_->descriptor.name; }
+  std::uint32_t epoch() const { return operation_->epoch; }
   Rank last_joined() const { return operation_->last_joined; }
 
   // For Python's garbage collector: a result may refer to its handle. What the engine still uses is not shown to it:

@@ -77,6 +77,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.has_witness = has_witness;
   config.settings.start = limit_of(start_timeout_s);
   new (self) PythonRuntime(std::move(config));
+  self->epoch = epoch;
   capi::set_runtime(self->job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
                     self->job().pool());
 }
@@ -95,6 +96,7 @@ void accept_change(PythonRuntime& self, std::uint32_t epoch, Rank local_rank, in
     const nb::gil_scoped_release released;
     self.get().accept_change(epoch);
   }
+  self.epoch = epoch;
   capi::set_runtime(self.job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
                     self.job().pool());
 }
@@ -141,11 +143,18 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
       .def(
           "members",
-          [](PythonRuntime& self) {
+          [](PythonRuntime& self, std::optional<std::uint32_t> epoch) {
             const nb::gil_scoped_release released;
-            return self.get().members();
+            return self.get().members(epoch);
           },
-          "The epoch of an elastic job and its members, by rank, as ranks of the first epoch.")
+          nb::arg("epoch") = nb::none(),
+          "An epoch of an elastic job, None: the present one, and its members, by rank, as ranks of the first epoch.")
+      .def(
+          "fail_on_change", [](PythonRuntime& self, bool fails) { self.get().fail_on_change(fails); }, nb::arg("fails"),
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else "
+          "it "
+          "is done again where that is possible.")
       .def("accept_change", &accept_change, nb::arg("epoch"), nb::arg("local_rank"), nb::arg("local_size"),
            "The caller knows who the members are since that epoch: what is submitted from now on is theirs.")
       .def("hear_witness", &hear_witness, nb::arg("message"), "What the launcher says as the witness, see Witness.")

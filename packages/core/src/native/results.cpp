@@ -89,6 +89,7 @@ void register_handle(nb::module_& module) {
           "Of an empty group: it has ended.");
   register_results(handle);
   handle.def_prop_ro("name", &PythonHandle::name, "What identifies it on all ranks; empty for one of nothing.")
+      .def_prop_ro("epoch", &PythonHandle::epoch, "When it is done: the epoch of the ranks whose result it is.")
       .def_prop_ro("last_joined", &PythonHandle::last_joined, "Of a join: the rank that joined last.");
 }
 

@@ -41,6 +41,10 @@ Runtime::Interrupted PythonRuntime::asks_python() {
   };
 }
 
+void PythonRuntime::take_note(const engine::Operation& operation) const {
+  if (operation.epoch > epoch) nb::module_::import_("ringcore.job.members").attr("take_note")(operation.epoch);
+}
+
 Runtime::Caller PythonRuntime::count_threads() {
   // What threading.active_count() counts, which takes as long as half of a small allreduce. Never freed: it is asked
   // until the interpreter ends.

@@ -1,6 +1,7 @@
 // The runtime as Python holds it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -37,6 +38,9 @@ class PythonRuntime {
   Runtime::Caller count_threads();
   // See python_interrupted; threads may have ended meanwhile.
   Runtime::Interrupted asks_python();
+  // Its result may be of other ranks than those that Python counts: from here on it counts these.
+  void take_note(const engine::Operation& operation) const;
+  std::uint32_t epoch = 0;  // of the ranks that Python counts
   int service_threads = 0;  // threads of Python that serve this runtime, and submit nothing
 
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.

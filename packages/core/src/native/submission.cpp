@@ -113,7 +113,7 @@ void carry_out(nb::handle_t<PythonRuntime> self, const engine::Call& call, const
   std::shared_ptr<Operation> operation = make_or_refuse(runtime, call, array, output);
   run(runtime, operation);
   const bool plain = operation->done() && operation->error == nullptr && operation->on_device == nullptr;
-  if (plain && PyErr_Occurred() == nullptr) return;
+  if (plain && PyErr_Occurred() == nullptr) return runtime.take_note(*operation);
   nb::object memory = output.is(array) ? array : nb::make_tuple(array, output);
   PythonHandle(std::move(operation), std::move(memory), nb::borrow(self), nb::none(), nb::none()).raise_error();
 }

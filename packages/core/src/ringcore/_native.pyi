@@ -200,6 +200,10 @@ class Handle:
         """What identifies it on all ranks; empty for one of nothing."""
 
     @property
+    def epoch(self) -> int:
+        """When it is done: the epoch of the ranks whose result it is."""
+
+    @property
     def last_joined(self) -> int:
         """Of a join: the rank that joined last."""
 
@@ -290,9 +294,14 @@ class Runtime:
 
     def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
 
-    def members(self) -> tuple[int, list[int]]:
+    def members(self, epoch: int | None = None) -> tuple[int, list[int]]:
         """
-        The epoch of an elastic job and its members, by rank, as ranks of the first epoch.
+        An epoch of an elastic job, None: the present one, and its members, by rank, as ranks of the first epoch.
+        """
+
+    def fail_on_change(self, fails: bool) -> None:
+        """
+        Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else it is done again where that is possible.
         """
 
     def accept_change(self, epoch: int, local_rank: int, local_size: int) -> None:

@@ -58,6 +58,7 @@ class Bucket:
         self.passes = [0] * len(parameters)
         self.ready = 0
         self.handle: adapter.Handle | None = None
+        self._sent: tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]] = ((), (), {})
         self.finished = False
         self.all_dense = False
         self.touched = False
@@ -75,8 +76,15 @@ class Bucket:
         raise NotImplementedError
 
     def arrays(self) -> tuple[Any, ...]:
-        """What is reduced, in place."""
+        """What is reduced: where it lies, or into `sums`."""
         raise NotImplementedError
+
+    def sums(self) -> tuple[Any, ...]:
+        """Where the sums go, while what they are made of stays as it is; nothing where they may take its place."""
+        return ()
+
+    def land(self) -> None:
+        """All sums of the step are there: the gradients become the averages."""
 
     def result(self, index: int) -> torch.Tensor:
         """The average of the parameter's dense gradients."""
@@ -141,17 +149,23 @@ class Bucket:
         if early:
             self.seal()
         try:
-            self.submit(arrays, **options)
+            self.submit(arrays, self.sums(), **options)
         except adapter.UnsupportedArray:
-            self.submit(tuple(map(as_buffer, arrays)), **options)
+            self.submit(tuple(map(as_buffer, arrays)), tuple(map(as_buffer, self.sums())), **options)
 
-    def submit(self, arrays: tuple[Any, ...], **options: Any) -> None:
+    def submit(self, arrays: tuple[Any, ...], sums: tuple[Any, ...], **options: Any) -> None:
         """Start to reduce the arrays, and the flags."""
+        self._sent = arrays, sums, options
         with self._told_of():
-            self.handle = adapter.allreduce(arrays, arrays, self.name, **options)
+            self.handle = adapter.allreduce(arrays, sums or arrays, self.name, **options)
             if self.on_gpu:
                 flags = (as_buffer(self.flags),)
                 self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
+
+    def submit_again(self) -> None:
+        """Reduce once more what was sent: it is as it was."""
+        arrays, sums, options = self._sent
+        self.submit(arrays, sums, **options)
 
     def version(self) -> int:
         """Changes whenever torch writes to the gradients."""
@@ -229,6 +243,7 @@ class Bucket:
         self.sealed = self._unseen = False
         self._left = []
         self.handle = self._flags_handle = None
+        self._sent = (), (), {}
         self.finished = False
 
 
@@ -254,16 +269,23 @@ class FlatBucket(Bucket):
         self._wire = (
             registered_zeros(len(self._flat), compression.wire_dtype, self.device) if compresses else self._flat
         )
-        places = list(zip(starts, parameters, strict=True))
-        self._views = [self._flat[start : start + one.numel()].view_as(one) for start, one in places]
-        self.flags = _flags(parameters) if self.on_gpu else self._flat[end:].view(2, -1)
-        self._end = end
+        keeps = adapter.is_elastic() and not self.on_gpu
+        self._twin = registered_zeros(len(self._wire), self._wire.dtype, self.device) if keeps else None
+        self._starts, self._end = starts, end
+        self._look()
         self._errors = torch.zeros(end, dtype=self.dtype, device=self.device) if keeps_errors and compresses else None
         self.errors = {
             name: self._errors[start : start + one.numel()].view_as(one)
-            for name, (start, one) in zip(names, places, strict=True)
+            for name, start, one in zip(names, starts, parameters, strict=True)
             if self._errors is not None
         }
+
+    def _look(self) -> None:
+        self._views = [
+            self._flat[start : start + one.numel()].view_as(one)
+            for start, one in zip(self._starts, self.parameters, strict=True)
+        ]
+        self.flags = _flags(self.parameters) if self.on_gpu else self._flat[self._end :].view(2, -1)
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         view = self._views[index]
@@ -292,10 +314,20 @@ class FlatBucket(Bucket):
     def version(self) -> int:  # noqa: D102
         return int(self._flat._version)
 
-    def wait(self) -> None:  # noqa: D102
-        super().wait()
+    def sums(self) -> tuple[Any, ...]:  # noqa: D102
+        return () if self._twin is None else (self._twin,)
+
+    def land(self) -> None:  # noqa: D102
         if self._wire is not self._flat:
-            self._flat.copy_(self._wire)
+            self._flat.copy_(self._wire if self._twin is None else self._twin)
+        elif self._twin is not None:
+            # The two take turns: nothing is copied.
+            self._flat, self._twin = self._twin, self._flat
+            self._wire = self._flat
+            self._look()
+            for parameter, view in zip(self.parameters, self._views, strict=True):
+                if parameter.grad is not None and not parameter.grad.is_sparse:
+                    parameter.grad = view
 
     def result(self, index: int) -> torch.Tensor:  # noqa: D102
         return self._views[index]
@@ -309,6 +341,8 @@ class PackedBucket(Bucket):
         self.flags = _flags(parameters)
         self._all_have_dense = torch.tensor([[1.0], [0.0]], device="cpu").expand(2, len(parameters))
         self._grads: list[Any] = [None] * len(parameters)
+        self._keeps = adapter.is_elastic() and not self.on_gpu
+        self._sums: list[torch.Tensor] = []
 
     def launch(self, *, early: bool, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
         now = [parameter.grad for parameter in self.parameters]
@@ -320,7 +354,7 @@ class PackedBucket(Bucket):
         self.flags.copy_(self._all_have_dense)
         self.all_dense = True
         try:
-            self.submit(self.arrays(), **options)
+            self.submit(self.arrays(), self.sums(), **options)
             self._left, self._unseen = self._grads, False
             if early:
                 self._sealed_version = self.version()
@@ -357,6 +391,16 @@ class PackedBucket(Bucket):
 
     def arrays(self) -> tuple[Any, ...]:  # noqa: D102
         return tuple(self._grads) if self.on_gpu else (*self._grads, self.flags)
+
+    def sums(self) -> tuple[Any, ...]:  # noqa: D102
+        if self._keeps and not self._sums:
+            arrays = (*self.parameters, self.flags)
+            self._sums = [torch.empty_like(array, memory_format=torch.contiguous_format) for array in arrays]
+        return tuple(self._sums)
+
+    def land(self) -> None:  # noqa: D102
+        if self._keeps:
+            torch._foreach_copy_([*self._grads, self.flags], self._sums)
 
     def version(self) -> int:  # noqa: D102
         return sum([grad._version for grad in self._grads if grad is not None])

@@ -134,6 +134,23 @@ class GradientReducer:
             postscale_factor=self._postscale, process_set=self._process_set,
         )  # fmt: skip
 
+    def _sum_up(self, buckets: list[Bucket]) -> None:
+        """Wait until all sums are there, and of the same ranks.
+
+        In an elastic job some may be of ranks of which one was lost before the others had theirs. All ranks know which,
+        and sum these up again: a step is the work of those who are there at its end.
+        """
+        behind = buckets
+        while behind:
+            for bucket in behind:
+                bucket.wait()
+            epochs = [bucket.handle.epoch for bucket in buckets if bucket.handle is not None]
+            behind = [bucket for bucket in buckets if bucket.handle is not None and bucket.handle.epoch < max(epochs)]
+            for bucket in behind:
+                bucket.submit_again()
+        for bucket in buckets:
+            bucket.land()
+
     @seen
     def synchronize(self) -> None:
         """Average what has not been averaged yet, and wait for all of it."""
@@ -146,10 +163,9 @@ class GradientReducer:
         for bucket in wanted:
             if bucket.handle is None:
                 self.launch(bucket, early=False)
-        for bucket in wanted:
-            if bucket.finished:
-                continue
-            bucket.wait()
+        unfinished = [bucket for bucket in wanted if not bucket.finished]
+        self._sum_up(unfinished)
+        for bucket in unfinished:
             dense, sparse = bucket.flags.tolist()
             if bucket.all_dense and not any(sparse):
                 bucket.finish()

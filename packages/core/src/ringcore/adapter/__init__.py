@@ -61,7 +61,7 @@ from ringcore.job.process_sets import (
     global_process_set,
     process_set_id_of,
 )
-from ringcore.job.state import Context, context
+from ringcore.job.state import Context, context, is_elastic
 from ringcore.job.statistics import count_step
 from ringcore.job.told_errors import as_ringcore_error
 
@@ -122,6 +122,7 @@ __all__ = [
     "global_process_set",
     "has_room_to_overlap",
     "hash_of",
+    "is_elastic",
     "join",
     "keep_freed_memory",
     "launched_by_mpi",

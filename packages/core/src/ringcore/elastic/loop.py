@@ -41,6 +41,8 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
         must_sync, has_changed = True, False
         while True:
             try:
+                if is_initialized():
+                    context().runtime.fail_on_change(True)  # Who goes back to a commit has to be told.
                 if has_changed:
                     state.on_reset()
                 if must_sync:

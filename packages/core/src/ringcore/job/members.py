@@ -16,8 +16,8 @@ _listeners: list[Callable[[], None]] = []
 def on_membership_change(function: Callable[[], None]) -> Callable[[], None]:
     """Have a function called whenever ranks were lost and this one goes on.
 
-    It is called before `MembershipChangedError` is raised, in the call that raises it; `rank()` and `size()` are those
-    of the ranks that go on. What it raises is logged.
+    It is called in the call that returns the first result of the ranks that go on, or before `MembershipChangedError`
+    is raised; `rank()` and `size()` are those of the ranks that go on. What it raises is logged.
 
     Args:
         function: Called without arguments.
@@ -29,16 +29,23 @@ def on_membership_change(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-def take_note() -> None:
-    """`MembershipChangedError` is about to be raised: from here on operations are those of the ranks that go on."""
+def take_note(of: int | None = None) -> None:
+    """Operations are those of the ranks that go on, from here on.
+
+    Args:
+        of: The epoch whose result is about to be returned, so that all ranks count its members from the same place in
+            the program on; None: `MembershipChangedError` is about to be raised.
+    """
     if not is_initialized():
         return
     current = context()
-    epoch, members = current.runtime.members()
+    epoch, members = current.runtime.members(of)
     if epoch == current.epoch:
         return  # of several operations that failed this is not the first one that says so
     current.epoch = epoch
     _renumber(current, members)
+    if of is None:
+        current.counters.clear()  # ranks may have come to different numbers
     current.runtime.accept_change(epoch, current.local_rank, current.local_size)
     for listener in _listeners:
         try:
@@ -62,7 +69,6 @@ def _renumber(current: Context, members: list[int]) -> None:
     current.local_rank, current.local_size = local_ranks[current.rank], hosts.count(hosts[current.rank])
     alike = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == current.local_rank]
     current.cross_rank, current.cross_size = alike.index(current.rank), len(alike)
-    current.counters.clear()  # ranks may have come to different numbers
 
 
 def _hosts(local_ranks: list[int]) -> list[int]:

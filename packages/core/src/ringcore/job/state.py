@@ -140,6 +140,11 @@ def is_initialized() -> bool:
     return _context is not None
 
 
+def is_elastic() -> bool:
+    """Whether the others go on when ranks are lost, and do again what was under way."""
+    return _context is not None and _context.settings.elastic
+
+
 def rank() -> int:
     """This process's number in the job, from 0."""
     return context().rank

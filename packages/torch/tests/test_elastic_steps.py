@@ -1,0 +1,81 @@
+"""A plain training loop whose ranks are lost: no step is lost, and each is of those who were there at its end."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from support import ranks
+
+STEPS, LOST_AT, VICTIM = 6, 3, 2
+SIZES = (300_000, 200_000, 100, 7)  # large gradients and small ones
+
+
+def trains(sizes: list[int], steps: int, victim: int, lost_at: int, moment: str, compressed: bool) -> dict:
+    """Gradients tell whose they are, and their sums are exact: the order of the ranks does not matter."""
+    import os
+    import signal
+
+    import ringcore
+    import ringcore_torch as ring
+    import torch
+    from ringcore.job.state import context
+    from ringcore_torch.reducer import GradientReducer
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ring.init()
+    place = ring.rank()
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(size)) for size in sizes])
+    optimizer = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters(), op=ring.Sum,
+        compression=ring.Compression.bf16 if compressed else ring.Compression.none,
+    )  # fmt: skip
+    members, heard, ranks_there = [], [], []
+    ringcore.on_membership_change(lambda: heard.append(len(members)))
+    for step in range(steps):
+        before = ring.size()
+        last = place == victim and step == lost_at
+        if last and moment == "backward":
+            model[1].register_post_accumulate_grad_hook(die)
+        if last and moment == "collective":
+            GradientReducer._sum_up = die
+        optimizer.zero_grad()
+        contribution = 4.0**place * (step + 1)
+        torch.stack([(parameter * contribution).sum() for parameter in model]).sum().backward()
+        assert ring.size() == before, "ranks change in step() only"
+        optimizer.synchronize()
+        if last:
+            die()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        members.append(list(context().members))
+        ranks_there.append(ring.size())
+    weights = [parameter.detach() for parameter in model]
+    assert all((weight == weight[0]).all() for weight in weights)
+    ring.shutdown()
+    weights = [float(weight[0]) for weight in weights]
+    return {"members": members, "sizes": ranks_there, "heard": heard, "weights": weights}
+
+
+@pytest.mark.parametrize(("moment", "compressed"), [("backward", False), ("collective", True), ("step", False)])
+def test_no_step_is_lost_with_a_rank(tmp_path: Path, moment: str, compressed: bool) -> None:
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_TRANSPORT": "shm"}
+    with ranks.started(trains, 3, tmp_path, SIZES, STEPS, VICTIM, LOST_AT, moment, compressed, env=env) as job:
+        outcomes = job.wait()
+    results = [outcome.result for outcome in outcomes if outcome.rank != VICTIM]
+    assert outcomes[VICTIM].exit_code == -signal.SIGKILL
+    assert all(outcome.exit_code == 0 for outcome in outcomes if outcome.rank != VICTIM), outcomes[0].stderr
+    assert results[0] == results[1]
+    members = results[0]["members"]
+    assert members[:LOST_AT] == [[0, 1, 2]] * LOST_AT
+    assert members[LOST_AT + 1 :] == [[0, 1]] * (STEPS - LOST_AT - 1)
+    if moment != "collective":  # there it may be done already
+        assert members[LOST_AT] == ([0, 1] if moment == "backward" else [0, 1, 2])
+    assert results[0]["sizes"] == [len(there) for there in members]
+    assert results[0]["heard"] == [members.index([0, 1])]
+    # Played again with the list of members.
+    total = -sum(4.0**place * (step + 1) for step, there in enumerate(members) for place in there)
+    assert results[0]["weights"] == [total] * len(SIZES)
