@@ -83,16 +83,16 @@ def allreduce(
     out: torch.Tensor | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
-    """`plain.allreduce`, recorded by autograd where the tensor requires a gradient.
+    """`ringcore.allreduce`, recorded by autograd where the tensor requires a gradient.
 
     Args:
-        tensor: See `plain.allreduce`, as for the other options.
+        tensor: See `ringcore.allreduce`, as for the other options.
         op: Only `Average` and `Sum` have gradients.
         name: Identifies the tensor on all ranks.
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
-        out: See `plain.allreduce`; without a gradient, and without compression.
+        out: See `ringcore.allreduce`; without a gradient, and without compression.
         compression: What is sent: see `Compression`.
     """
     if out is not None:
@@ -184,7 +184,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A new tensor with the root's values. See `plain.broadcast`."""
+    """A new tensor with the root's values. See `ringcore.broadcast`."""
     if out is not None:
         _check_out("broadcast", name, tensor)
         return plain.broadcast(tensor, root_rank, name=name, process_set=process_set, out=out)
@@ -200,7 +200,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> Any:
-    """Send `splits[r]` rows to each rank r and receive theirs. See `plain.alltoall`."""
+    """Send `splits[r]` rows to each rank r and receive theirs. See `ringcore.alltoall`."""
     if out is not None:
         _check_out("alltoall", name, tensor)
         return plain.alltoall(tensor, splits, name=name, process_set=process_set, out=out)

@@ -25,6 +25,11 @@ PLACEMENT_VARIABLES = frozenset(
 _CALL_VARIABLES = frozenset(
     {"RINGCORE_CALL_FD", "RINGCORE_RESULT_FD", "RINGCORE_LOSS_FILE", "RINGCORE_WATCH_FILE", "RINGCORE_LAUNCHER_FD"}
 )
+# Read elsewhere: by a start of the interpreter that loads nothing of ringcore, and by ranks that Spark has placed.
+OTHER_VARIABLES = {
+    "RINGCORE_LIGHTNING_REGISTER": "0: the strategies are registered by `import ringcore_lightning`, and not without",
+    "RINGCORE_SPARK_PARTITION": "where a rank finds its rows; set by ringcore_spark",
+}
 
 
 def _size(text: str) -> int:
@@ -344,5 +349,5 @@ def parse(name: str, text: str, *, origin: str | None = None) -> Any:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables that begin with `RINGCORE_` and mean nothing: most likely misspelt."""
-    known = {variable(name) for name in names()} | PLACEMENT_VARIABLES | _CALL_VARIABLES
+    known = {variable(name) for name in names()} | PLACEMENT_VARIABLES | _CALL_VARIABLES | OTHER_VARIABLES.keys()
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
