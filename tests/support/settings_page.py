@@ -26,11 +26,12 @@ setting has, and where it comes from; a variable that begins with `RINGCORE_` an
 _PLACEMENT = """
 ## Variables that say where a rank is
 
-Launchers set them; a rank that none of them has placed is a job of its own. `ringcore env` tells which one was believed.
+Launchers set them; a rank that none of them has placed is a job of its own. `ringcore env` tells
+which one was believed.
 
 | launcher, in the order in which they are asked | variables |
 |---|---|
-| ringrun | `RINGCORE_RANK`, `RINGCORE_SIZE`, `RINGCORE_LOCAL_RANK`, `RINGCORE_LOCAL_SIZE`, `RINGCORE_CROSS_RANK`, `RINGCORE_CROSS_SIZE` |
+| ringrun | `RINGCORE_RANK`, `RINGCORE_SIZE`, and the same with `LOCAL_` and `CROSS_` |
 | torchrun, or your own | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
 | mpirun, mpiexec | those of Open MPI (`OMPI_COMM_WORLD_*`), MPICH and Intel MPI (`PMI_*`) |
 | srun | `SLURM_*` |
