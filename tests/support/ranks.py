@@ -119,10 +119,18 @@ class Ranks:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
+                waits = self._show_waits()
                 self._show_stacks()
                 said = "\n".join(f"rank {r}: {self._read('stderr', r)}" for r in range(len(self._processes)))
-                raise AssertionError(f"rank {rank} still runs after {limit_s:g} s\n{said}") from None
+                raise AssertionError(f"rank {rank} still runs after {limit_s:g} s\n{waits}\n{said}") from None
         return [self._outcome(rank) for rank in range(len(self._processes))]
+
+    def _show_waits(self) -> str:
+        """What the job waits for at this moment."""
+        command = [str(Path(sys.executable).with_name("ringcore")), "status"]
+        environ = {**clean_environ(), "XDG_RUNTIME_DIR": str(self._directory)}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
 
     def _show_stacks(self) -> None:
         """Let the ranks that still run say where they are, each in its stderr."""
