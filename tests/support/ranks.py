@@ -129,7 +129,10 @@ class Ranks:
         """What the job waits for at this moment."""
         command = [str(Path(sys.executable).with_name("ringcore")), "status"]
         environ = {**clean_environ(), "XDG_RUNTIME_DIR": str(self._directory)}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        try:
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        except subprocess.TimeoutExpired:
+            return "no rank says what it waits for"
         return done.stdout + done.stderr
 
     def _show_stacks(self) -> None:
