@@ -18,7 +18,16 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))  # nox does not look for modules beside this file
 
-from tools.distributions import ADAPTERS, CLUSTERS, DISTRIBUTIONS, TYPED, build_distribution, built_wheel, set_version
+from tools.distributions import (
+    ADAPTERS,
+    CLUSTERS,
+    DISTRIBUTIONS,
+    TYPED,
+    build_distribution,
+    built_wheel,
+    left_out,
+    set_version,
+)
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
@@ -31,7 +40,7 @@ nox.options.reuse_venv = "yes"
 nox.options.download_python = "never"
 nox.options.sessions = ["lint", "types", "tests"]
 
-PYTHON = "3.11"  # of the sessions that need a framework
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # that of nox: the one which is there for sure
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]  # that the core's one wheel serves
 FRAMEWORKS = list(ADAPTERS)
 
@@ -55,6 +64,9 @@ def wheels(session: nox.Session) -> None:
 @nox.parametrize("framework", [*FRAMEWORKS, *CLUSTERS], ids=[*FRAMEWORKS, *CLUSTERS])
 def environment(session: nox.Session, framework: str) -> None:
     """The environment of a framework or a cluster with our wheels in it, which other sessions share."""
+    reason = left_out(framework)
+    if reason is not None:
+        session.skip(reason)
     if framework == "mxnet":
         require_system(session, "libgomp.so.1", "libquadmath.so.0")  # its wheel does not bring them
     if framework == "spark":

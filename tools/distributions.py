@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
 import nox
 
-from tools.environments import BUILD, ROOT, STAMPS, fingerprint, install, is_current, require_system, requirements
+from tools.environments import (
+    BUILD,
+    ROOT,
+    STAMPS,
+    fingerprint,
+    install,
+    is_current,
+    require_system,
+    requirements,
+    run_with_steps,
+)
 
 DIST = ROOT / "dist"
 JOBS = "2"  # compilers at a time: each may take a gigabyte
@@ -41,6 +52,11 @@ ADAPTERS = {
     "jax": ["jax", "keras", "tensorflow"],
     "tensorflow-oldest": ["tensorflow", "keras"],
     "mxnet": ["mxnet", "horovod"],
+}
+# Framework -> the last Python that it is there for, and why.
+LAST_PYTHON = {
+    "mxnet": ((3, 11), "MXNet 1.9.1 needs numpy before 1.24, which has wheels"),
+    "tensorflow-oldest": ((3, 12), "TensorFlow 2.16 has wheels"),
 }
 # Cluster -> the distributions in its environment, besides the core.
 CLUSTERS = {
@@ -99,6 +115,15 @@ def mpi_headers(session: nox.Session) -> Path:
     return folder
 
 
+def left_out(framework: str) -> str | None:
+    """Why there is no environment for a framework on this Python; `None` where there is one."""
+    last, reason = LAST_PYTHON.get(framework, (sys.version_info[:2], ""))
+    if sys.version_info[:2] <= last:
+        return None
+    here = ".".join(map(str, sys.version_info[:2]))
+    return f"{framework} is left out: {reason} for Python up to {last[0]}.{last[1]}, and this is {here}"
+
+
 def build_distribution(session: nox.Session, package: str) -> None:
     """Build a package's wheel and source distribution into dist/, unless its sources are those of the last time."""
     sources = (ROOT / source for source in DISTRIBUTIONS[package])
@@ -107,7 +132,7 @@ def build_distribution(session: nox.Session, package: str) -> None:
     if is_current(stamp, key) and DIST.exists():
         session.log(f"packages/{package}: the wheel in dist/ is up to date")
         return
-    require_system(session, "g++")
+    require_system(session, "g++", "Python.h")
     install(session, "wheels")
     session.log(f"packages/{package}: building the wheel and the source distribution")
     for old in DIST.glob("ringcore-*" if package == "core" else f"ringcore_{package}-*"):
@@ -116,9 +141,10 @@ def build_distribution(session: nox.Session, package: str) -> None:
     if package == "core":
         options.append(f"-Cbuild-dir={BUILD / 'core' / '{wheel_tag}'}")
         options.append(f"-Ccmake.define.RINGCORE_MPI_HEADERS={mpi_headers(session)}")
-    session.run(
+    run_with_steps(
+        session, f"packages/{package}",
         "pyproject-build", "--no-isolation", "--sdist", "--wheel", f"--outdir={DIST}", *options,
-        str(ROOT / "packages" / package), silent=True,
+        str(ROOT / "packages" / package),
         env={"CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CMAKE_ARGS": WARNINGS_ARE_ERRORS},
     )  # fmt: skip
     STAMPS.mkdir(parents=True, exist_ok=True)

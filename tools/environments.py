@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import subprocess
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,20 +18,23 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 STAMPS = BUILD / "stamps"
 
-# Program, header or library -> the Debian package that has it.
+# Program, header, library or module of Python -> the package of Debian and Ubuntu that has it.
 SYSTEM_PACKAGES = {
-    "g++": "g++",
-    "doctest/doctest.h": "doctest-dev",
-    "spin": "spin",
-    "ip": "iproute2",
-    "sshd": "openssh-server",
-    "libgomp.so.1": "libgomp1",
-    "libquadmath.so.0": "libquadmath0",
-    "mpiexec.openmpi": "openmpi-bin",
-    "slurmd": "slurm-wlm",
-    "munged": "munge",
-    "java": "openjdk-17-jre-headless",
+    line.split()[0]: line.split()[1]
+    for line in (ROOT / "tools" / "system-packages.txt").read_text().splitlines()
+    if not line.startswith("#")
 }
+
+
+def _has(thing: str) -> bool:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps ip and sshd where users do not look
+    if thing == "Python.h":
+        return Path(sysconfig.get_path("include"), thing).exists()
+    if thing.endswith(".h"):
+        return Path("/usr/include", thing).exists()
+    if ".so." in thing:
+        return any(Path("/usr/lib").glob(f"*/{thing}"))
+    return shutil.which(thing, path=path) is not None
 
 
 def require_system(session: nox.Session, *things: str) -> None:
@@ -36,20 +42,9 @@ def require_system(session: nox.Session, *things: str) -> None:
 
     Args:
         session: The session that needs them.
-        things: Keys of `SYSTEM_PACKAGES`.
+        things: Keys of `SYSTEM_PACKAGES`. `./nox` names those of all sessions before anything starts.
     """
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps ip and sshd where users do not look
-    missing = [
-        thing
-        for thing in things
-        if not (
-            Path("/usr/include", thing).exists()
-            if thing.endswith(".h")
-            else any(Path("/usr/lib").glob(f"*/{thing}"))
-            if ".so." in thing
-            else shutil.which(thing, path=path)
-        )
-    ]
+    missing = [thing for thing in things if not _has(thing)]
     if not missing:
         return
     packages = [SYSTEM_PACKAGES[thing] for thing in missing]
@@ -103,9 +98,37 @@ def install(session: nox.Session, group: str, wheels: Iterable[Path] = ()) -> No
     stamp.write_text(key)
 
 
+def run_with_steps(session: nox.Session, what: str, *command: str, env: dict[str, str] | None = None) -> None:
+    """Run a command of the session's environment that builds: a line for each step of ninja, all of it where it fails.
+
+    Args:
+        session: The session that builds.
+        what: What is built; each line begins with it.
+        command: Its program and arguments.
+        env: Variables besides the session's.
+    """
+    environ = {**os.environ, **{name: value for name, value in session.env.items() if value is not None}, **(env or {})}
+    said: list[str] = []
+    with subprocess.Popen(
+        [str(Path(session.bin, command[0])), *command[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, env=environ,
+    ) as build:  # fmt: skip
+        for line in build.stdout or ():
+            said.append(line)
+            step = re.match(r"\[(\d+)/(\d+)\] (?:Building CXX object )?(.*?)(?:\.o)?$", line)
+            if step is not None:
+                print(f"  {what}: {step[1]} of {step[2]}: {re.sub('.*[.]dir/', '', step[3])}", flush=True)
+    if build.returncode != 0:
+        print("".join(said))
+        session.error(f"{' '.join(command)} ended with {build.returncode}")
+
+
 def environment_binary(framework: str, program: str) -> Path:
     """A program in a framework's environment."""
-    return Path((STAMPS / f"environment-{framework}").read_text(), "bin", program)
+    stamp = STAMPS / f"environment-{framework}"
+    if not stamp.exists():
+        raise SystemExit(f"there is no environment for {framework}, which session environment({framework}) makes")
+    return Path(stamp.read_text(), "bin", program)
 
 
 def in_environment(session: nox.Session, framework: str, *command: str, env: dict[str, str] | None = None) -> None:

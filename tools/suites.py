@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nox
 
-from tools.distributions import CLUSTERS
+from tools.distributions import CLUSTERS, left_out
 from tools.environments import environment_binary
 
 # What waits for processors more than for anything else; the longest first.
@@ -65,6 +65,9 @@ def pytest_command(framework: str, *arguments: str) -> tuple[list[str], dict[str
 
 def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str) -> None:
     """Run tests in a framework's environment."""
+    reason = left_out(framework)
+    if reason is not None:
+        session.skip(reason)
     session.log(f"testing {what}")
     command, variables = pytest_command(framework, *arguments, *session.posargs)
     session.run(*command, external=True, env=variables)
@@ -83,7 +86,13 @@ def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) ->
         session.log(f"tested {what}:\n{done.stdout}")
         return done.returncode == 0
 
-    suites = list(suites)
+    everything, suites = suites, []
+    for suite in everything:
+        reason = left_out(suite[0])
+        if reason is None:
+            suites.append(suite)
+        else:
+            session.log(f"not tested: {suite[1]}; {reason}")
     with ThreadPoolExecutor(2) as pool:
         failed = [suite[1] for suite, well in zip(suites, pool.map(run, suites), strict=True) if not well]
     if failed:
