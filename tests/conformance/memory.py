@@ -31,7 +31,8 @@ VERBS = (
 )  # fmt: skip
 # Calls under way at once.
 _TOGETHER = 8
-# The names come again, as those of a training loop do; nobody knows when an operation that was dropped is done.
+# The names come again, as those of a training loop do. Nobody knows when an operation that was dropped is done: half
+# way to its name's next use all wait for each other, as a framework's own threads may take as long as they like.
 _NAMES = 256
 _LIBC = ctypes.CDLL(None)
 Way = Callable[[Any, str, list[Any], Iterator[str]], None]
@@ -48,8 +49,10 @@ def grown(adapter: Adapter, verb: str, size: str) -> dict[str, int]:
 
     def call(times: int) -> None:
         for way in ways:
-            for _ in range(max(1, times // len(ways) // _TOGETHER)):
+            for turn in range(max(1, times // len(ways) // _TOGETHER)):
                 way(adapter.collectives, verb, tensors, names)
+                if turn % (_NAMES // _TOGETHER // 2) == 0:
+                    adapter.collectives.barrier()
         adapter.collectives.barrier()
 
     call(min(count, 2 * _NAMES))
