@@ -60,7 +60,7 @@ LAST_PYTHON = {
 }
 # Cluster -> the distributions in its environment, besides the core.
 CLUSTERS = {
-    "ray": ["ray", "horovod"],
+    "ray": ["ray", "horovod", "torch", "lightning", "keras", "tensorflow"],
     "spark": ["spark", "horovod", "torch", "lightning", "keras", "tensorflow"],
     "dask": ["dask"],
 }

@@ -1,4 +1,7 @@
-"""ringcore as a backend of Ray Train: its workers are the ranks, with the same numbers."""
+"""ringcore as a backend of Ray Train: its workers are the ranks, with the same numbers.
+
+`ringcore_ray.torch`, `.lightning` and `.keras` have a trainer each that does more for its framework.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class RingConfig(BackendConfig):
     @property
     def train_func_context(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         """Runs around the training function on each worker."""
-        return _leaving
+        return leaving
 
     def to_dict(self) -> dict[str, Any]:
         """What Ray shows of it: names, as values may be secrets."""
@@ -40,7 +43,7 @@ class RingConfig(BackendConfig):
 
 
 @contextlib.contextmanager
-def _leaving() -> Iterator[None]:
+def leaving() -> Iterator[None]:
     """A worker that fails lets the others know: they may wait for it, and Ray looks only once in a while."""
     try:
         yield
@@ -72,14 +75,19 @@ class _RingBackend(Backend):
 class RingTrainer(DataParallelTrainer):
     """Ray Train's trainer with `RingConfig`: any framework whose adapter of ringcore the function uses.
 
+    Attributes:
+        config: What is taken where no `backend_config` is given.
+
     Args:
         train_loop_per_worker: Runs on each worker; calls `ring.init()`, and `ray.train.report` as with any trainer.
-        backend_config: None: `RingConfig()`.
+        backend_config: None: one of the class `config`.
         **options: Of DataParallelTrainer: `train_loop_config`, `scaling_config`, `run_config`, `datasets`, ...
 
     Raises:
         ValueError: The number of workers is a range: elastic jobs are not there yet.
     """
+
+    config: type[RingConfig] = RingConfig
 
     def __init__(
         self, train_loop_per_worker: Callable[..., Any], *, backend_config: RingConfig | None = None, **options: Any
@@ -90,4 +98,4 @@ class RingTrainer(DataParallelTrainer):
                 f"num_workers={scaling.num_workers} asks for an elastic job, which ringcore does not have yet: give "
                 "one number, and FailureConfig(max_failures=...) to start again from the last checkpoint"
             )
-        super().__init__(train_loop_per_worker, backend_config=backend_config or RingConfig(), **options)
+        super().__init__(train_loop_per_worker, backend_config=backend_config or self.config(), **options)

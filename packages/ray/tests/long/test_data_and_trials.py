@@ -78,6 +78,5 @@ def test_trials_side_by_side_do_not_find_each_other_and_share_out_their_data(tmp
     for rank in range(2):
         total, least, most, _ = (tmp_path / f"result.0.{rank}").read_text().split()
         assert (total, least, most) == ("2.0", "1.0", "1.0"), "each row once, and only this trial's ranks"
-    assert "no such row" in results[1][1]
-    if 0 in results[1]:  # Ray need not have heard of the other rank when the first failure came.
-        assert "it raised LookupError: no such row" in results[1][0]
+    # Ray need not have heard of both when it ends them.
+    assert results[1] and all("LookupError: no such row" in text for text in results[1].values())
