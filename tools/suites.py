@@ -12,6 +12,7 @@ import nox
 from tools.distributions import CLUSTERS, left_out
 from tools.environments import environment_binary
 
+_RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
 # What waits for processors more than for anything else; the longest first.
 BESIDE_OTHERS = [
     ("torch", "the Lightning strategies", "packages/lightning/tests"),
@@ -23,7 +24,12 @@ BESIDE_OTHERS = [
     ("jax", "the JAX adapter", "packages/jax/tests"),
     ("torch", "the PyTorch adapter", "packages/torch/tests"),
     ("torch", "GPUs, by a double of CUDA", "tests/gpu"),
+    ("torch", "the documentation", "tests/docs"),
     ("torch", "images and charts", "tests/deploy"),
+    *(
+        (name, f"the documentation's code with {name}", "tests/docs/test_code.py", _RUN)
+        for name in ("jax", "tensorflow", "mxnet")
+    ),
     *((name, f"examples with {name}", "tests/test_examples.py") for name in ("torch", "jax", "tensorflow", "mxnet")),
     *((name, f"Keras on {name}", "packages/keras/tests") for name in ("torch", "jax", "tensorflow")),
     ("torch", "scripts for Horovod", "packages/horovod/tests/test_horovod.py"),
@@ -46,6 +52,11 @@ WITH_CLUSTERS = [
     ("spark", "Spark's estimators", *SPARKS_ESTIMATORS, "packages/horovod/tests/test_horovod_spark.py"),
     ("ray", "ranks that Ray starts", "packages/ray/tests", "--ignore=packages/ray/tests/long"),
     ("dask", "ranks that Dask starts", "packages/dask/tests"),
+    ("spark", "the documentation's code with Spark", "tests/docs/test_code.py", _RUN),
+    *(
+        (name, f"the documentation's code with {name}", "tests/docs/test_code.py", "-k=commands_run")
+        for name in ("ray", "dask")
+    ),
     ("ray", "scripts for Horovod", "packages/horovod/tests/test_horovod_ray.py"),
 ]  # fmt: skip
 

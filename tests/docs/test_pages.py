@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import ringcore
+import tomllib
 from support import pages, settings_page
 
 
@@ -31,6 +32,24 @@ def test_a_distributions_page_links_to_addresses_only(page: Path) -> None:
 def test_the_site_leads_to_every_page(page: Path) -> None:
     named = re.findall(r"^[\w.-]+$", (pages.DOCS / "index.md").read_text(), re.MULTILINE)
     assert page.parent.name == "adr" or page.stem in {*named, "index"}
+
+
+def test_the_table_of_versions_is_that_of_the_distributions() -> None:
+    rows = re.findall(
+        r"^\| [^|]+ \| `(ringcore[\w-]*)` \| `([^`]+)` \| (.*) \|$", (pages.DOCS / "index.md").read_text(), re.M
+    )
+    projects = {}
+    for path in pages.ROOT.glob("packages/*/pyproject.toml"):
+        project = tomllib.loads(path.read_text())["project"]
+        projects[project["name"]] = project
+    assert {name for name, *_ in rows} == set(projects)
+    for name, python, works_with in rows:
+        project = projects[name]
+        assert project["requires-python"] == python, name
+        extras = project.get("optional-dependencies", {})
+        needs = {*project.get("dependencies", []), *(need for extra in extras.values() for need in extra)}
+        exact = [version for version in re.findall(r"`([^`]+)`", works_with) if re.search("[=<>]", version)]
+        assert set(exact) <= needs, name
 
 
 def exceptions(kind: type[ringcore.RingcoreError]) -> list[type[ringcore.RingcoreError]]:

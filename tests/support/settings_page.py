@@ -51,14 +51,12 @@ def page() -> str:
 
 
 def _settings() -> Iterator[str]:
-    yield from ("| variable | option | accepts | default | meaning |", "|---|---|---|---|---|")
+    yield from ("| variable, option | meaning; what is accepted | default |", "|---|---|---|")
     for name, field in settings.Settings.__dataclass_fields__.items():
         words = [f"--{name.replace('_', '-')}", *field.metadata["aliases"]]
-        cells = [
-            f"`{settings.variable(name)}`", "<br>".join(f"`{word}`" for word in words), field.metadata["accepts"],
-            _parser._shown(field.default), field.metadata["help"],
-        ]  # fmt: skip
-        yield _row(cells)
+        called = "<br>".join(f"`{word}`" for word in (settings.variable(name), *words))
+        meaning = f"{field.metadata['help']}<br>*{field.metadata['accepts']}*"
+        yield _row([called, meaning, _parser._shown(field.default)])
 
 
 def _others() -> Iterator[str]:
