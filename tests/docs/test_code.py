@@ -142,6 +142,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
             snippets.append([block.line, str(path)])
         jobs.append([name_of(page), scenery_of(page), snippets])
     variables = {"RINGCORE_TIMEOUT_S": "60", "KERAS_BACKEND": HERE, "JAX_PLATFORMS": "cpu"}
+    variables["RINGCORE_START_TIMEOUT_S"] = "120"  # frameworks take their time to be imported on a busy machine
     return ranks.run(run_snippets, 1 if HERE in CLUSTERS else 2, folder, jobs, env=variables, limit_s=500)
 
 
@@ -159,6 +160,7 @@ def test_its_commands_run(page: Path, tmp_path: Path) -> None:
         **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
         "KERAS_BACKEND": HERE, "JAX_PLATFORMS": "cpu", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "RINGCORE_START_TIMEOUT_S": "120",
     }  # fmt: skip
     written: dict[str, str] = {}
     for environment, line, files, block in commands_of(page):
