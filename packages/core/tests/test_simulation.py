@@ -37,6 +37,12 @@ def test_a_ring_takes_its_closed_form() -> None:
     assert moved < job.best.seconds < moved + 2 * (ranks - 1) * 20e-6 + 0.2 * moved
 
 
+def test_an_exchange_of_few_bytes_is_offered_in_few_rounds() -> None:
+    job = simulate(64, collective="alltoall", network=Network(10e9, 20e-6), nbytes=4096)
+    assert job.best.algorithm == "bruck"
+    assert job.best.peers == 11  # those at powers of two, on either side
+
+
 def test_trees_win_among_thousands_and_a_slow_host_is_felt() -> None:
     even = simulate(4096, hosts=512, nbytes="1M")
     assert even.best.algorithm != "ring"

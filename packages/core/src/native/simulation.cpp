@@ -51,8 +51,10 @@ void register_simulation(nb::module_& module) {
       .def(
           "collective",
           [](const Network& self, int collective, std::size_t nbytes, const std::vector<std::string>& algorithms) {
-            const plan::Query query{
-                .collective = static_cast<Collective>(collective), .bytes = nbytes, .dtype = DType::kFloat32};
+            const plan::Query query{.collective = static_cast<Collective>(collective),
+                                    .bytes = nbytes,
+                                    .dtype = DType::kFloat32,
+                                    .even_blocks = true};
             return simulate_collective(self, query, algorithms);
           },
           nb::arg("collective"), nb::arg("nbytes"), nb::arg("algorithms"),
