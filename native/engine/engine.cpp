@@ -9,10 +9,6 @@
 namespace ringcore::engine {
 namespace {
 
-std::string title(const Descriptor& descriptor) {
-  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
-}
-
 // Floats may be multiplied by anything, integers by what is whole: the product wraps like their sum.
 void check_factor(const Descriptor& descriptor, std::string_view which, double factor) {
   if (factor == 1.0) return;
@@ -244,6 +240,7 @@ void Engine::throw_ended(const ProcessSet& set, const Operation& operation, cons
 
 // Looks at what this rank can tell without the others, and lets the carrier prepare what it needs.
 void Engine::prepare(ProcessSet& set, Operation& operation) {
+  if (operation.renewed) return;
   const Descriptor& descriptor = operation.descriptor;
   check(descriptor);
   if (descriptor.on_device) set.schedule.admit(operation);

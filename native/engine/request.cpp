@@ -122,6 +122,10 @@ std::string Descriptor::to_string() const {
   return text;
 }
 
+std::string title(const Descriptor& descriptor) {
+  return std::string(name_of(descriptor.collective)) + " '" + descriptor.name + "'";
+}
+
 void Call::check() const {
   if (name.empty() || name.size() > kMaxNameBytes) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -259,6 +263,41 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
   group->parts = std::move(parts);
   if (lies_in_a_row(*group, owns_gaps)) group->input = group->output = group->parts.front()->output;
   return group;
+}
+
+bool can_be_renewed(const std::shared_ptr<Operation>& group, const Call& call, std::size_t parts) {
+  if (group == nullptr || group.use_count() != 1 || !group->done() || group->error != nullptr || group->in_use) {
+    return false;
+  }
+  const Descriptor& descriptor = group->descriptor;
+  return call.collective == Collective::kAllreduce && descriptor.collective == call.collective &&
+         descriptor.name == call.name && descriptor.op == call.op && descriptor.prescale == call.prescale &&
+         descriptor.postscale == call.postscale && !descriptor.on_device && descriptor.parts.size() == parts &&
+         group->process_set == call.process_set && group->priority == call.priority && !group->on_done;
+}
+
+bool place_again(Operation& part, const Array& input, const Array& output) {
+  const auto is_alike = [&part](const Array& array) {
+    return array.device == kHost && array.dtype == part.descriptor.dtype && array.shape == part.descriptor.shape;
+  };
+  if (!is_alike(input) || !is_alike(output)) return false;
+  part.input = input.data;
+  part.output = output.data;
+  return true;
+}
+
+void renew(Operation& group) {
+  group.renewed = true;
+  group.state.store(OperationState::kSubmitted, std::memory_order_relaxed);
+  group.awaited = group.only_thread = false;
+  group.stall_reported = group.cancel_sent = group.flush_sent = false;
+  group.unfinished = group.parts.size();
+  group.number = 0;
+  group.carried_out = false;
+  group.carried_out_by.clear();
+  group.kept.clear();
+  const bool in_a_row = lies_in_a_row(group, false);
+  group.input = group.output = in_a_row ? group.parts.front()->output : nullptr;
 }
 
 }  // namespace ringcore::engine

@@ -76,6 +76,9 @@ struct Descriptor {
   std::string to_string() const;
 };
 
+// "allreduce 'x'": how messages name it.
+std::string title(const Descriptor& descriptor);
+
 // What runs for an operation: averages are sums that are scaled at the end.
 ReduceOp summing(ReduceOp op);
 // Applied to each complete sum, where `prescale` was applied to what it is made of.
@@ -125,6 +128,7 @@ struct Operation {
   std::int32_t priority = 0;  // the larger, the sooner: see docs/adr/0016
   bool awaited = false;  // somebody waits for it from the start: it may not stay in a bucket
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
+  bool renewed = false;  // by `renew`: this rank has looked at what it is before
   bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
   // Called by the Runtime when it is done, once, on any thread and without a lock.
   std::function<void(const std::shared_ptr<Operation>&)> on_done;
@@ -209,5 +213,12 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
 // `owns_gaps`: what lies between them there is nobody else's, and may be reduced with them.
 std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts,
                                       bool owns_gaps = false);
+
+// A training loop submits the same group in each step, in other memory: described once, it is renewed. First ask whether
+// the one that has ended is what `call` asks for, and nobody else holds it; then place each part, which is false for an
+// array of another kind; then renew the whole. Who stops in between makes a new group.
+bool can_be_renewed(const std::shared_ptr<Operation>& group, const Call& call, std::size_t parts);
+bool place_again(Operation& part, const Array& input, const Array& output);
+void renew(Operation& group);
 
 }  // namespace ringcore::engine

@@ -76,10 +76,10 @@ void Schedule::release_row(Release& group, const std::shared_ptr<Operation>& own
 void Schedule::release_parts(Release& group, const std::shared_ptr<Operation>& own) {
   const std::vector<std::shared_ptr<const Descriptor>>& parts = group.descriptor->parts;
   group.spread(static_cast<std::size_t>(size()));
+  Release release;  // of each part in turn
+  release.priority = group.priority;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    Release release;
-    release.priority = group.priority;
-    release.contributions.resize(group.contributions.size());
+    release.contributions.resize(group.contributions.size());  // a task may have taken those of the last one
     for (std::size_t m = 0; m < group.contributions.size(); ++m) {
       const Contribution& contribution = group.contributions[m];
       release.contributions[m].present = contribution.present;

@@ -197,6 +197,13 @@ void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const 
   }
 }
 
+// Under the lock: whoever has held the group besides has had it then.
+bool Runtime::can_be_renewed(const std::shared_ptr<engine::Operation>& group, const engine::Call& call,
+                             std::size_t parts) {
+  const EngineLock lock(*this, std::try_to_lock);
+  return lock && engine::can_be_renewed(group, call, parts);
+}
+
 Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operation, Caller caller) {
   const engine::Descriptor& descriptor = operation->descriptor;
   if (looks_ == 0 || descriptor.on_device || descriptor.is_group() || operation->bytes() > engine::kMaxPayloadBytes) {

@@ -44,6 +44,8 @@ class Runtime {
   // Throws what Engine::submit throws, and Error{kShutdown} after `leave`. What is captured into a CUDA graph is part of
   // it when this returns, unless it was interrupted.
   void submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted = {});
+  // Whether a group that has ended can be submitted again, see engine/request.hpp. Never waits for another thread.
+  bool can_be_renewed(const std::shared_ptr<engine::Operation>& group, const engine::Call& call, std::size_t parts);
   // Who waits. Only when the caller is alone may a blocking call tell the peers that nothing else comes from this rank
   // until it is done, which is how deadlocks are found at once; and only when all threads that might submit something
   // wait is this told after a while, which is how they are found otherwise.

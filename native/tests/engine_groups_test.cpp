@@ -1,6 +1,7 @@
 // Groups of tensors: released as one, and failing as one.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -22,6 +23,77 @@ TEST_CASE("a group is released as one, and fails as one") {
       finish(runtime, *group);
       for (const auto& tensor : tensors) CHECK(tensor[9] == 3.0F);
     }
+  });
+}
+
+TEST_CASE("a group that has ended is submitted again in other memory, without being described") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    Runtime& runtime = cluster.runtime(rank);
+    std::vector<std::vector<float>> first(300, std::vector<float>(10, mark(rank)));
+    const auto group = group_of("g", first);
+    const engine::Call call{.collective = Collective::kAllreduce, .name = group->descriptor.name};
+    CHECK_FALSE(runtime.can_be_renewed(group, call, 300));  // it has not begun
+    runtime.submit(group);
+    finish(runtime, *group);
+    for (int step = 1; step < 4; ++step) {
+      std::vector<std::vector<float>> other(300, std::vector<float>(10, mark(rank) * static_cast<float>(step)));
+      REQUIRE(runtime.can_be_renewed(group, call, other.size()));
+      for (std::size_t i = 0; i < other.size(); ++i) {
+        const engine::Array array = {reinterpret_cast<std::byte*>(other[i].data()), group->parts[i]->descriptor.shape,
+                                     DType::kFloat32};
+        REQUIRE(engine::place_again(*group->parts[i], array, array));
+      }
+      engine::renew(*group);
+      runtime.submit(group);
+      finish(runtime, *group);
+      for (const auto& tensor : other) REQUIRE(tensor[9] == 3.0F * static_cast<float>(step));
+      REQUIRE(first[0][0] == 3.0F);
+    }
+  });
+}
+
+TEST_CASE("only what is the same group, is free, and has ended well is renewed") {
+  Cluster cluster({.ranks = 2, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    Runtime& runtime = cluster.runtime(rank);
+    std::vector<std::vector<float>> tensors(3, std::vector<float>(10, mark(rank)));
+    auto group = group_of("g", tensors);
+    runtime.submit(group);
+    finish(runtime, *group);
+    const std::string name = "g";
+    const std::string other = "h";
+    const auto renewed = [&](const engine::Call& call, std::size_t parts = 3) {
+      return runtime.can_be_renewed(group, call, parts);
+    };
+    const engine::Call call{.collective = Collective::kAllreduce, .name = name};
+    CHECK(renewed(call));
+    CHECK_FALSE(renewed(call, 2));
+    CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = other}));
+    CHECK_FALSE(renewed({.collective = Collective::kAllgather, .name = name}));
+    CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .op = ReduceOp::kMax}));
+    CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .prescale = 0.5}));
+    CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .postscale = 0.5}));
+    CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .priority = 1}));
+    {
+      const auto held = group;
+      CHECK_FALSE(renewed(call));
+    }
+    engine::Array array = {reinterpret_cast<std::byte*>(tensors[0].data()), group->parts[0]->descriptor.shape,
+                           DType::kFloat32};
+    CHECK(engine::place_again(*group->parts[0], array, array));
+    engine::Array ints = array;
+    ints.dtype = DType::kInt32;
+    CHECK_FALSE(engine::place_again(*group->parts[0], ints, ints));
+    array.shape = engine::Shape::of(std::array<std::uint64_t, 1>{9});
+    CHECK_FALSE(engine::place_again(*group->parts[0], array, array));
+
+    tensors[2].resize(rank == 0 ? 4 : 5);
+    group = group_of("g", tensors);
+    runtime.submit(group);
+    REQUIRE(runtime.wait(*group, 30 * kSecond, {}));
+    REQUIRE(group->error != nullptr);
+    CHECK_FALSE(renewed(call));
   });
 }
 

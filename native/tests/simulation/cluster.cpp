@@ -208,6 +208,37 @@ std::byte* Cluster::place_result(RankState& state, Task& task, const engine::Ope
   return task.results.back().data();
 }
 
+// In a loop of steps: the last one's group in the memory of these tensors, where it is free; else a new one.
+std::shared_ptr<engine::Operation> Cluster::group_of(RankState& state, const Request& request,
+                                                     std::vector<std::shared_ptr<engine::Operation>> tensors) {
+  const engine::Call call{.collective = request.collective,
+                          .name = request.name,
+                          .op = request.op,
+                          .prescale = request.prescale,
+                          .postscale = request.postscale,
+                          .process_set = state.sets[request.set],
+                          .priority = request.priority};
+  const auto place = [](engine::Operation& part, const engine::Operation& tensor) {
+    const engine::Descriptor& descriptor = tensor.descriptor;
+    engine::Array input{const_cast<std::byte*>(tensor.input), descriptor.shape, descriptor.dtype};
+    if (descriptor.on_device) input.device = 0;
+    engine::Array output = input;
+    output.data = tensor.output;
+    return place_again(part, input, output);
+  };
+  for (Task& other : state.tasks) {
+    if (!other.taken || !engine::can_be_renewed(other.operation, call, tensors.size())) continue;
+    const auto group = std::exchange(other.operation, nullptr);
+    if (!std::equal(tensors.begin(), tensors.end(), group->parts.begin(),
+                    [&](const auto& tensor, const auto& part) { return place(*part, *tensor); })) {
+      continue;
+    }
+    engine::renew(*group);
+    return group;
+  }
+  return engine::make_group(request.name, std::move(tensors));
+}
+
 void Cluster::make_task(RankState& state, Task& task) {
   const Request request = task.request->is_spoilt_by(task.member) ? spoilt(*task.request) : *task.request;
   std::vector<std::shared_ptr<engine::Operation>> tensors;
@@ -258,7 +289,7 @@ void Cluster::make_task(RankState& state, Task& task) {
     }
     tensors.push_back(std::move(tensor));
   }
-  task.operation = request.group ? engine::make_group(request.name, std::move(tensors)) : std::move(tensors.front());
+  task.operation = request.group ? group_of(state, request, std::move(tensors)) : std::move(tensors.front());
 }
 
 // Of an operation that is done: after a failure what was launched has none.

@@ -95,6 +95,8 @@ class Cluster {
   static bool has_result(const RankState& state, const Task& task);
   void write_script(RankState& state);
   void write_phase(RankState& state, std::size_t phase);
+  static std::shared_ptr<engine::Operation> group_of(RankState& state, const Request& request,
+                                                     std::vector<std::shared_ptr<engine::Operation>> tensors);
   void make_task(RankState& state, Task& task);
   std::shared_ptr<engine::Operation> make_tensor(RankState& state, Task& task, std::size_t tensor, std::byte* at);
   std::byte* place_result(RankState& state, Task& task, const engine::Operation& tensor);

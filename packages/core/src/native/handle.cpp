@@ -86,6 +86,11 @@ nb::object PythonHandle::synchronize(nb::handle_t<PythonHandle> self) {
   return handle.result_;
 }
 
+std::shared_ptr<Operation> PythonHandle::give_up() {
+  if (!operation_->done() || !carriers::has_ended(*operation_) || operation_->in_use) return nullptr;
+  return std::exchange(operation_, nothing());
+}
+
 // A pending Python exception (Ctrl-C) first, then the operation's error.
 void PythonHandle::raise_error() {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();

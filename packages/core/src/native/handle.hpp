@@ -35,6 +35,8 @@ class PythonHandle {
   bool landed();
   bool wait(double timeout_s);
   static nanobind::object synchronize(nanobind::handle_t<PythonHandle> self);
+  // The operation, to be submitted again, where it has ended; null elsewhere. The handle forgets it.
+  std::shared_ptr<engine::Operation> give_up();
   // After a wait: why it was interrupted, or why the operation failed.
   void raise_error();
 

@@ -44,6 +44,21 @@ std::shared_ptr<Operation> make_operation(const engine::Call& call, const nb::tu
   return engine::make_group(call.name, std::move(parts));
 }
 
+// The group that `again` stands for, in other memory; null where it is another group, or not free.
+std::shared_ptr<Operation> renew(PythonRuntime& runtime, const engine::Call& call, const nb::tuple& inputs,
+                                 const nb::tuple& outputs, PythonHandle* again) {
+  if (again == nullptr || outputs.size() != inputs.size()) return nullptr;
+  std::shared_ptr<Operation> group = again->give_up();
+  if (!runtime.get().can_be_renewed(group, call, inputs.size())) return nullptr;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool in_place = outputs[i].is(inputs[i]);
+    const engine::Array source = array_of(inputs[i], in_place);
+    if (!place_again(*group->parts[i], source, in_place ? source : array_of(outputs[i], true))) return nullptr;
+  }
+  engine::renew(*group);
+  return group;
+}
+
 // The other ranks are told at once what is wrong with this rank's arrays. An array that Python can prepare is not.
 template <class... Arrays>
 std::shared_ptr<Operation> make_or_refuse(PythonRuntime& runtime, const engine::Call& call, const Arrays&... arrays) {
@@ -80,7 +95,7 @@ void start(PythonRuntime& python_runtime, const std::shared_ptr<Operation>& oper
 PythonHandle submit(nb::handle_t<PythonRuntime> self, int collective, const std::string& name, const nb::tuple& inputs,
                     const nb::tuple& outputs, int op, Rank root, double prescale, double postscale,
                     engine::ProcessSetId process_set, std::int32_t priority, const nb::tuple& splits, bool blocking,
-                    nb::object result, nb::object finish) {
+                    nb::object result, nb::object finish, PythonHandle* again) {
   const engine::Call call{static_cast<Collective>(collective),
                           name,
                           static_cast<ReduceOp>(op),
@@ -90,7 +105,8 @@ PythonHandle submit(nb::handle_t<PythonRuntime> self, int collective, const std:
                           process_set,
                           priority};
   auto& runtime = nb::cast<PythonRuntime&>(self);
-  std::shared_ptr<Operation> operation = make_or_refuse(runtime, call, inputs, outputs);
+  std::shared_ptr<Operation> operation = renew(runtime, call, inputs, outputs, again);
+  if (operation == nullptr) operation = make_or_refuse(runtime, call, inputs, outputs);
   for (const nb::handle rows : splits) operation->splits.push_back(nb::cast<std::uint64_t>(rows));
   // Of one array itself: a tuple less for Python's garbage collector to look at.
   nb::object memory = inputs.size() == 1 ? nb::object(inputs[0]) : nb::object(inputs);
@@ -149,12 +165,14 @@ PythonHandle join(nb::handle_t<PythonRuntime> self, engine::ProcessSetId process
 
 void register_submission(nb::class_<PythonRuntime>& runtime) {
   runtime
-      .def("submit", &submit, nb::arg("collective"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"),
-           nb::arg("op"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
-           nb::arg("priority"), nb::arg("splits"), nb::arg("blocking"), nb::arg("result").none(),
-           nb::arg("finish").none(),
-           "Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits "
-           "for it where `blocking`.")
+      .def(
+          "submit", &submit, nb::arg("collective"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"),
+          nb::arg("op"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
+          nb::arg("priority"), nb::arg("splits"), nb::arg("blocking"), nb::arg("result").none(),
+          nb::arg("finish").none(), nb::arg("again").none() = nb::none(),
+          "Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits "
+          "for it where `blocking`. `again`: the handle of the same group's last use, which need not be described once "
+          "more; it is used up.")
       .def("allreduce_in_place", &allreduce_in_place, nb::arg("array"), nb::arg("name"), nb::arg("op"),
            nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
            "Reduces one array where it lies, and waits for it: without a handle.")

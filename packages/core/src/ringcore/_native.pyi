@@ -355,9 +355,9 @@ class Runtime:
         What was wanted of the link cannot be connected: the rank is lost, unless it has left.
         """
 
-    def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None) -> Handle:
+    def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None, again: Handle | None = None) -> Handle:
         """
-        Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits for it where `blocking`.
+        Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits for it where `blocking`. `again`: the handle of the same group's last use, which need not be described once more; it is used up.
         """
 
     def allreduce_in_place(self, array: object, name: str, op: int, prescale: float, postscale: float, process_set: int) -> None:

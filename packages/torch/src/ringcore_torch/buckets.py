@@ -58,6 +58,7 @@ class Bucket:
         self.passes = [0] * len(parameters)
         self.ready = 0
         self.handle: adapter.Handle | None = None
+        self._last: adapter.Handle | None = None  # that of the last step, where it has described many tensors
         self._sent: tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]] = ((), (), {})
         self.finished = False
         self.all_dense = False
@@ -157,7 +158,7 @@ class Bucket:
         """Start to reduce the arrays, and the flags."""
         self._sent = arrays, sums, options
         with self._told_of():
-            self.handle = adapter.allreduce(arrays, sums or arrays, self.name, **options)
+            self.handle = adapter.allreduce(arrays, sums or arrays, self.name, again=self._last, **options)
             if self.on_gpu:
                 flags = (as_buffer(self.flags),)
                 self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
@@ -230,8 +231,8 @@ class Bucket:
         pairs = zip(now, self._left, strict=True)
         return any(grad is not None and had is not None and grad is not had for grad, had in pairs)
 
-    def finish(self) -> None:
-        """The gradients hold the average."""
+    def finish(self, *, replaced: bool) -> None:
+        """The gradients hold the average; `replaced`: some parameter may have another one than was submitted."""
         self.finished, self._unseen = True, False
         self._left = [parameter.grad for parameter in self.parameters]
 
@@ -360,6 +361,7 @@ class PackedBucket(Bucket):
                 self._sealed_version = self.version()
                 self.sealed = True
         except adapter.UnsupportedArray:
+            self._left = []
             super().launch(early=early, sparse_as_dense=sparse_as_dense, **options)
 
     def seal(self) -> None:  # noqa: D102
@@ -385,7 +387,15 @@ class PackedBucket(Bucket):
     def leave_out(self, index: int) -> None:  # noqa: D102
         self._grads[index] = torch.zeros_like(self.parameters[index], memory_format=torch.contiguous_format)
 
+    def finish(self, *, replaced: bool) -> None:  # noqa: D102
+        if replaced or not self._left:
+            return super().finish(replaced=replaced)
+        self.finished, self._unseen = True, False
+        return None
+
     def reset(self) -> None:  # noqa: D102
+        if not self.on_gpu and not self._keeps:
+            self._last = self.handle or self._last
         super().reset()
         self._grads = [None] * len(self.parameters)
 

@@ -168,7 +168,7 @@ class GradientReducer:
         for bucket in unfinished:
             dense, sparse = bucket.flags.tolist()
             if bucket.all_dense and not any(sparse):
-                bucket.finish()
+                bucket.finish(replaced=False)
                 continue
             for index, parameter in enumerate(bucket.parameters):
                 if sparse[index] != 0:
@@ -177,7 +177,7 @@ class GradientReducer:
                     parameter.grad = None  # no rank had a gradient: the optimizer skips it
                 elif parameter.grad is None:
                     parameter.grad = bucket.result(index)
-            bucket.finish()
+            bucket.finish(replaced=True)
 
     def _touched(self) -> list[Bucket]:
         """The buckets of which backward has reached a parameter on any rank."""

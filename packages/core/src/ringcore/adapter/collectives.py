@@ -104,6 +104,7 @@ def allreduce(
     blocking: bool = False,
     result: object = None,
     finish: Finish | None = None,
+    again: Handle | None = None,
 ) -> Handle:
     """Reduce an array over all ranks; several as a group, which runs as a whole or not at all.
 
@@ -121,6 +122,8 @@ def allreduce(
         blocking: Return when it is done: quicker than `wait`.
         result: What `Handle.synchronize` returns.
         finish: Makes that instead, from the handle.
+        again: The handle of the same group's last use, which nobody needs any more: what has the same name, dtypes and
+            shapes, in whatever memory, is not described once more.
 
     Raises:
         UnsupportedArray: A source or target is no such array; `as_buffer` tells what is wrong with it.
@@ -136,7 +139,7 @@ def allreduce(
     set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
     return context().runtime.submit(
         _ALLREDUCE, name, sources, targets, op, 0, prescale_factor, postscale_factor, set_id, priority, (), blocking,
-        result, finish,
+        result, finish, again=again,
     )  # fmt: skip
 
 
