@@ -32,7 +32,15 @@ from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
 from tools.release import make_release
-from tools.suites import BESIDE_OTHERS, WITH_CLUSTERS, adapter_of, pytest_command, run_pytest, run_side_by_side
+from tools.suites import (
+    BESIDE_OTHERS,
+    DOCUMENTED_CLUSTERS,
+    WITH_CLUSTERS,
+    adapter_of,
+    pytest_command,
+    run_pytest,
+    run_side_by_side,
+)
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
@@ -275,6 +283,12 @@ def cluster(session: nox.Session) -> None:
 def cluster_long(session: nox.Session, name: str) -> None:
     """What takes minutes with Ray and Spark: many jobs one after the other, drivers and hosts that are killed."""
     run_pytest(session, name, f"what takes long with {name}", "-s", f"packages/{name}/tests/long")
+
+
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
+def docs_clusters(session: nox.Session) -> None:
+    """Run the documentation's code for Spark, Ray and Dask; that of the frameworks is among the tests."""
+    run_side_by_side(session, DOCUMENTED_CLUSTERS)
 
 
 @nox.session(venv_backend="none", requires=[environment_of("spark")])

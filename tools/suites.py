@@ -42,6 +42,11 @@ BESIDE_OTHERS = [
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]  # fmt: skip
 
+# Minutes: each script of theirs starts a cluster.
+DOCUMENTED_CLUSTERS = [
+    (name, f"the documentation's code with {name}", "tests/docs/test_code.py", run)
+    for name, run in (("spark", _RUN), ("ray", "-k=commands_run"), ("dask", "-k=commands_run"))
+]
 SPARKS_ESTIMATORS = [f"packages/spark/tests/test_{name}_estimator.py" for name in ("torch", "keras", "lightning")]
 # A start of Spark or Ray each, which takes seconds.
 WITH_CLUSTERS = [
@@ -52,11 +57,6 @@ WITH_CLUSTERS = [
     ("spark", "Spark's estimators", *SPARKS_ESTIMATORS, "packages/horovod/tests/test_horovod_spark.py"),
     ("ray", "ranks that Ray starts", "packages/ray/tests", "--ignore=packages/ray/tests/long"),
     ("dask", "ranks that Dask starts", "packages/dask/tests"),
-    ("spark", "the documentation's code with Spark", "tests/docs/test_code.py", _RUN),
-    *(
-        (name, f"the documentation's code with {name}", "tests/docs/test_code.py", "-k=commands_run")
-        for name in ("ray", "dask")
-    ),
     ("ray", "scripts for Horovod", "packages/horovod/tests/test_horovod_ray.py"),
 ]  # fmt: skip
 

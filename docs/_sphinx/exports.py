@@ -53,13 +53,15 @@ class Sources:
         self._loader.resolve_aliases(implicit=True, external=False)
 
     def exports(self, module: str) -> dict[str, griffe.Object]:
-        """Exported name -> what it is in the end."""
+        """Exported name -> what it is in the end; an alias of what is no part of the packages."""
         found = self._loader.modules_collection[module]
         return {name: self._resolved(found, name) for name in sorted(map(str, found.exports or ()), key=_order)}
 
     def _resolved(self, module: griffe.Module, name: str) -> griffe.Object:
         found = module.members.get(name) or self._at(MADE_LATER[f"{module.path}.{name}"])
         while found.is_alias:
+            if found.target_path.partition(".")[0] not in self._loader.modules_collection.members:
+                return found
             found = found.final_target
         return self._described(found) if found.is_attribute and found.path not in TEXTS else found
 
@@ -127,14 +129,17 @@ class Exports(SphinxDirective):
     def _lines(self, module: str, exports: dict[str, griffe.Object]) -> Iterator[str]:
         handed_on = {}
         for name, thing in exports.items():
-            home = self._home(module, name, thing)
-            if home:
+            home = None if thing.is_alias else self._home(module, name, thing)
+            if home or thing.is_alias:
                 handed_on[name] = (home, thing)
             elif not (name.startswith("_") or thing.is_module):  # modules have sections of their own
                 yield from self._entry(f"{module}.{name}", thing)
         if handed_on:
             yield from ("", "Offered here as well:", "", "| | |", "|---|---|")
             for name, (home, thing) in handed_on.items():
+                if thing.is_alias:
+                    yield f"| `{module}.{name}` | That of `{thing.target_path}`. |"
+                    continue
                 yield f"| {{py:obj}}`{module}.{name} <{home}.{name}>` | {first_sentence(thing)} |"
             yield ""
 
