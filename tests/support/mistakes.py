@@ -38,8 +38,8 @@ _SECTIONS = {
     "the last state that all have, and repeat the step.",
     "evicted": "`EvictedError`: the other ranks of an elastic job go on without this one, or it reaches too few of "
     "them to go on. After `shutdown()` and `init()` the process is usable again.",
-    "shutdown": "`ShutdownError`: ringcore was shut down while an operation waited. Wait for the handles of asynchronous "
-    "operations before `shutdown()`; the end of the script calls it, too.",
+    "shutdown": "`ShutdownError`: ringcore was shut down while an operation waited. Wait for the handles of "
+    "asynchronous operations before `shutdown()`; the end of the script calls it, too.",
     "bootstrap": "`BootstrapError`: the ranks could not find or connect to each other. `ringcore env` shows what the "
     "launcher has told this process, `ringcore doctor` what works on this machine.",
     "resource": "`ResourceError`: the operating system refused memory, descriptors or sockets; the message says which, "
@@ -61,11 +61,11 @@ What `ringcore.run`, and the like of Spark, Ray and Dask, raise in the process t
 `RingcoreError`.
 
 `RankError`: the function failed on a rank. `rank` is the rank that failed first, `remote_traceback` its traceback as
-text, and `original` the exception itself, where it could be pickled: the remedy is that of this one. The others have been
-ended.
+text, and `original` the exception itself, where it could be pickled: the remedy is that of this one. The others have
+been ended.
 
-`LaunchError`: no rank was started, or one ended without a result. The message holds what the launcher said: mostly hosts
-that cannot be reached, an interpreter that is not there, or a function that calls `sys.exit`.
+`LaunchError`: no rank was started, or one ended without a result. The message holds what the launcher said: mostly
+hosts that cannot be reached, an interpreter that is not there, or a function that calls `sys.exit`.
 """
 
 
