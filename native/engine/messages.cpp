@@ -62,7 +62,7 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
   entry.descriptor = set.signatures.find(header.signature);
   if (set.tree != nullptr) {
     const bool has_data = (header.flags & kEager) != 0 && may_carry_data(*entry.descriptor);
-    if (has_data) entry.payload.assign(operation.input, operation.input + operation.bytes());
+    if (has_data) entry.payload = data_of(operation, set.self);
     return append_to_tree(set, std::move(entry));
   }
   std::span<const std::byte> payload;

@@ -9,6 +9,12 @@ namespace {
 // More data than this that has come along with announcements, and waits for others to announce the same, is an error.
 constexpr std::size_t kMaxHeldBytes = std::size_t{64} << 20;
 
+// Whether nothing can be wrong with it where all members say the same. `summed`: with what they put in, which is there.
+bool is_right_if_alike(const Descriptor& descriptor, bool summed, std::size_t members) {
+  if (descriptor.collective != Collective::kBroadcast) return !descriptor.has_free_rows();
+  return summed && descriptor.root >= 0 && descriptor.root < static_cast<int>(members);
+}
+
 std::shared_ptr<const Error> make_error(ErrorKind kind, const std::string& message) {
   return std::make_shared<const Error>(kind, message);
 }
@@ -358,7 +364,7 @@ bool Negotiation::decide_together(std::vector<Decision>& decisions) {
 
 void Negotiation::release_together(Entry entry, std::vector<Decision>& decisions) {
   const Descriptor& descriptor = *entry.descriptor;
-  if (descriptor.has_free_rows() || descriptor.collective == Collective::kBroadcast) {  // more to check
+  if (!is_right_if_alike(descriptor, entry.sum != nullptr, members_.size())) {
     Pending pending{.order = next_order_++, .priority = entry.priority, .descriptor = entry.descriptor};
     pending.contributions.assign(members_.size(), contribution_of(entry));
     return finish(entry.name_hash, std::move(pending), decisions);
@@ -387,9 +393,7 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
     if (entry.type != RecordType::kOperation || entry.signature != first.signature) return false;
     summed = summed && entry.sum == first.sum;
   }
-  if (first.descriptor->has_free_rows() || first.descriptor->collective == Collective::kBroadcast) {
-    return false;  // more to check
-  }
+  if (!is_right_if_alike(*first.descriptor, summed && first.sum != nullptr, logs_.size())) return false;
   Decision decision;
   decision.kind = Decision::Kind::kRelease;
   Release& release = decision.release;

@@ -82,11 +82,20 @@ inline Entry blocked_in(const Entry& operation) {
   return entry;
 }
 
-// The data that a member takes along with its announcement.
-inline void give_data(Entry& entry, int member) {
+// What the members' data adds up to.
+inline float sum_of_data(int members) {
+  return 0.1F * static_cast<float>(members) + static_cast<float>(members * (members - 1)) / 2;
+}
+
+// The data that a member takes along with its announcement; the root of a broadcast has the whole sum.
+inline void give_data(Entry& entry, int member, int members) {
   if (entry.type != RecordType::kOperation || !may_carry_data(*entry.descriptor)) return;
   entry.flags |= kEager;
-  const std::vector<float> data(entry.descriptor->shape.elements(), 0.1F + static_cast<float>(member));
+  const bool hands_out = entry.descriptor->collective == Collective::kBroadcast;
+  const float own = !hands_out                         ? 0.1F + static_cast<float>(member)
+                    : entry.descriptor->root == member ? sum_of_data(members)
+                                                       : 0.0F;
+  const std::vector<float> data(entry.descriptor->shape.elements(), own);
   const auto bytes = std::as_bytes(std::span(data));
   entry.payload.assign(bytes.begin(), bytes.end());
 }
@@ -103,7 +112,7 @@ inline Programs draw_programs(Draw& draw, int members) {
       if (step == join_at && !strict && draw.one_in(2)) program.push_back({.type = RecordType::kJoin});
       if (!strict && draw.one_in(25)) continue;
       program.push_back(strict ? operation : own_form(draw, operation, members));
-      if (step % 3 == 0) give_data(program.back(), m);
+      if (step % 3 == 0) give_data(program.back(), m, members);
       if (!strict && draw.one_in(30)) program.push_back(cancel_of(operation, m));
       if (!strict && draw.one_in(30)) program.push_back({.type = RecordType::kNoop, .flags = kFlush});
       if (!strict && draw.one_in(10)) program.push_back(blocked_in(operation));
@@ -357,7 +366,7 @@ inline std::string wrong_sum(Forest& forest, int m) {
   for (const auto& [name, sum] : forest.member(m).sums) {
     float value = 0;
     std::memcpy(&value, sum.data(), sizeof(value));
-    const float right = 0.1F * static_cast<float>(members) + static_cast<float>(members * (members - 1)) / 2;
+    const float right = sum_of_data(members);
     if (std::abs(value - right) > 1e-4F * right) return "the sum of '" + name + "' is " + std::to_string(value);
   }
   return "";

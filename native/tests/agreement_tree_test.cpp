@@ -213,7 +213,7 @@ TEST_CASE("small data is summed up along a tree: every member gets the same bits
       for (int i = 0; i < 4; ++i) {
         Entry& entry =
             programs[static_cast<std::size_t>(m)].emplace_back(entry_for(tensor("x" + std::to_string(i), 3)));
-        give_data(entry, m);
+        give_data(entry, m, kMembers);
       }
     }
     Draw draw(seed);

@@ -70,6 +70,8 @@ MUTANTS = [
     Mutant("a second try of an operation cannot be cancelled", "engine/negotiation.cpp",
            "if (!pending.error && pending.contributions[member].present) return &pending;",
            "return pending.error ? nullptr : &pending;"),
+    Mutant("all members put their own data into a broadcast along the tree", "engine/tree_data.cpp",
+           "descriptor.collective == Collective::kBroadcast && descriptor.root != self", "false"),
     Mutant("a group is done with its first part", "engine/schedule.cpp", "if (--whole->unfinished == 0)", "if (true)"),
     Mutant("a group that was submitted again counts what is left of its last use", "engine/request.cpp",
            "group.unfinished = group.parts.size();", ""),

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,7 +41,35 @@ std::size_t data_bytes(const testing::SimJob& job) {
   return bytes;
 }
 
+// All ranks get what the root has, and wait for it.
+bool hand_out(testing::SimJob& job, Rank root) {
+  std::vector<std::vector<float>> data;
+  std::vector<std::shared_ptr<engine::Operation>> operations;
+  for (Rank rank = 0; rank < kRanks; ++rank) data.push_back({-0.0F, static_cast<float>(rank) + 0.1F});
+  const std::vector<float> expected = data[static_cast<std::size_t>(root)];
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    operations.push_back(testing::SimJob::allreduce("handed out", data[static_cast<std::size_t>(rank)]));
+    operations.back()->descriptor.collective = Collective::kBroadcast;
+    operations.back()->descriptor.root = root;
+    operations.back()->awaited = true;
+    job.submit(rank, operations.back());
+  }
+  const auto done = [](const auto& operation) { return operation->done(); };
+  const auto is_expected = [&expected](const std::vector<float>& got) {
+    return std::memcmp(got.data(), expected.data(), expected.size() * sizeof(float)) == 0;
+  };
+  return job.run_until([&] { return std::ranges::all_of(operations, done); }) && std::ranges::all_of(data, is_expected);
+}
+
 }  // namespace
+
+TEST_CASE("small broadcasts that somebody waits for take their data along the tree") {
+  transport::SimOptions options;
+  options.keep_history = true;
+  testing::SimJob job(kRanks, options, 4);
+  for (Rank root = 0; root < kRanks; ++root) REQUIRE(hand_out(job, root));
+  CHECK(data_bytes(job) == 0);
+}
 
 TEST_CASE("a tree whose rounds are slow carries small sums all the same, once that is known") {
   transport::SimOptions options;
