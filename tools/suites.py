@@ -47,7 +47,7 @@ DOCUMENTED_CLUSTERS = [
     (name, f"the documentation's code with {name}", "tests/docs/test_code.py", run)
     for name, run in (("spark", _RUN), ("ray", "-k=commands_run"), ("dask", "-k=commands_run"))
 ]
-SPARKS_ESTIMATORS = [f"packages/spark/tests/test_{name}_estimator.py" for name in ("torch", "keras", "lightning")]
+SPARKS_ESTIMATORS = [f"packages/spark/tests/test_{name}_estimator.py" for name in ("torch", "keras", "lightning", "datasets")]
 # A start of Spark or Ray each, which takes seconds.
 WITH_CLUSTERS = [
     (

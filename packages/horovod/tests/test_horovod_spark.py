@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,10 @@ def test_a_script_for_horovod_runs_as_it_is() -> None:
     env = {"CUDA_VISIBLE_DEVICES": "3"}
     results = horovod.spark.run(train, args=(1.0,), kwargs={"more": 2.0}, num_proc=2, env=env, stdout=out, verbose=2)
     assert results == [(0, 6.0, ["3"]), (1, 6.0, ["3"])]
-    assert sorted(out.getvalue().splitlines()) == ["[0]<stdout> rank 0", "[1]<stdout> rank 1"]
+    assert sorted(out.getvalue().splitlines()) == ["[0]<stdout>:rank 0", "[1]<stdout>:rank 1"]
+    out = io.StringIO()
+    horovod.spark.run(train, (1.0,), {"more": 2.0}, 1, env=env, stdout=out, prefix_output_with_timestamp=True)
+    assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:rank 0\n", out.getvalue())
     with pytest.raises(RuntimeError, match="raised LookupError: no such row") as caught:
         horovod.spark.run(fails, num_proc=1)
     assert isinstance(caught.value.original, LookupError)

@@ -7,10 +7,12 @@ from typing import Any
 
 import lightning.pytorch as lightning
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 import torch
 from pyspark.sql import SparkSession
 from ringcore.data import ParquetShards
+from ringcore_spark import RankError
 from ringcore_spark.lightning import LightningEstimator
 
 pytestmark = [
@@ -81,6 +83,50 @@ def test_fit_equals_one_process_and_goes_on(spark: SparkSession, tmp_path: Path)
     assert np.isclose(history[1]["val_loss"], ((outputs - inputs @ TRUE) ** 2).mean(), atol=1e-5)
     row = fitted.transform(frame.limit(1)).first()
     assert np.isclose(row["y__output"], float(fitted.getModel()(torch.tensor(row["x"]))), atol=1e-5)
+
+
+class Rows(lightning.LightningDataModule):
+    """Reads its rows by itself, and notes what it is told."""
+
+    def __init__(self, **told: Any) -> None:
+        super().__init__()
+        self.told = told
+
+    def loader(self, folder: str, size: int) -> torch.utils.data.DataLoader[Any]:
+        rows = ds.dataset(folder).to_table().to_pydict()
+        own = slice(self.told["cur_shard"], None, self.told["shard_count"])
+        data = [
+            {"x": torch.tensor(x), "y": torch.tensor(y)} for x, y in zip(rows["x"][own], rows["y"][own], strict=True)
+        ]
+        return torch.utils.data.DataLoader(data, batch_size=size)
+
+    def train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+        Path(self.told["train_dir"]).parent.joinpath(f"told.{self.told['cur_shard']}").write_text(repr(self.told))
+        return self.loader(self.told["train_dir"], self.told["train_batch_size"])
+
+    def val_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+        return self.loader(self.told["val_dir"], self.told["val_batch_size"])
+
+
+def test_a_data_module_has_a_ranks_place_and_a_profiler_is_lightnings(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([([1.0, 2.0, float(n)], 1.0) for n in range(24)], "x array<double>, y double")
+    frame.repartition(2).write.parquet(f"file://{tmp_path}/data/rows")
+    options = {"data_module": Rows, "profiler": "simple", "batch_size": 4, "epochs": 1, "terminate_on_nan": True}
+    fitted = estimator(tmp_path, **options).fit_on_parquet("data/rows", "data/rows")
+    assert {"loss", "val_loss"} <= set(fitted.getHistory()[0])
+    for rank in range(2):
+        told = eval((tmp_path / "data" / f"told.{rank}").read_text())
+        assert (told["cur_shard"], told["shard_count"], told["has_val"]) == (rank, 2, True)
+        assert (told["steps_per_epoch_train"], told["train_batch_size"], told["schema_fields"]) == (3, 4, ["x", "y"])
+    with pytest.raises(ValueError, match=r"data_module= reads the rows from the store, and spill=True writes none"):
+        estimator(tmp_path, data_module=Rows, spill=True).fit(frame)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_where_that_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([([1.0, 2.0, 3.0], float("nan"))] * 8, "x array<double>, y double")
+    said = r"rank [01] raised ValueError: the loss of batch 0 of epoch 0 is nan, which is not finite"
+    with pytest.raises(RankError, match=said):
+        estimator(tmp_path, terminate_on_nan=True).fit(frame)
 
 
 def test_what_cannot_be_is_refused(spark: SparkSession, tmp_path: Path) -> None:

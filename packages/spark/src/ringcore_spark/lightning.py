@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 import torch
+from pyspark.ml.param import TypeConverters
 
 from ringcore_spark.ml.backend import SparkBackend
 from ringcore_spark.ml.estimator import RingEstimator, Trained
@@ -32,6 +33,9 @@ class LightningModel(TorchModel):
         "logger": Given("of Lightning", False),
         "log_every_n_steps": Given("how often it logs", 50),
         "trainer_args": Given("more arguments of Lightning's Trainer", {}),
+        "profiler": Given("of Lightning, or its name"),
+        "terminate_on_nan": Given("whether a loss that is not finite is an error", False, TypeConverters.toBoolean),
+        "data_module": Given("makes the LightningDataModule of a rank, in the place of batches: see `data_module_of`"),
     }
 )
 class LightningEstimator(RingEstimator):
@@ -49,6 +53,8 @@ class LightningEstimator(RingEstimator):
         for name in ("optimizer", "loss", "loss_weights", "metrics"):
             if self.value(name):
                 raise ValueError(f"{name}= is the module's own: see configure_optimizers, training_step and log")
+        if self.value("data_module") is not None and self.value("spill"):
+            raise ValueError("data_module= reads the rows from the store, and spill=True writes none: leave one out")
         data: bytes = cloudpickle.dumps((module, self.value("callbacks")))
         return data
 
@@ -85,17 +91,47 @@ class LightningEstimator(RingEstimator):
             "log_every_n_steps": work.params["log_every_n_steps"], "enable_checkpointing": True,
             "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
             "num_sanity_val_steps": 0, "accumulate_grad_batches": work.params["backward_passes_per_step"],
+            "profiler": work.params["profiler"],
         }  # fmt: skip
-        trainer = lightning.Trainer(**{**options, **work.params["trainer_args"]}, callbacks=[*callbacks, keeper])
+        callbacks = [*callbacks, *([_finite(lightning)] if work.params["terminate_on_nan"] else []), keeper]
+        trainer = lightning.Trainer(**{**options, **work.params["trainer_args"]}, callbacks=callbacks)
         with tempfile.TemporaryDirectory() as folder:
             path = None
             if saved is not None:
                 training.skip(saved.epochs)
                 path = Path(folder, "checkpoint")
                 path.write_bytes(saved.state)
-            loaders = {"val_dataloaders": _Loader(work, validating)} if validating is not None else {}
-            trainer.fit(module, _Loader(work, training), **loaders, ckpt_path=path, weights_only=False)
+            if work.params["data_module"] is not None:
+                data = {
+                    "datamodule": data_module_of(work, training.steps, None if validating is None else validating.steps)
+                }
+            else:
+                data = {"train_dataloaders": _Loader(work, training)}
+                data |= {} if validating is None else {"val_dataloaders": _Loader(work, validating)}
+            trainer.fit(module, **data, ckpt_path=path, weights_only=False)
         return Trained(_bytes_of(module.state_dict()), keeper.history, None) if ring.rank() == 0 else None
+
+
+def data_module_of(work: Work, steps: int, validation_steps: int | None) -> Any:
+    """What `data_module=` makes on a rank. It is called with what Horovod's is called with, and is of use here.
+
+    Args:
+        work: Of this rank.
+        steps: Batches of an epoch.
+        validation_steps: The same for validation; None: there is none.
+    """
+    import ringcore
+
+    params = work.params
+    columns = [*params["feature_cols"], *params["label_cols"], params["sample_weight_col"]]
+    return params["data_module"](
+        train_dir=work.url(work.train), val_dir=work.url(work.validation), has_val=validation_steps is not None,
+        num_train_epochs=params["epochs"], train_batch_size=params["batch_size"],
+        val_batch_size=params["val_batch_size"] or params["batch_size"], shuffle=params["shuffle"],
+        transformation=params["transformation_fn"], schema_fields=[name for name in columns if name],
+        cur_shard=ringcore.rank(), shard_count=ringcore.size(), seed=work.seed, verbose=params["verbose"],
+        steps_per_epoch_train=steps, steps_per_epoch_val=validation_steps,
+    )  # fmt: skip
 
 
 class _Loader:
@@ -139,6 +175,21 @@ def _keeper(lightning: Any, work: Work, history: list[Any]) -> Any:
                     work.save(Checkpoint(trainer.current_epoch + 1, self.history, path.read_bytes()))
 
     return Keeper()
+
+
+def _finite(lightning: Any) -> Any:
+    """A callback of this package of Lightning that ends the training at a loss that is not finite."""
+
+    class Finite(lightning.callbacks.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+            if loss is not None and not torch.isfinite(loss).all():
+                raise ValueError(
+                    f"the loss of batch {batch_idx} of epoch {trainer.current_epoch} is {loss}, which is not finite "
+                    "(terminate_on_nan=True): look at that batch, or take a smaller learning rate"
+                )
+
+    return Finite()
 
 
 def _package_of(module: Any) -> str | None:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ringcore.data.arrow import ArrowShards
+    from ringcore.data.datasets import DatasetShards
     from ringcore.data.parquet import ParquetShards
 
-__all__ = ["ArrowShards", "ParquetShards"]
+_HOMES = {"ArrowShards": "arrow", "DatasetShards": "datasets", "ParquetShards": "parquet"}
+
+__all__ = ["ArrowShards", "DatasetShards", "ParquetShards"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'ringcore.data' has no attribute {name!r}")
-    from ringcore.data import arrow, parquet  # here, as pyarrow is optional
+    import importlib  # here, as pyarrow is optional
 
-    return parquet.ParquetShards if name == "ParquetShards" else arrow.ArrowShards
+    return getattr(importlib.import_module(f"ringcore.data.{_HOMES[name]}"), name)

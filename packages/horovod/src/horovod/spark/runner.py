@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn
 
 import ringcore_spark
+
+# Of ringcore, before what a rank prints.
+_PREFIX = re.compile(r"^(\[\d+\]<std(?:out|err)>) ")
+_LINE_END = re.compile(r"([\r\n])")
 
 
 def run(
@@ -43,7 +50,7 @@ def run(
         stderr: Likewise.
         verbose: 2 and more say what is done.
         nics: Network interfaces to use.
-        prefix_output_with_timestamp: False: the rank stands before each line.
+        prefix_output_with_timestamp: Put the time before the rank that stands before each line.
         executable: `None`: the interpreter of Spark's workers.
 
     Returns:
@@ -56,14 +63,18 @@ def run(
     given = {
         "use_mpi": use_mpi,
         "extra_mpi_args": extra_mpi_args,
-        "prefix_output_with_timestamp": prefix_output_with_timestamp,
         "executable": executable,
     }
     refused = [name for name, value in given.items() if value]
     if refused:
         raise ValueError(f"horovod.spark.run on ringcore has no {', '.join(refused)}: leave it out")
     interfaces = {"RINGCORE_NETWORK_INTERFACES": ",".join(sorted(nics))} if nics else {}
-    with contextlib.redirect_stdout(stdout or sys.stdout), contextlib.redirect_stderr(stderr or sys.stderr):
+    with (
+        _prefixed(stdout or sys.stdout, prefix_output_with_timestamp) as out,
+        _prefixed(stderr or sys.stderr, prefix_output_with_timestamp) as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         return ringcore_spark.run(
             fn,
             args,
@@ -73,6 +84,41 @@ def run(
             start_timeout=start_timeout,
             verbose=verbose > 1,
         )
+
+
+@contextlib.contextmanager
+def _prefixed(stream: IO[str], timestamps: bool) -> Iterator[_Prefixed]:
+    """What is written to this goes to the stream, with `[0]<stdout>:` before a rank's lines as Horovod has it."""
+    writer = _Prefixed(stream, timestamps)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+class _Prefixed(io.TextIOBase):
+    def __init__(self, stream: IO[str], timestamps: bool) -> None:
+        self._stream = stream
+        self._timestamps = timestamps
+        self._line = ""  # Its end has not come yet.
+
+    def write(self, text: str) -> int:
+        *lines, self._line = _LINE_END.split(self._line + text)
+        # Ends of lines are the odd pieces.
+        self._stream.write("".join(self._own(line) + end for line, end in zip(lines[::2], lines[1::2], strict=True)))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        if self._line:
+            self._stream.write(self._own(self._line))
+            self._line = ""
+
+    def _own(self, line: str) -> str:
+        time_of = time.asctime() if self._timestamps else ""
+        return _PREFIX.sub(lambda found: f"{time_of}{found[1]}:", line, count=1)
 
 
 def run_elastic(*_args: Any, **_kwargs: Any) -> NoReturn:

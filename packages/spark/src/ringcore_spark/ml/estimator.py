@@ -43,6 +43,7 @@ class _Data(NamedTuple):
     train: str | None
     validation: str | None
     rows: Any = None  # a DataFrame whose tasks keep them, where nothing is written
+    given: Mapping[str, Any] | None = None  # data sets that split themselves
 
 
 @with_params(TRAINING)
@@ -105,8 +106,23 @@ class RingEstimator(Saved, FromTable, Estimator):
         return _Several(self.copy(), dataset, paramMaps)
 
     def _fit(self, dataset: Any) -> Any:
+        if not hasattr(dataset, "sparkSession"):
+            return self._train(SparkSession.getActiveSession(), self._splitting(dataset))
         with self._written(dataset) as data:
             return self._train(dataset.sparkSession, data)
+
+    def _splitting(self, source: Any) -> _Data:
+        """A data set of Hugging Face, or a function that makes one on a rank; or a dictionary of them."""
+        if self.value("validation") is not None or self.value("spill"):
+            raise ValueError(
+                "validation= and spill= are for the rows of a DataFrame: leave them out, and give "
+                '{"train": ..., "validation": ...} where there is data to validate with'
+            )
+        given = source if isinstance(source, Mapping) else {"train": source}
+        if "train" not in given:
+            raise ValueError(f'there is no "train" among the data sets, but {", ".join(map(str, given)) or "none"}')
+        kept = {name: given[name] for name in ("train", "validation") if name in given}
+        return _Data(None, None, given=kept)
 
     @contextlib.contextmanager
     def _written(self, frame: Any) -> Iterator[_Data]:
@@ -137,7 +153,7 @@ class RingEstimator(Saved, FromTable, Estimator):
         self._check()
         store, run_id = self._store(), self.value("run_id") or f"run-{uuid.uuid4().hex}"
         params = {name: self.value(name) for name in self.table if name not in _APART}
-        work = Work(params, store, data.train, data.validation, run_id, self._seed())
+        work = Work(params, store, data.train, data.validation, run_id, self._seed(), data.given)
         backend = self.value("backend") or SparkBackend(self.value("num_proc"))
         given = {} if data.rows is None else {"dataframe": data.rows}  # Not every backend knows of it.
         results = backend.run(type(self).train, [work, self.payload()], env=self.environ(), spark=spark, **given)

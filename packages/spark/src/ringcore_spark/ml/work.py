@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-from ringcore.data import ArrowShards, ParquetShards
+from ringcore.data import ArrowShards, DatasetShards, ParquetShards
 
 from ringcore_spark.partition import partition
 from ringcore_spark.store import Store
@@ -38,7 +38,7 @@ class Batches:
         steps: Batches of an epoch: all, or as many as the user wants.
     """
 
-    def __init__(self, work: Work, shards: ParquetShards | ArrowShards, steps: int | None) -> None:
+    def __init__(self, work: Work, shards: ParquetShards | ArrowShards | DatasetShards, steps: int | None) -> None:
         self._work = work
         self._shards = shards
         self._stream = self._endless()
@@ -50,7 +50,11 @@ class Batches:
 
     def skip(self, epochs: int) -> None:
         """Begin where so many epochs have ended; those of the user's length need not be those of the data."""
-        self._shards.set_epoch(*divmod(epochs * self.steps, len(self._shards)))
+        try:
+            whole = len(self._shards)
+        except TypeError:  # It does not tell: what there is makes one epoch, of as many steps as the user wants.
+            whole = self.steps
+        self._shards.set_epoch(*divmod(epochs * self.steps, whole))
 
     def _endless(self) -> Iterator[Batch]:
         while True:
@@ -84,6 +88,7 @@ class Work:
         validation: Likewise; None: there is none.
         run_id: Of this run.
         seed: Of everything random.
+        given: Data sets that split themselves, "train" and perhaps "validation", in the place of folders.
     """
 
     params: Mapping[str, Any]
@@ -92,30 +97,38 @@ class Work:
     validation: str | None
     run_id: str
     seed: int
+    given: Mapping[str, Any] | None = None
 
     def training(self) -> Batches:
         """This rank's batches to train with."""
         steps = self.params["train_steps_per_epoch"]
-        return self._batches(self.train, self.params["batch_size"], steps, shuffle=self.params["shuffle"])
+        return self._batches("train", self.params["batch_size"], steps, shuffle=self.params["shuffle"])
 
     def validating(self) -> Batches | None:
         """This rank's batches to validate with."""
-        if self.validation is None:
+        if self.validation is None and "validation" not in (self.given or {}):
             return None
         size = self.params["val_batch_size"] or self.params["batch_size"]
-        return self._batches(self.validation, size, self.params["validation_steps_per_epoch"], shuffle=False)
+        return self._batches("validation", size, self.params["validation_steps_per_epoch"], shuffle=False)
 
-    def _batches(self, folder: str | None, size: int, steps: int | None, *, shuffle: bool) -> Batches:
+    def _batches(self, part: str, size: int, steps: int | None, *, shuffle: bool) -> Batches:
         weight = self.params["sample_weight_col"]
         window = self.params["shuffle_buffer_size"]
         columns = [*self.params["feature_cols"], *self.params["label_cols"], *([weight] if weight else [])]
         names = list(dict.fromkeys(columns))
         order: dict[str, Any] = {"shuffle": shuffle and window > 0, "window_rows": max(window, 1), "seed": self.seed}
+        if self.given is not None:
+            return Batches(self, DatasetShards(self.given[part], size, names, **order), steps)
+        folder = self.train if part == "train" else self.validation
         if folder is None:
             return Batches(self, partition(size, names, **order), steps)
         filesystem, path = self.store.arrow(folder)
         shards = ParquetShards(path, size, names, filesystem=filesystem, **order)
         return Batches(self, shards, steps)
+
+    def url(self, folder: str | None) -> str | None:
+        """A folder of the store, as whoever opens it by its name has it."""
+        return None if folder is None else f"{self.store.prefix_path}/{folder}"
 
     def batch_of(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Batch:
         """Columns as the model's inputs and labels."""
