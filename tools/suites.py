@@ -47,7 +47,9 @@ DOCUMENTED_CLUSTERS = [
     (name, f"the documentation's code with {name}", "tests/docs/test_code.py", run)
     for name, run in (("spark", _RUN), ("ray", "-k=commands_run"), ("dask", "-k=commands_run"))
 ]
-SPARKS_ESTIMATORS = [f"packages/spark/tests/test_{name}_estimator.py" for name in ("torch", "keras", "lightning", "datasets")]
+SPARKS_ESTIMATORS = [
+    f"packages/spark/tests/test_{name}_estimator.py" for name in ("torch", "keras", "lightning", "datasets")
+]
 # A start of Spark or Ray each, which takes seconds.
 WITH_CLUSTERS = [
     (
@@ -55,9 +57,11 @@ WITH_CLUSTERS = [
         "--ignore=packages/spark/tests/local_cluster", *(f"--ignore={path}" for path in SPARKS_ESTIMATORS),
     ),
     ("spark", "Spark's estimators", *SPARKS_ESTIMATORS, "packages/horovod/tests/test_horovod_spark.py"),
-    ("ray", "ranks that Ray starts", "packages/ray/tests", "--ignore=packages/ray/tests/long"),
+    (
+        "ray", "ranks that Ray starts", "packages/ray/tests", "--ignore=packages/ray/tests/long",
+        "packages/horovod/tests/test_horovod_ray.py",
+    ),
     ("dask", "ranks that Dask starts", "packages/dask/tests"),
-    ("ray", "scripts for Horovod", "packages/horovod/tests/test_horovod_ray.py"),
 ]  # fmt: skip
 
 

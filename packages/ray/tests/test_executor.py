@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_actors_keep_an_object_of_the_users() -> None:
         )
     finally:
         executor.shutdown()
+
+
+def forgets_init() -> None:
+    import ringcore as ring
+
+    ring.allreduce(np.ones(3))
+
+
+def test_what_cannot_be_called_is_said() -> None:
+    lock = threading.Lock()
+    with RingExecutor(num_workers=1) as executor:
+        with pytest.raises(TypeError, match="lock"):
+            executor.run(lambda: lock)
+        with pytest.raises(RankError, match=r"rank 0 raised NotInitializedError: .*init\(\)"):
+            executor.run(forgets_init)
 
 
 class Picky:

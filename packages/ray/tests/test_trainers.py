@@ -13,6 +13,7 @@ import ray.train
 import torch
 from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.v2.api.exceptions import WorkerGroupError
+from ringcore_ray import RingTrainer
 from ringcore_ray.torch import RingTorchTrainer
 
 # Ray's own, and Lightning's.
@@ -195,7 +196,8 @@ def test_what_cannot_be_is_said() -> None:
 
     with pytest.raises(ValueError, match=r"torch_config= says how gloo or NCCL meet, and the backend here is ringcore"):
         RingTorchTrainer(train_torch, torch_config=object())
-    with pytest.raises(ValueError, match=r"num_workers=\(2, 8\) asks for an elastic job"):
-        RingKerasTrainer(train_keras, scaling_config=ScalingConfig(num_workers=(2, 8)))
+    for trainer in (RingTrainer, RingTorchTrainer, RingKerasTrainer):
+        with pytest.raises(ValueError, match=r"num_workers=\(2, 8\) asks for an elastic job"):
+            trainer(train_keras, scaling_config=ScalingConfig(num_workers=(2, 8)))
     with pytest.raises(ValueError, match="there is no moment 'epoch'; there are epoch_begin, "):
         ReportCheckpointCallback("epoch")

@@ -68,16 +68,23 @@ def test_what_a_rank_raises_is_the_exception_without_a_stack_of_java(spark: Spar
         ringcore_spark.run(fails_on_one, ("abort",))
 
 
-def waits(folder: str) -> None:
+def waits(folder: str, moment: str = "allreduce") -> None:
+    """Rank 0 gets no further than this moment, and the other waits for it."""
     import ringcore as ring
 
-    ring.init()
     os.chdir(folder)
     namespace: dict[str, Any] = {}
     exec(WRITE_PID, namespace)
+    if moment == "start":
+        namespace["write_pid"](os.environ["RINGCORE_RANK"])
+        if os.environ["RINGCORE_RANK"] == "0":
+            time.sleep(1000)
+    ring.init()
     namespace["write_pid"](ring.rank())
     ring.barrier()
-    time.sleep(1000)
+    if ring.rank() == 0:
+        time.sleep(1000)
+    ring.allreduce(np.ones(10))
 
 
 def parent(pid: int) -> int:
@@ -96,9 +103,10 @@ def launcher_of_this_process() -> int:
     return launcher
 
 
+@pytest.mark.parametrize("moment", ["start", "allreduce"])
 @pytest.mark.parametrize("victim", ["rank", "worker"])
 def test_who_is_killed_is_the_error_and_leaves_no_rank(
-    spark: SparkSession, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, victim: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up = threading.Event()
     submit = runner._Stage._submit
@@ -126,11 +134,12 @@ def test_who_is_killed_is_the_error_and_leaves_no_rank(
     killer.start()
     said = r"rank 0 of 2 on .* was killed by SIGKILL" if victim == "rank" else r"its agent has gone"
     with pytest.raises(RankError, match=said) as caught:
-        ringcore_spark.run(waits, (str(tmp_path),))
+        ringcore_spark.run(waits, (str(tmp_path), moment))
     killer.join()
     assert caught.value.rank == 0
     eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)
-    assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
+    if moment == "allreduce":
+        assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
 
 
 def test_a_job_that_is_cancelled_in_spark_leaves_no_rank(spark: SparkSession, tmp_path: Path) -> None:

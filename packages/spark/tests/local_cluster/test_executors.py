@@ -30,9 +30,21 @@ def place(folder: str) -> tuple[int, int, float]:
     return ring.rank(), ring.local_size(), float(ring.allreduce(np.full(9, 1.0), op=ring.Sum)[0])
 
 
-def waits(folder: str) -> None:
+def waits(folder: str, moment: str) -> None:
+    """Rank 0 gets no further than this moment, and the other waits for it."""
+    import ringcore as ring
+
+    if moment == "start":
+        os.chdir(folder)
+        namespace: dict[str, Any] = {}
+        exec(WRITE_PID, namespace)
+        namespace["write_pid"](os.environ["RINGCORE_RANK"])
+        if os.environ["RINGCORE_RANK"] == "0":
+            time.sleep(1000)
     place(folder)
-    time.sleep(1000)
+    if ring.rank() == 0:
+        time.sleep(1000)
+    ring.allreduce(np.ones(10))
 
 
 def parent(pid: int) -> int:
@@ -53,19 +65,22 @@ def test_resources_of_a_stage_are_counted_before_anything_starts(spark: SparkSes
     assert ranks == [(0, 2, 2.0), (1, 2, 2.0)]
 
 
-def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["start", "allreduce"])
+def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(
+    spark: SparkSession, tmp_path: Path, moment: str
+) -> None:
     assert spark.sparkContext.master.startswith("local-cluster")
     executors = []
 
     def kill() -> None:
         pids = Pids(tmp_path).wait(2)
-        executors.extend(executor_of(pid) for pid in pids.values())
+        executors.extend(executor_of(pids[name]) for name in "01")
         os.kill(executors[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(RankError, match=r"its agent has gone"):
-        ringcore_spark.run(waits, (str(tmp_path),), num_proc=2)
+        ringcore_spark.run(waits, (str(tmp_path), moment), num_proc=2)
     killer.join()
     assert len(set(executors)) == 2
     eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)

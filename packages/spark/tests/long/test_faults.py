@@ -65,22 +65,28 @@ spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fals
 
 def waits():
     import os, time
+    import numpy as np
     import ringcore as ring
     from support.processes import WRITE_PID
-    ring.init()
     os.chdir(sys.argv[1])
     namespace = {}
     exec(WRITE_PID, namespace)
-    namespace["write_pid"](ring.rank())
-    ring.barrier()
-    time.sleep(1000)
+    namespace["write_pid"](os.environ["RINGCORE_RANK"])
+    if MOMENT == "start" and os.environ["RINGCORE_RANK"] == "0":
+        time.sleep(1000)
+    ring.init()
+    if ring.rank() == 0:
+        time.sleep(1000)
+    ring.allreduce(np.ones(10))
 
 ringcore_spark.run(waits, env={"PYTHONPATH": sys.argv[2]})
 """
 
 
-def test_ranks_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.replace("sys.argv[1]", repr(str(tmp_path))))
+@pytest.mark.parametrize("moment", ["start", "allreduce"])
+def test_ranks_end_with_a_driver_that_is_killed(tmp_path: Path, moment: str) -> None:
+    script = SCRIPT.replace("sys.argv[1]", repr(str(tmp_path))).replace("MOMENT", repr(moment))
+    (tmp_path / "script.py").write_text(script)
     driver = subprocess.Popen(
         [sys.executable, tmp_path / "script.py", str(tmp_path), TESTS], stdin=subprocess.DEVNULL,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},

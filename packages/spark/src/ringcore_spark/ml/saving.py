@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import cloudpickle
+import pyspark
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 # They belong to a cluster, and are given anew.
 _LEFT_OUT = {"store", "backend"}
+
+
+def _for_metadata(session: Any) -> Any:
+    """What Spark's readers and writers of metadata want: Spark 3 the context, later ones the session."""
+    return session.sparkContext if pyspark.__version__.startswith("3.") else session
 
 
 class Writer(MLWriter):
@@ -20,7 +26,7 @@ class Writer(MLWriter):
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark's word
         """Write; MLWriter.save calls it."""
-        DefaultParamsWriter.saveMetadata(self.instance, path, self.sparkSession, paramMap={})
+        DefaultParamsWriter.saveMetadata(self.instance, path, _for_metadata(self.sparkSession), paramMap={})
         given = {param.name: value for param, value in self.instance._paramMap.items() if param.name not in _LEFT_OUT}
         data = bytearray(cloudpickle.dumps(self.instance.packed(given)))
         frame = self.sparkSession.createDataFrame([(data,)], "params binary")
@@ -36,7 +42,7 @@ class Reader(MLReader):
 
     def load(self, path: str) -> Any:
         """Make the estimator or model again."""
-        metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        metadata = DefaultParamsReader.loadMetadata(path, _for_metadata(self.sparkSession))
         row = self.sparkSession.read.parquet(f"{path}/params").first()
         instance = self.cls()
         instance.setParams(**instance.unpacked(cloudpickle.loads(bytes(row[0]))))

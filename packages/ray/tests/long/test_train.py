@@ -1,4 +1,4 @@
-"""Ray Train with ringcore's backend: reports, checkpoints, failures, trials side by side."""
+"""Ray Train with ringcore's backend: groups of workers that Ray starts again from a checkpoint."""
 
 from __future__ import annotations
 
@@ -75,8 +75,3 @@ def test_workers_are_ranks_and_a_group_that_ray_restarts_is_another_job(tmp_path
     assert metrics["total"] == 3.0
     with checkpoint.as_directory() as folder:
         assert json.loads(Path(folder, "state.json").read_text()) == {"step": 2, "env": "some value"}
-
-
-def test_an_elastic_number_of_workers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"num_workers=\(1, 2\) asks for an elastic job"):
-        RingTrainer(train, scaling_config=ScalingConfig(num_workers=(1, 2)))

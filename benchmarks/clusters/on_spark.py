@@ -1,0 +1,120 @@
+"""Spark: see `__main__`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tempfile
+from typing import Any
+
+import common
+import numpy as np
+import reading
+import ringcore
+import ringcore_spark
+import torch
+from killing import error_after_kill, parent
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+
+ROWS = 400_000
+FEATURES = [f"x{index}" for index in range(8)]
+
+
+def main(repeats: int) -> None:
+    """All rows of Spark."""
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, OMP_NUM_THREADS="1")
+    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+    run = functools.partial(ringcore_spark.run, num_proc=2)
+    calls = {
+        "ringcore_spark.run": lambda: common.check(run(common.by_ringcore)),
+        "TorchDistributor": lambda: common.check(distributor.run(common.by_torch)),
+    }
+    common.interleaved("call to results of 4 MiB, 2 ranks of Spark", repeats, calls)
+    common.interleaved(
+        "our part of it: from the ticket to init() on all ranks", repeats, {"ringcore_spark.run": lambda: _own(run)}
+    )
+    common.tell("allreduce of 64 MiB", "tasks of Spark", run(common.large_by_ringcore, (repeats,))[0])
+    common.tell("allreduce of 64 MiB", "ringrun", ringcore.run(common.large_by_ringcore, [repeats], np=2)[0])
+    common.tell("allreduce of 64 MiB", "gloo, tasks of Spark", distributor.run(common.large_by_gloo, repeats))
+    _estimators(run, max(2, repeats // 2))
+    with tempfile.TemporaryDirectory() as folder:
+        reading.write(folder)
+        readers = {"ParquetShards, shuffled": reading.by_shards, "DataLoader over pyarrow, in order": reading.by_loader}
+        calls_ = {
+            name: functools.partial(lambda reader: max(ringcore.run(reader, [folder], np=2)), reader)
+            for name, reader in readers.items()
+        }
+        common.interleaved(f"an epoch of {reading.ROWS:,} rows, 2 ranks", max(2, repeats // 2), calls_)
+    waiting = lambda folder: run(common.waits, (folder,))  # noqa: E731
+    kills = {
+        "a rank": lambda: error_after_kill(waiting, lambda pid: pid),
+        "Spark's Python worker": lambda: error_after_kill(waiting, lambda pid: parent(parent(pid))),
+    }
+    common.interleaved("from the kill to the error, Spark", max(2, repeats // 2), kills)
+    session.stop()
+
+
+def _own(run: Any) -> float:
+    places = run(common.from_ticket_to_init)
+    return float(max(done for _, done in places) - max(started for started, _ in places))
+
+
+def _by_hand(folder: str, epochs: int) -> None:
+    """What the estimator does, without it."""
+    import ringcore_torch as ring
+    from ringcore.data import ParquetShards
+
+    ring.init()
+    model = _model()
+    optimizer = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
+    )
+    ring.broadcast_parameters(model.state_dict(), root_rank=0)
+    shards = ParquetShards(folder, 256, [*FEATURES, "y"], tensors="torch")
+    for _ in range(epochs):
+        for batch in shards:
+            optimizer.zero_grad()
+            inputs = torch.stack([batch[name] for name in FEATURES], 1)
+            torch.nn.functional.mse_loss(model.net(inputs)[:, 0], batch["y"]).backward()
+            optimizer.step()
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(len(FEATURES), 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+
+    def forward(self, *columns: torch.Tensor) -> torch.Tensor:
+        return self.net(torch.stack(columns, 1))
+
+
+def _model() -> _Model:
+    torch.manual_seed(0)
+    return _Model()
+
+
+def _estimators(run: Any, repeats: int) -> None:
+    from ringcore_spark.torch import TorchEstimator
+
+    with tempfile.TemporaryDirectory() as folder:
+        values = np.random.default_rng(0).random((len(FEATURES) + 1, ROWS), np.float32)
+        import pandas as pd
+
+        os.mkdir(f"{folder}/rows")
+        pd.DataFrame(dict(zip([*FEATURES, "y"], values, strict=True))).to_parquet(
+            f"{folder}/rows/part.parquet", row_group_size=50_000
+        )
+
+        def fit() -> None:
+            model = _model()
+            TorchEstimator(
+                model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), loss=torch.nn.MSELoss(),
+                feature_cols=FEATURES, label_cols=["y"], batch_size=256, epochs=2, store=folder, num_proc=2, verbose=0,
+            ).fit_on_parquet("rows")  # fmt: skip
+
+        calls = {"TorchEstimator": fit, "ringcore_spark.run": lambda: run(_by_hand, (f"{folder}/rows", 2)) and None}
+        common.interleaved(f"2 epochs of {ROWS:,} rows of Parquet, 2 ranks", repeats, calls)
