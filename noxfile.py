@@ -112,6 +112,7 @@ def demo(session: nox.Session) -> None:
         in_environment(
             session, "torch", "ringrun", "-np", str(ranks), f"--timeline-filename={timeline}",
             "python", "examples/torch/digits.py", f"--output={folder}",
+            *(["--beside=demo-output/1-rank/result.json"] if ranks > 1 else []),
             env={"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         results[ranks] = json.loads((folder / "result.json").read_text())
@@ -129,7 +130,7 @@ def demo(session: nox.Session) -> None:
         session.error("the ranks ended with different weights")
     session.log("  all ranks hold bitwise the same weights (SHA-256 of all parameters, gathered and compared)")
     session.log("  timeline:   demo-output/2-ranks/timeline.json   (open it at https://ui.perfetto.dev)")
-    session.log("  loss curve: demo-output/2-ranks/loss.png")
+    session.log("  loss over time, with one and with two ranks: demo-output/2-ranks/loss.png")
 
 
 @nox.session(python=PYTHON, requires=[environment_of(name) for name in ("torch", "tensorflow", "jax", "mxnet")])

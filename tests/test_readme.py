@@ -1,5 +1,6 @@
 """What the README says is true: its code runs, its commands and links exist."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -74,6 +75,19 @@ def test_its_sessions_exist(command: str) -> None:
 def test_it_has_the_two_commands() -> None:
     assert "./nox -s demo" in COMMANDS
     assert "./nox -s tests" in COMMANDS
+
+
+def test_its_demonstration_draws_the_loss_over_time_beside_that_of_another_run(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "torch" / "digits.py")
+    for ranks, beside in ((1, []), (2, [f"--beside={tmp_path / '1' / 'result.json'}"])):
+        options = ["--epochs=1", f"--output={tmp_path / str(ranks)}", *beside]
+        done = run("env", "OMP_NUM_THREADS=1", "ringrun", f"-np={ranks}", script, *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads((tmp_path / str(ranks) / "result.json").read_text())
+        assert result["ranks"] == ranks
+        assert len(result["seconds"]) == len(result["losses"]) == 1437 // (32 * ranks)
+        assert result["seconds"] == sorted(result["seconds"])
+        assert (tmp_path / str(ranks) / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))

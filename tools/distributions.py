@@ -55,7 +55,7 @@ ADAPTERS = {
 }
 # Framework -> the last Python that it is there for, and why.
 LAST_PYTHON = {
-    "mxnet": ((3, 11), "MXNet 1.9.1 needs numpy before 1.24, which has wheels"),
+    "mxnet": ((3, 12), "MXNet 1.9.1 needs numpy before 2, which has wheels"),
     "tensorflow-oldest": ((3, 12), "TensorFlow 2.16 has wheels"),
 }
 # Cluster -> the distributions in its environment, besides the core.

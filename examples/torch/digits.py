@@ -17,6 +17,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=32, help="images a rank and step")
 parser.add_argument("--lr", type=float, default=0.05, help="learning rate of one rank")
+parser.add_argument("--beside", type=Path, help="result.json of another run, whose loss is drawn beside this one's")
 parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for loss.png and result.json")
 args = parser.parse_args()
 
@@ -41,7 +42,7 @@ ring.broadcast_parameters(model.state_dict(), root_rank=0)
 ring.broadcast_optimizer_state(optimizer, root_rank=0)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 
-losses, seconds = [], 0.0
+losses, times, seconds = [], [], 0.0
 steps = len(images) // (args.batch_size * size)
 for epoch in range(args.epochs):
     # The same order on every rank, of which each takes its part.
@@ -55,6 +56,7 @@ for epoch in range(args.epochs):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        times.append(seconds + time.perf_counter() - start)
     seconds += time.perf_counter() - start
     scheduler.step()
     if rank == 0:
@@ -72,10 +74,18 @@ if rank == 0:
     print(f"test accuracy {accuracy:.2%}, {speed:.0f} images/s on {size} rank{'s' * (size > 1)}")
     print(f"all {size} ranks hold bitwise the same weights: {'yes' if same_weights else 'NO'}")
     args.output.mkdir(parents=True, exist_ok=True)
-    result = {"ranks": size, "accuracy": accuracy, "images_per_second": speed, "same_weights": same_weights}
+    result = {
+        "ranks": size, "accuracy": accuracy, "images_per_second": speed, "same_weights": same_weights,
+        "seconds": times, "losses": mean_loss.tolist(),
+    }  # fmt: skip
     (args.output / "result.json").write_text(json.dumps(result) + "\n")
     figure, axes = plt.subplots()
-    axes.plot(mean_loss)
-    axes.set(title=f"digits, {size} rank{'s' * (size > 1)}", xlabel="step", ylabel="loss", yscale="log")
+    for curve in [*([json.loads(args.beside.read_text())] if args.beside else []), result]:
+        window = len(curve["losses"]) // args.epochs  # a mean over one epoch, as single batches differ
+        smooth = torch.tensor(curve["losses"]).unfold(0, window, 1).mean(1)
+        label = f"{curve['ranks']} rank{'s' * (curve['ranks'] > 1)}: {curve['images_per_second']:.0f} images/s"
+        axes.plot(curve["seconds"][window - 1 :], smooth, label=label)
+    axes.set(title=f"digits, {args.epochs} epochs", xlabel="seconds of training", ylabel="loss", yscale="log")
+    axes.legend()
     figure.savefig(args.output / "loss.png")
-    print(f"loss curve: {args.output / 'loss.png'}")
+    print(f"loss over time: {args.output / 'loss.png'}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from ringcore.adapter import import_framework as _import_framework
+
+_import_framework("distributed", "ringcore-dask", {"distributed": "distributed"})
+
 import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar

@@ -9,6 +9,11 @@ optimizer = ring.DistributedOptimizer(optax.adam(1e-3))
 
 from __future__ import annotations
 
+from ringcore import adapter as _adapter
+
+_adapter.require_same_version("ringcore-jax")
+_adapter.import_framework("jax", "ringcore-jax", dict.fromkeys(("jax", "jaxlib"), "jax"))
+
 from ringcore import (
     Adasum,
     Average,
@@ -39,7 +44,6 @@ from ringcore import (
     stop_timeline,
     synchronize,
 )
-from ringcore import adapter as _adapter
 from ringcore.adapter import Handle, as_ringcore_error
 
 from ringcore_jax import elastic as elastic
@@ -66,8 +70,6 @@ from ringcore_jax._operations import (
 from ringcore_jax.compression import Compression
 from ringcore_jax.optimizer import DistributedOptimizer, allreduce_gradients, value_and_grad
 from ringcore_jax.state import broadcast_parameters
-
-_adapter.require_same_version("ringcore-jax")
 
 __all__ = [
     "Adasum",

@@ -9,6 +9,15 @@ model.fit(..., callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 from __future__ import annotations
 
+from ringcore import adapter as _adapter
+
+_adapter.require_same_version("ringcore-keras")
+_adapter.import_framework(
+    "keras",
+    "ringcore-keras",
+    {"keras": "keras", **{backend: f"'ringcore-keras[{backend}]'" for backend in ("tensorflow", "jax", "torch")}},
+)
+
 from typing import Any
 
 import keras
@@ -65,7 +74,6 @@ from ringcore import (
     stop_timeline,
     synchronize,
 )
-from ringcore import adapter as _adapter
 from ringcore import init as _init
 
 from ringcore_keras import callbacks
@@ -76,8 +84,6 @@ from ringcore_keras.options import Compression
 from ringcore_keras.saving import load_model
 from ringcore_keras.sync_batch_normalization import SyncBatchNormalization
 from ringcore_keras.variables import broadcast_global_variables, broadcast_variables
-
-_adapter.require_same_version("ringcore-keras")
 
 __all__ = [
     "Adasum",

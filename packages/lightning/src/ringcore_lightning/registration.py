@@ -46,7 +46,7 @@ def strategies_of(kind: str) -> tuple[type[Any], type[Any]]:
     for name in names:
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             return _strategies_in(importlib.import_module(name))
-    raise ImportError(f"none of {', '.join(names)} is installed; pip install lightning")
+    raise ImportError(f"none of {', '.join(names)} is installed. Remedy: pip install 'ringcore-lightning[lightning]'")
 
 
 def register_in(module: ModuleType) -> None:

@@ -45,8 +45,8 @@ from ringcore_mxnet._compatibility import prepare_import as _prepare_import
 _adapter.require_same_version("ringcore-mxnet")
 _prepare_import()
 
-from ringcore_mxnet import elastic as elastic  # noqa: E402
-from ringcore_mxnet._operations import (  # noqa: E402 - MXNet may need a word to numpy first
+from ringcore_mxnet import elastic as elastic
+from ringcore_mxnet._operations import (
     allgather,
     allreduce,
     allreduce_,
@@ -61,12 +61,12 @@ from ringcore_mxnet._operations import (  # noqa: E402 - MXNet may need a word t
     join,
     reducescatter,
 )
-from ringcore_mxnet.compression import Compression  # noqa: E402
-from ringcore_mxnet.kvstore import Ring  # noqa: E402
-from ringcore_mxnet.optimizer import DistributedOptimizer  # noqa: E402
-from ringcore_mxnet.parameters import broadcast_parameters  # noqa: E402
-from ringcore_mxnet.sync_batch_norm import SyncBatchNorm  # noqa: E402
-from ringcore_mxnet.trainer import DistributedTrainer  # noqa: E402
+from ringcore_mxnet.compression import Compression
+from ringcore_mxnet.kvstore import Ring
+from ringcore_mxnet.optimizer import DistributedOptimizer
+from ringcore_mxnet.parameters import broadcast_parameters
+from ringcore_mxnet.sync_batch_norm import SyncBatchNorm
+from ringcore_mxnet.trainer import DistributedTrainer
 
 __all__ = [
     "Adasum",

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from ringcore.adapter import import_framework
 from ringcore.launcher.external import own_address
 
 _warned = False
@@ -17,8 +18,10 @@ def active_session(spark: Any) -> Any:
     """The session to use.
 
     Raises:
+        ImportError: PySpark is not installed; the message tells what to install.
         RuntimeError: There is none, or this is a rank or a task itself.
     """
+    import_framework("pyspark", "ringcore-spark", {"pyspark": "'ringcore-spark[pyspark]'"})
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 

@@ -9,6 +9,13 @@ ring.broadcast_variables(model.variables, root_rank=0)
 
 from __future__ import annotations
 
+from ringcore import adapter as _adapter
+
+_adapter.require_same_version("ringcore-tensorflow")
+_adapter.import_framework(
+    "tensorflow", "ringcore-tensorflow", {"tensorflow": "'ringcore-tensorflow[tensorflow]' (or [cpu])"}
+)
+
 from ringcore import (
     Adasum,
     Average,
@@ -37,7 +44,6 @@ from ringcore import (
     statistics,
     stop_timeline,
 )
-from ringcore import adapter as _adapter
 from ringcore.adapter import as_ringcore_error
 
 from ringcore_tensorflow import elastic as elastic
@@ -64,8 +70,6 @@ from ringcore_tensorflow.gradient_aggregator import GradientAggregator
 from ringcore_tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
 from ringcore_tensorflow.sync_batch_normalization import SyncBatchNormalization
 from ringcore_tensorflow.variables import broadcast_variables
-
-_adapter.require_same_version("ringcore-tensorflow")
 
 __all__ = [
     "Adasum",

@@ -9,6 +9,11 @@ ring.broadcast_parameters(model.state_dict(), root_rank=0)
 
 from __future__ import annotations
 
+from ringcore import adapter as _adapter
+
+_adapter.require_same_version("ringcore-torch")
+_adapter.import_framework("torch", "ringcore-torch", {"torch": "torch"})
+
 from ringcore import (
     Adasum,
     Average,
@@ -38,7 +43,6 @@ from ringcore import (
     statistics,
     stop_timeline,
 )
-from ringcore import adapter as _adapter
 from ringcore.adapter import Handle
 
 from ringcore_torch import elastic as elastic
@@ -78,8 +82,6 @@ from ringcore_torch.sharded import ShardedOptimizer
 from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.sync_batch_norm import SyncBatchNorm
-
-_adapter.require_same_version("ringcore-torch")
 
 __all__ = [
     "Adasum",

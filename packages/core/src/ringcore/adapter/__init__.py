@@ -33,6 +33,7 @@ from ringcore.adapter.compression import Compressor, Exchanges, reduce_compresse
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Finish, Framework
+from ringcore.adapter.frameworks import import_framework
 from ringcore.adapter.gradients import (
     SMALL_BYTES,
     buckets,
@@ -122,6 +123,7 @@ __all__ = [
     "global_process_set",
     "has_room_to_overlap",
     "hash_of",
+    "import_framework",
     "is_elastic",
     "join",
     "keep_freed_memory",

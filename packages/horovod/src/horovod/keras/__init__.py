@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from ringcore.adapter import import_framework as _import_framework
+
+_import_framework("ringcore_keras", "horovod.keras", {"ringcore_keras": "'ringcore-horovod[keras]'"})
+
 from typing import Any
 
 import ringcore_keras

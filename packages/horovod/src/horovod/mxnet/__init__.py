@@ -1,5 +1,9 @@
 """`import horovod.mxnet as hvd`: Horovod's interface for MXNet."""
 
+from ringcore.adapter import import_framework as _import_framework
+
+_import_framework("ringcore_mxnet", "horovod.mxnet", {"ringcore_mxnet": "'ringcore-horovod[mxnet]'"})
+
 from ringcore_mxnet import SyncBatchNorm, broadcast_parameters
 
 from horovod.common.exceptions import HorovodInternalError

@@ -1,5 +1,11 @@
 """`import horovod.tensorflow as hvd`: Horovod's interface for TensorFlow 2."""
 
+from ringcore.adapter import import_framework as _import_framework
+
+_import_framework(
+    "ringcore_tensorflow", "horovod.tensorflow", {"ringcore_tensorflow": "'ringcore-horovod[tensorflow]'"}
+)
+
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.util import check_extension, gpu_available, split_list
 from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2

@@ -1,5 +1,9 @@
 """`import horovod.torch as hvd`: Horovod's interface for PyTorch."""
 
+from ringcore.adapter import import_framework as _import_framework
+
+_import_framework("ringcore_torch", "horovod.torch", {"ringcore_torch": "'ringcore-horovod[torch]'"})
+
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension
