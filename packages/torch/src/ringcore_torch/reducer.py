@@ -126,10 +126,10 @@ class GradientReducer:
             )
 
     @seen
-    def launch(self, bucket: Bucket, *, early: bool) -> None:
-        """Submit a bucket; `early`: what calls this goes on, and may change gradients."""
+    def launch(self, bucket: Bucket, *, early: bool, blocking: bool = False) -> None:
+        """Submit a bucket; `early`: what calls this goes on, and may change gradients; `blocking`: wait for it."""
         bucket.launch(
-            early=early,
+            early=early, blocking=blocking,
             sparse_as_dense=self.sparse_as_dense, op=self._op, prescale_factor=self._prescale,
             postscale_factor=self._postscale, process_set=self._process_set,
         )  # fmt: skip
@@ -160,9 +160,10 @@ class GradientReducer:
         if self._hookless is not None and self._hookless.finished and self._hookless.has_other_gradients():
             self.reset()  # the averages of a step that was skipped have made room for new gradients
         wanted = self._touched() if self._skip_untouched else self._buckets
-        for bucket in wanted:
-            if bucket.handle is None:
-                self.launch(bucket, early=False)
+        waiting = [bucket for bucket in wanted if bucket.handle is None]
+        for bucket in waiting:
+            # Behind the last one there is nothing to do but to wait.
+            self.launch(bucket, early=False, blocking=bucket is waiting[-1] and not bucket.on_gpu)
         unfinished = [bucket for bucket in wanted if not bucket.finished]
         self._sum_up(unfinished)
         for bucket in unfinished:
