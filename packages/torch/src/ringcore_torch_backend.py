@@ -14,7 +14,8 @@ def register() -> None:
         if dist.is_available() and not hasattr(dist.Backend, "RING"):
             dist.Backend.register_backend("ring", _create, extended_api=True, devices=["cpu", "cuda"])
             # From PyTorch 2.15 on a recorder is attached to all other groups, which fails where Python has made them.
-            getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("ring")
+            alone: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+            alone.add("ring")
 
 
 def _create(options, _):  # type: ignore[no-untyped-def]
