@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 # Ranks unpickle functions of these modules.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
 
 if __name__ == "__main__":
     if sys.argv[1] == "spark":

@@ -25,7 +25,8 @@ FEATURES = [f"x{index}" for index in range(8)]
 def main(repeats: int) -> None:
     """All rows of Spark."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, OMP_NUM_THREADS="1")
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
     run = functools.partial(ringcore_spark.run, num_proc=2)
