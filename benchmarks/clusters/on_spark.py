@@ -44,7 +44,10 @@ def main(repeats: int) -> None:
     _estimators(run, max(2, repeats // 2))
     with tempfile.TemporaryDirectory() as folder:
         reading.write(folder)
-        readers = {"ParquetShards, shuffled": reading.by_shards, "DataLoader over pyarrow, in order": reading.by_loader}
+        readers = {
+            "ParquetShards, shuffled": reading.by_shards, "ParquetShards, in order": reading.by_shards_in_order,
+            "DataLoader over pyarrow, in order": reading.by_loader,
+        }  # fmt: skip
         calls_ = {
             name: functools.partial(lambda reader: max(ringcore.run(reader, [folder], np=2)), reader)
             for name, reader in readers.items()
