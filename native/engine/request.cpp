@@ -224,7 +224,7 @@ bool lies_in_a_row(const Operation& group, bool owns_gaps) {
   return std::all_of(group.parts.begin(), group.parts.end(), [&](const auto& part) {
     if (part->output != at || part->input != at || part->descriptor.dtype != first.descriptor.dtype) return false;
     at += (part->bytes() + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
-    return owns_gaps || part == group.parts.back() || at == part->output + part->bytes();
+    return owns_gaps || part == group.parts.back() || part->bytes() % Memory::kAlignment == 0;
   });
 }
 
