@@ -50,6 +50,42 @@ def train_tensorflow_function(seed: int, **options: bool) -> list[float]:
         raise ring.as_ringcore_error(error) or error from None
 
 
+def train_jax(seed: int, **options: bool) -> list[float]:
+    import jax
+    import jax.numpy as jnp
+    import ringcore_jax as ring
+
+    weight = jax.random.normal(jax.random.key(seed), (3, 2))
+    gradient = ring.value_and_grad(lambda params: (jnp.ones((2, 3)) @ params["weight"]).sum(), **options)
+    for _ in range(2):
+        weight -= 0.1 * gradient({"weight": weight})[1]["weight"]
+    return [float(value) for value in weight.ravel()]
+
+
+def train_jax_compiled(seed: int, **options: bool) -> list[float]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import ringcore_jax as ring
+
+    params = {"weight": jax.random.normal(jax.random.key(seed), (3, 2)), "bias": jnp.zeros(2)}
+    optimizer = ring.DistributedOptimizer(optax.sgd(0.1), **options)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        gradients = jax.grad(lambda held: (jnp.ones((2, 3)) @ held["weight"] + held["bias"]).sum())(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    try:
+        for _ in range(2):
+            params, state = step(params, state)
+        return [float(value) for array in params.values() for value in array.ravel()]
+    except Exception as error:
+        raise ring.as_ringcore_error(error) or error from None
+
+
 def train_mxnet(seed: int, **options: bool) -> list[float]:
     import ringcore_mxnet as ring
 
@@ -89,6 +125,8 @@ TRAINS: dict[str, tuple[Any, bool, tuple[str, ...]]] = {
     "torch": (train_torch, True, ("ringcore_torch", "torch")),
     "tensorflow": (train_tensorflow, False, ("ringcore_tensorflow", "tensorflow")),
     "tensorflow_function": (train_tensorflow_function, False, ("ringcore_tensorflow", "tensorflow")),
+    "jax": (train_jax, False, ("ringcore_jax",)),
+    "jax_compiled": (train_jax_compiled, False, ("ringcore_jax", "optax")),
     "mxnet": (train_mxnet, True, ("ringcore_mxnet", "mxnet")),
     "mxnet_module": (train_mxnet_module, False, ("ringcore_mxnet", "mxnet")),
 }

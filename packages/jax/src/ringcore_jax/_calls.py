@@ -30,10 +30,12 @@ from ringcore.adapter import COLLECTIVE_CODES, DTYPE_CODES, ReduceOp, title_of
 _TARGET = "ringcore"
 
 
+LIBRARY = ctypes.CDLL(str(Path(__file__).with_name("libringcore_jax.so")))
+
+
 def _register() -> None:
-    library = ctypes.CDLL(str(Path(__file__).with_name("libringcore_jax.so")))
-    library.ringcore_jax_use(ctypes.c_void_p(adapter.capi()))
-    handlers = {"cpu": library.ringcore_jax_collective, "CUDA": library.ringcore_jax_collective_on_gpu}
+    LIBRARY.ringcore_jax_use(ctypes.c_void_p(adapter.capi()))
+    handlers = {"cpu": LIBRARY.ringcore_jax_collective, "CUDA": LIBRARY.ringcore_jax_collective_on_gpu}
     for platform, handler in handlers.items():
         capsule = jax.ffi.pycapsule(handler)  # type: ignore[no-untyped-call]
         jax.ffi.register_ffi_target(_TARGET, capsule, platform=platform)
@@ -283,6 +285,11 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     # In place where XLA can, which spares it memory that nobody has touched yet.
     aliases = {i: i for i in range(len(operands))} if call.collective in ("allreduce", "broadcast") else {}
     lower = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases=aliases)
+    return lower_behind_the_last(lower, context, operands, **attributes)
+
+
+def lower_behind_the_last(lower: Any, context: Any, operands: Sequence[Any], **attributes: Any) -> Any:
+    """Make a call of the program which runs behind the one before it."""
     context, arguments = _after_the_last(context, operands)
     results: Any = lower(context, *arguments, **attributes)
     context.module_context.cached_primitive_lowerings[_TARGET] = results[0].owner.operation

@@ -12,6 +12,7 @@ from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_jax._operations import allreduce
 from ringcore_jax.compression import Compression, Compressor
+from ringcore_jax.start import Comparison
 
 if TYPE_CHECKING:
     import optax
@@ -52,7 +53,14 @@ def allreduce_gradients(
 
 
 def value_and_grad(
-    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, **options: Any
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    check_weights: bool = True,
+    process_set: ProcessSet = global_process_set,
+    name: str = "gradients",
+    **options: Any,
 ) -> Callable[..., Any]:
     """`jax.value_and_grad` with the gradients, and the value, averaged over all ranks in one operation.
 
@@ -60,12 +68,21 @@ def value_and_grad(
         fun: The loss of this rank's part of the batch.
         argnums: See `jax.value_and_grad`.
         has_aux: `fun` returns a pair, whose second half stays this rank's own.
+        check_weights: In the first call, compare a hash of the arguments that have gradients on all ranks, and raise
+            `MismatchError` where they differ.
+        process_set: The ranks that train together.
+        name: Identifies the operations on all ranks.
         options: See `allreduce_gradients`.
     """
     local = jax.value_and_grad(fun, argnums, has_aux)
+    options = {"process_set": process_set, "name": name, **options}
+    comparison = Comparison(name, process_set) if check_weights else None
 
     def averaged(*args: Any, **kwargs: Any) -> Any:
         value, gradients = local(*args, **kwargs)
+        if comparison is not None:
+            params = args[argnums] if isinstance(argnums, int) else [args[number] for number in argnums]
+            gradients = comparison.before(params, gradients)
         if not has_aux:
             return allreduce_gradients((value, gradients), **options)
         loss, gradients = allreduce_gradients((value[0], gradients), **options)
@@ -83,6 +100,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     name: str = "DistributedOptimizer",
+    check_weights: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
     """Wrap an optax optimizer: before it steps, gradients are averaged over all ranks, in one operation.
 
@@ -99,6 +117,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         process_set: The ranks that train together.
         name: Identifies the gradients on all ranks; of several optimizers in one program each may have its own.
+        check_weights: When parameters are updated for the first time, compare a hash of them on all ranks, and raise
+            `MismatchError` where they differ. An `update` that is given none compares nothing.
 
     Raises:
         InvalidArgument: An `op` that is neither `Average` nor `Sum`, less than one backward pass.
@@ -109,8 +129,11 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     if backward_passes_per_step < 1:
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
     wrapped = optax.with_extra_args_support(optimizer)
+    comparison = Comparison(name, process_set) if check_weights else None
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if comparison is not None and params is not None:
+            gradients = comparison.before(params, gradients)
         averaged = allreduce_gradients(
             gradients, op=op, compression=compression, gradient_predivide_factor=gradient_predivide_factor,
             process_set=process_set, name=name,
