@@ -134,6 +134,14 @@ def test_started(tmp_path: Path, launcher: list[str]) -> None:
     assert not orphans(path)
 
 
+def test_the_launcher_says_how_many_ranks_there_are(tmp_path: Path) -> None:
+    """`Trainer(strategy="ring")` need not repeat `-np 2`: Lightning takes one CPU where nobody says more."""
+    path = script(tmp_path)
+    Path(path).write_text(Path(path).read_text().replace("devices=2, ", ""))
+    done = start([*RINGRUN, path])
+    assert done.stdout.count("FITTED 8 steps as one of 2, 1.0, RingStrategy") == 2, done.stdout + done.stderr
+
+
 def test_started_in_an_interactive_session(tmp_path: Path) -> None:
     """Ranks are forked there; what they have learned is in the session's model afterwards."""
     path = script(tmp_path)

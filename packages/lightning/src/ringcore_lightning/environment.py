@@ -13,6 +13,21 @@ from ringcore.adapter import Placement, find_placement, gather_bytes
 _OURS = ("Open MPI", "MPICH", "Horovod", "Kubernetes")
 
 
+def _found() -> Placement | None:
+    try:
+        return find_placement(os.environ)
+    except ringcore.InvalidArgument:
+        return None
+
+
+def ranks_started() -> tuple[int, int] | None:
+    """The number of ranks that a launcher has started on each host, and that of hosts; None where none says so."""
+    placement = _found()
+    if placement is None or placement.local_size is None or placement.size % placement.local_size:
+        return None
+    return placement.local_size, placement.size // placement.local_size
+
+
 class RingEnvironment:
     """A cluster environment of Lightning for ranks that mpirun and its like have started.
 
@@ -26,11 +41,8 @@ class RingEnvironment:
     @staticmethod
     def detect() -> bool:
         """Whether a launcher that Lightning does not know has started this process."""
-        try:
-            placement = find_placement(os.environ)
-        except ringcore.InvalidArgument:
-            return False
-        return placement.source in _OURS and placement.size > 1
+        placement = _found()
+        return placement is not None and placement.source in _OURS and placement.size > 1
 
     @property
     def creates_processes_externally(self) -> bool:

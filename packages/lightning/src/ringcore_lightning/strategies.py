@@ -10,15 +10,21 @@ from typing import Any
 
 from ringcore_torch.compression import Compression, Compressor
 
-from ringcore_lightning.environment import environment_for
+from ringcore_lightning.environment import environment_for, ranks_started
 from ringcore_lightning.synchronization import default_start_method
 
 
 class RingDDPStrategyMixin:
-    """Lightning's "ddp" over ringcore's backend of torch.distributed. Takes its arguments."""
+    """Lightning's "ddp" over ringcore's backend of torch.distributed. Takes its arguments.
+
+    Where a launcher has started the ranks, a Trainer of one CPU (`devices="auto"`, or none said) takes their number.
+    """
 
     strategy_name = "ring_ddp"
     ddp_module: str  # the package that the strategy belongs to
+    # Lightning's:
+    parallel_devices: list[Any]
+    num_nodes: int
 
     def __init__(self, *args: Any, cluster_environment: Any = None, **options: Any) -> None:
         fabric = "lightning.fabric" if self.ddp_module.startswith("lightning.") else "lightning_fabric"
@@ -26,6 +32,14 @@ class RingDDPStrategyMixin:
         options.setdefault("process_group_backend", "ring")
         options["cluster_environment"] = environment_for(cluster_environment, base)
         super().__init__(*args, **options)
+
+    def _configure_launcher(self) -> None:
+        started = ranks_started()
+        if started is not None and self.num_nodes == 1 and [device.type for device in self.parallel_devices] == ["cpu"]:
+            # devices="auto" is one CPU to Lightning, whose connector keeps this list too.
+            self.parallel_devices.extend(self.parallel_devices * (started[0] - 1))
+            self.num_nodes = started[1]
+        super()._configure_launcher()
 
     def __reduce__(self) -> Any:
         return _blank, (self.ddp_module, self.strategy_name), vars(self)
