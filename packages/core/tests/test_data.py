@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from itertools import islice
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ringcore
+from pyarrow import fs
 from ringcore.data import ArrowShards, ParquetShards
 from support.processes import LIMIT_S
 
@@ -239,6 +241,42 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         ParquetShards(tmp_path / "nowhere", 1, rank=0, size=1)
     with pytest.raises(ringcore.NotInitializedError):
         ParquetShards(path, 1)
+
+
+@pytest.mark.parametrize(
+    ("log", "options", "said"),
+    [
+        ("metadata/v2.metadata.json", {}, r"is a table of Iceberg: .*older versions.*scan\(\)\.plan_files\(\)"),
+        (".hoodie/hoodie.properties", {}, r"is a table of Hudi: .*the newest in the place of the folder"),
+        (
+            "_delta_log/00000000000000000000.json",
+            {"filesystem": fs.SubTreeFileSystem("/", fs.LocalFileSystem())},
+            r'is a table of Delta: .*to_pyarrow_dataset\(\).*format\("delta"\)\.load',
+        ),
+    ],
+)
+def test_tables_with_rows_of_older_versions_are_refused(
+    tmp_path: Path, log: str, options: dict[str, Any], said: str
+) -> None:
+    path = write(tmp_path / "data", [[2]])
+    mark = path / log
+    mark.parent.mkdir()
+    if mark.parent.name == "metadata":
+        assert ParquetShards(path, 1, rank=0, size=1).rows == 2, "a folder of this name makes no table"
+    mark.touch()
+    with pytest.raises(ValueError, match=said):
+        ParquetShards(path, 1, rank=0, size=1, **options)
+    files = [*path.glob("*.parquet")]
+    for several in (files, [file.as_uri() for file in files]):
+        assert ParquetShards(several, 1, rank=0, size=1).rows == 2
+
+
+def test_a_table_of_delta_names_the_package_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "data", [[2]])
+    (path / "_delta_log").mkdir()
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ImportError, match=r"is a table of Delta, .*Remedy: pip install deltalake"):
+        ParquetShards(path, 1, rank=0, size=1)
 
 
 def test_rows_of_ones_own_are_mapped_and_repeated_until_all_ranks_have_as_many(tmp_path: Path) -> None:

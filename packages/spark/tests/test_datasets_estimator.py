@@ -1,17 +1,22 @@
-"""Data sets that split themselves, in the place of a DataFrame: those of Hugging Face."""
+"""What there is already, in the place of a DataFrame: data sets of Hugging Face, and tables of Delta."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import datasets
+import deltalake
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import fs
 from pyspark.sql import SparkSession
-from ringcore.data import DatasetShards
+from ringcore.data import DatasetShards, ParquetShards
 from ringcore_spark import RankError
+from ringcore_spark.store import LocalStore, Store
 from ringcore_spark.torch import TorchEstimator
 
 pytestmark = [
@@ -75,14 +80,15 @@ def test_what_cannot_be_split_is_refused(source: Any, size: int, said: str) -> N
         DatasetShards(source, 1, ["id", "pair"], rank=0, size=size)
 
 
-def estimator(store: Path, **options: Any) -> TorchEstimator:
+def estimator(store: Any, **options: Any) -> TorchEstimator:
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     return TorchEstimator(
         **{
             "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loss": torch.nn.MSELoss(),
             "feature_cols": ["x"], "label_cols": ["y"], "input_shapes": [[-1, 1]], "batch_size": 8, "epochs": 2,
-            "store": str(store), "num_proc": 2, "verbose": 0, "shuffle": False, **options,
+            "store": store if isinstance(store, Store) else str(store), "num_proc": 2, "verbose": 0, "shuffle": False,
+            **options,
         }
     )  # fmt: skip
 
@@ -110,3 +116,29 @@ def test_an_estimator_takes_them_in_the_place_of_a_dataframe(spark: SparkSession
         estimator(tmp_path, validation=0.1).fit(whole)
     with pytest.raises(ValueError, match=r'there is no "train" among the data sets, but test'):
         own.fit({"test": whole})
+
+
+class SeveralVersions(LocalStore):
+    """Each rank finds another version, as when somebody writes meanwhile."""
+
+    def arrow(self, *parts: str) -> tuple[Any, str]:
+        return fs.LocalFileSystem(), "/".join([self.prefix_path, os.environ.get("RINGCORE_RANK", "0"), *parts])
+
+
+def test_of_a_table_of_delta_the_newest_version_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 16)
+    for name, later in (("0", x), ("1", x[1:])):
+        path = tmp_path / name / "table"
+        deltalake.write_deltalake(path, pa.table({"x": x, "y": x + 1e9}))
+        deltalake.write_deltalake(path, pa.table({"x": later, "y": 2 * later + 1}), mode="overwrite")
+    # Several files, whose folders have the values of a column.
+    halves = pa.table({"x": x, "y": 2 * x + 1, "half": (x > 0).astype(np.int32)})
+    deltalake.write_deltalake(tmp_path / "halves", halves, partition_by=["half"])
+    (batch,) = ParquetShards(tmp_path / "halves", 16, rank=0, size=1)
+    assert (batch["half"] == (batch["x"] > 0)).all() and sorted(batch["x"]) == x.tolist()
+
+    fitted = estimator(tmp_path / "0").fit_on_parquet("table")
+    assert fitted.getHistory()[0]["train"]["loss"] < 10, "rows of the first version are there"
+    said = r"table has changed while ranks opened it: rank 0 has found 16 row\(s\), and rank 1 15\. Let nobody write"
+    with pytest.raises(RankError, match=said):
+        estimator(SeveralVersions(str(tmp_path))).fit_on_parquet("table")

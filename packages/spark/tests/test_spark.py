@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
 from ringcore.launcher.external import PlacedJob
-from ringcore_spark import LaunchError, RankError, runner
+from ringcore_spark import LaunchError, RankError, cluster, runner
 from support.processes import WRITE_PID, Pids, eventually, is_alive
 
 # Py4J's own sockets, and what Spark says of versions of pandas.
@@ -142,14 +143,18 @@ def test_who_is_killed_is_the_error_and_leaves_no_rank(
         assert ringcore_spark.run(total, (1.0,)) == [(0, 2, 3.0), (1, 2, 3.0)]
 
 
-def test_a_job_that_is_cancelled_in_spark_leaves_no_rank(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["Spark's page", "the notebook"])
+def test_a_job_that_is_cancelled_leaves_no_rank(spark: SparkSession, tmp_path: Path, where: str) -> None:
     def cancel() -> None:
         Pids(tmp_path).wait(2)
-        spark.sparkContext.cancelAllJobs()
+        if where == "the notebook":
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            spark.sparkContext.cancelAllJobs()
 
     killer = threading.Thread(target=cancel)
     killer.start()
-    with pytest.raises((RankError, LaunchError)):
+    with pytest.raises(KeyboardInterrupt if where == "the notebook" else (RankError, LaunchError)):
         ringcore_spark.run(waits, (str(tmp_path),))
     killer.join()
     eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)
@@ -290,6 +295,28 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
         with pytest.raises(ValueError, match=said):
             ringcore_spark.run(total, (1.0,))
         conf.set(name, before)
+
+
+def test_what_spark_encrypts_ranks_encrypt_too_and_clear_text_is_warned_of_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "_warned", False)
+        patch.setattr(context, "master", "spark://elsewhere:7077")
+        context._conf.set("spark.driver.host", "192.0.2.1")
+        with pytest.warns(UserWarning, match=r"clear text, .*key of the job.* set spark\.network\.crypto\.enabled"):
+            assert cluster.encryption(spark, {}) == {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert cluster.encryption(spark, {}) == {}
+        context._conf.set("spark.driver.host", "127.0.0.1")
+    context._conf.set("spark.ssl.enabled", "true")
+    try:
+        assert ringcore_spark.run(lambda: os.environ["RINGCORE_ENCRYPTION"]) == ["on", "on"]
+        assert cluster.encryption(spark, {"RINGCORE_ENCRYPTION": "off"}) == {}
+    finally:
+        context._conf.set("spark.ssl.enabled", "false")
 
 
 def test_executors_with_another_version_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

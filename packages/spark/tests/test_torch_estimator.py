@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from ringcore.data import ParquetShards
+from ringcore_spark import LaunchError
 from ringcore_spark.store import Store
 from ringcore_spark.torch import TorchEstimator, TorchModel
 
@@ -139,6 +141,21 @@ def bucket() -> Iterator[S3FileSystem]:
     made.create_dir("data")
     yield made
     server.stop()
+
+
+def test_a_store_is_named_by_a_url_that_says_more_than_the_folder(bucket: S3FileSystem) -> None:
+    (options,) = bucket.__reduce__()[1]
+    server = f"scheme=http&endpoint_override={options['endpoint_override']}"
+    store = Store.create(f"s3a://some:thing@data/folder/?{server}")
+    store.check_writable()
+    store.write(b"one", "a", "b")
+    assert (store.read("a", "b"), store.read("a", "c")) == (b"one", None)
+    with bucket.open_input_stream("data/folder/a/b") as stream:
+        assert stream.read() == b"one"
+    assert store.url("a", "b") == f"s3a://some:thing@data/folder/a/b?{server}"
+    assert "thing" not in f"{store} {store!r}", "passwords are nobody's business"
+    with pytest.raises(ValueError, match=r"the store s3://...@nowhere/x cannot be written to: "):
+        Store.create(f"s3://some:thing@nowhere/x?{server}").check_writable()
 
 
 def test_fit_validates_and_transforms_with_a_store_in_a_bucket(frame: Any, bucket: S3FileSystem) -> None:
@@ -299,6 +316,13 @@ def test_wrong_names_and_values_and_data_are_said(frame: Any, tmp_path: Path) ->
         estimator(str(tmp_path)).fit_on_parquet("gone")
     with pytest.raises(ValueError, match="no rows to train with"):
         estimator(str(tmp_path)).fit(frame.where("a > 1e9"))
+    gone = tmp_path / "gone"
+    frame.limit(8).write.parquet(f"file://{gone}")
+    table = frame.sparkSession.read.parquet(f"file://{gone}")
+    shutil.rmtree(gone)
+    with pytest.raises(LaunchError, match=r"Spark could not write the rows: .*FAILED_READ_FILE.*not exist") as caught:
+        estimator(str(tmp_path)).fit(table)
+    assert "\tat org.apache" not in str(caught.value)
     with pytest.raises(ValueError, match=r"column 'b' has \d+ null\(s\) in .*dropna"):
         estimator(str(tmp_path), **ALONE).fit(frame.withColumn("b", sql.expr("if(id = 5, null, b)")))
 

@@ -150,6 +150,23 @@ def driver_host(session: Any) -> str:
     return _setting(session, "spark.driver.host", "") or own_address()
 
 
+def words_of(error: BaseException, doing: str) -> str:
+    """What Spark says, without its stacks: the exception of a task's Python, or else the first line.
+
+    Args:
+        error: What it raised.
+        doing: What it could not do.
+    """
+    lines = str(error).splitlines() or [type(error).__name__]
+    starts = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    after = lines[starts[-1] + 1 :] if starts else lines
+    # Behind a traceback's lines, which are indented.
+    if not starts and len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        after = [lines[1].removeprefix(":").strip()]  # Py4J's first line names its own call.
+    said = next((line for line in after if line.strip() and not line[0].isspace()), lines[0])
+    return f"Spark could not {doing}: {said.strip()}"
+
+
 def _is_on(session: Any, name: str) -> bool:
     return _setting(session, name, "false").lower() == "true"
 

@@ -136,7 +136,7 @@ class _Stage:
                 ) from error
             if self._error is None:
                 raise
-            raise LaunchError(_words(self._error)) from self._error
+            raise LaunchError(cluster.words_of(self._error, "run the tasks")) from self._error
         else:
             thread.join(_END_LIMIT_S)
             return results
@@ -203,15 +203,3 @@ def _profile(resources: Any) -> Any:
         else:
             requests.resource(name, amount)
     return ResourceProfileBuilder().require(requests).build
-
-
-def _words(error: BaseException) -> str:
-    """What Spark says, without its stacks: the exception of a task's Python, or else the first line."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    starts = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    after = lines[starts[-1] + 1 :] if starts else lines
-    # Behind a traceback's lines, which are indented.
-    if not starts and len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        after = [lines[1].removeprefix(":").strip()]  # Py4J's first line names its own call.
-    said = next((line for line in after if line.strip() and not line[0].isspace()), lines[0])
-    return f"Spark could not run the tasks: {said.strip()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -13,12 +14,14 @@ class Store:
     """A folder on any file system that Arrow or fsspec knows: `Store.create(path)` takes the right one.
 
     Args:
-        prefix_path: The folder, as a path or a URL as Spark or Arrow has it.
+        prefix_path: The folder, as a path or a URL as Spark or Arrow has it; behind a `?` a URL may say more, such as
+            `?region=eu-west-1`.
         filesystem: Of pyarrow or fsspec; None: as the URL says. Pickled along to the ranks.
     """
 
     def __init__(self, prefix_path: str, *, filesystem: Any = None) -> None:
-        self.prefix_path = prefix_path.rstrip("/")
+        place, _, self._query = prefix_path.partition("?") if "://" in prefix_path else (prefix_path, "", "")
+        self.prefix_path = place.rstrip("/")
         self._filesystem = filesystem
 
     @staticmethod
@@ -33,15 +36,22 @@ class Store:
         """A path below, for Arrow: the file system and the path on it."""
         from pyarrow import fs
 
-        url = "/".join([self.prefix_path, *parts])
-        if self._filesystem is not None:
-            path = url.partition("://")[2] or url
-            if isinstance(self._filesystem, fs.FileSystem):
-                return self._filesystem, path
-            return fs.PyFileSystem(fs.FSSpecHandler(self._filesystem)), path
-        scheme, _, rest = url.partition("://")
-        found: tuple[Any, str] = fs.FileSystem.from_uri(f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}")
-        return found
+        if self._filesystem is None:
+            scheme, _, rest = self.url().partition("://")
+            found, root = fs.FileSystem.from_uri(f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}")
+            return found, "/".join([root.rstrip("/"), *parts])
+        path = "/".join([self.prefix_path.rpartition("://")[2], *parts])
+        if isinstance(self._filesystem, fs.FileSystem):
+            return self._filesystem, path
+        return fs.PyFileSystem(fs.FSSpecHandler(self._filesystem)), path
+
+    def url(self, *parts: str) -> str:
+        """A path below, as whoever opens it by its name has it."""
+        return "/".join([self.prefix_path, *parts]) + (f"?{self._query}" if self._query else "")
+
+    def __str__(self) -> str:
+        """The folder, for people: without a password."""
+        return re.sub(r"://[^/@]*:[^/@]*@", "://...@", self.prefix_path)
 
     def check_writable(self) -> None:
         """Write a file and remove it.
@@ -54,9 +64,10 @@ class Store:
             self.write(b"", name)
             self.delete(name)
         except (OSError, ValueError) as error:
+            why = str(error).partition("\n")[0]  # Arrow lists all places where it has looked for Hadoop.
             raise ValueError(
-                f"the store {self.prefix_path} cannot be written to: {error}. Give a folder that the driver and all "
-                "executors can read and write (store=Store.create(path))"
+                f"the store {self} cannot be written to: {why}. Give a folder that the driver and all executors can "
+                "read and write (store=Store.create(path))"
             ) from error
 
     def write(self, data: bytes, *parts: str) -> None:
@@ -91,7 +102,7 @@ class Store:
             filesystem.delete_file(path)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.prefix_path!r})"
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class LocalStore(Store):

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 
 from ringcore.data.columns import leaves_of
 from ringcore.data.line import Line, Segment
+from ringcore.data.tables import dataset_of
 
 
 class Groups:
@@ -81,15 +82,11 @@ class RowGroups(Groups):
         filesystem: Of pyarrow or fsspec.
 
     Raises:
-        ValueError: It is not Parquet.
+        ValueError: It is not Parquet, or a table that cannot be read as it is.
     """
 
     def __init__(self, source: Any, filesystem: Any) -> None:
-        self._dataset = (
-            source
-            if isinstance(source, ds.Dataset)
-            else ds.dataset(_text(source), filesystem=filesystem, format="parquet", partitioning="hive")
-        )
+        self._dataset = dataset_of(source, filesystem)
         self.schema = self._dataset.schema
         self.counts = []
         self._parts: list[tuple[Any, int]] = []
@@ -150,7 +147,3 @@ class RecordBatches(Groups):
     def load(self, number: int, columns: Sequence[str]) -> pa.Table:
         """A batch."""
         return pa.Table.from_batches([self._batches[number]]).select(list(columns))
-
-
-def _text(source: Any) -> Any:
-    return [str(path) for path in source] if isinstance(source, (list, tuple)) else str(source)

@@ -91,7 +91,7 @@ class RingEstimator(Saved, FromTable, Estimator):
         store, data = self._store(), _Data(train_path, val_path)
         for path in filter(None, (train_path, val_path)):
             if not _is_there(store, path):
-                raise FileNotFoundError(f"there is no {path} in the store {store.prefix_path}")
+                raise FileNotFoundError(f"there is no {path} in the store {store}")
         return self._train(SparkSession.getActiveSession(), data)
 
     def fitMultiple(  # noqa: N802 - Spark's word

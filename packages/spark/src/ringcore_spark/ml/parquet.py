@@ -6,6 +6,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from ringcore.launcher.external import LaunchError
+
+from ringcore_spark import cluster
 from ringcore_spark.ml.frame import VALIDATION
 from ringcore_spark.store import Store
 
@@ -21,8 +24,14 @@ def write(frame: Any, store: Store, train: str, validation: str) -> None:
         store: Where to.
         train: Folder for the others, in the store. It is not made if there are none.
         validation: Folder for these.
+
+    Raises:
+        LaunchError: Spark cannot read the frame, or a task cannot write its rows.
     """
-    frame.mapInArrow(_Writer(store, {False: train, True: validation}), "nothing int").collect()
+    try:
+        frame.mapInArrow(_Writer(store, {False: train, True: validation}), "nothing int").collect()
+    except Exception as error:
+        raise LaunchError(cluster.words_of(error, "write the rows")) from error
 
 
 class _Writer:

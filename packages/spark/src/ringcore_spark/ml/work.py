@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
+import ringcore as ring
 from ringcore.data import ArrowShards, DatasetShards, ParquetShards
 
 from ringcore_spark.partition import partition
@@ -124,11 +125,12 @@ class Work:
             return Batches(self, partition(size, names, **order), steps)
         filesystem, path = self.store.arrow(folder)
         shards = ParquetShards(path, size, names, filesystem=filesystem, **order)
+        _check_the_same(folder, shards.rows)
         return Batches(self, shards, steps)
 
     def url(self, folder: str | None) -> str | None:
         """A folder of the store, as whoever opens it by its name has it."""
-        return None if folder is None else f"{self.store.prefix_path}/{folder}"
+        return None if folder is None else self.store.url(folder)
 
     def batch_of(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Batch:
         """Columns as the model's inputs and labels."""
@@ -156,6 +158,17 @@ class Work:
         """The checkpoint of an earlier training of this run."""
         data = self.store.read("runs", self.run_id, "checkpoint")
         return None if data is None else cloudpickle.loads(data)
+
+
+def _check_the_same(folder: str, rows: int) -> None:
+    """Somebody may write to data that is not an estimator's own while ranks look what there is."""
+    of_ranks = ring.allgather(np.array([rows]), name=f"ringcore_spark.{folder}").tolist()
+    other = next((rank for rank, found in enumerate(of_ranks) if found != of_ranks[0]), None)
+    if other is not None:
+        raise ValueError(
+            f"{folder} has changed while ranks opened it: rank 0 has found {of_ranks[0]} row(s), and rank {other} "
+            f"{of_ranks[other]}. Let nobody write to it while it is read, or train on a copy"
+        )
 
 
 def _shaped(arrays: Mapping[str, np.ndarray[Any, Any]], names: list[str], shapes: Any) -> Arrays:
