@@ -15,7 +15,10 @@ using LaneBytes = std::array<std::uint64_t, transport::kLaneCount>;
 
 bool Engine::frozen() const { return elastic_ != nullptr && (elastic_->views.changing() || epoch_ends()); }
 
-bool Engine::epoch_ends() const { return elastic_ != nullptr && elastic_->views.view().epoch != membership_.epoch(); }
+bool Engine::epoch_ends() const {
+  if (elastic_ == nullptr || elastic_->views.view().epoch == membership_.epoch()) return false;
+  return membership_.is_member() || elastic_->views.is_member();  // who joins hears of epochs before its first one
+}
 
 bool Engine::draining() const { return elastic_ != nullptr && elastic_->draining; }
 
@@ -24,6 +27,7 @@ bool Engine::goes_on_without_others() const { return elastic_ != nullptr && !lef
 // The job goes on without the peer, if enough of the others agree. `ended`: it takes no more part itself.
 void Engine::part_with(Peer& peer, const std::string& why, bool ended) {
   elastic_->reasons.try_emplace(peer.place, why);
+  if (peer.arriving) return turn_away(peer, ended);
   if (ended || peer.link->peer_has_ended()) {
     elastic_->views.prove_ended(peer.place);
   } else {
@@ -58,7 +62,7 @@ void Engine::freeze() {
   elastic_->frozen = true;
   elastic_->frozen_since = clock_.now();
   for (const Peer* peer : membership_.peers()) {
-    if (!peer->left) continue;
+    if (!peer->left || peer->turned_away) continue;
     elastic_->reasons.try_emplace(peer->place, leaving(*peer).what);
     elastic_->views.prove_ended(peer->place);
   }
@@ -105,8 +109,10 @@ bool Engine::begin_epoch() {
   const View view = elastic_->views.view();
   std::vector<Place> lost;
   std::ranges::set_difference(membership_.members(), view.members, std::back_inserter(lost));
-  if (!are_fenced(lost)) return false;
+  // Nobody has done anything yet with the memory of who is no member before.
+  if (membership_.is_member() && !are_fenced(lost)) return false;
   elastic_->views.is_member() ? go_on_with(view, lost) : be_evicted(view);
+  if (failure_ == nullptr) tell_let_in();
   return true;
 }
 
@@ -120,25 +126,25 @@ void Engine::be_evicted(const View& view) {
 
 void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   const std::string who = describe_losses(lost);
-  const std::string before = std::to_string(size());
+  const int before = membership_.is_member() ? size() : 0;
+  std::vector<Place> joined;
+  std::ranges::set_difference(view.members, membership_.members(), std::back_inserter(joined));
   const UnderWay under_way = elastic_->views.take_under_way();
   const std::vector<std::shared_ptr<Operation>> again = take_repeated(under_way);
   std::vector<std::pair<ProcessSetId, std::vector<Place>>> sets;
   for (const auto& [id, set] : sets_) {
+    if (id == kWorld) continue;
     sets.emplace_back(id, std::vector<Place>());
     for (const Rank member : set->negotiation.members()) sets.back().second.push_back(membership_.place_of(member));
   }
+  sets.emplace_back(kWorld, view.members);
   for (auto& peer : membership_.go_on_with(view.epoch, view.members)) elastic_->former.push_back(std::move(peer));
   links_changed_ = true;
-  elastic_->change = std::make_shared<const Error>(
-      ErrorKind::kMembershipChanged, who + ". The job goes on with " + std::to_string(size()) + " of " + before +
-                                         " ranks in epoch " + std::to_string(view.epoch) + ", where this is rank " +
-                                         std::to_string(rank()) +
-                                         ". Remedy: go back to the last state that all ranks have, and repeat the "
-                                         "step; ringcore.elastic.run does so.");
+  const std::shared_ptr<const Error> change = describe_change(view, who, joined, before);
+  if (before > 0) elastic_->change = change;
   elastic_->members_of.emplace(view.epoch, view.members);
-  elastic_->has_failed = elastic_->has_failed || !under_way.repeats;
-  drop_world(*elastic_->change);
+  elastic_->has_failed = before > 0 && (elastic_->has_failed || !under_way.repeats);
+  drop_world(*change);
   tell_lanes();
   for (const auto& [id, members] : sets) {
     std::vector<Rank> ranks;
@@ -149,6 +155,23 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
     sets_.at(id)->released = under_way.released_in(id);
   }
   repeat(again);
+}
+
+std::shared_ptr<const Error> Engine::describe_change(const View& view, const std::string& lost, const Places& joined,
+                                                     int before) const {
+  std::vector<Rank> ranks;
+  for (const Place place : joined) ranks.push_back(membership_.rank_of(place));
+  const bool has_lost = before + static_cast<int>(joined.size()) > size() || joined.empty();
+  const std::string come =
+      joined.empty() ? "" : list_ranks(ranks) + (joined.size() == 1 ? " has" : " have") + " joined";
+  return std::make_shared<const Error>(
+      ErrorKind::kMembershipChanged, (has_lost ? lost : "") + (has_lost && !joined.empty() ? "; " : "") + come +
+                                         ". The job goes on with " + std::to_string(size()) +
+                                         (joined.empty() ? " of " : " ranks instead of ") + std::to_string(before) +
+                                         (joined.empty() ? " ranks" : "") + " in epoch " + std::to_string(view.epoch) +
+                                         ", where this is rank " + std::to_string(rank()) +
+                                         ". Remedy: go back to the last state that all ranks have, and repeat the "
+                                         "step; ringcore.elastic.run does so.");
 }
 
 // Whatever is still under way ends with the error.
@@ -167,6 +190,7 @@ void Engine::drop_world(const Error& error) {
   early_records_.clear();
   early_bytes_ = 0;
   elastic_->reasons.clear();
+  elastic_->let_in_by.clear();
   elastic_->frozen = elastic_->still = elastic_->views.changing();
 }
 
@@ -188,6 +212,7 @@ std::shared_ptr<const Error> Engine::change() const { return elastic_ == nullptr
 void Engine::tell_lanes() {
   elastic_->draining = true;
   for (Peer* peer : membership_.peers()) {
+    if (peer->rank < 0) continue;
     LaneBytes written{};
     for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
       transport::Link::LaneUse& use = peer->link->lane_use(lane);
@@ -211,6 +236,7 @@ bool Engine::drain_lanes() {
   bool moved = false;
   elastic_->draining = false;
   for (Peer* peer : membership_.peers()) {
+    if (peer->rank < 0) continue;
     for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
       transport::Link::LaneUse& use = peer->link->lane_use(lane);
       const std::uint64_t end = peer->lanes_end ? (*peer->lanes_end)[static_cast<std::size_t>(lane)] : UINT64_MAX;

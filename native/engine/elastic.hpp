@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Engine::Elastic {
   bool caller_goes_back = false;
   std::map<std::uint32_t, std::vector<Place>> members_of;  // by epoch
   std::vector<std::vector<std::byte>> for_witness;
+  bool has_asked = false;  // to be let in
+  std::optional<Place> lets_in;  // whom this rank's caller would let in now
+  std::map<Place, Places> let_in_by;  // in the present epoch
   std::vector<std::unique_ptr<Peer>> former;  // whose links are open until the caller takes note
 };
 

@@ -119,7 +119,8 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       make_carriers_(std::move(config.make_carriers)),
       settings_(settings),
       clock_(clock),
-      membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now()),
+      membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now(),
+                  config.joins),
       last_tend_(clock.now()),
       standstill_{.all = Standstills(static_cast<std::size_t>(membership_.size()))} {
   if (settings_.elastic) {
@@ -128,7 +129,11 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
                                     settings_.heartbeat / 40, [this] { return stand_still(); })});
     elastic_->members_of.emplace(config.epoch, membership_.members());
   }
-  add_process_set(membership_.ranks());
+  if (membership_.is_member()) {
+    add_process_set(membership_.ranks());
+  } else {
+    set_numbers_.take();  // the world's, which this rank is a member of when it is let in
+  }
   links_changed();
 }
 
@@ -346,6 +351,7 @@ bool Engine::move() {
   }
   if (elastic_ != nullptr) {
     if (begin_epoch()) return true;
+    ask_to_be_let_in();
     if (frozen()) return moved;
     if (draining()) moved = drain_lanes() || moved;
   }

@@ -73,6 +73,7 @@ struct EngineConfig {
   std::byte* fusion_arena = nullptr;  // see CarrierConfig
   CarrierFactory make_carriers;  // see carriers/standard.hpp
   bool has_witness = false;  // see ViewChange
+  bool joins = false;  // a job that runs: this rank is a member once the others have let it in, see joining.cpp
 };
 
 // An operation that this rank waits for, as somebody who looks at a running job is told.
@@ -141,6 +142,17 @@ class Engine {
   // Of any epoch so far; of the present one where there was no such.
   const std::vector<Place>& members_of(std::uint32_t epoch) const;
   bool frozen() const;
+  // Elastic jobs that grow. A process that has been connected with, at a place that nobody has had yet.
+  void meet(Place place, std::unique_ptr<transport::Link> link);
+  // Who has met all members, and wants to be let in.
+  std::vector<Place> arrivals() const;
+  // The caller is at a place in the program where whoever joins can go on with the others, and submits nothing: when all
+  // members are, this one becomes a member. Nobody: not any more; not to be said while `frozen`.
+  void let_in(std::optional<Place> place);
+  // Whether the caller is to wait for it still: it is no member yet, but may become one.
+  bool is_letting_in() const;
+  // Whether this rank is a member, and the present epoch has begun.
+  bool has_joined() const { return membership_.is_member() && !frozen() && !draining(); }
   // Says once that former members were lost: nobody looks at their links any more, which `accept_change` closes.
   bool take_links_changed() { return std::exchange(links_changed_, false); }
   // What the witness is to be told, and what it says.
@@ -276,6 +288,14 @@ class Engine {
   // Whether the lanes still have what was written before the present epoch: nobody but `drain_lanes` may take of it.
   bool draining() const;
   void part_with(Peer& peer, const std::string& why, bool ended);
+  void turn_away(Peer& peer, bool ended);
+  bool refuse_arrival(Peer& peer, const Error& error);
+  void ask_to_be_let_in();
+  int choose_host();
+  void receive_arrival(Peer& peer, const RecordView& record);
+  void receive_let_in(Peer& peer, const RecordView& record);
+  void tell_let_in();
+  void note_let_in(Place place, Place by);
   void receive_view(Peer& peer, const RecordView& record);
   void follow_views();
   void tend_views(Nanoseconds now);
@@ -296,6 +316,8 @@ class Engine {
   std::string describe_losses(const std::vector<Place>& of) const;
   void be_evicted(const View& view);
   void go_on_with(const View& view, const std::vector<Place>& lost);
+  std::shared_ptr<const Error> describe_change(const View& view, const std::string& lost,
+                                               const std::vector<Place>& joined, int before) const;
   void drop_world(const Error& error);
   void make_process_set(ProcessSetId id, std::vector<Rank> members);
   void tell_lanes();

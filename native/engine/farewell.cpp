@@ -231,8 +231,8 @@ void Engine::say_goodbye() {
 // To all that wait for records of this rank: along a tree, to those that it talks to.
 void Engine::tell_goodbye() {
   const std::vector<std::byte> record = goodbye_record();
-  const ProcessSet& world = *sets_.at(kWorld);
-  const bool along_tree = world.tree != nullptr || world.end;
+  const auto world = sets_.find(kWorld);  // none of who was no member yet
+  const bool along_tree = world != sets_.end() && (world->second->tree != nullptr || world->second->end);
   for (Peer* peer : along_tree ? membership_.known() : std::span<Peer* const>(membership_.peers())) send(*peer, record);
   said_goodbye_ = true;
 }

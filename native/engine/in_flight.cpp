@@ -70,7 +70,7 @@ bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operat
   }
   keep_input(*operation);
   for (Peer* peer : set.peers) {
-    if (peer != nullptr && peer->left) part_with(*peer, leaving(*peer).what, true);
+    if (peer != nullptr && peer->left && !peer->turned_away) part_with(*peer, leaving(*peer).what, true);
   }
   if (!frozen()) return false;
   operation->submitted_at = clock_.now();

@@ -22,21 +22,36 @@ bool are_neighbours(Rank a, Rank b, int size) {
 }  // namespace
 
 Membership::Membership(std::uint32_t epoch, Rank self, std::vector<std::unique_ptr<transport::Link>> links,
-                       std::vector<int> host_of, Nanoseconds now)
-    : epoch_(epoch), self_(self), members_(links.size()), host_of_(std::move(host_of)), by_place_(links.size()) {
+                       std::vector<int> host_of, Nanoseconds now, bool joins)
+    : epoch_(epoch), self_(self), host_of_(std::move(host_of)), by_place_(links.size()) {
   if (links.size() != host_of_.size()) {
     throw Error(ErrorKind::kInvalidArgument, "a job of " + std::to_string(host_of_.size()) + " ranks was given " +
                                                  std::to_string(links.size()) + " links");
   }
-  std::iota(members_.begin(), members_.end(), Place{0});
   for (std::size_t place = 0; place < links.size(); ++place) {
-    if (links[place] == nullptr) continue;
-    auto peer = std::make_unique<Peer>();
-    peer->place = static_cast<Place>(place);
-    peer->link = std::move(links[place]);
-    peer->last_sent = peer->last_heard = now;
-    by_place_[place] = std::move(peer);
+    if (links[place] != nullptr || !joins) members_.push_back(static_cast<Place>(place));
+    if (links[place] != nullptr) add_peer(static_cast<Place>(place), std::move(links[place]), now).arriving = joins;
   }
+  number_members();
+}
+
+Peer& Membership::add_peer(Place place, std::unique_ptr<transport::Link> link, Nanoseconds now) {
+  auto peer = std::make_unique<Peer>();
+  peer->place = place;
+  peer->link = std::move(link);
+  peer->last_sent = peer->last_heard = now;
+  return *(by_place_[static_cast<std::size_t>(place)] = std::move(peer));
+}
+
+void Membership::meet(Place place, std::unique_ptr<transport::Link> link, Nanoseconds now) {
+  const auto index = static_cast<std::size_t>(place);
+  if (place < 0 || (index < by_place_.size() && by_place_[index] != nullptr) || rank_of(place) >= 0) {
+    throw Error(ErrorKind::kInvalidArgument, "place " + std::to_string(place) + " of the job is taken");
+  }
+  const std::size_t places = std::max(index + 1, by_place_.size());
+  by_place_.resize(places);
+  host_of_.resize(places, -1);
+  add_peer(place, std::move(link), now).arriving = true;
   number_members();
 }
 
@@ -50,7 +65,8 @@ void Membership::number_members() {
   for (const auto& peer : by_place_) {
     if (peer == nullptr) continue;
     peer->rank = rank_of(peer->place);
-    peer->is_neighbour = are_neighbours(self(), peer->rank, size());
+    peer->arriving = peer->arriving && (peer->rank < 0 || !is_member());
+    peer->is_neighbour = peer->arriving || are_neighbours(self(), peer->rank, size());
     peers_.push_back(peer.get());
   }
   known_first_ = peers_;
@@ -59,11 +75,14 @@ void Membership::number_members() {
 }
 
 std::vector<std::unique_ptr<Peer>> Membership::go_on_with(std::uint32_t epoch, std::vector<Place> members) {
+  const bool was_member = is_member();
   epoch_ = epoch;
   members_ = std::move(members);
   std::vector<std::unique_ptr<Peer>> former;
   for (auto& peer : by_place_) {
-    if (peer != nullptr && rank_of(peer->place) < 0) former.push_back(std::move(peer));
+    if (peer == nullptr || rank_of(peer->place) >= 0) continue;
+    const bool may_join = was_member && peer->arriving && !peer->turned_away;
+    if (!may_join) former.push_back(std::move(peer));
   }
   number_members();
   return former;

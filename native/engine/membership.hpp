@@ -39,6 +39,9 @@ struct Peer {
   Nanoseconds last_asked = 0;
   Nanoseconds excused_until = 0;  // silent, but its host says that it only lacks a processor
   bool is_neighbour = false;  // this rank and it watch each other all the time
+  bool arriving = false;  // of the two one is no member yet
+  bool turned_away = false;  // ... and will be none
+  std::optional<std::vector<Place>> meets;  // it wants to be let in, and is connected with these
   bool connected = false;  // it can be heard
   bool is_known = false;  // this rank has greeted it, or will when they are connected
   bool greeted = false;
@@ -54,14 +57,16 @@ struct Peer {
 
 class Membership {
  public:
-  // `links` and `host_of` by place; the link of this rank's own place is null.
+  // `links` and `host_of` by place; the link of this rank's own place is null. `joins`: this rank is no member yet of a
+  // job that runs; its members are those that it has links with.
   Membership(std::uint32_t epoch, Rank self, std::vector<std::unique_ptr<transport::Link>> links,
-             std::vector<int> host_of, Nanoseconds now);
+             std::vector<int> host_of, Nanoseconds now, bool joins = false);
 
   std::uint32_t epoch() const { return epoch_; }
   int size() const { return static_cast<int>(members_.size()); }
-  // This rank.
+  // This rank; -1 while it is no member.
   Rank self() const { return rank_of(self_); }
+  bool is_member() const { return self() >= 0; }
   Place own_place() const { return self_; }
   // All members, in ascending order.
   std::vector<Rank> ranks() const;
@@ -72,17 +77,23 @@ class Membership {
   // -1 for who is no member.
   Rank rank_of(Place place) const;
 
-  // From now on only these are members, of whom this rank is one. Gives away the others, whose links are still open.
+  // A process that wants to become a member; which host it shares, it says later.
+  void meet(Place place, std::unique_ptr<transport::Link> link, Nanoseconds now);
+  void set_host(Place place, int host) { host_of_[static_cast<std::size_t>(place)] = host; }
+  int host_at(Place place) const { return host_of_[static_cast<std::size_t>(place)]; }
+
+  // From now on only these are members, of whom this rank is one. Gives away the others, whose links are still open, but
+  // for those that may yet become members.
   std::vector<std::unique_ptr<Peer>> go_on_with(std::uint32_t epoch, std::vector<Place> members);
 
   // Null for this rank.
   Peer* peer(Rank rank) const { return by_place_[index_of(rank)].get(); }
-  // Null for this rank, and for who is no member.
+  // Null for this rank, and for who neither is a member nor wants to become one.
   Peer* peer_at(Place place) const {
     const auto index = static_cast<std::size_t>(place);
     return index < by_place_.size() ? by_place_[index].get() : nullptr;
   }
-  // All others, in the order of their places.
+  // All others, in the order of their places; who wants to become a member is among them, with rank -1.
   const std::vector<Peer*>& peers() const { return peers_; }
   // Those of them that this rank has a connection with, or wants one.
   // What is being looked through stays as it is when one more becomes known.
@@ -99,6 +110,7 @@ class Membership {
   void disconnect();
 
  private:
+  Peer& add_peer(Place place, std::unique_ptr<transport::Link> link, Nanoseconds now);
   std::size_t index_of(Rank rank) const { return static_cast<std::size_t>(place_of(rank)); }
   void number_members();
 

@@ -5,6 +5,7 @@
 
 #include "engine/state.hpp"
 #include "engine/tree_data.hpp"
+#include "engine/view.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::size_t kMaxEarlyBytes = std::size_t{64} << 20;
 // Whether such a record means nothing any more in the next epoch.
 bool belongs_to_epoch(RecordType type) {
   return type <= RecordType::kRemoved || type == RecordType::kLanes || type == RecordType::kCarriedOut ||
-         type == RecordType::kTree;
+         type == RecordType::kLetIn || type == RecordType::kTree;
 }
 
 // The fixed part of a log entry, as it travels.
@@ -132,6 +133,7 @@ void Engine::say_hello(Peer& peer) {
                             .deterministic = settings_.execution.deterministic,
                             .elastic = elastic_ != nullptr};
   const RecordHeader hello{.type = RecordType::kHello,
+                           .name_hash = static_cast<std::uint64_t>(membership_.host_at(membership_.own_place())),
                            .rows = static_cast<std::uint64_t>(membership_.own_place()),
                            .location = static_cast<std::uint64_t>(membership_.places())};
   send(peer, build_record(hello, {}, {}, std::as_bytes(std::span(&agreement, 1))));
@@ -210,6 +212,7 @@ bool Engine::read_control(Peer& peer) {
       if (failure_ != nullptr) break;
     }
   } catch (const Error& error) {
+    if (peer.arriving && membership_.is_member()) return refuse_arrival(peer, error);
     fail(std::make_shared<const Error>(error.kind(), "rank " + std::to_string(peer.rank) + ": " + error.what()));
     return true;
   }
@@ -218,7 +221,8 @@ bool Engine::read_control(Peer& peer) {
 
 void Engine::receive(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
-  const bool is_late = elastic_ != nullptr && header.epoch < membership_.epoch();
+  // Before it is a member this rank is in no epoch.
+  const bool is_late = elastic_ != nullptr && (header.epoch < membership_.epoch() || !membership_.is_member());
   if (header.epoch != membership_.epoch() && !is_late) {
     throw Error(ErrorKind::kProtocol, "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " +
                                           std::to_string(membership_.epoch()));
@@ -248,10 +252,12 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       return;
     case RecordType::kView: return receive_view(peer, record);
     case RecordType::kLanes: return receive_lanes(peer, record);
+    case RecordType::kArrival: return receive_arrival(peer, record);
+    case RecordType::kLetIn: return receive_let_in(peer, record);
     case RecordType::kCarriedOut: return receive_carried_out(peer, record);
     case RecordType::kAbort: {
       peer.left = true;  // and will not listen any more
-      if (goes_on_without_others()) return part_with(peer, "has failed: " + record.text(), true);
+      if (goes_on_without_others() || peer.arriving) return part_with(peer, "has failed: " + record.text(), true);
       const auto kind = header.rows <= static_cast<std::uint64_t>(ErrorKind::kShutdown)
                             ? static_cast<ErrorKind>(header.rows)
                             : ErrorKind::kPeerLost;
@@ -262,6 +268,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       send(peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kByeSeen}, {});
       flush_backlog(peer);
       peer.left = true;
+      if (peer.arriving) return part_with(peer, "has left", true);
       peer.first_left = static_cast<Rank>(header.rows);
       peer.farewell = record.text();
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
@@ -289,8 +296,10 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
                                           std::to_string(kProtocolVersion) +
                                           "; install the same version of ringcore everywhere");
   }
-  if (record.header.rows != static_cast<std::uint64_t>(peer.place) ||
-      record.header.location != static_cast<std::uint64_t>(membership_.places())) {
+  // Where ranks may come, there may be more places by now.
+  const bool is_alike =
+      elastic_ != nullptr || record.header.location == static_cast<std::uint64_t>(membership_.places());
+  if (record.header.rows != static_cast<std::uint64_t>(peer.place) || !is_alike) {
     throw Error(ErrorKind::kProtocol, "believes to be rank " + std::to_string(record.header.rows) + " of " +
                                           std::to_string(record.header.location));
   }
@@ -304,6 +313,12 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   differs("RINGCORE_DETERMINISTIC", settings_.execution.deterministic, theirs.deterministic);
   differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
   peer.greeted = true;
+  // Whoever joins does not know yet which ranks share a host.
+  if (membership_.is_member()) return;
+  if (record.header.name_hash >= static_cast<std::uint64_t>(kMaxPlaces)) {
+    throw Error(ErrorKind::kProtocol, "says that it is of no host");
+  }
+  membership_.set_host(peer.place, static_cast<int>(record.header.name_hash));
 }
 
 void Engine::keep_early(const Peer& peer, const RecordView& record) {

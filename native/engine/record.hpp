@@ -35,10 +35,12 @@ enum class RecordType : std::uint8_t {
   kView,  // of elastic jobs; the payload: a ViewMessage
   kLanes,  // the payload: how much the sender had written into each lane before this epoch
   kCarriedOut,  // of elastic jobs: the sender has the result of the operation
+  kArrival,  // `rows`: the sender wants a place in a running job; `location`: of which host. The payload: whom it has met
+  kLetIn,  // whether (`location`) the sender would now let in who wants the place `rows`
   // Entries of many logs.
   kTree,  // a ShortHeader, and behind it what tree_items.hpp writes
 };
-inline constexpr int kRecordTypeCount = 18;
+inline constexpr int kRecordTypeCount = 20;
 
 enum RecordFlag : std::uint8_t {
   kHasDescriptor = 1,

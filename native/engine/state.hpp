@@ -16,7 +16,7 @@
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 5;
+constexpr std::uint64_t kProtocolVersion = 6;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {

@@ -21,7 +21,8 @@ ViewChange::ViewChange(View view, Place self, bool has_witness, Nanoseconds retr
 void ViewChange::suspect(Place place) {
   if (lost(place)) return;
   insert(suspects_, place);
-  if (contains(view_.members, place)) freeze();  // also whoever is suspected has to know, and who waits for this rank
+  // Also whoever is suspected has to know, and who waits for this rank. Of who is no member it is enough to hear it later.
+  if (is_member() && contains(view_.members, place)) freeze();
   go_on();
 }
 
@@ -40,11 +41,17 @@ void ViewChange::lose_witness() {
 }
 
 void ViewChange::arrive(Place place) {
-  if (contains(view_.members, place)) return;
-  insert(arriving_, place);
-  if (phase_ == Phase::kPreparing) ask(place);
+  expect(place);
   want();
 }
+
+void ViewChange::expect(Place place) {
+  if (contains(view_.members, place) || contains(arriving_, place)) return;
+  insert(arriving_, place);
+  if (phase_ == Phase::kPreparing) ask(place);
+}
+
+void ViewChange::turn_away(Place place) { std::erase(arriving_, place); }
 
 void ViewChange::leave() {
   leaves_ = true;

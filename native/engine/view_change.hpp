@@ -41,6 +41,8 @@ class ViewChange {
   // It is connected with this rank, and wants to become a member. It is told the view, and has to ask again if it is not
   // in it.
   void arrive(Place place);
+  void expect(Place place);  // the same, once another member wants it, or another change comes first
+  void turn_away(Place place);
   void leave();  // this member wants to be no member any more, once all agree
   void commit(std::uint64_t step) { committed_ = step; }
 

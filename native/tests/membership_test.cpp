@@ -147,4 +147,27 @@ TEST_CASE("membership: who goes on keeps its place, and has the next free rank")
   CHECK(members.known().size() == 2);
 }
 
+TEST_CASE("membership: who comes has no rank before it is a member, is watched by all, and takes nobody's place") {
+  transport::SimNetwork network(9, 1);
+  std::vector<std::unique_ptr<transport::Link>> links(8);
+  for (Rank peer = 1; peer < 8; ++peer) links[static_cast<std::size_t>(peer)] = network.link(0, peer);
+  engine::Membership members(1, 0, std::move(links), std::vector<int>(8, 0), 0);
+  members.go_on_with(2, {0, 1, 2, 3, 4, 5, 6});
+  CHECK_THROWS_AS(members.meet(4, network.link(0, 4), 0), Error);
+  members.meet(8, network.link(0, 8), 0);
+  engine::Peer& comer = *members.peer_at(8);
+  CHECK(comer.rank == -1);
+  CHECK(comer.is_neighbour);
+  CHECK(members.size() == 7);
+  // It stays while the members change without it.
+  CHECK(members.go_on_with(3, {0, 1, 2, 3, 4, 6}).size() == 1);
+  REQUIRE(members.peer_at(8) == &comer);
+  members.set_host(8, 1);
+  CHECK(members.go_on_with(4, {0, 1, 2, 3, 4, 6, 8}).empty());
+  CHECK(comer.rank == 6);
+  CHECK_FALSE(comer.arriving);
+  CHECK(members.host(6) == 1);
+  CHECK_FALSE(members.shares_host(6));
+}
+
 }  // namespace ringcore::testing

@@ -13,6 +13,11 @@ namespace {
 constexpr Nanoseconds kTick = 5 * kMillisecond;
 constexpr Nanoseconds kDeadline = 60 * kSecond;
 constexpr std::size_t kFusionBytes = 4096;
+// Who was not let in by then will not be.
+constexpr Nanoseconds kJoinPatience = 3 * kSecond;
+
+// Counts for each place, of few, how many ranks have something to say of it.
+std::int64_t count_of(engine::Place place) { return std::int64_t{1} << (8 * place); }
 
 // Tells whose it is, and of which step: no two sums of different members are alike.
 std::int64_t contribution(engine::Place place, std::int64_t step) {
@@ -24,7 +29,7 @@ transport::SimOptions options_of(const ElasticOptions& options) {
   made.lane_bytes = options.lane_bytes;
   made.longest_delay = 50'000;
   if (!options.share_memory) return made;
-  made.host_of.assign(static_cast<std::size_t>(options.ranks), 0);
+  made.host_of.assign(static_cast<std::size_t>(options.ranks + options.joiners), 0);
   made.reserved_bytes = 3 * kFusionBytes;
   return made;
 }
@@ -32,33 +37,54 @@ transport::SimOptions options_of(const ElasticOptions& options) {
 }  // namespace
 
 ElasticJob::ElasticJob(ElasticOptions options)
-    : options_(options), network_(options.ranks, options.seed, options_of(options)) {
-  ranks_.resize(static_cast<std::size_t>(options.ranks));
+    : options_(options), network_(options.ranks + options.joiners, options.seed, options_of(options)) {
+  ranks_.resize(static_cast<std::size_t>(options.ranks + options.joiners));
   engine::View first{.epoch = 7};
   for (engine::Place place = 0; place < options.ranks; ++place) first.members.push_back(place);
   if (options.witness) witness_.emplace(first);
-  for (engine::Place place = 0; place < options.ranks; ++place) {
-    RankState& rank = ranks_[static_cast<std::size_t>(place)];
-    rank.place = place;
-    make_engine(rank);
+  for (RankState& rank : ranks_) {
+    rank.place = static_cast<engine::Place>(&rank - ranks_.data());
+    if (rank.place < options.ranks) make_engine(rank, first.members, false);
   }
 }
 
-void ElasticJob::make_engine(RankState& rank) {
+bool ElasticJob::is_there(const RankState& rank) const { return rank.engine != nullptr && network_.runs(rank.place); }
+
+void ElasticJob::join(engine::Place place) {
+  std::vector<engine::Place> others;
+  for (const RankState& rank : ranks_) {
+    if (is_there(rank) && !rank.has_left && rank.engine->failure() == nullptr && rank.phase != Phase::kJoining)
+      others.push_back(rank.place);
+  }
+  if (others.empty()) return;  // nobody is left
+  RankState& rank = ranks_[static_cast<std::size_t>(place)];
+  make_engine(rank, others, true);
+  rank.phase = Phase::kJoining;
+  rank.came = network_.clock().now();
+  for (const engine::Place other : others) {
+    ranks_[static_cast<std::size_t>(other)].engine->meet(place, network_.link(other, place));
+  }
+}
+
+void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& peers, bool joins) {
   engine::EngineConfig config;
   config.rank = rank.place;
-  config.epoch = 7;
+  config.epoch = joins ? 0 : 7;
+  config.joins = joins;
   config.make_carriers = carriers::standard();
-  config.links.resize(ranks_.size());
-  for (engine::Place peer = 0; peer < options_.ranks; ++peer) {
+  const engine::Place places = std::max(rank.place, *std::ranges::max_element(peers)) + 1;
+  config.links.resize(static_cast<std::size_t>(places));
+  for (const engine::Place peer : peers) {
     if (peer != rank.place) config.links[static_cast<std::size_t>(peer)] = network_.link(rank.place, peer);
-    config.host_of.push_back(options_.share_memory ? 0 : peer);
+  }
+  for (engine::Place peer = 0; peer < places; ++peer) {
+    config.host_of.push_back(joins ? -1 : (options_.share_memory ? 0 : peer));  // whoever joins is told
   }
   config.arena = network_.arena(rank.place);
   if (config.arena != nullptr) config.fusion_arena = network_.arena_memory(rank.place).data();
   config.has_witness = options_.witness;
   engine::EngineSettings settings;
-  settings.execution.fusion_threshold_bytes = kFusionBytes;
+  settings.execution.fusion_threshold_bytes = kFusionBytes / (joins && options_.joiners_differ ? 2 : 1);
   settings.execution.direct_bytes = 1024;
   settings.timeout = 20 * kSecond;
   settings.stall_warning = 0;
@@ -110,6 +136,12 @@ void ElasticJob::submit(RankState& rank) {
                    in_place ? output : input.data(), output, input.size(), tensor != 1);
       }
       return;
+    case Phase::kNews:
+      rank.news = 0;
+      for (const engine::Place place : rank.engine->arrivals()) rank.news += count_of(place);
+      return submit_one(rank, "news", Collective::kAllreduce, ReduceOp::kSum, &rank.news, &rank.all_news, 1, true);
+    case Phase::kJoining:
+    case Phase::kLettingIn: return;
     case Phase::kAgreeing:
       return submit_one(rank, "step", Collective::kAllreduce, ReduceOp::kMin, &rank.next, &rank.agreed, 1, true);
     case Phase::kBarrier:
@@ -142,9 +174,22 @@ void ElasticJob::end_phase(RankState& rank) {
         return;
       }
       take_sums(rank);
-      rank.phase = ++rank.next == kSteps ? Phase::kBarrier : Phase::kStep;
+      rank.phase = ++rank.next == kSteps ? Phase::kBarrier : options_.joiners > 0 ? Phase::kNews : Phase::kStep;
       return;
+    case Phase::kNews: {
+      const auto all = static_cast<std::int64_t>(rank.engine->members_of(rank.of_epoch).size());
+      rank.phase = Phase::kStep;
+      for (const RankState& other : ranks_) {
+        if (rank.phase != Phase::kStep || (rank.all_news / count_of(other.place)) % count_of(1) != all) continue;
+        rank.phase = Phase::kLettingIn;
+        rank.engine->let_in(other.place);
+      }
+      return;
+    }
+    case Phase::kJoining:
+    case Phase::kLettingIn: return;
     case Phase::kAgreeing:
+      rank.first = rank.place < options_.ranks || rank.steps > 0 ? rank.first : rank.agreed;
       rank.next = rank.agreed;
       rank.phase = rank.next == kSteps ? Phase::kBarrier : Phase::kStep;
       return;
@@ -157,9 +202,32 @@ void ElasticJob::end_phase(RankState& rank) {
   }
 }
 
+// What it waits for is no operation.
+bool ElasticJob::advance_alone(RankState& rank) {
+  if (rank.phase == Phase::kJoining) {
+    if (network_.clock().now() - rank.came > kJoinPatience) {
+      rank.engine->fail(std::make_shared<const Error>(ErrorKind::kTimeout, "was not let in"));
+    }
+    if (!rank.engine->has_joined()) return false;
+    rank.has_joined = true;
+    rank.next = kSteps;  // it has none that it would have to do again
+    rank.phase = Phase::kAgreeing;
+  } else {
+    if (rank.engine->is_letting_in()) return false;
+    rank.engine->let_in({});
+    const engine::Membership& members = rank.engine->membership();
+    const bool has_changed = rank.engine->change() != nullptr;
+    rank.engine->accept_change(members.epoch());
+    rank.phase = has_changed ? Phase::kAgreeing : Phase::kStep;
+  }
+  submit(rank);
+  return true;
+}
+
 // True if the rank has done something; false while it waits.
 bool ElasticJob::advance(RankState& rank) {
   if (rank.phase == Phase::kEnded || rank.engine->failure() != nullptr) return false;
+  if (rank.phase == Phase::kJoining || rank.phase == Phase::kLettingIn) return advance_alone(rank);
   const auto is_done = [](const auto& operation) { return operation->done(); };
   if (!std::all_of(rank.operations.begin(), rank.operations.end(), is_done)) return false;
   const bool had_any = !rank.operations.empty();
@@ -192,7 +260,7 @@ bool ElasticJob::advance(RankState& rank) {
 
 void ElasticJob::serve_witness() {
   for (RankState& rank : ranks_) {
-    if (!network_.runs(rank.place)) continue;
+    if (!is_there(rank)) continue;
     for (const auto& bytes : rank.engine->take_for_witness()) {
       if (!witness_) continue;
       const auto answer = witness_->receive(engine::decode_view_message(bytes));
@@ -205,8 +273,8 @@ void ElasticJob::drive() {
   for (bool moved = true; moved;) {
     moved = false;
     for (RankState& rank : ranks_) {
-      if (network_.runs(rank.place)) rank.engine->links_changed();
-      while (network_.runs(rank.place) && (rank.engine->progress() || advance(rank))) moved = true;
+      if (is_there(rank)) rank.engine->links_changed();
+      while (is_there(rank) && (rank.engine->progress() || advance(rank))) moved = true;
     }
     serve_witness();
   }
@@ -215,7 +283,7 @@ void ElasticJob::drive() {
 // Ranks do nothing but wait, and say so all the time: it is never a deadlock, whenever the members change.
 void ElasticJob::tend() {
   for (RankState& rank : ranks_) {
-    if (!network_.runs(rank.place)) continue;
+    if (!is_there(rank)) continue;
     std::vector<const engine::Operation*> waits;
     for (const auto& operation : rank.operations) {
       if (!operation->done()) waits.push_back(operation.get());
@@ -226,7 +294,7 @@ void ElasticJob::tend() {
 }
 
 bool ElasticJob::ended(const RankState& rank) const {
-  if (!network_.runs(rank.place) || rank.engine->failure() != nullptr) return true;
+  if (!is_there(rank) || rank.engine->failure() != nullptr) return true;
   return rank.phase == Phase::kEnded && rank.engine->farewell_seen();
 }
 
@@ -235,9 +303,12 @@ std::string ElasticJob::run() {
   Nanoseconds tended = begin;
   while (!std::all_of(ranks_.begin(), ranks_.end(), [this](const RankState& rank) { return ended(rank); })) {
     for (auto [fault, end] = faults_.equal_range(events_); fault != end; ++fault) fault->second(network_);
+    for (auto [come, end] = joins_.equal_range(events_); come != end; ++come) join(come->second);
     if (events_ == witness_ends_at_ && witness_) {
       witness_.reset();
-      for (RankState& rank : ranks_) rank.engine->lose_witness();
+      for (RankState& rank : ranks_) {
+        if (rank.engine != nullptr) rank.engine->lose_witness();
+      }
     }
     ++events_;
     drive();
@@ -267,9 +338,10 @@ std::string ElasticJob::check() const {
     const std::string who = "rank at place " + std::to_string(rank.place) + ": ";
     if (!rank.flaw.empty()) return who + rank.flaw;
     if (!rank.has_left) continue;
-    if (!options_.in_place && (rank.changes > 0 || rank.steps != kSteps))
+    const auto due = static_cast<int>(kSteps - rank.first);
+    if (!options_.in_place && (rank.changes > 0 || rank.steps != due))
       return who + "it has lost a step, or done one twice";
-    for (std::int64_t step = 0; step < kSteps; ++step) {
+    for (std::int64_t step = rank.first; step < kSteps; ++step) {
       const auto index = static_cast<std::size_t>(step);
       for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
         if (rank.sums[index][tensor] == expected(rank, step)) continue;
@@ -278,9 +350,10 @@ std::string ElasticJob::check() const {
       }
       const std::uint32_t epoch = rank.epoch_of[index];
       for (const RankState& other : ranks_) {
+        if (other.engine == nullptr) continue;
         const bool is_alike = other.sums[index] == rank.sums[index] && other.epoch_of[index] == epoch &&
                               other.engine->members_of(epoch) == rank.engine->members_of(epoch);
-        if (!other.has_left || is_alike) continue;
+        if (!other.has_left || other.first > step || is_alike) continue;
         return who + "step " + std::to_string(step) + " differs from that at place " + std::to_string(other.place);
       }
     }

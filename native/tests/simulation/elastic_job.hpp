@@ -4,6 +4,8 @@
 // under way, and a step some of whose sums are of earlier members than others is summed up again: nobody is told of a
 // loss. Else whoever is told that the members have changed takes note of it, agrees with the others on the first step that
 // one of them has not ended, and goes on from there.
+//
+// Behind each step all look whether somebody wants to join them whom all have met, and let it in. It begins where they are.
 #pragma once
 
 #include <array>
@@ -25,6 +27,8 @@ struct ElasticOptions {
   int ranks = 3;
   bool share_memory = true;  // all are on one host, where ends are seen
   bool witness = false;
+  int joiners = 0;  // places behind those of the ranks, for `join_at`
+  bool joiners_differ = false;  // in a setting that must be alike
   bool in_place = true;  // the largest tensor is reduced where it lies
   std::size_t lane_bytes = 512;
   std::uint64_t seed = 1;
@@ -40,10 +44,13 @@ class ElasticJob {
   // At event `at` of the run.
   void when(int at, std::function<void(transport::SimNetwork&)> fault) { faults_.emplace(at, std::move(fault)); }
   void kill_witness_at(int event) { witness_ends_at_ = event; }
+  // The process of a place that nobody has yet comes and is connected with all who are there.
+  void join_at(int event, engine::Place place) { joins_.emplace(event, place); }
   // Until all that live have left or failed; what is wrong, or nothing.
   std::string run();
   int events() const { return events_; }
 
+  bool has_joined(engine::Place place) const { return ranks_[static_cast<std::size_t>(place)].has_joined; }
   bool lives(Rank rank) const { return network_.runs(rank); }
   const engine::Engine& engine(Rank rank) const { return *ranks_[static_cast<std::size_t>(rank)].engine; }
   // Whether all steps are done there.
@@ -53,7 +60,7 @@ class ElasticJob {
   int changes(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].changes; }
 
  private:
-  enum class Phase { kStep, kAgreeing, kBarrier, kEnded };
+  enum class Phase { kJoining, kStep, kNews, kLettingIn, kAgreeing, kBarrier, kEnded };
   static constexpr std::size_t kTensors = 3;
   // Awaited and small in place, out of place and large, in place in memory that others see or out of it.
   static constexpr std::array<std::size_t, kTensors> kElements = {3, 200, 400};
@@ -72,6 +79,11 @@ class ElasticJob {
     std::array<std::vector<std::int64_t>, kTensors> outputs;
     std::int64_t* registered = nullptr;
     std::int64_t agreed = 0;
+    std::int64_t news = 0;  // for each place, how many have met who wants it
+    std::int64_t all_news = 0;
+    bool has_joined = false;
+    std::int64_t first = 0;  // step that it took part in
+    Nanoseconds came = 0;
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
     std::array<std::uint32_t, kSteps> epoch_of{};
     int changes = 0;
@@ -79,7 +91,10 @@ class ElasticJob {
     std::string flaw;
   };
 
-  void make_engine(RankState& rank);
+  void make_engine(RankState& rank, const std::vector<engine::Place>& peers, bool joins);
+  void join(engine::Place place);
+  bool is_there(const RankState& rank) const;
+  bool advance_alone(RankState& rank);
   bool advance(RankState& rank);
   void submit(RankState& rank);
   void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
@@ -98,6 +113,7 @@ class ElasticJob {
   transport::SimNetwork network_;
   std::optional<engine::Witness> witness_;
   std::multimap<int, std::function<void(transport::SimNetwork&)>> faults_;
+  std::multimap<int, engine::Place> joins_;
   int witness_ends_at_ = -1;
   int events_ = 0;
   std::vector<RankState> ranks_;

@@ -1,43 +1,16 @@
 // Elastic jobs: at whatever moment ranks end, stop or lose each other, those that can go on do, with the same sums.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <initializer_list>
-#include <string>
 #include <utility>
 
-#include "elastic_job.hpp"
+#include "elastic_checks.hpp"
 
 using namespace ringcore;
+using simulation::check_that_others_finish;
 using simulation::ElasticJob;
 using simulation::ElasticOptions;
+using simulation::events_of;
 using transport::SimNetwork;
-
-namespace {
-
-// How many events a job has in which nothing happens to anybody.
-int events_of(const ElasticOptions& options) {
-  ElasticJob job(options);
-  REQUIRE(job.run() == "");
-  return job.events();
-}
-
-// All but these have done all steps. Where nobody sees processes end, those who are left when the first have gone may be too
-// few to tell that they are not the part that was cut off: then they say so.
-void check_that_others_finish(const ElasticJob& job, const ElasticOptions& options, std::initializer_list<Rank> lost) {
-  int gone = 0;
-  for (Rank rank = 0; rank < options.ranks; ++rank) gone += job.finished(rank) ? 1 : 0;
-  for (Rank rank = 0; rank < options.ranks; ++rank) {
-    if (std::find(lost.begin(), lost.end(), rank) != lost.end() || job.finished(rank)) continue;
-    const auto failure = job.engine(rank).failure();
-    const bool may_be_cut_off = !options.share_memory && !options.witness && gone > 0;
-    REQUIRE(may_be_cut_off);
-    REQUIRE(failure != nullptr);
-    REQUIRE(failure->kind() == ErrorKind::kEvicted);
-  }
-}
-
-}  // namespace
 
 TEST_CASE("an elastic job in which nothing happens sums up everybody's contributions") {
   for (const bool share_memory : {true, false}) {

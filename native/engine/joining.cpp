@@ -1,0 +1,165 @@
+// A process becomes a member of a job that runs.
+//
+// It has been connected with all members, each by a link of its own, while they went on. It is heard and watched as a
+// member is, and has rank -1. When it has been greeted by all, it asks to be let in. The members do so where their callers
+// say that it can go on with them from there: each tells the others, and when all have said so the agreement of
+// view_change.hpp begins, in which nobody becomes a member whom not all who go on would let in. The links between the
+// members stay as they are.
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "engine/elastic.hpp"
+
+namespace ringcore::engine {
+
+void Engine::meet(Place place, std::unique_ptr<transport::Link> link) {
+  if (elastic_ == nullptr || failure_ != nullptr || left_) return;
+  membership_.meet(place, std::move(link), clock_.now());
+  links_changed_ = true;
+  links_changed();
+}
+
+// What the others have to know before they let this rank in: that it can go on with all of them, and from which host.
+void Engine::ask_to_be_let_in() {
+  if (membership_.is_member()) return;
+  std::vector<Place> met;
+  bool all_greeted = true;
+  for (const Peer* peer : membership_.peers()) {
+    all_greeted = all_greeted && (peer->left || peer->greeted);
+    if (!peer->left) met.push_back(peer->place);
+  }
+  if (met.empty()) {
+    throw Error(ErrorKind::kPeerLost,
+                "all members of the job that this process was to join have ended or closed the connection: " +
+                    describe_losses(membership_.members()));
+  }
+  if (!all_greeted || std::exchange(elastic_->has_asked, true)) return;
+  const RecordHeader header{.type = RecordType::kArrival,
+                            .rows = static_cast<std::uint64_t>(membership_.own_place()),
+                            .location = static_cast<std::uint64_t>(choose_host())};
+  const std::vector<std::byte> record = build_record(header, {}, {}, std::as_bytes(std::span(met)));
+  for (Peer* peer : membership_.peers()) send(*peer, record);
+}
+
+// That of the members which it shares memory with; a new one where there are none.
+int Engine::choose_host() {
+  int next = 0;
+  std::set<int> sharing;
+  for (const Peer* peer : membership_.peers()) {
+    next = std::max(next, membership_.host_at(peer->place) + 1);
+    if (!peer->left && peer->link->sees_memory()) sharing.insert(membership_.host_at(peer->place));
+  }
+  const int host = sharing.empty() ? next : *sharing.begin();
+  for (const Peer* peer : membership_.peers()) {
+    const bool is_there = membership_.host_at(peer->place) == host;
+    if (peer->left || (sharing.size() <= 1 && is_there == peer->link->sees_memory())) continue;
+    throw Error(ErrorKind::kInvalidArgument,
+                "this process shares memory with some of the ranks of a host, and not with place " +
+                    std::to_string(peer->place) + ", as they do. Remedy: set RINGCORE_TRANSPORT alike on all ranks.");
+  }
+  membership_.set_host(membership_.own_place(), host);
+  return host;
+}
+
+void Engine::receive_arrival(Peer& peer, const RecordView& record) {
+  std::vector<Place> met(record.payload.size() / sizeof(Place));
+  const std::uint64_t host = record.header.location;
+  if (record.payload.size() % sizeof(Place) != 0 || host >= static_cast<std::uint64_t>(kMaxPlaces)) {
+    throw Error(ErrorKind::kProtocol, "asked to be let in in a malformed record");
+  }
+  if (!met.empty()) std::memcpy(met.data(), record.payload.data(), record.payload.size());
+  if (!peer.arriving || !membership_.is_member()) throw Error(ErrorKind::kProtocol, "is a member, and asked to be one");
+  std::ranges::sort(met);
+  peer.meets = std::move(met);
+  membership_.set_host(peer.place, static_cast<int>(host));
+}
+
+std::vector<Place> Engine::arrivals() const {
+  std::vector<Place> places;
+  if (elastic_ == nullptr || !membership_.is_member()) return places;
+  for (const Peer* peer : membership_.peers()) {
+    if (!peer->arriving || peer->turned_away || !peer->meets) continue;
+    const auto is_met = [&](Place member) {
+      return member == membership_.own_place() || std::ranges::binary_search(*peer->meets, member);
+    };
+    if (std::ranges::all_of(membership_.members(), is_met)) places.push_back(peer->place);
+  }
+  return places;
+}
+
+void Engine::let_in(std::optional<Place> place) {
+  if (!goes_on_without_others() || failure_ != nullptr) return;
+  if (elastic_->lets_in && elastic_->lets_in != place) elastic_->views.turn_away(*elastic_->lets_in);
+  elastic_->lets_in = place;
+  tell_let_in();
+}
+
+bool Engine::is_letting_in() const {
+  if (elastic_ == nullptr || !elastic_->lets_in || failure_ != nullptr) return false;
+  if (frozen() || draining()) return true;
+  return !elastic_->has_failed && contains(arrivals(), *elastic_->lets_in);
+}
+
+// Said again in each epoch, until it is there.
+void Engine::tell_let_in() {
+  if (frozen() || !elastic_->lets_in) return;
+  const Place place = *elastic_->lets_in;
+  if (!contains(arrivals(), place)) return;
+  const RecordHeader header{.bytes = sizeof(RecordHeader),
+                            .type = RecordType::kLetIn,
+                            .rows = static_cast<std::uint64_t>(place),
+                            .location = 1};
+  for (Peer* peer : membership_.peers()) {
+    if (peer->rank >= 0) send(*peer, header, {});
+  }
+  elastic_->views.expect(place);
+  note_let_in(place, membership_.own_place());
+}
+
+void Engine::note_let_in(Place place, Place by) {
+  Places& all = elastic_->let_in_by[place];
+  insert(all, by);
+  if (elastic_->lets_in != place || common(all, membership_.members()) < membership_.members().size()) return;
+  elastic_->views.arrive(place);
+  follow_views();
+}
+
+void Engine::receive_let_in(Peer& peer, const RecordView& record) {
+  if (elastic_ == nullptr || peer.rank < 0 || record.header.rows >= static_cast<std::uint64_t>(kMaxPlaces)) {
+    throw Error(ErrorKind::kProtocol, "lets in place " + std::to_string(record.header.rows));
+  }
+  const auto place = static_cast<Place>(record.header.rows);
+  if (record.header.location != 0) return note_let_in(place, peer.place);
+  Peer* arriving = membership_.peer_at(place);
+  if (arriving != nullptr && arriving->arriving) turn_away(*arriving, false);
+}
+
+// It speaks another language, or has other settings: that is no reason for the job to end.
+bool Engine::refuse_arrival(Peer& peer, const Error& error) {
+  warnings_.push_back("a process that wanted to join this job, at place " + std::to_string(peer.place) +
+                      ", was turned away, as it " + error.what());
+  part_with(peer, error.what(), true);
+  return true;
+}
+
+// Of the two one is no member yet, and the connection between them is lost: it will be none. Whoever waits for it, waits no
+// more.
+void Engine::turn_away(Peer& peer, bool ended) {
+  peer.left = true;
+  if (ended || peer.link->peer_has_ended()) {
+    elastic_->views.prove_ended(peer.place);
+  } else {
+    elastic_->views.suspect(peer.place);
+  }
+  if (std::exchange(peer.turned_away, true) || !membership_.is_member()) return follow_views();
+  const RecordHeader header{
+      .bytes = sizeof(RecordHeader), .type = RecordType::kLetIn, .rows = static_cast<std::uint64_t>(peer.place)};
+  for (Peer* member : membership_.peers()) {
+    if (member->rank >= 0) send(*member, header, {});
+  }
+  follow_views();
+}
+
+}  // namespace ringcore::engine

@@ -1,0 +1,176 @@
+// A process joins an elastic job: at whatever moment it comes, and whoever ends, stops or is cut off meanwhile.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "elastic_checks.hpp"
+#include "engine/view.hpp"
+
+using namespace ringcore;
+using simulation::check_that_others_finish;
+using simulation::ElasticJob;
+using simulation::ElasticOptions;
+using simulation::events_of;
+using transport::SimNetwork;
+
+namespace {
+
+std::string failure_of(const ElasticJob& job, Rank rank) {
+  return job.engine(rank).failure() == nullptr ? "" : job.engine(rank).failure()->what();
+}
+
+struct Joins {
+  int had_joined = 0;
+  int had_not = 0;  // the job was over before, or it was not let in
+};
+
+// Whoever came is a member that has done all steps from then on, or says why it is none.
+void check_joiner(const ElasticJob& job, Rank place, Joins& joins) {
+  job.has_joined(place) ? ++joins.had_joined : ++joins.had_not;
+  if (job.has_joined(place)) CHECK(job.finished(place));
+}
+
+}  // namespace
+
+TEST_CASE("a process joins an elastic job at any event: no rank is told of a loss, and it goes on with them") {
+  Joins joins;
+  for (const bool share_memory : {true, false}) {
+    for (const bool in_place : {true, false}) {
+      for (int ranks = 1; ranks <= 3; ++ranks) {
+        const ElasticOptions options{.ranks = ranks, .share_memory = share_memory, .joiners = 1, .in_place = in_place};
+        const int events = events_of(options);
+        for (int at = 0; at < events; at += 13) {
+          CAPTURE(share_memory);
+          CAPTURE(in_place);
+          CAPTURE(ranks);
+          CAPTURE(at);
+          ElasticJob job(options);
+          job.join_at(at, ranks);
+          REQUIRE(job.run() == "");
+          for (Rank rank = 0; rank < ranks; ++rank) {
+            REQUIRE_MESSAGE(job.finished(rank), failure_of(job, rank));
+            REQUIRE(job.changes(rank) == 0);
+          }
+          check_joiner(job, ranks, joins);
+          // Ballots tell how often the members have changed: once, and not before all were where it could be.
+          if (job.has_joined(ranks)) {
+            const auto epoch = job.engine(0).membership().epoch();
+            REQUIRE(epoch / engine::kMaxPlaces == 1);
+          }
+        }
+      }
+    }
+  }
+  CHECK(joins.had_joined > joins.had_not);
+}
+
+TEST_CASE("a member or who joins ends at any event while it joins: those who are left go on, in one epoch") {
+  Joins joins;
+  for (const bool share_memory : {true, false}) {
+    for (const bool in_place : {true, false}) {
+      const ElasticOptions options{.ranks = 3, .share_memory = share_memory, .joiners = 1, .in_place = in_place};
+      const int events = events_of(options);
+      const int come = events / 4;
+      for (Rank victim = 0; victim <= 3; ++victim) {
+        for (int at = come; at < 2 * events; at += at < come + events / 2 ? 7 : 61) {
+          CAPTURE(share_memory);
+          CAPTURE(in_place);
+          CAPTURE(victim);
+          CAPTURE(at);
+          ElasticJob job(options);
+          job.join_at(come, 3);
+          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
+          REQUIRE(job.run() == "");
+          check_that_others_finish(job, options, {victim});
+          if (victim != 3) check_joiner(job, 3, joins);
+        }
+      }
+    }
+  }
+  CHECK(joins.had_joined > joins.had_not);
+}
+
+TEST_CASE("a process joins an elastic job while its members go on without one that was lost") {
+  Joins joins;
+  for (const bool in_place : {true, false}) {
+    const ElasticOptions options{.ranks = 3, .joiners = 1, .in_place = in_place};
+    const int events = events_of(options);
+    for (int lost = 10; lost < events / 2; lost += 23) {
+      for (int come = lost; come < lost + 60; come += 5) {
+        const Rank victim = come % 3;
+        CAPTURE(in_place);
+        CAPTURE(lost);
+        CAPTURE(victim);
+        CAPTURE(come);
+        ElasticJob job(options);
+        job.when(lost, [victim](SimNetwork& network) { network.kill(victim); });
+        job.join_at(come, 3);
+        REQUIRE(job.run() == "");
+        check_that_others_finish(job, options, {victim});
+        check_joiner(job, 3, joins);
+      }
+    }
+  }
+  CHECK(joins.had_joined > 0);
+}
+
+TEST_CASE("a process that stops while it joins, or that not all members can reach, holds nobody up") {
+  for (const bool cut : {true, false}) {
+    const ElasticOptions options{.ranks = 3, .share_memory = false, .joiners = 1};
+    const int events = events_of(options);
+    for (int at = events / 4; at < events; at += 9) {
+      CAPTURE(cut);
+      CAPTURE(at);
+      ElasticJob job(options);
+      job.join_at(events / 4, 3);
+      job.when(at, [cut](SimNetwork& network) {
+        if (cut) {
+          network.silence(3, 1);
+          network.silence(1, 3);
+        } else {
+          network.pause(3, 5 * ElasticJob::kHeartbeat);
+        }
+      });
+      REQUIRE(job.run() == "");
+      // Of two that cannot reach each other the higher place goes, also when it has become a member.
+      check_that_others_finish(job, options, {3});
+    }
+  }
+}
+
+TEST_CASE("two processes join an elastic job one after the other, also with the witness's vote") {
+  Joins joins;
+  for (const bool witness : {true, false}) {
+    const ElasticOptions options{.ranks = 2, .share_memory = !witness, .witness = witness, .joiners = 2};
+    const int events = events_of(options);
+    for (int at = 0; at < events / 3; at += 7) {
+      CAPTURE(witness);
+      CAPTURE(at);
+      ElasticJob job(options);
+      job.join_at(at, 2);
+      job.join_at(at + 150, 3);
+      REQUIRE(job.run() == "");
+      check_that_others_finish(job, options, {2, 3});
+      check_joiner(job, 2, joins);
+      check_joiner(job, 3, joins);
+    }
+  }
+  CHECK(joins.had_joined > joins.had_not);
+}
+
+TEST_CASE("a process with other settings than the members is turned away, and told why; they go on") {
+  const ElasticOptions options{.ranks = 2, .joiners = 1, .joiners_differ = true};
+  const int events = events_of(options);
+  for (int at = 0; at < events / 2; at += 7) {
+    CAPTURE(at);
+    ElasticJob job(options);
+    job.join_at(at, 2);
+    REQUIRE(job.run() == "");
+    for (Rank rank = 0; rank < 2; ++rank) {
+      REQUIRE_MESSAGE(job.finished(rank), failure_of(job, rank));
+      REQUIRE(job.changes(rank) == 0);
+    }
+    REQUIRE_FALSE(job.has_joined(2));
+    REQUIRE(failure_of(job, 2).find("has RINGCORE_FUSION_THRESHOLD_BYTES = 4096") != std::string::npos);
+  }
+}
