@@ -127,6 +127,7 @@ void Engine::be_evicted(const View& view) {
 void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   const std::string who = describe_losses(lost);
   const int before = membership_.is_member() ? size() : 0;
+  elastic_->joins = before == 0;
   std::vector<Place> joined;
   std::ranges::set_difference(view.members, membership_.members(), std::back_inserter(joined));
   const UnderWay under_way = elastic_->views.take_under_way();
@@ -208,7 +209,7 @@ const std::vector<Place>& Engine::members_of(std::uint32_t epoch) const {
 
 std::shared_ptr<const Error> Engine::change() const { return elastic_ == nullptr ? nullptr : elastic_->change; }
 
-// How much this rank has written into each lane: half a transfer may be the last of it.
+// How much this rank has written into each lane, as half a transfer may be the last of it; and how it counts process sets.
 void Engine::tell_lanes() {
   elastic_->draining = true;
   for (Peer* peer : membership_.peers()) {
@@ -220,14 +221,21 @@ void Engine::tell_lanes() {
       written[static_cast<std::size_t>(lane)] = use.written;
     }
     peer->lanes_end.reset();
-    send(*peer, build_record({.type = RecordType::kLanes}, {}, {}, std::as_bytes(std::span(written))));
+    const std::vector<std::uint16_t> counted = set_numbers_.counted();
+    std::vector<std::byte> told(sizeof(written) + counted.size() * sizeof(std::uint16_t));
+    std::memcpy(told.data(), written.data(), sizeof(written));
+    std::memcpy(told.data() + sizeof(written), counted.data(), told.size() - sizeof(written));
+    send(*peer, build_record({.type = RecordType::kLanes}, {}, {}, told));
   }
 }
 
 void Engine::receive_lanes(Peer& peer, const RecordView& record) {
   LaneBytes written{};
-  if (record.payload.size() != sizeof(written)) throw Error(ErrorKind::kProtocol, "has other lanes");
+  if (record.payload.size() < sizeof(written)) throw Error(ErrorKind::kProtocol, "has other lanes");
   std::memcpy(written.data(), record.payload.data(), sizeof(written));
+  std::vector<std::uint16_t> counted((record.payload.size() - sizeof(written)) / sizeof(std::uint16_t));
+  std::memcpy(counted.data(), record.payload.data() + sizeof(written), counted.size() * sizeof(std::uint16_t));
+  set_numbers_.follow(counted, std::exchange(elastic_->joins, false));
   peer.lanes_end = written;
 }
 

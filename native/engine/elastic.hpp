@@ -29,6 +29,7 @@ struct Engine::Elastic {
   std::map<std::uint32_t, std::vector<Place>> members_of;  // by epoch
   std::vector<std::vector<std::byte>> for_witness;
   bool has_asked = false;  // to be let in
+  bool joins = false;  // ... and was, and has yet to hear how the others count process sets
   std::optional<Place> lets_in;  // whom this rank's caller would let in now
   std::map<Place, Places> let_in_by;  // in the present epoch
   std::vector<std::unique_ptr<Peer>> former;  // whose links are open until the caller takes note

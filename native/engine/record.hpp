@@ -33,7 +33,8 @@ enum class RecordType : std::uint8_t {
   kStackRequest,
   kStackReply,  // the payload: where the sender's Python threads stand
   kView,  // of elastic jobs; the payload: a ViewMessage
-  kLanes,  // the payload: how much the sender had written into each lane before this epoch
+  // The payload: how much the sender had written into each lane before this epoch, and how it counts process sets.
+  kLanes,
   kCarriedOut,  // of elastic jobs: the sender has the result of the operation
   kArrival,  // `rows`: the sender wants a place in a running job; `location`: of which host. The payload: whom it has met
   kLetIn,  // whether (`location`) the sender would now let in who wants the place `rows`

@@ -38,7 +38,33 @@ ProcessSetId SetNumbers::take_agreed(ProcessSetId number) {
 void SetNumbers::free(ProcessSetId id) {
   if (slot_of(id) > kLastCounted) return;
   Slot& slot = slots_[slot_of(id)];
+  if (!slot.taken || slot.use != id >> kProcessSetBits) return;
   slot = {static_cast<std::uint8_t>((slot.use + 1) % kUses), false};
+}
+
+std::vector<std::uint16_t> SetNumbers::counted() const {
+  std::vector<std::uint16_t> numbers{next_};
+  for (const Slot& slot : slots_) numbers.push_back(static_cast<std::uint16_t>(slot.turn()));
+  while (numbers.size() > 1 && numbers.back() == 0) numbers.pop_back();
+  return numbers;
+}
+
+void SetNumbers::follow(std::span<const std::uint16_t> counted, bool joins) {
+  // Nobody comes so far ahead of the others: sets are added and removed by all.
+  const auto is_ahead = [joins](int theirs, int own, int of) {
+    const int ahead = (theirs - own + of) % of;
+    return joins ? ahead > 0 : ahead > 0 && ahead < of / 2;
+  };
+  constexpr int kTurns = 2 * kUses;
+  if (counted.empty() || counted.size() > slots_.size() + 1 || counted[0] > kLastCounted) {
+    throw Error(ErrorKind::kProtocol, "counts process sets that cannot be");
+  }
+  if (is_ahead(counted[0], next_, kLastCounted + 1)) next_ = counted[0];
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const int theirs = i + 1 < counted.size() ? counted[i + 1] % kTurns : 0;
+    if (!is_ahead(theirs, slots_[i].turn(), kTurns)) continue;
+    slots_[i] = {static_cast<std::uint8_t>(theirs / 2), theirs % 2 != 0};
+  }
 }
 
 bool SetNumbers::is_to_come(ProcessSetId id) const {

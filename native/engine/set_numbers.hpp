@@ -6,7 +6,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <unordered_set>
+#include <vector>
 
 #include "engine/request.hpp"
 
@@ -26,8 +28,12 @@ class SetNumbers {
   // Of one that only its members add, under a number that they have agreed on: from 1, and never used before. Throws
   // Error{kResource, kInvalidArgument}.
   ProcessSetId take_agreed(ProcessSetId number);
-  // It was removed.
+  // It was removed. Does nothing where others had done so before, see `follow`.
   void free(ProcessSetId id);
+  // When the members of an elastic job change, some may have added or removed a set, and others not: from then on all count
+  // as the one does that has come furthest. Whoever joins has counted nothing, and counts as any of them first.
+  std::vector<std::uint16_t> counted() const;
+  void follow(std::span<const std::uint16_t> counted, bool joins);
   // Whether a set that is not here may still be added: it was not removed, and is not the business of others.
   bool is_to_come(ProcessSetId id) const;
 
@@ -36,6 +42,8 @@ class SetNumbers {
   struct Slot {
     std::uint8_t use = 0;  // the present one, or the next
     bool taken = false;
+    // Grows by one whenever the set is added or removed, and begins again after a while.
+    int turn() const { return 2 * use + (taken ? 1 : 0); }
   };
 
   std::array<Slot, kLastCounted + 1> slots_;

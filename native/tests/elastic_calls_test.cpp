@@ -331,6 +331,28 @@ TEST_CASE("elastic: what was set aside, or was about to be, does not stand in th
   }
 }
 
+TEST_CASE("elastic: a process set that only some had added, or removed, when one was lost does not shift the numbers") {
+  SimJob job = elastic_job(3);
+  const auto add = [&job](Rank rank) { return job.engine(rank).add_process_set({0, 1}); };
+  std::vector<engine::ProcessSetId> removed(2);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    const engine::ProcessSetId set = add(rank);
+    if (rank < 2) removed[static_cast<std::size_t>(rank)] = set;
+  }
+  add(0);
+  job.engine(1).remove_process_set(removed[1]);
+  job.network().kill(2);
+  REQUIRE(job.run_until([&] { return go_on(job, 2); }));
+  accept_changes(job, 2);
+  check_that_they_sum(job, 2);  // and so have heard each other
+  job.engine(0).remove_process_set(removed[0]);
+  for (int again = 0; again < 2; ++again) {
+    const engine::ProcessSetId set = add(0);
+    CHECK(add(1) == set);
+    check_that_they_sum(job, 2, set);
+  }
+}
+
 TEST_CASE("elastic: what is left of the epoch before is not taken for what stands in the way of two process sets") {
   SimJob job = elastic_job(4);
   std::vector<engine::ProcessSetId> sets;

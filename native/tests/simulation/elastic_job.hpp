@@ -53,6 +53,7 @@ class ElasticJob {
   bool has_joined(engine::Place place) const { return ranks_[static_cast<std::size_t>(place)].has_joined; }
   bool lives(Rank rank) const { return network_.runs(rank); }
   const engine::Engine& engine(Rank rank) const { return *ranks_[static_cast<std::size_t>(rank)].engine; }
+  engine::Engine& engine(Rank rank) { return *ranks_[static_cast<std::size_t>(rank)].engine; }
   // Whether all steps are done there.
   bool finished(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].has_left; }
   // Steps that it has summed up again since their sums were of several epochs.

@@ -39,7 +39,7 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
       for (int ranks = 1; ranks <= 3; ++ranks) {
         const ElasticOptions options{.ranks = ranks, .share_memory = share_memory, .joiners = 1, .in_place = in_place};
         const int events = events_of(options);
-        for (int at = 0; at < events; at += 13) {
+        for (int at = 0; at < events; at += 29) {
           CAPTURE(share_memory);
           CAPTURE(in_place);
           CAPTURE(ranks);
@@ -72,7 +72,7 @@ TEST_CASE("a member or who joins ends at any event while it joins: those who are
       const int events = events_of(options);
       const int come = events / 4;
       for (Rank victim = 0; victim <= 3; ++victim) {
-        for (int at = come; at < 2 * events; at += at < come + events / 2 ? 7 : 61) {
+        for (int at = come; at < 2 * events; at += at < come + events / 2 ? 11 : 97) {
           CAPTURE(share_memory);
           CAPTURE(in_place);
           CAPTURE(victim);
@@ -173,4 +173,37 @@ TEST_CASE("a process with other settings than the members is turned away, and to
     REQUIRE_FALSE(job.has_joined(2));
     REQUIRE(failure_of(job, 2).find("has RINGCORE_FUSION_THRESHOLD_BYTES = 4096") != std::string::npos);
   }
+}
+
+TEST_CASE("whoever joins counts process sets as the others do, however many these have added and removed") {
+  ElasticJob job({.ranks = 2, .joiners = 1});
+  for (Rank rank = 0; rank < 2; ++rank) {
+    engine::Engine& engine = job.engine(rank);
+    for (int i = 0; i < 5; ++i) engine.remove_process_set(engine.add_process_set({0, 1}));
+    engine.add_process_set({0, 1});
+  }
+  job.join_at(0, 2);
+  REQUIRE(job.run() == "");
+  REQUIRE(job.has_joined(2));
+  const engine::ProcessSetId number = job.engine(0).add_process_set({0, 1, 2});
+  CHECK(number == 7);
+  for (Rank rank = 1; rank < 3; ++rank) CHECK(job.engine(rank).add_process_set({0, 1, 2}) == number);
+}
+
+TEST_CASE("what members have said of who joins they say again when one was lost before all had said it") {
+  Joins joins;
+  const ElasticOptions options{.ranks = 3, .joiners = 1};
+  const int events = events_of(options);
+  for (int at = 0; at < events; ++at) {
+    CAPTURE(at);
+    ElasticJob job(options);
+    job.join_at(0, 3);
+    // Rank 1 learns from the change only what the others have known before.
+    job.when(at, [](SimNetwork& network) { network.delay(2, 1, transport::kControlLane, 100 * kMillisecond); });
+    job.when(at + 20, [](SimNetwork& network) { network.kill(2); });
+    REQUIRE(job.run() == "");
+    check_that_others_finish(job, options, {2});
+    check_joiner(job, 3, joins);
+  }
+  CHECK(joins.had_joined > joins.had_not);
 }
