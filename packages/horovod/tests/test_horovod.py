@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ringcore.commands import _horovod as tables
+from ringcore.commands import _horovod_names as tables
 from ringcore.commands.migrate import migrate
 from support.gpu import double_environ
 
@@ -67,20 +67,20 @@ def test_the_migrated_script_does_the_same_without_the_alias(tmp_path: Path) -> 
         ("import horovod.torch as h\nh.allreduce(x, True)  # mean\n",
          "import ringcore_torch as h\nh.allreduce(x)  # mean\n"),
         ("import horovod.torch as h\nh.allreduce(ä, a, 'n')\n",
-         "import ringcore_torch as h\nh.allreduce(ä, op=h.Average if (a) else h.Sum, name='n')\n"),
+         "import ringcore_torch as h\nh.allreduce(ä, op=h.Average if a else h.Sum, name='n')\n"),
         ("import horovod.torch as h\nh.allreduce(h.allreduce(x, False), False)\n",
          "import ringcore_torch as h\nh.allreduce(h.allreduce(x, op=h.Sum), op=h.Sum)\n"),
         ("import horovod.torch as h\ntry: f()\nexcept h.HorovodInternalError: pass\n",
-         "import ringcore\nimport ringcore_torch as h\ntry: f()\nexcept ringcore.RingcoreError: pass\n"),
+         "import ringcore_torch as h\nimport ringcore\n\ntry: f()\nexcept ringcore.RingcoreError: pass\n"),
         ("allreduce(x, False)\n", "allreduce(x, False)\n"),
         ("import horovod.torch\nhorovod.torch.allgather(o, horovod.torch.rank())\n",
          "import ringcore_torch\nringcore_torch.allgather(o, name=ringcore_torch.rank())\n"),
         ("import horovod.torch as h\nh.allreduce(y, average=bool(h.allreduce(z, False)))\n",
-         "import ringcore_torch as h\nh.allreduce(y, op=h.Average if (bool(h.allreduce(z, op=h.Sum))) else h.Sum)\n"),
+         "import ringcore_torch as h\nh.allreduce(y, op=h.Average if bool(h.allreduce(z, op=h.Sum)) else h.Sum)\n"),
         ("import horovod.torch as h\nh.allreduce(x, (n), ('a'))\n",
-         "import ringcore_torch as h\nh.allreduce(x, op=h.Average if ((n)) else h.Sum, name=('a'))\n"),
+         "import ringcore_torch as h\nh.allreduce(x, op=h.Average if (n) else h.Sum, name=('a'))\n"),
         ("try:\n  from horovod import torch as h\nexcept OSError: pass\nh.HorovodInternalError\n",
-         "try:\n  import ringcore\n  import ringcore_torch as h\nexcept OSError: pass\nringcore.RingcoreError\n"),
+         "import ringcore\n\ntry:\n  import ringcore_torch as h\nexcept OSError: pass\nringcore.RingcoreError\n"),
         ("import horovod.torch as h\n# \x0c page\nh.allgather(x, 'n')\n",
          "import ringcore_torch as h\n# \x0c page\nh.allgather(x, name='n')\n"),
         ("import horovod.torch as h\r\nh.allreduce(x, op=None)\r\nh.DistributedOptimizer(o, num_groups=0)\r\n",
@@ -92,7 +92,7 @@ def test_the_migrated_script_does_the_same_without_the_alias(tmp_path: Path) -> 
         ("import horovod.tensorflow as h\nh.allreduce(x, False, name='n')\n",
          "import ringcore_tensorflow as h\nh.allreduce(x, op=h.Sum, name='n')\n"),
         ("import horovod.tensorflow as h\nh.elastic.TensorFlowKerasState(m)\n",
-         ("import ringcore_keras.elastic\nimport ringcore_tensorflow as h\n"
+         ("import ringcore_tensorflow as h\nimport ringcore_keras.elastic\n\n"
           "ringcore_keras.elastic.TensorFlowKerasState(m)\n")),
         ("from horovod.keras.callbacks import BestModelCheckpoint\nBestModelCheckpoint('loss')\n",
          ("from ringcore_keras.callbacks import BestModelCheckpoint\n"
@@ -107,9 +107,9 @@ def test_the_migrated_script_does_the_same_without_the_alias(tmp_path: Path) -> 
         ("import horovod\nhorovod.run(f, args=(a,), num_proc=2, use_gloo=g(), verbose=2)\n",
          "import ringcore\nringcore.run(f, args=(a,), np=2, verbose=True)\n"),
         ("import horovod.torch as h\nh.run(f)\n",
-         "import ringcore\nimport ringcore_torch as h\nringcore.run(f, np=1)\n"),
+         "import ringcore_torch as h\nimport ringcore\n\nringcore.run(f, np=1)\n"),
         ("import horovod.spark\nhorovod.spark.run(f, num_proc=n, stdout=s, verbose=v)\n",
-         "import ringcore_spark\nringcore_spark.run(f, num_proc=n, verbose=(v) > 1)\n"),
+         "import ringcore_spark\nringcore_spark.run(f, num_proc=n, verbose=v > 1)\n"),
         ("from horovod.spark.lightning import TorchEstimator\ne = TorchEstimator(inmemory_cache_all=True, epochs=1)\n",
          "from ringcore_spark.lightning import LightningEstimator as TorchEstimator\ne = TorchEstimator(epochs=1)\n"),
         ("import horovod.spark.lightning as h\nh.TorchEstimator(model=m, num_gpus=1)\n",
@@ -123,7 +123,13 @@ def test_the_migrated_script_does_the_same_without_the_alias(tmp_path: Path) -> 
         ("from horovod.runner.common.util import env\nenv.get_env_rank_and_size()\n",
          "import ringcore.adapter as env\nenv.rank_and_size()\n"),
         ("import horovod.torch as h\nTrainer(accelerator='horovod', gpus=(1 if c else 0))\n",
-         'import ringcore_torch as h\nTrainer(strategy="ring", accelerator="gpu" if ((1 if c else 0)) else "cpu")\n'),
+         'import ringcore_torch as h\nTrainer(strategy="ring", accelerator="gpu" if (1 if c else 0) else "cpu")\n'),
+        ("import horovod.torch as h\ndef f(h):\n    h.allreduce(x, False)\n",
+         "import ringcore_torch as h\ndef f(h):\n    h.allreduce(x, False)\n"),
+        ("from horovod.torch import allreduce\nallreduce(x, False)\n",
+         "from ringcore_torch import allreduce\nimport ringcore_torch\n\nallreduce(x, op=ringcore_torch.Sum)\n"),
+        ("import horovod.torch as h\nh.allreduce(\n    x,  # this\n    name='n',\n    average=True,\n)\n",
+         "import ringcore_torch as h\nh.allreduce(\n    x,  # this\n    name='n',\n)\n"),
     ],
 )  # fmt: skip
 def test_what_migrate_changes(before: str, after: str) -> None:
@@ -175,6 +181,8 @@ def test_migrate_tells_what_is_left_to_do(tmp_path: Path) -> None:
     script.write_bytes(b"import horovod.torch as hvd\r\n")
     assert "-import horovod.torch as hvd\n+import ringcore_torch as hvd\n" in start(*command, "--write").stdout
     assert script.read_bytes() == b"import ringcore_torch as hvd\r\n"
+    script.write_text("from horovod.torch import *\n")
+    assert "from horovod.torch import *: import what is used by its name" in start(*command).stderr
     script.write_text("def\n")
     assert start(*command).returncode == 2
 

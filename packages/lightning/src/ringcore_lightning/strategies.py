@@ -39,7 +39,7 @@ class RingDDPStrategyMixin:
             # devices="auto" is one CPU to Lightning, whose connector keeps this list too.
             self.parallel_devices.extend(self.parallel_devices * (started[0] - 1))
             self.num_nodes = started[1]
-        super()._configure_launcher()
+        super()._configure_launcher()  # type: ignore[misc]  # DDPStrategy's
 
     def __reduce__(self) -> Any:
         return _blank, (self.ddp_module, self.strategy_name), vars(self)

@@ -223,14 +223,15 @@ DEFAULTS: dict[str, tuple[object, ...]] = {
     "average": (True, None), "op": (None,), "num_groups": (0,), "groups": (None,), "comm": (None,),
     "process_sets": (None,),
 }  # fmt: skip
+_ELASTIC = "start it with ringrun --min-np ... --max-np ..."
 # What has to be done by hand where it is given.
 BY_HAND = {
     "comm": "takes no ranks, only a communicator of mpi4py; use add_process_set after it for some of them",
     "process_sets": "call add_process_set after init for each of them",
-    "min_num_proc": "start it with ringrun -np ... --elastic",
-    "max_num_proc": "start it with ringrun -np ... --elastic",
-    "min_np": "start it with ringrun -np ... --elastic",
-    "max_np": "start it with ringrun -np ... --elastic",
+    "min_num_proc": _ELASTIC,
+    "max_num_proc": _ELASTIC,
+    "min_np": _ELASTIC,
+    "max_np": _ELASTIC,
     "extra_mpi_args": "ranks meet without MPI: leave it out",
     "mpi_args": "ranks meet without MPI: leave it out",
     "network_interfaces": "use env={'RINGCORE_NETWORK_INTERFACES': ...}",
