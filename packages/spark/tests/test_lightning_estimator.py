@@ -108,10 +108,15 @@ class Rows(lightning.LightningDataModule):
         return self.loader(self.told["val_dir"], self.told["val_batch_size"])
 
 
-def test_a_data_module_has_a_ranks_place_and_a_profiler_is_lightnings(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_data_module_has_a_ranks_place_and_profiler_and_logger_are_lightnings(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     frame = spark.createDataFrame([([1.0, 2.0, float(n)], 1.0) for n in range(24)], "x array<double>, y double")
     frame.repartition(2).write.parquet(f"file://{tmp_path}/data/rows")
-    options = {"data_module": Rows, "profiler": "simple", "batch_size": 4, "epochs": 1, "terminate_on_nan": True}
+    options = {
+        "data_module": Rows, "profiler": "simple", "batch_size": 4, "epochs": 1, "terminate_on_nan": True,
+        "callbacks": [lightning.callbacks.LearningRateMonitor("step")],  # refuses to be where there is no logger
+    }  # fmt: skip
     fitted = estimator(tmp_path, **options).fit_on_parquet("data/rows", "data/rows")
     assert {"loss", "val_loss"} <= set(fitted.getHistory()[0])
     for rank in range(2):

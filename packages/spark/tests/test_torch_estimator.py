@@ -140,6 +140,7 @@ def bucket() -> Iterator[S3FileSystem]:
     )  # fmt: skip
     made.create_dir("data")
     yield made
+    made.delete_dir_contents("data")  # The next server of this process has the same buckets.
     server.stop()
 
 

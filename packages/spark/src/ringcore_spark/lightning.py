@@ -30,7 +30,7 @@ class LightningModel(TorchModel):
 @with_params(
     {
         "input_shapes": Given("shape of a batch of each feature, with -1 for its rows"),
-        "logger": Given("of Lightning", False),
+        "logger": Given("of Lightning; True: its own, whose files are thrown away at the end", True),
         "log_every_n_steps": Given("how often it logs", 50),
         "trainer_args": Given("more arguments of Lightning's Trainer", {}),
         "profiler": Given("of Lightning, or its name"),
@@ -94,8 +94,9 @@ class LightningEstimator(RingEstimator):
             "profiler": work.params["profiler"],
         }  # fmt: skip
         callbacks = [*callbacks, *([_finite(lightning)] if work.params["terminate_on_nan"] else []), keeper]
-        trainer = lightning.Trainer(**{**options, **work.params["trainer_args"]}, callbacks=callbacks)
         with tempfile.TemporaryDirectory() as folder:
+            options["default_root_dir"] = folder
+            trainer = lightning.Trainer(**{**options, **work.params["trainer_args"]}, callbacks=callbacks)
             path = None
             if saved is not None:
                 training.skip(saved.epochs)

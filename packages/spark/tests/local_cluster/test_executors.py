@@ -65,6 +65,11 @@ def test_resources_of_a_stage_are_counted_before_anything_starts(spark: SparkSes
     assert ranks == [(0, 2, 2.0), (1, 2, 2.0)]
 
 
+def test_a_rank_sees_the_gpu_of_its_task(spark: SparkSession) -> None:
+    devices = ringcore_spark.run(lambda: os.environ["CUDA_VISIBLE_DEVICES"], num_proc=2)
+    assert sorted(devices) == ["0", "1"], "the executors' two, as the script of the test has told Spark"
+
+
 @pytest.mark.parametrize("moment", ["start", "allreduce"])
 def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(
     spark: SparkSession, tmp_path: Path, moment: str
