@@ -18,6 +18,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))  # nox does not look for modules beside this file
 
+from tools.bare import try_readme
 from tools.distributions import (
     ADAPTERS,
     CLUSTERS,
@@ -88,6 +89,12 @@ def environment(session: nox.Session, framework: str) -> None:
 def release(session: nox.Session) -> None:
     """Build what is published into dist/release: wheels for older systems and two processors, and check them."""
     make_release(session)
+
+
+@nox.session(venv_backend="none")
+def bare(session: nox.Session) -> None:
+    """Type the README's commands in bare roots of Debian and Ubuntu, as root: nox -s bare -- trixie demo."""
+    try_readme(session, session.posargs)
 
 
 @nox.session(venv_backend="none")
