@@ -238,6 +238,7 @@ def native_tsan(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def packings(session: nox.Session) -> None:
     """Pack trees into 10^5 random networks, and prove every plan that is made of them: takes an hour or so."""
+    install(session, "compile")
     folder = build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON")
     command = ["nice", str(folder / "ringcore_tests"), "-tc=packing: trees reach*"]
     session.run(*command, external=True, env={"RINGCORE_PACKINGS": "6700"})

@@ -11,7 +11,7 @@ from pathlib import Path
 import nox
 
 from tools.distributions import JOBS, WARNINGS_ARE_ERRORS, mpi_headers
-from tools.environments import BUILD, ROOT, fingerprint, is_current, require_system, requirements
+from tools.environments import BUILD, ROOT, fingerprint, install, is_current, require_system, requirements
 
 NATIVE = ROOT / "native"
 
@@ -31,6 +31,7 @@ def build_native(session: nox.Session, variant: str, *options: str, target: str 
 
 def run_native_tests(session: nox.Session, variant: str, *options: str, env: dict[str, str] | None = None) -> None:
     """Compile the engine's tests and run them: the fault schedules, which take one processor, beside all others."""
+    install(session, "compile")
     folder = build_native(session, variant, "-DRINGCORE_BUILD_TESTS=ON", *options)
     session.log(f"running the engine's tests ({variant})")
     if session.posargs:
