@@ -7,7 +7,6 @@ another processor from nobody, gives them that of the oldest systems that have w
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import re
 import shutil
@@ -42,8 +41,7 @@ def make_release(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *map(str, _files()))
     _try_wheels(session)
     _write_sums(_files())
-    notes = session.run("towncrier", "build", "--draft", silent=True, log=False)
-    (RELEASE / "NOTES.md").write_text(str(notes))
+    _write_notes(session)
     session.log(f"{RELEASE.relative_to(ROOT)} holds {len(_files())} distributions, their sums, and the notes")
 
 
@@ -143,6 +141,13 @@ def _write_sums(files: Iterable[Path]) -> None:
     (RELEASE / "SHA256SUMS").write_text("".join(f"{_hash(path)}  {path.name}\n" for path in files))
 
 
+def _write_notes(session: nox.Session) -> None:
+    (core,) = RELEASE.glob("ringcore-*.tar.gz")
+    version = core.name.removeprefix("ringcore-").removesuffix(".tar.gz")
+    notes = session.run("towncrier", "build", "--draft", f"--version={version}", silent=True, log=False, stderr=None)
+    (RELEASE / "NOTES.md").write_text(str(notes))
+
+
 def _try_wheels(session: nox.Session) -> None:
     """The core's wheel works in an empty environment, without a compiler on the way."""
     empty = BUILD / "release" / "empty"
@@ -153,10 +158,12 @@ def _try_wheels(session: nox.Session) -> None:
     session.run(*pip, "check", external=True)
     program = BUILD / "release" / "errors.py"
     program.write_text(_ERRORS)
-    for command in ("ringcore doctor", "ringcore demo", f"ringrun -np 2 python {program}"):
-        name, *arguments = command.split()
-        variables = {"PYTHONPATH": "", "PATH": f"{empty / 'bin'}:{os.environ['PATH']}"}
-        session.run(str(empty / "bin" / name), *arguments, external=True, env=variables)
+    for name, *arguments in (
+        ("ringcore", "doctor"),
+        ("ringcore", "demo"),
+        ("ringrun", "-np", "2", python, str(program)),  # not the session's, which comes first in PATH
+    ):
+        session.run(str(empty / "bin" / name), *arguments, external=True, env={"PYTHONPATH": ""})
 
 
 # An error of the engine on its way through nanobind's library, which is another one than ours.
