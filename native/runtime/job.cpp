@@ -36,25 +36,30 @@ carriers::BackendFactory backends_of(std::shared_ptr<transport::MpiWorld> mpi) {
 
 }  // namespace
 
-Job::Job(JobConfig config) : forks_(count_forks()), memory_(config.memory) {
+Job::Job(JobConfig config) : forks_(count_forks()), place_(config.rank), size_(config.size), memory_(config.memory) {
   RuntimeConfig made;
   made.engine.rank = config.rank;
   made.engine.epoch = config.epoch;
   made.engine.has_witness = config.has_witness;
-  made.engine.links.resize(static_cast<std::size_t>(config.size));
-  const bool with_mpi = std::any_of(config.peers.begin(), config.peers.end(),
-                                    [](const PeerConnection& peer) { return peer.kind == PeerConnection::Kind::kMpi; });
+  made.engine.joins = config.joins;
+  const auto is_of = [](PeerConnection::Kind kind) {
+    return [kind](const PeerConnection& peer) { return peer.kind == kind; };
+  };
+  const bool with_mpi = std::ranges::any_of(config.peers, is_of(PeerConnection::Kind::kMpi));
+  if (config.joins) config.host_of.assign(static_cast<std::size_t>(config.rank) + 1, -1);
+  const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
+  const auto others = config.joins ? std::ranges::count_if(config.peers, is_of(PeerConnection::Kind::kShm))
+                                   : std::ranges::count(config.host_of, own_host) - 1;
+  made.local_ranks = std::max(static_cast<int>(others) + 1, config.local_size);
+  all_share_memory_ = memory_ != nullptr && !config.peers.empty() && std::cmp_equal(others, config.peers.size());
+  made.engine.links.resize(config.host_of.size());
   for (PeerConnection& peer : config.peers) {
     std::unique_ptr<transport::Link>& link = made.engine.links.at(static_cast<std::size_t>(peer.rank));
-    link = make_link(config, std::move(peer));
+    link = make_link(config.mpi, std::move(peer));
   }
   made.engine.readiness = &readiness_;
   made.engine.make_carriers =
       carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus, offered_);
-  const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
-  const int sharing = static_cast<int>(std::count(config.host_of.begin(), config.host_of.end(), own_host));
-  made.local_ranks = std::max(sharing, config.local_size);
-  all_share_memory_ = memory_ != nullptr && sharing == config.size && config.size > 1;
   made.engine.host_of = std::move(config.host_of);
   if (memory_ != nullptr) {
     made.engine.arena = &memory_->arena;
@@ -98,20 +103,30 @@ void Job::give_up_link(Rank peer, const std::string& why) {
   runtime().change_links(peer, [&] { lane_links_.at(peer)->give_up(why); });
 }
 
-std::unique_ptr<transport::Link> Job::make_link(const JobConfig& config, PeerConnection peer) {
+void Job::meet(PeerConnection peer) {
+  if (memory_ == nullptr || peer.kind != PeerConnection::Kind::kShm) {
+    throw Error(ErrorKind::kInvalidArgument, "place " + std::to_string(peer.rank) +
+                                                 " shares no memory with this rank: only processes of the host can "
+                                                 "join a job that runs");
+  }
+  const Rank place = peer.rank;
+  runtime().meet(place, make_link(nullptr, std::move(peer)));
+}
+
+std::unique_ptr<transport::Link> Job::make_link(const std::shared_ptr<transport::MpiWorld>& mpi, PeerConnection peer) {
   switch (peer.kind) {
-    case PeerConnection::Kind::kMpi: return transport::make_mpi_link(config.mpi, peer.rank);
+    case PeerConnection::Kind::kMpi: return transport::make_mpi_link(mpi, peer.rank);
     case PeerConnection::Kind::kTcp: {
-      auto link = peer.socket.get() < 0 ? transport::make_tcp_link(config.rank, peer.rank, lane_requests_, readiness_)
-                                        : transport::make_tcp_link(config.rank, peer.rank, std::move(peer.socket),
+      auto link = peer.socket.get() < 0 ? transport::make_tcp_link(place_, peer.rank, lane_requests_, readiness_)
+                                        : transport::make_tcp_link(place_, peer.rank, std::move(peer.socket),
                                                                    peer.secrets, lane_requests_, readiness_);
       lane_links_[peer.rank] = link.get();
       return link;
     }
     case PeerConnection::Kind::kShm: {
       auto segment = std::make_shared<const transport::Segment>(
-          transport::Segment::attach(std::move(peer.segment), peer.rank, config.size));
-      return transport::make_shm_link(config.rank, peer.rank, memory_->segment, segment, std::move(peer.socket));
+          transport::Segment::attach(std::move(peer.segment), peer.rank, size_));
+      return transport::make_shm_link(place_, peer.rank, memory_->segment, segment, std::move(peer.socket));
     }
   }
   __builtin_unreachable();

@@ -37,10 +37,12 @@ struct PeerConnection {
 
 struct JobConfig {
   Rank rank = 0;
-  int size = 1;
+  int size = 1;  // ranks that have begun the job
+  bool joins =
+      false;  // ... which runs: this process takes place `rank`, behind all that were given away, see joining.cpp
   std::uint32_t epoch = 0;  // of the meeting: a number that all ranks have alike
-  std::vector<PeerConnection> peers;  // every other rank
-  std::vector<int> host_of = {0};  // by rank: numbers the groups of ranks that share memory
+  std::vector<PeerConnection> peers;  // every other rank; whoever joins: the members
+  std::vector<int> host_of = {0};  // by rank: numbers the groups of ranks that share memory; whoever joins is told
   std::shared_ptr<HostMemory> memory;  // null: this rank shares none
   std::shared_ptr<transport::MpiWorld> mpi;  // null: no MPI was opened
   engine::EngineSettings settings;
@@ -72,6 +74,9 @@ class Job {
   // As Runtime::leave.
   void leave(const std::string& reason, const Runtime::Interrupted& interrupted = {});
 
+  // A process of this host joins the elastic job, see Runtime::arrivals. Throws Error{kResource, kInvalidArgument}.
+  void meet(PeerConnection peer);
+
   // Lanes over TCP that are needed now, for the first time. Whoever has made the connections makes these too,
   // and attaches them.
   int lanes_wanted_fd() const { return lane_requests_.fd(); }  // readable when there are some to take
@@ -82,9 +87,11 @@ class Job {
   void give_up_link(Rank peer, const std::string& why);
 
  private:
-  std::unique_ptr<transport::Link> make_link(const JobConfig& config, PeerConnection peer);
+  std::unique_ptr<transport::Link> make_link(const std::shared_ptr<transport::MpiWorld>& mpi, PeerConnection peer);
 
   const int forks_;
+  const Rank place_;
+  const int size_;  // as it began
   bool all_share_memory_ = false;
   std::shared_ptr<HostMemory> memory_;  // outlives the engine
   std::shared_ptr<plan::Offered> offered_ = std::make_shared<plan::Offered>();

@@ -125,7 +125,7 @@ Runtime::Runtime(RuntimeConfig config)
       driver_waiter_(config.spin),
       thread_waiter_(0) {
   crowd_.meet(links_);
-  if (engine_.size() > 1) thread_ = std::thread([this] { progress_loop(); });
+  if (engine_.size() > 1 || !engine_.membership().is_member()) thread_ = std::thread([this] { progress_loop(); });
 }
 
 Runtime::~Runtime() { leave(""); }
@@ -597,6 +597,41 @@ std::pair<std::uint32_t, std::vector<engine::Place>> Runtime::members(std::optio
 void Runtime::fail_on_change(bool fails) {
   const EngineLock lock(*this);
   engine_.fail_on_change(fails);
+}
+
+void Runtime::meet(engine::Place place, std::unique_ptr<transport::Link> link) {
+  change_engine([&] {
+    engine_.meet(place, std::move(link));
+    look_at_links();
+  });
+}
+
+std::vector<engine::Place> Runtime::arrivals() {
+  const EngineLock lock(*this);
+  // Small operations, one after the other, hear only those who take part in them.
+  for (int turn = 0; turn < kTurns && engine_.progress(); ++turn) {
+  }
+  return engine_.arrivals();
+}
+
+void Runtime::let_in(engine::Place place, const Interrupted& interrupted) {
+  EngineLock lock(*this);
+  check_running();
+  engine_.let_in(place);
+  drive([this] { return !engine_.is_letting_in(); }, kForever, interrupted, lock);
+  if (!engine_.frozen()) engine_.let_in({});  // it was interrupted
+  throw_failure();
+}
+
+void Runtime::become_member(const Interrupted& interrupted) {
+  EngineLock lock(*this);
+  check_running();
+  drive([this] { return engine_.has_joined() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
+  throw_failure();
+}
+
+void Runtime::throw_failure() {
+  if (const auto failure = engine_.failure()) throw *failure;
 }
 
 void Runtime::accept_change(std::uint32_t epoch) {

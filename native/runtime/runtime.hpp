@@ -112,6 +112,12 @@ class Runtime {
   void hear_witness(std::span<const std::byte> message);
   void lose_witness();
   void fail_on_change(bool fails);
+  // See Engine::meet, arrivals. `let_in` waits until who wants the place is a member, or will be none; `become_member`, in a
+  // process that joins, until it is one. They throw why this rank cannot go on.
+  void meet(engine::Place place, std::unique_ptr<transport::Link> link);
+  std::vector<engine::Place> arrivals();
+  void let_in(engine::Place place, const Interrupted& interrupted = {});
+  void become_member(const Interrupted& interrupted = {});
   // What operations wait for can no longer come: they fail with this.
   void fail(const std::shared_ptr<const Error>& error);
 
@@ -141,6 +147,7 @@ class Runtime {
   using User = std::weak_ptr<const void>;
 
   void check_running() const;
+  void throw_failure();
   bool note_thread();
   void add_user();
   bool all_threads_wait();

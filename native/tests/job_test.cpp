@@ -151,6 +151,77 @@ TEST_CASE("job: two processes over TCP connect a lane when it is needed, and no 
   CHECK(child.wait() == 0);
 }
 
+TEST_CASE("job: a process joins two that share memory while they run, and adds up with them") {
+  if (!is_fresh("-tc=job: a process joins two*")) return;
+  constexpr Rank kJoiner = 2;
+  std::array<std::shared_ptr<HostMemory>, 3> memories;
+  for (const Rank rank : {0, 1, kJoiner})
+    memories[rank] = std::make_shared<HostMemory>(rank, 2, 64 << 20, kFusionBytes);
+  std::array<std::array<Fd, 3>, 3> sockets;
+  for (const auto& [a, b] : {std::pair(0, 1), std::pair(0, 2), std::pair(1, 2)}) {
+    std::tie(sockets[a][b], sockets[b][a]) = unix_pair();
+  }
+  const auto connection = [&](Rank rank, Rank other) {
+    return PeerConnection{.rank = other,
+                          .kind = PeerConnection::Kind::kShm,
+                          .socket = std::move(sockets[rank][other]),
+                          .segment = Fd(::dup(memories[other]->segment.fd()))};
+  };
+  const auto config_for = [&](Rank rank, std::initializer_list<Rank> others) {
+    for (Rank other = 0; other < 3; ++other) {
+      if (other != rank) sockets[other] = {};
+    }
+    JobConfig config = config_of(rank, {});
+    config.peers.clear();
+    for (const Rank other : others) config.peers.push_back(connection(rank, other));
+    config.memory = memories[rank];
+    config.settings.elastic = true;
+    return config;
+  };
+  const auto add_up = [](Job& job, float own, std::size_t elements) {
+    std::vector<float> data(elements, own);
+    const engine::Call call{.collective = Collective::kAllreduce, .name = "sum", .op = ReduceOp::kSum};
+    const engine::Array array{reinterpret_cast<std::byte*>(data.data()), engine::Shape::of(std::array{elements}),
+                              DType::kFloat32};
+    const auto operation = engine::make_operation(call, array, &array);
+    job.runtime().run(operation, {});
+    return operation->error == nullptr ? data.back() : -1.0F;
+  };
+  const auto sums_of_three_are_right = [&](Job& job, Rank rank) {
+    bool right = true;
+    for (const std::size_t elements : {std::size_t{2}, std::size_t{50'000}, std::size_t{2'000'000}}) {
+      right = right && add_up(job, static_cast<float>(1 << rank), elements) == 7.0F;
+    }
+    job.leave("");
+    return right;
+  };
+  const auto take_part = [&](Rank rank) {
+    JobConfig config = config_for(rank, {1 - rank});
+    config.host_of = {0, 0};
+    Job job(std::move(config));
+    if (add_up(job, static_cast<float>(1 << rank), 50'000) != 3.0F) return false;
+    job.meet(connection(rank, kJoiner));
+    // Both have to have heard of it.
+    while (add_up(job, job.runtime().arrivals().empty() ? 0.0F : 1.0F, 1) < 2.0F) {
+    }
+    job.runtime().let_in(kJoiner);
+    job.runtime().accept_change(job.runtime().members({}).first);
+    return sums_of_three_are_right(job, rank);
+  };
+  const auto join = [&] {
+    JobConfig config = config_for(kJoiner, {0, 1});
+    config.joins = true;
+    Job job(std::move(config));
+    job.runtime().become_member();
+    return job.pool() != nullptr && sums_of_three_are_right(job, kJoiner);
+  };
+  Child child([&] { return take_part(1); });
+  Child joiner([&] { return join(); });
+  CHECK(take_part(0));
+  CHECK(child.wait() == 0);
+  CHECK(joiner.wait() == 0);
+}
+
 TEST_CASE("job: a forked child is told that the job is its parent's") {
   Job job({});
   Child child([&] {

@@ -19,7 +19,7 @@ namespace ringcore::transport {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31656e6967'63722e;  // any constant that other memory files do not start with
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::uint64_t kSmallestArenaBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLargestArenaBytes = std::uint64_t{1} << 40;  // 100 ranks of a host must fit in 47 bits
@@ -40,7 +40,8 @@ struct Header {
 std::size_t round_up(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 std::size_t arena_offset_for(int size) {
-  return round_up(kPageBytes + static_cast<std::size_t>(size) * InboxLayout(size).bytes(), kHugePageBytes);
+  return round_up(kPageBytes + static_cast<std::size_t>(size + kPlacesToCome) * InboxLayout(size).bytes(),
+                  kHugePageBytes);
 }
 
 std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -116,7 +117,7 @@ std::uint64_t Segment::default_arena_bytes() {
 }
 
 Segment Segment::create(Rank rank, int size, std::uint64_t arena_bytes) {
-  if (size < 1 || rank < 0 || rank >= size) {
+  if (size < 1 || rank < 0 || rank >= size + kPlacesToCome) {
     throw Error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot have a segment");
   }
@@ -167,9 +168,10 @@ Segment Segment::attach(Fd fd, Rank rank, int size) {
 }
 
 std::size_t Segment::inbox_offset(Rank sender) const {
-  if (sender < 0 || sender >= size_) {
+  if (sender < 0 || sender >= size_ + kPlacesToCome) {
     throw Error(ErrorKind::kInvalidArgument, "rank " + std::to_string(sender) + " has no inbox in a segment for " +
-                                                 std::to_string(size_) + " ranks");
+                                                 std::to_string(size_) + " ranks and " + std::to_string(kPlacesToCome) +
+                                                 " to come");
   }
   return kPageBytes + static_cast<std::size_t>(sender) * InboxLayout(size_).bytes();
 }

@@ -2,7 +2,8 @@
 //
 // It has no name, so nothing is left behind whatever dies. Ranks pass the descriptor to each other over their Unix
 // socket: who holds it shares memory with us, whatever the host names say. Layout: a header, one inbox for each
-// possible sender (the lanes of that link), then the arena: the heap of registered memory.
+// possible sender (the lanes of that link), also for those who may join the job, then the arena: the heap of registered
+// memory.
 // The file is sparse: pages cost memory once they are touched. It is sealed, so that nobody who holds the descriptor
 // can shrink it under us. Of it a rank maps its own arena, the rings that it uses, and of the peers' arenas what it uses
 // (arena_view.hpp): address space may be limited, and there are as many arenas as ranks.
@@ -25,6 +26,8 @@
 namespace ringcore::transport {
 
 inline constexpr std::size_t kPageBytes = 4096;
+// So many processes may join the ranks that have met, one after the other: each at a place that nobody has had.
+inline constexpr int kPlacesToCome = 32;
 
 // What to do where a limit of address space is too small.
 inline constexpr std::string_view kAddressSpaceRemedy =
@@ -56,7 +59,7 @@ class Segment {
   // address space is limited, a part of what is left.
   static std::uint64_t default_arena_bytes();
 
-  // Creates the segment of `rank` for a job of `size` ranks. The arena gets smaller than asked for where the process
+  // Creates the segment of `rank` for a job that `size` ranks have begun; who has joined is behind them. The arena gets smaller than asked for where the process
   // may not have that much address space. Throws Error{kResource}.
   static Segment create(Rank rank, int size, std::uint64_t arena_bytes = default_arena_bytes());
   // Takes a peer's segment from the descriptor that it sent. Throws Error{kProtocol} when it is not one of `rank`.

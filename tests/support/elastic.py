@@ -28,6 +28,7 @@ ringcore.init()
 
 def tell(event, state):
     line = {"event": event, "place": rank, "pid": os.getpid(), "rank": ringcore.rank(), "size": ringcore.size()}
+    line["local_rank"] = ringcore.local_rank()
     engine = ringcore.job.state.context().began
     with open("told", "a") as file:
         file.write(json.dumps({**line, "engine": engine, "step": state.step, "total": state.total}) + "\\n")

@@ -9,6 +9,7 @@ from support.processes import Ringrun
 
 SCRIPT = """
 import json, os, signal
+import ringcore
 import torch
 import ringcore_torch as ring
 from ringcore_torch import elastic
@@ -23,7 +24,8 @@ optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_pa
 
 @elastic.run
 def train(state):
-    begun = {"pid": os.getpid(), "rank": ring.rank(), "size": ring.size(), "step": state.step, "weights": weights()}
+    engine = ringcore.job.state.context().began  # Another one after each meeting of all ranks.
+    begun = {"pid": os.getpid(), "engine": engine, "size": ring.size(), "step": state.step, "weights": weights()}
     tell("begin", begun)
     while state.step < 8 or ring.size() < 3:
         if started_as == 1 and not is_new and state.step == 5:
@@ -64,6 +66,10 @@ def test_two_ranks_go_on_without_the_third_and_take_another_in(tmp_path: Path) -
     assert [line["size"] for line in begun] == [3, 3, 3, 2, 2, 3, 3, 3]
     assert {line["step"] for line in begun[3:5]} == {5}
     assert {line["pid"] for line in begun[3:5]} < {line["pid"] for line in begun[:3]}
+    # Whoever comes joins the others: those keep their connections.
+    survivors = {line["pid"] for line in begun[3:5]}
+    engines = {(line["pid"], line["engine"]) for line in begun if line["pid"] in survivors}
+    assert len(engines) == 2
     for lines in (begun[:3], begun[3:5], begun[5:], ended):
         assert all(line["weights"] == lines[0]["weights"] for line in lines), "all have those of rank 0"
     assert all(line["momentum"] == ended[0]["momentum"] for line in ended)

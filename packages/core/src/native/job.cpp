@@ -1,6 +1,7 @@
 // A rank's part of a job: how Python says what it is made of, its process sets and lanes, and its end.
 #include "runtime/job.hpp"
 
+#include <functional>
 #include <new>
 #include <optional>
 #include <span>
@@ -54,10 +55,11 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
                   double timeout_s, double stall_warning_s, double heartbeat_s, bool elastic, double elastic_timeout_s,
                   bool has_witness, double start_timeout_s, double spin_s, bool nccl_shares_gpus,
-                  std::shared_ptr<transport::MpiWorld> mpi) {
+                  std::shared_ptr<transport::MpiWorld> mpi, bool joins) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
+  config.joins = joins;
   config.epoch = epoch;
   config.peers = connections_of(peers);
   config.host_of = std::move(host_of);
@@ -107,12 +109,25 @@ void hear_witness(PythonRuntime& self, const nb::bytes& message) {
   self.get().hear_witness(bytes);
 }
 
-void leave(PythonRuntime& self, const std::string& reason) {
+// Without Python's lock; raises what has interrupted it.
+void drive(PythonRuntime& self, const std::function<void(Runtime&)>& waits) {
+  Runtime& runtime = self.get();
   {
     const nb::gil_scoped_release released;
-    self.job().leave(reason, python_interrupted);
+    waits(runtime);
   }
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // it was interrupted
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
+void leave(PythonRuntime& self, const std::string& reason) {
+  drive(self, [&](Runtime&) { self.job().leave(reason, python_interrupted); });
+}
+
+void meet(PythonRuntime& self, Rank place, int fd, int segment_fd) {
+  PeerConnection peer{
+      .rank = place, .kind = PeerConnection::Kind::kShm, .socket = Fd(fd), .segment = Fd(segment_fd), .secrets = {}};
+  const nb::gil_scoped_release released;
+  self.job().meet(std::move(peer));
 }
 
 void check(PythonRuntime& self) {
@@ -124,6 +139,7 @@ void check(PythonRuntime& self) {
 
 void register_first_links(nb::module_& module) {
   module.attr("DIRECT_MEMBERS") = engine::EngineSettings{}.direct_members;
+  module.attr("PLACES_TO_COME") = transport::kPlacesToCome;
   module.def(
       "connected_at_start",
       [](const std::vector<int>& host_of, Rank rank) {
@@ -140,7 +156,7 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
            nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("elastic"),
            nb::arg("elastic_timeout_s"), nb::arg("has_witness"), nb::arg("start_timeout_s"), nb::arg("spin_s"),
-           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none())
+           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(), nb::arg("joins") = false)
       .def(
           "members",
           [](PythonRuntime& self, std::optional<std::uint32_t> epoch) {
@@ -155,6 +171,23 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else "
           "it "
           "is done again where that is possible.")
+      .def("meet", &meet, nb::arg("place"), nb::arg("fd"), nb::arg("segment_fd"),
+           "Takes the descriptors: whoever shares memory with this rank, and has taken a place behind all others, "
+           "wants to join the job.")
+      .def(
+          "arrivals", [](PythonRuntime& self) { return self.get().arrivals(); },
+          nb::call_guard<nb::gil_scoped_release>(), "The places of those who want to join, and have met all ranks.")
+      .def(
+          "let_in",
+          [](PythonRuntime& self, engine::Place place) {
+            drive(self, [place](Runtime& runtime) { runtime.let_in(place, python_interrupted); });
+          },
+          nb::arg("place"),
+          "Waits until all ranks have called it and who wants the place has joined them, or cannot any more.")
+      .def(
+          "become_member",
+          [](PythonRuntime& self) { drive(self, [](Runtime& runtime) { runtime.become_member(python_interrupted); }); },
+          "Waits until the others have let this process in.")
       .def("accept_change", &accept_change, nb::arg("epoch"), nb::arg("local_rank"), nb::arg("local_size"),
            "The caller knows who the members are since that epoch: what is submitted from now on is theirs.")
       .def("hear_witness", &hear_witness, nb::arg("message"), "What the launcher says as the witness, see Witness.")

@@ -284,6 +284,8 @@ def capi() -> int:
 
 DIRECT_MEMBERS: int = 16
 
+PLACES_TO_COME: int = 32
+
 def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
     """
     With whom a rank is connected before anybody needs it: with all others in jobs of up to DIRECT_MEMBERS.
@@ -292,7 +294,7 @@ def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False) -> None: ...
 
     def members(self, epoch: int | None = None) -> tuple[int, list[int]]:
         """
@@ -303,6 +305,22 @@ class Runtime:
         """
         Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else it is done again where that is possible.
         """
+
+    def meet(self, place: int, fd: int, segment_fd: int) -> None:
+        """
+        Takes the descriptors: whoever shares memory with this rank, and has taken a place behind all others, wants to join the job.
+        """
+
+    def arrivals(self) -> list[int]:
+        """The places of those who want to join, and have met all ranks."""
+
+    def let_in(self, place: int) -> None:
+        """
+        Waits until all ranks have called it and who wants the place has joined them, or cannot any more.
+        """
+
+    def become_member(self) -> None:
+        """Waits until the others have let this process in."""
 
     def accept_change(self, epoch: int, local_rank: int, local_size: int) -> None:
         """

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.elastic import HostScript, begun, told, train
@@ -38,11 +39,66 @@ def test_who_is_left_goes_on_in_its_process_and_another_joins(ringrun: Ringrun, 
     assert {(line["pid"], line["engine"]) for line in second} < engines
     ranks = {survivor["pid"]: survivor["rank"] for survivor in second}
     assert {pid: line["rank"] for pid, line in ended.items()} == {**ranks, newcomer: 2}
+    # It has the device of whom it replaces, as each rank keeps its own.
+    assert ended[newcomer]["local_rank"] == 1
+    assert {line["local_rank"] for line in ended.values()} == {0, 1, 2}
+    assert all(ended[line["pid"]]["local_rank"] == line["place"] for line in second)
+    # Whoever came has joined them there, and they have kept their connections.
+    assert {(pid, line["engine"]) for pid, line in ended.items() if pid != newcomer} < engines
     assert {line["size"] for line in ended.values()} == {3}
     # Whoever came has the state of the others.
     assert len({(line["step"], line["total"]) for line in ended.values()}) == 1
     assert "ringrun: rank 1 on localhost was killed by SIGKILL" in done.stderr
     assert "the others go on, and it is started again in 1 s" in done.stderr
+
+
+_DIES = "if (rank, life, state.step) == ({rank}, 0, 5): os.kill(os.getpid(), signal.SIGKILL)"
+_AT_ONCE = ["--blacklist-cooldown-range", "0.01", "0.01"]
+
+
+def _engines(lines: list[dict[str, Any]]) -> set[tuple[int, float]]:
+    return {(line["pid"], line["engine"]) for line in lines}
+
+
+def test_two_join_the_ranks_that_are_left_one_after_the_other(ringrun: Ringrun, script: Script) -> None:
+    dies = _DIES.format(rank=1) + "\n        " + _DIES.format(rank=2)
+    name = train(script, before=dies, goes_on="state.step < 10 or ringcore.size() < 4")
+    done = ringrun("-np", "4", "--min-np", "2", *_AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:4], told(ringrun.directory, "end")
+    assert {(line["rank"], line["size"]) for line in ended} == {(rank, 4) for rank in range(4)}
+    assert len(_engines(first) & _engines(ended)) == 2, "those that were left have kept their connections"
+    assert len({(line["step"], line["total"]) for line in ended}) == 1
+
+
+def test_who_dies_while_it_joins_costs_nobody_anything(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        # Whoever comes is to be rank 2. The second life ends before it meets the ranks, the third as soon as it is one.
+        first="""
+import ringcore.job.connect
+if life == 1: ringcore.job.connect.connect_with_members = lambda *_: os._exit(3)
+if life == 2: ringcore.job.connect.settle = lambda *_: os._exit(3)
+""",
+        before=_DIES.format(rank=1),
+        goes_on="state.step < 10 or ringcore.size() < 3",
+    )
+    done = ringrun("-np", "3", "--min-np", "1", *_AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:3], told(ringrun.directory, "end")
+    assert {line["size"] for line in ended} == {3} and len({line["total"] for line in ended}) == 1
+    assert len(_engines(first) & _engines(ended)) == 2
+    assert (ringrun.directory / "life.2.3").exists() and not (ringrun.directory / "life.2.4").exists()
+
+
+def test_ranks_that_share_no_memory_meet_anew_when_one_comes(ringrun: Ringrun, script: Script) -> None:
+    ringrun.environ["RINGCORE_TRANSPORT"] = "tcp"
+    name = train(script, before=_DIES.format(rank=1), goes_on="state.step < 10 or ringcore.size() < 2")
+    done = ringrun("-np", "2", "--min-np", "1", *_AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:2], told(ringrun.directory, "end")
+    assert {line["size"] for line in ended} == {2} and len({line["total"] for line in ended}) == 1
+    assert not _engines(first) & _engines(ended)
 
 
 def test_too_few_ranks_wait_for_others_and_end_with_the_failure_that_began_it(ringrun: Ringrun, script: Script) -> None:
@@ -179,9 +235,9 @@ def test_a_rank_that_hangs_is_ended_when_the_others_have_lost_it(
     assert f"ringrun: rank 1 on localhost {says}" in done.stderr
     calls = told(ringrun.directory, "begin")
     assert [line["size"] for line in calls] == [2, 2, 1, 2, 2]
-    # Where the engine is not to go on by itself the ranks that are left meet anew.
+    # Where the engine is not to go on by itself the ranks meet anew, when one is lost and when one comes.
     engines = {line["engine"] for line in calls if line["pid"] == calls[2]["pid"]}
-    assert len(engines) == (2 if elastic == "1" else 3)
+    assert len(engines) == (1 if elastic == "1" else 3)
 
 
 def test_a_signal_to_the_launcher_ends_an_elastic_job(ringrun: Ringrun, script: Script, pids: Pids) -> None:

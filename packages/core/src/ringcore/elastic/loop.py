@@ -14,7 +14,7 @@ from ringcore._errors import (
     ShutdownError,
     TimeoutError,
 )
-from ringcore.elastic.state import HostsUpdatedInterrupt, State
+from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, State
 from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
 from ringcore.job.state import context, is_initialized
@@ -48,6 +48,8 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if must_sync:
                     state.sync()
                 return func(state, *args, **options)
+            except JoinedInterrupt:
+                must_sync = _go_on() or _meet_again(intact=False)
             except HostsUpdatedInterrupt as interrupt:
                 must_sync = _meet_again(intact=interrupt.skip_sync)
             except Exception as error:
@@ -66,8 +68,13 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
 def _goes_on_after(lost: RingcoreError) -> bool:
     """Whether the engine has seen to it, and the ranks that are left are enough: all of them know the same."""
+    return isinstance(lost, MembershipChangedError) and _go_on()
+
+
+def _go_on() -> bool:
+    """With the ranks that the engine has now, if they are enough."""
     launcher = membership()
-    if not isinstance(lost, MembershipChangedError) or (launcher is not None and context().size < launcher.least):
+    if launcher is not None and context().size < launcher.least:
         return False
     begin_anew()
     return True

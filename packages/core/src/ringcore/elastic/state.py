@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore.adapter.objects import broadcast_object
 from ringcore.elastic.sampler import ElasticSampler
+from ringcore.job import members
 from ringcore.job.agreement import gather_bytes
 from ringcore.job.membership import membership
 from ringcore.job.state import context, rank
 
-# What ranks tell each other at a commit.
+# What ranks tell each other at a commit: these, and the places of those who want to join, as numbers of this kind.
 _COMES, _GOES = 1, 2
+_PLACES = "i"
 
 
 class HostsUpdatedInterrupt(RuntimeError):
@@ -28,6 +31,10 @@ class HostsUpdatedInterrupt(RuntimeError):
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("ranks come or go; ringcore.elastic.run goes on with those that are there")
         self.skip_sync = skip_sync
+
+
+class JoinedInterrupt(HostsUpdatedInterrupt):
+    """Others have joined, and nobody has to meet anybody: `run` gives them the state, and goes on."""
 
 
 class _HostMessages:
@@ -88,9 +95,14 @@ class State:
             return
         news = launcher.news()
         own = _COMES * news.comes | _GOES * (news.goes or news.leaves)
-        told = 0
-        for part in gather_bytes(bytes([own]), context().next_name("elastic.news")):
+        arrivals = array(_PLACES, context().runtime.arrivals() if context().launcher is not None else [])
+        told, everywhere = 0, set(arrivals)
+        for part in gather_bytes(bytes([own]) + arrivals.tobytes(), context().next_name("elastic.news")):
             told |= part[0]
+            everywhere &= set(array(_PLACES, part[1:]))
+        if everywhere and not told and members.let_in(min(everywhere)):
+            self.on_hosts_updated(time.time(), _COMES)
+            raise JoinedInterrupt
         if told:
             self.on_hosts_updated(time.time(), told)
             raise HostsUpdatedInterrupt(skip_sync=not told & _COMES)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import Any, NoReturn
 
 from ringcore import _native
-from ringcore._errors import BootstrapError, InvalidArgument
-from ringcore.environment.libraries import nccl_shares_gpus, tell_engine
+from ringcore._errors import BootstrapError, InvalidArgument, RingcoreError
+from ringcore.environment.invitation import Invitation
+from ringcore.environment.libraries import tell_engine
 from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
+from ringcore.job.joining import connect_with_members, meet_newcomer
 from ringcore.job.logs import log_start, set_level
-from ringcore.job.membership import membership
+from ringcore.job.making import make_context
+from ringcore.job.members import settle
+from ringcore.job.membership import Membership, membership
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
@@ -24,17 +29,49 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     if launcher is None:
         return _connect(settings, placement, comm)
     while True:
-        placement = launcher.meet()
+        met = launcher.meet()
+        if isinstance(met, Invitation):
+            joined = _join(settings, met, launcher)
+            if joined is not None:
+                return joined
+            continue
         try:
-            connected = _connect(settings, placement)
+            connected = _connect(settings, met)
             if connected.settings.elastic and connected.size > 1:
                 connected.launcher = launcher
-                launcher.attend(connected.runtime)
+                launcher.attend(connected.runtime, partial(meet_newcomer, connected, connected.rank))
             return connected
         except BootstrapError as error:
             if not launcher.overtaken():
                 raise
-            _log.info("rank %d meets the others again: %s", placement.rank, error)
+            _log.info("rank %d meets the others again: %s", met.rank, error)
+
+
+def _join(settings: Settings | None, invitation: Invitation, launcher: Membership) -> Context | None:
+    """Join ranks that train; None: they ended or changed before, or have other settings."""
+    settings = settings or Settings.from_environ(os.environ)
+    set_level(settings.log_level)
+    tell_engine(settings)
+    try:
+        connected = connect_with_members(invitation, settings)
+    except BootstrapError as error:
+        _log.info("this process meets the ranks again: %s", error)
+        return None
+    connected.launcher = launcher
+    launcher.attend(connected.runtime, partial(meet_newcomer, connected, invitation.place))
+    try:
+        connected.runtime.become_member()
+    except RingcoreError as error:
+        _log.info("this process meets the ranks again: %s", error)
+        connected.peer_fds.clear()
+        connected.runtime.leave("")
+        launcher.part()
+        return None
+    connected.slots = invitation.slots
+    settle(connected)
+    connected.job = job_name(invitation.placement(0), settings)
+    log_start(connected, "ringrun, in a job that runs", _native.kernel_instruction_set())
+    return connected
 
 
 def _connect(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
@@ -70,7 +107,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         return memory.fd
 
     if placement.size == 1:
-        alone = _context_of(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1))
+        alone = make_context(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1))
         log_start(alone, placement.source, _native.kernel_instruction_set())
         alone.job = job_name(placement, settings)
         return alone
@@ -81,7 +118,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd, p.secrets) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
     try:
-        connected = _context_of(
+        connected = make_context(
             settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world,
             has_witness=settings.elastic and placement.epoch is not None,
         )  # fmt: skip
@@ -143,52 +180,3 @@ def _meets_through_mpi(placement: Placement, settings: Settings) -> bool:
     # On one host everything is there without it; between hosts it is the only one that knows the way.
     several_hosts = placement.local_size is not None and placement.local_size < placement.size
     return launched_by_mpi(placement) and several_hosts and settings.rendezvous is None and has_shims()
-
-
-def _context_of(
-    settings: Settings,
-    memory: _native.HostMemory | None,
-    rank: int,
-    size: int,
-    epoch: int,
-    peers: list[tuple[int, str, list[int], int, list[bytes]]],
-    host_of: list[int],
-    local_ranks: list[int],
-    place: tuple[int, int, int, int],
-    world: _native.MpiWorld | None = None,
-    *,
-    has_witness: bool = False,
-) -> Context:
-    if settings.elastic and any(kind == "mpi" for _, kind, _, _, _ in peers):
-        raise InvalidArgument(
-            "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
-            "ringrun, or set RINGCORE_TRANSPORT=tcp"
-        )
-    runtime = _native.Runtime(
-        rank,
-        size,
-        epoch,
-        memory,
-        peers,
-        host_of,
-        place[0],
-        place[1],
-        fusion_threshold_bytes=settings.fusion_threshold_bytes,
-        eager_limit_bytes=settings.eager_limit_bytes,
-        deterministic=settings.deterministic,
-        timeout_s=settings.timeout_s,
-        stall_warning_s=settings.stall_warning_s,
-        heartbeat_s=settings.heartbeat_s,
-        elastic=settings.elastic,
-        elastic_timeout_s=settings.elastic_timeout_s,
-        has_witness=has_witness,
-        start_timeout_s=settings.start_timeout_s,
-        spin_s=settings.spin_us * 1e-6,
-        nccl_shares_gpus=nccl_shares_gpus(os.environ),
-        mpi=world,
-    )
-    return Context(
-        rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
-        local_ranks=local_ranks,
-        peer_fds={peer: list(fds) for peer, _, fds, _, _ in peers},
-    )  # fmt: skip

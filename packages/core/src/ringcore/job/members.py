@@ -14,10 +14,11 @@ _listeners: list[Callable[[], None]] = []
 
 
 def on_membership_change(function: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called whenever ranks were lost and this one goes on.
+    """Have a function called whenever ranks were lost, or have come, and this one goes on.
 
     It is called in the call that returns the first result of the ranks that go on, or before `MembershipChangedError`
-    is raised; `rank()` and `size()` are those of the ranks that go on. What it raises is logged.
+    is raised, or in the commit at which others come; `rank()` and `size()` are those of the ranks that go on. What it
+    raises is logged.
 
     Args:
         function: Called without arguments.
@@ -34,7 +35,7 @@ def take_note(of: int | None = None) -> None:
 
     Args:
         of: The epoch whose result is about to be returned, so that all ranks count its members from the same place in
-            the program on; None: `MembershipChangedError` is about to be raised.
+            the program on; None: `MembershipChangedError` is about to be raised, or others were let in.
     """
     if not is_initialized():
         return
@@ -43,6 +44,7 @@ def take_note(of: int | None = None) -> None:
     if epoch == current.epoch:
         return  # of several operations that failed this is not the first one that says so
     current.epoch = epoch
+    ProcessSet.renumber({old: members.index(place) for old, place in enumerate(current.members) if place in members})
     _renumber(current, members)
     if of is None:
         current.counters.clear()  # ranks may have come to different numbers
@@ -54,17 +56,43 @@ def take_note(of: int | None = None) -> None:
             _log.exception("rank %d: a function of on_membership_change has failed", current.rank)
 
 
+def let_in(place: int) -> bool:
+    """Wait until all ranks have called this, and who wants the place has joined them, or cannot any more.
+
+    Returns:
+        Whether the ranks are others now.
+    """
+    current = context()
+    before = current.epoch
+    current.runtime.let_in(place)
+    take_note()
+    return current.epoch != before
+
+
+def settle(current: Context) -> None:
+    """This process has joined ranks that train."""
+    current.epoch, members = current.runtime.members()
+    _renumber(current, members)
+    current.runtime.accept_change(current.epoch, current.local_rank, current.local_size)
+
+
 def _renumber(current: Context, members: list[int]) -> None:
     own = current.members[current.rank]
     rank_of = {member: rank for rank, member in enumerate(members)}
-    for lost in set(current.members) - set(members):
+    for lost in set(current.peer_fds) - set(members) - set(current.runtime.arrivals()):
         current.peer_fds.pop(lost, None)  # the engine closes them now, and the numbers will be others'
-    ProcessSet.renumber({old: rank_of[member] for old, member in enumerate(current.members) if member in rank_of})
+    have_joined = members[-1] >= len(current.local_ranks)
+    if have_joined:  # They are of the one host that there is.
+        current.first_host_of = [current.first_host_of[0]] * len(current.slots)
     current.members, current.host_of = members, [current.first_host_of[member] for member in members]
-    host_of_first = _hosts(current.local_ranks)
+    host_of_first = [0] * len(current.slots) if have_joined else _hosts(current.local_ranks)
     hosts = [host_of_first[member] for member in members]
-    # Of each rank, its number among those of its host.
-    local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    # Of each rank, its number among those of its host: whoever joins has the device of the one in whose slot it is.
+    slots = [current.slots[member] for member in members] if have_joined else list(range(len(members)))
+    local_ranks = [
+        sum(other == host and before < slot for other, before in zip(hosts, slots, strict=True))
+        for host, slot in zip(hosts, slots, strict=True)
+    ]
     current.rank, current.size = rank_of[own], len(members)
     current.local_rank, current.local_size = local_ranks[current.rank], hosts.count(hosts[current.rank])
     alike = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == current.local_rank]

@@ -11,21 +11,25 @@ import base64
 import contextlib
 import functools
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ringcore._errors import BootstrapError
+from ringcore._errors import BootstrapError, RingcoreError
+from ringcore.environment.invitation import Invitation
 from ringcore.environment.placement import Placement
 
 if TYPE_CHECKING:
     from ringcore import _native
 
+_log = logging.getLogger("ringcore")
 VARIABLE = "RINGCORE_LAUNCHER_FD"
 THREAD_NAME = "ringcore-launcher"
 _READ_BYTES = 1 << 16
@@ -66,6 +70,9 @@ class Membership:
         self._comes = self._goes = self._leaves = False
         self._dismissed = self._gone = False
         self._dealt: dict[str, Any] | None = None
+        self._invitation: Invitation | None = None  # Of this process.
+        self._invited: list[Invitation] = []  # Others, before there is an engine.
+        self._receive: Callable[[Invitation], None] | None = None  # With the runtime.
         self._epoch = 0  # As dealt: engines count on by themselves.
         self._unheard: list[bytes] = []  # Of the witness, before there is an engine.
         self._runtime: _native.Runtime | None = None
@@ -77,25 +84,29 @@ class Membership:
         self._obey_termination()
         threading.Thread(target=self._listen, name=THREAD_NAME, daemon=True).start()
 
-    def meet(self) -> Placement:
-        """Be ready for the next epoch, and wait for this process's place in it.
+    def meet(self) -> Placement | Invitation:
+        """Be ready for the next epoch, and wait for this process's place in it, or for being let in by who trains.
 
         Raises:
             SystemExit: There is no place for it any more, or it was told to end.
         """
         if self._leaves:
             self.leave()
-        self._dealt = None
+        self._dealt = self._invitation = None
         self._say({"ready": True, "intact": self.intact, "lost": self.lost})
         with self._changed:
             self._waits = True
             try:
-                self._changed.wait_for(lambda: self._dealt is not None or self._dismissed or self._gone)
+                self._changed.wait_for(lambda: self._dealt or self._invitation or self._dismissed or self._gone)
             finally:
                 self._waits = False
         if self._dismissed:
             self.leave()
         self._check_launcher()
+        if self._dealt is None and self._invitation is not None:
+            self.must_sync, self.least = True, self._invitation.least
+            self.intact, self.lost = False, None
+            return self._invitation
         dealt: dict[str, Any] = self._dealt or {}
         self.must_sync, self.least = dealt.pop("sync"), dealt.pop("least")
         self.intact, self.lost = False, None
@@ -123,11 +134,19 @@ class Membership:
 
     # The launcher as the witness of an engine.
 
-    def attend(self, runtime: _native.Runtime) -> None:
-        """From here on what the witness says is for this engine."""
+    def attend(self, runtime: _native.Runtime, receive: Callable[[Invitation], None]) -> None:
+        """From here on what the witness says is for this engine.
+
+        Args:
+            runtime: The engine.
+            receive: Connects it with who joins.
+        """
         runtime.service_threads += 1
         with self._changed:
             self._runtime = runtime
+            self._receive = receive
+            while self._invited:
+                self._begin_to_receive(runtime, self._invited.pop(0))
             while self._unheard:
                 runtime.hear_witness(self._unheard.pop(0))
             if self._gone:
@@ -144,6 +163,26 @@ class Membership:
         """Tell the witness what the engine has to say to it."""
         with contextlib.suppress(BootstrapError):  # Who listens notices that, too.
             self._say({"view": base64.b64encode(message).decode(), "epoch": self._epoch})
+
+    def _begin_to_receive(self, runtime: _native.Runtime, invitation: Invitation) -> None:
+        """Connects this rank with who joins, beside the program."""
+        connect = self._receive
+        if invitation.epoch != self._epoch or connect is None:
+            return
+
+        def receive() -> None:
+            try:
+                connect(invitation)
+            except RingcoreError as error:  # Then it is let in nowhere.
+                _log.info("this rank has not met who wants to join the job: %s", error)
+                with contextlib.suppress(BootstrapError):
+                    self._say({"unmet": invitation.place})
+            finally:
+                with self._changed:
+                    runtime.service_threads -= 1
+
+        runtime.service_threads += 1
+        threading.Thread(target=receive, name=f"{THREAD_NAME}-join", daemon=True).start()
 
     def _hear_witness(self, said: dict[str, Any]) -> None:
         if said["epoch"] != self._epoch:
@@ -190,7 +229,20 @@ class Membership:
             self._dealt = message["dealt"]
             self._epoch = self._dealt["epoch"]
             self._unheard.clear()
+            self._invited.clear()
             self._comes = self._goes = False  # All that was told before is part of it.
+        if "join" in message:
+            self._invitation = Invitation(**message["join"])
+            self._epoch = self._invitation.epoch
+            self._unheard.clear()
+            self._invited.clear()
+            self._comes = self._goes = False
+        if "joins" in message:
+            invitation = Invitation(**message["joins"])
+            if self._runtime is None:
+                self._invited.append(invitation)
+            else:
+                self._begin_to_receive(self._runtime, invitation)
         self._comes |= message.get("comes", False)
         self._goes |= message.get("goes", False)
         self._leaves |= message.get("drain", False)

@@ -62,9 +62,10 @@ class Context:
     local_ranks: list[int] = field(default_factory=list)
     first_host_of: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)  # of the present epoch, as ranks of the first
+    slots: list[int] = field(default_factory=list)  # of the host, by place, once somebody was to join
 
     def __post_init__(self) -> None:
-        self.first_host_of = self.host_of
+        self.first_host_of = list(self.host_of)
         self.members = list(range(self.size))
 
     def next_name(self, kind: str, set_id: int | None = 0) -> str:

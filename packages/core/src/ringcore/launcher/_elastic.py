@@ -24,6 +24,7 @@ from ringcore.launcher._discovery import Discovery
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._hosts import Host, HostError, Slot
 from ringcore.launcher._job import HostJob, RankExit
+from ringcore.launcher._joining import Joining
 from ringcore.launcher._loop import Timer
 from ringcore.launcher._options import Elastic
 from ringcore.launcher._places import Place, Places, RankProcess, deal
@@ -49,6 +50,7 @@ class ElasticSupervisor(Supervisor):
     _asked: Elastic
     _places: Places
     _server: RendezvousServer | None = None
+    _joining: Joining | None = None  # With the witness.
     _witness: Witness | None = None  # Of the ranks that have met; None: their engines end with the first that is lost.
     _bind = ""
     _discovery: Discovery | None = None
@@ -205,7 +207,12 @@ class ElasticSupervisor(Supervisor):
         if self._witness is not None and "view" in said and self._witness.hear(process, said):
             self._on_view(self._witness.members)
         process.apart |= bool(said.get("apart"))
+        if "unmet" in said and self._joining is not None and self._joining.newcomer is not None:
+            self._end_meeting()
+            self._tell_ranks("comes")  # They meet anew with it.
         if said.get("ready"):
+            if self._joining is not None:
+                self._joining.forget(process)
             process.ready, process.intact = True, bool(said.get("intact"))
             for lost in (p for p in self._places.processes() if p.in_epoch and p.rank == said.get("lost")):
                 self._loop.call_later(_FENCE_S, functools.partial(self._fence, lost, lost.epoch))
@@ -257,12 +264,18 @@ class ElasticSupervisor(Supervisor):
     def _remove(self, process: RankProcess) -> None:
         was_rank, process.in_epoch = process.in_epoch, False
         process.place.process = None
-        if was_rank and self._server is not None and not self._stopping:
-            if self._witness is None:
+        is_missed = was_rank or (self._joining is not None and self._joining.forget(process))
+        if is_missed and not self._stopping:
+            if was_rank and self._witness is None:
                 self._tell_ranks("goes")
-            self._epoch += 1  # Of nobody: who waits for this rank at the rendezvous waits no more.
-            self._server.announce(self._epoch, 0)
+            self._end_meeting()
         self._review()
+
+    def _end_meeting(self) -> None:
+        """Whoever waits for a process at the rendezvous waits no more: the next epoch is that of nobody."""
+        if self._server is not None:
+            self._epoch += 1
+            self._server.announce(self._epoch, 0)
 
     def on_lost(self, index: int, reason: str, code: int) -> None:
         """A host is gone, or could not start a process."""
@@ -306,6 +319,8 @@ class ElasticSupervisor(Supervisor):
             if process.in_epoch and process not in members:
                 process.in_epoch = False
                 self._loop.call_later(_FENCE_S, functools.partial(self._fence, process, process.epoch))
+        if self._joining is not None:
+            self._joining.take(members, time.monotonic())
         for rank, process in enumerate(members):
             process.rank, process.epoch = rank, self._epoch
         if self._are_enough():
@@ -351,11 +366,27 @@ class ElasticSupervisor(Supervisor):
         return self._stopping
 
     def _announce_coming(self) -> None:
-        """Tells the ranks that there are others who could join them, once those that start together are all there."""
+        """Lets others join the ranks, or tells these of them, once those that start together are all there."""
+        joining = self._joining
         new = [p for p in self._places.processes() if not (p.in_epoch or p.leaves)]
         now = time.monotonic()
-        if any(p.ready for p in new) and all(p.ready or p.due_by <= now for p in new):
+        is_busy = joining is not None and joining.newcomer is not None
+        if joining is not None and (not joining.is_settled() or (is_busy and now < joining.due_by)):
+            return
+        if not any(p.ready for p in new) or not all(p.ready or p.due_by <= now for p in new):
+            return
+        newcomer = next(p for p in new if p.ready)
+        if joining is None or is_busy or self._heralded or not joining.is_possible(newcomer):
             self._tell_ranks("comes")
+        else:
+            self._let_join(joining, newcomer)
+
+    def _let_join(self, joining: Joining, newcomer: RankProcess) -> None:
+        assert self._server is not None
+        self._epoch += 1
+        self._server.announce(self._epoch, joining.guests())
+        joining.begin(newcomer, self._epoch, time.monotonic() + self._start_timeout_s)
+        self._loop.call_later(self._start_timeout_s, self._review)
 
     def _start_due(self) -> None:
         if self._next_start is not None:
@@ -473,9 +504,12 @@ class ElasticSupervisor(Supervisor):
             process.place.stillborn = 0
             told = {**self._placement(slot, len(dealt)), "sync": sync, "least": self._asked.min_np}
             self._say(process, {"dealt": told})
-        self._witness = None
+        self._witness = self._joining = None
         if self._engines_go_on():
             self._witness = Witness(self._epoch, [process for process, _ in dealt], self._say)
+            settings = Settings.from_environ({**os.environ, **self._job_environ()})
+            if settings.transport not in ("tcp", "mpi"):
+                self._joining = Joining(self._witness, self._given.job_id, self._asked.min_np, self._say)
 
     def _placement(self, slot: Slot, size: int) -> dict[str, Any]:
         placement = dataclasses.asdict(slot)

@@ -56,6 +56,7 @@ class RankProcess:
         apart: It has left the ranks of its epoch in order, whatever it still does.
         fenced: It was killed, as the others had lost it.
         leaves: It has said that it ends for good.
+        tries: How often it was to join ranks that train.
     """
 
     place: Place
@@ -69,6 +70,7 @@ class RankProcess:
     apart: bool = False
     fenced: bool = False
     leaves: bool = False
+    tries: int = 0
 
 
 class Places:

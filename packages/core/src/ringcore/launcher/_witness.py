@@ -28,10 +28,30 @@ class Witness:
     def __init__(
         self, epoch: int, processes: Sequence[RankProcess], tell: Callable[[RankProcess, dict[str, Any]], None]
     ) -> None:
-        self._epoch = epoch
+        self.epoch = epoch
+        self.size = len(processes)  # As they met.
         self._processes = list(processes)
         self._tell = tell
         self._vote = _native.Witness(epoch, len(processes))
+
+    @property
+    def places(self) -> int:
+        """How many have been given away, to ranks and to those who were to join them."""
+        return len(self._processes)
+
+    @property
+    def slots(self) -> list[int]:
+        """By place, which slot of its host each has."""
+        return [process.place.index for process in self._processes]
+
+    def add(self, process: RankProcess) -> int:
+        """A process is to join the ranks; returns its place."""
+        self._processes.append(process)
+        return len(self._processes) - 1
+
+    def place_of(self, process: RankProcess) -> int:
+        """The last one that a process was given."""
+        return len(self._processes) - 1 - self._processes[::-1].index(process)
 
     @property
     def members(self) -> list[RankProcess]:
@@ -45,7 +65,7 @@ class Witness:
         Returns:
             Whether those who go on are others now.
         """
-        if said.get("epoch") != self._epoch or process not in self._processes:
+        if said.get("epoch") != self.epoch or process not in self._processes:
             return False  # It was of an epoch before.
         before, _ = self._vote.view
         try:
@@ -66,7 +86,7 @@ class Witness:
         """
         if process not in self._processes:
             return
-        self._vote.prove_ended(self._processes.index(process))
+        self._vote.prove_ended(self.place_of(process))
         members = self.members
         if process in members and (not in_order or self._vote.asked):
             for member in members:
@@ -75,7 +95,7 @@ class Witness:
 
     def may_go_on(self, process: RankProcess) -> bool:
         """Whether it may be a rank still, and its process not have ended."""
-        return process in self.members and self._processes.index(process) not in self._vote.ended
+        return process in self.members and self.place_of(process) not in self._vote.ended
 
     def _send(self, process: RankProcess, message: bytes) -> None:
-        self._tell(process, {"view": base64.b64encode(message).decode(), "epoch": self._epoch})
+        self._tell(process, {"view": base64.b64encode(message).decode(), "epoch": self.epoch})

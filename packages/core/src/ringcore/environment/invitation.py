@@ -1,0 +1,37 @@
+"""What a launcher tells a process that is to join ranks which train, and these ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringcore.environment.placement import Placement
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The launcher lets a process meet the ranks.
+
+    Attributes:
+        epoch: Of these ranks, as dealt.
+        size: So many they were when they met.
+        least: So many ranks must be there to go on.
+        job_id: The job's name.
+        place: What the process is called among the engines.
+        members: And what the ranks are, in the order of their numbers in the meeting.
+        slots: By place, which slot of the host each has.
+        meeting: The epoch of the rendezvous.
+    """
+
+    epoch: int
+    size: int
+    least: int
+    job_id: str
+    place: int
+    members: list[int]
+    slots: list[int]
+    meeting: int
+
+    def placement(self, number: int) -> Placement:
+        """In the meeting, where whoever joins is the last."""
+        size = len(self.members) + 1
+        return Placement(number, size, None, None, None, None, "ringrun", job_id=self.job_id, epoch=self.meeting)

@@ -1,0 +1,81 @@
+"""What a rank has met the others with becomes its running engine."""
+
+from __future__ import annotations
+
+import os
+
+from ringcore import _native
+from ringcore._errors import InvalidArgument
+from ringcore.environment.libraries import nccl_shares_gpus
+from ringcore.environment.settings import Settings
+from ringcore.job.state import Context
+
+
+def make_context(
+    settings: Settings,
+    memory: _native.HostMemory | None,
+    rank: int,
+    size: int,
+    epoch: int,
+    peers: list[tuple[int, str, list[int], int, list[bytes]]],
+    host_of: list[int],
+    local_ranks: list[int],
+    place: tuple[int, int, int, int],
+    world: _native.MpiWorld | None = None,
+    *,
+    has_witness: bool = False,
+    began_with: int | None = None,
+) -> Context:
+    """The running engine of a rank, and what Python keeps of it.
+
+    Args:
+        settings: Of this rank.
+        memory: What it shares.
+        rank: Its number.
+        size: Of the job.
+        epoch: Of its connections.
+        peers: Of each: rank, kind, descriptors, memory file, secrets.
+        host_of: Numbers the groups of ranks that share memory, for each rank.
+        local_ranks: Of each rank.
+        place: The local rank and size, and the cross rank and size.
+        world: MPI, where it was opened.
+        has_witness: The launcher has a vote on who goes on.
+        began_with: This process joins a job that runs, which so many ranks have begun; else None.
+
+    Raises:
+        InvalidArgument: The job cannot be elastic.
+    """
+    if settings.elastic and any(kind == "mpi" for _, kind, _, _, _ in peers):
+        raise InvalidArgument(
+            "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
+            "ringrun, or set RINGCORE_TRANSPORT=tcp"
+        )
+    runtime = _native.Runtime(
+        rank,
+        began_with or size,
+        epoch,
+        memory,
+        peers,
+        host_of,
+        place[0],
+        place[1],
+        fusion_threshold_bytes=settings.fusion_threshold_bytes,
+        eager_limit_bytes=settings.eager_limit_bytes,
+        deterministic=settings.deterministic,
+        timeout_s=settings.timeout_s,
+        stall_warning_s=settings.stall_warning_s,
+        heartbeat_s=settings.heartbeat_s,
+        elastic=settings.elastic,
+        elastic_timeout_s=settings.elastic_timeout_s,
+        has_witness=has_witness,
+        start_timeout_s=settings.start_timeout_s,
+        spin_s=settings.spin_us * 1e-6,
+        nccl_shares_gpus=nccl_shares_gpus(os.environ),
+        mpi=world,
+        joins=began_with is not None,
+    )
+    return Context(
+        rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
+        local_ranks=local_ranks,
+        peer_fds={peer: list(fds) for peer, _, fds, _, _ in peers},
+    )  # fmt: skip
