@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ringcore import _native
-from ringcore._errors import BootstrapError, RingcoreError
+from ringcore._errors import InvalidArgument, RingcoreError
 from ringcore.bootstrap.newcomer import connect_newcomer
 from ringcore.job.making import make_context
 
@@ -30,7 +30,7 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
         RingcoreError: It could not be connected with.
     """
     if current.memory is None:
-        raise BootstrapError("this rank shares no memory, and nobody can join it but on its host")
+        raise InvalidArgument("this rank shares no memory, and nobody can join it but on its host")
     placement = invitation.placement(invitation.members.index(place))
     (peer,) = connect_newcomer(placement, current.settings, current.memory.fd)
     current.slots = invitation.slots

@@ -173,6 +173,8 @@ class Membership:
         def receive() -> None:
             try:
                 connect(invitation)
+            except BootstrapError as error:  # Whoever joins sees that itself, and comes again.
+                _log.info("this rank has not met who wants to join the job: %s", error)
             except RingcoreError as error:  # Then it is let in nowhere.
                 _log.info("this rank has not met who wants to join the job: %s", error)
                 with contextlib.suppress(BootstrapError):

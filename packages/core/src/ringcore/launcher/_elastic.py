@@ -207,7 +207,8 @@ class ElasticSupervisor(Supervisor):
         if self._witness is not None and "view" in said and self._witness.hear(process, said):
             self._on_view(self._witness.members)
         process.apart |= bool(said.get("apart"))
-        if "unmet" in said and self._joining is not None and self._joining.newcomer is not None:
+        joining = self._joining
+        if joining is not None and joining.newcomer is not None and said.get("unmet") == joining.place:
             self._end_meeting()
             self._tell_ranks("comes")  # They meet anew with it.
         if said.get("ready"):

@@ -36,6 +36,7 @@ class Joining:
         self._least = least
         self._say = say
         self.newcomer: RankProcess | None = None
+        self.place = -1  # It is to have.
         self.due_by = 0.0  # Nobody else waits longer for it.
 
     def is_settled(self) -> bool:
@@ -67,13 +68,13 @@ class Joining:
         self.newcomer, self.due_by = newcomer, due_by
         newcomer.ready = False
         newcomer.tries += 1
-        place = self._witness.add(newcomer)
+        self.place = self._witness.add(newcomer)
         invitation = Invitation(
             epoch=self._witness.epoch,
             size=self._witness.size,
             least=self._least,
             job_id=self._job_id,
-            place=place,
+            place=self.place,
             members=[self._witness.place_of(member) for member in members],
             slots=self._witness.slots,
             meeting=meeting,
