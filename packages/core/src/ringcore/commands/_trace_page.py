@@ -24,7 +24,8 @@ svg { width: 100%; height: auto; } text { fill: var(--ink); font-size: 12px; }
 .scroll { overflow-x: auto; } .scroll svg { min-width: 700px; }
 .busy { fill: var(--busy); } .still { fill: var(--still); } .grid { stroke: var(--line); }
 table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; } th, td { text-align: right; padding: 0.2rem 0.8rem;
-  border-bottom: 1px solid var(--line); } td.name, th.name { text-align: left; overflow-wrap: anywhere; }
+  border-bottom: 1px solid var(--line); white-space: nowrap; } td.name, th.name { text-align: left; }
+td.name { white-space: normal; overflow-wrap: anywhere; min-width: 7.5rem; } h1, h2 { overflow-wrap: anywhere; }
 .key { display: inline-block; width: 0.9em; height: 0.9em; vertical-align: -0.1em; }
 """
 
