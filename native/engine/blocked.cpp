@@ -20,6 +20,16 @@ void Engine::all_wait(std::span<const Operation* const> operations) {
   standstill_.since = clock_.now();
 }
 
+std::vector<const Operation*> Engine::with_callbacks() const {
+  std::vector<const Operation*> operations;
+  for (const auto& [id, set] : sets_) {
+    for (const auto& [name_hash, operation] : set->operations) {
+      if (operation->on_done) operations.push_back(operation.get());
+    }
+  }
+  return operations;
+}
+
 void Engine::gave_up() {
   standstill_.now = false;
   if (standstill_.said.empty() || failure_ != nullptr || left_) return;

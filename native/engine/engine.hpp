@@ -177,6 +177,7 @@ class Engine {
 
   // Operations that are done and have somebody to tell (`on_done`), in the order in which they ended.
   bool has_callbacks() const { return callbacks_ > 0; }  // some of them are pending
+  std::vector<const Operation*> with_callbacks() const;
   bool has_completed() const { return !completed_.empty(); }
   std::vector<std::shared_ptr<Operation>> take_completed() { return std::exchange(completed_, {}); }
 

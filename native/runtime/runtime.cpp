@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <unistd.h>
+
+#include "runtime/sleep.hpp"
+
 namespace ringcore {
 namespace {
 
@@ -26,6 +30,9 @@ constexpr int kTurns = 64;
 constexpr int kLooks = 200;
 // And after how many of them at the processors of the host's ranks: more than a small operation takes.
 constexpr int kLooksBetween = 25;
+// When nothing has begun or ended for so long it is looked whether all threads sleep, and again after so long.
+constexpr Nanoseconds kQuiet = 500 * kMillisecond;
+constexpr Nanoseconds kLookInterval = 250 * kMillisecond;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -59,7 +66,7 @@ class Runtime::Waiting {
  public:
   Waiting(Runtime& runtime, const engine::Operation& operation, Caller caller)
       : runtime_(runtime), operation_(operation) {
-    runtime_.waits_.push_back({&operation, this_thread_lives.get(), caller});
+    runtime_.waits_.push_back({&operation, this_thread_lives.get(), ::gettid(), caller});
   }
   ~Waiting() {
     std::erase_if(runtime_.waits_, [](const Wait& wait) { return wait.thread == this_thread_lives.get(); });
@@ -97,6 +104,7 @@ class Runtime::EngineLock {
     owns_ = false;
     if (!runtime_.engine_.has_completed()) return runtime_.mutex_.unlock();
     const auto completed = runtime_.engine_.take_completed();
+    runtime_.engine_.all_wait({});  // who is told goes on
     ++runtime_.tellers_;  // who may submit something
     runtime_.mutex_.unlock();
     for (const auto& operation : completed) std::exchange(operation->on_done, nullptr)(operation);
@@ -166,10 +174,44 @@ bool Runtime::all_threads_wait() {
   });
 }
 
-void Runtime::tell_who_waits() {
+void Runtime::add_service_thread(pid_t thread) {
+  const EngineLock lock(*this);
+  service_threads_.push_back(thread);
+}
+
+void Runtime::remove_service_thread(pid_t thread) {
+  const EngineLock lock(*this);
+  std::erase(service_threads_, thread);
+}
+
+bool Runtime::looks_who_sleeps(Nanoseconds now) {
+  const std::uint64_t events = submits_ + drives_ + engine_.completed();
+  if (std::exchange(events_, events) != events) look_at_ = now + kQuiet;
+  if (now < look_at_) return false;
+  look_at_ = now + kLookInterval;
+  return true;
+}
+
+// Whether nothing but the end of an operation wakes any thread that might submit something.
+bool Runtime::all_threads_sleep() const {
+  if (tellers_ > 0 || contenders_ > 0) return false;
+  std::vector<pid_t> others = service_threads_;
+  others.push_back(::gettid());
+  for (const Wait& wait : waits_) others.push_back(wait.number);
+  return all_sleep_but(others);
+}
+
+void Runtime::tell_who_waits(Nanoseconds now) {
   std::vector<const engine::Operation*> operations;
   if (all_threads_wait()) {
     for (const Wait& wait : waits_) operations.push_back(wait.operation);
+  } else if (looks_who_sleeps(now)) {
+    const bool sleep = all_threads_sleep();
+    if (sleep) operations = engine_.with_callbacks();
+    for (const Wait& wait : waits_) {
+      if (sleep) operations.push_back(wait.operation);
+    }
+    if (std::exchange(slept_, sleep) && !sleep) engine_.gave_up();
   }
   engine_.all_wait(operations);
 }
@@ -280,7 +322,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     const Nanoseconds now = clock_.now();
     if (now - tended >= (waiter.idle_for(now) >= kIdle ? kTendInterval / 8 : kTendInterval)) {
       tended = now;
-      tell_who_waits();
+      tell_who_waits(now);
       engine_.tend(waiter.idle_for(now) >= kIdle);
       collect_attention();
       if (ended()) break;
@@ -346,6 +388,7 @@ Nanoseconds Runtime::longest_nap(bool busy, Nanoseconds limit) {
 }
 
 void Runtime::progress_loop() {
+  add_service_thread(::gettid());
   std::uint64_t seen_drives = 0;
   std::uint64_t seen_submits = 0;
   Nanoseconds tended = 0;

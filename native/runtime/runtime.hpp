@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "engine/engine.hpp"
 #include "transport/crowd.hpp"
 #include "transport/segment.hpp"
@@ -57,6 +59,9 @@ class Runtime {
   // How many threads the process has that might use the engine, of those that wait as `kAlone` or `kCounted`. To be said by
   // each of them before it waits, in the order in which they have counted.
   void count_threads(int threads) { threads_ = threads; }
+  // A thread that serves this runtime, by the kernel's number, and submits nothing.
+  void add_service_thread(pid_t thread);
+  void remove_service_thread(pid_t thread);
 
   // Submits and waits: the fast way for a blocking call. Returns early when interrupted.
   void run(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted,
@@ -141,6 +146,7 @@ class Runtime {
   struct Wait {
     const engine::Operation* operation;
     const void* thread;
+    pid_t number;  // the thread's, as the kernel counts
     Caller caller;
   };
   // A thread that has used the engine, while it lives.
@@ -151,7 +157,9 @@ class Runtime {
   bool note_thread();
   void add_user();
   bool all_threads_wait();
-  void tell_who_waits();
+  bool looks_who_sleeps(Nanoseconds now);
+  bool all_threads_sleep() const;
+  void tell_who_waits(Nanoseconds now);
   template <class Ended>
   void drive(Ended ended, Nanoseconds limit, const Interrupted& interrupted, EngineLock& lock);
   void wind_down(EngineLock& lock, const Interrupted& interrupted);
@@ -178,6 +186,10 @@ class Runtime {
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`
   std::vector<Wait> waits_;  // of those that wait until their operation is done
+  std::vector<pid_t> service_threads_;  // and the one that makes progress
+  std::uint64_t events_ = 0;  // operations that had begun, been waited for or ended when it was last looked who sleeps
+  Nanoseconds look_at_ = 0;  // when to look again
+  bool slept_ = false;  // whether all threads did, the last time
   std::uint64_t drives_ = 0;  // calls of `drive` so far
   Nanoseconds drive_began_ = 0;  // the last of them
   std::uint64_t submits_ = 0;  // and of `submit`

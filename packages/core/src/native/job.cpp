@@ -212,8 +212,9 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
       .def(
           "remove_process_set", [](PythonRuntime& self, engine::ProcessSetId id) { self.get().remove_process_set(id); },
           nb::arg("process_set"), nb::call_guard<nb::gil_scoped_release>())
-      .def_rw("service_threads", &PythonRuntime::service_threads,
-              "How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.")
+      .def("add_service_thread", &PythonRuntime::add_service_thread, nb::arg("native_id"),
+           "A thread of Python serves this runtime: it submits nothing, so that another one may be alone.")
+      .def("remove_service_thread", &PythonRuntime::remove_service_thread, nb::arg("native_id"), "It ends.")
       .def_prop_ro(
           "lanes_wanted_fd", [](PythonRuntime& self) { return self.job().lanes_wanted_fd(); },
           "Readable when `take_wanted_lanes` has something to give.")

@@ -49,9 +49,21 @@ Runtime::Caller PythonRuntime::count_threads() {
   // What threading.active_count() counts, which takes as long as half of a small allreduce. Never freed: it is asked
   // until the interpreter ends.
   static const auto& threads = *new nb::dict(nb::module_::import_("threading").attr("_active"));
-  const auto count = static_cast<int>(PyDict_Size(threads.ptr())) - service_threads;
+  const auto count = static_cast<int>(PyDict_Size(threads.ptr())) - service_threads_;
   get().count_threads(count);
   return count <= 1 ? Runtime::Caller::kAlone : Runtime::Caller::kCounted;
+}
+
+void PythonRuntime::add_service_thread(pid_t thread) {
+  ++service_threads_;
+  const nb::gil_scoped_release released;
+  get().add_service_thread(thread);
+}
+
+void PythonRuntime::remove_service_thread(pid_t thread) {
+  --service_threads_;
+  const nb::gil_scoped_release released;
+  get().remove_service_thread(thread);
 }
 
 void PythonRuntime::abandon(std::shared_ptr<engine::Operation> operation, nb::object memory) {

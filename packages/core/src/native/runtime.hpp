@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <nanobind/nanobind.h>
+#include <sys/types.h>
 
 #include "engine/request.hpp"
 #include "runtime/job.hpp"
@@ -38,10 +39,12 @@ class PythonRuntime {
   Runtime::Caller count_threads();
   // See python_interrupted; threads may have ended meanwhile.
   Runtime::Interrupted asks_python();
+  // A thread of Python that serves this runtime, and submits nothing.
+  void add_service_thread(pid_t thread);
+  void remove_service_thread(pid_t thread);
   // Its result may be of other ranks than those that Python counts: from here on it counts these.
   void take_note(const engine::Operation& operation) const;
   std::uint32_t epoch = 0;  // of the ranks that Python counts
-  int service_threads = 0;  // threads of Python that serve this runtime, and submit nothing
 
   // Keeps the memory of an operation that nobody waits for any more until the engine is done with it.
   void abandon(std::shared_ptr<engine::Operation> operation, nanobind::object memory);
@@ -50,6 +53,7 @@ class PythonRuntime {
  private:
   using Abandoned = std::pair<std::shared_ptr<engine::Operation>, nanobind::object>;
 
+  int service_threads_ = 0;
   std::vector<Abandoned> abandoned_;  // outlives the engine
   Job job_;
 };

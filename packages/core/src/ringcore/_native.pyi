@@ -347,14 +347,13 @@ class Runtime:
 
     def remove_process_set(self, process_set: int) -> None: ...
 
-    @property
-    def service_threads(self) -> int:
+    def add_service_thread(self, native_id: int) -> None:
         """
-        How many threads of Python serve this runtime: they submit nothing, so that another one may be alone.
+        A thread of Python serves this runtime: it submits nothing, so that another one may be alone.
         """
 
-    @service_threads.setter
-    def service_threads(self, arg: int, /) -> None: ...
+    def remove_service_thread(self, native_id: int) -> None:
+        """It ends."""
 
     @property
     def lanes_wanted_fd(self) -> int:

@@ -61,7 +61,8 @@ class Comparison:
         self._names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in held]
         if any(isinstance(leaf, jax.core.Tracer) for leaf in arrays):
             compared = _compare_p.bind(*arrays, number=self._number)
-            return jax.lax.optimization_barrier((gradients, compared))[0]
+            gradients, _ = jax.lax.optimization_barrier((gradients, compared))  # type: ignore[no-untyped-call]
+            return gradients
         if not self._done:
             values = [np.ascontiguousarray(leaf) for leaf in arrays]
             self.compare([(value.ctypes.data, value.nbytes) for value in values])
@@ -92,7 +93,6 @@ _Compare = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
-@_Compare
 def _compare(number: int, data: Any, sizes: Any, count: int, message: int, capacity: int) -> int:
     """For the library, on a thread of XLA: the length of the message that says what is wrong, or 0."""
     try:
@@ -104,7 +104,8 @@ def _compare(number: int, data: Any, sizes: Any, count: int, message: int, capac
     return 0
 
 
-LIBRARY.ringcore_jax_compare_with(_compare)
+_compare_for_library = _Compare(_compare)  # as long as the library has it
+LIBRARY.ringcore_jax_compare_with(_compare_for_library)
 jax.ffi.register_ffi_target(
     _TARGET,
     jax.ffi.pycapsule(LIBRARY.ringcore_jax_weights),  # type: ignore[no-untyped-call]

@@ -59,7 +59,7 @@ class LateLanes:
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._serve, name="ringcore-lanes", daemon=True)
         self._thread.start()
-        runtime.service_threads += 1
+        runtime.add_service_thread(self._thread.native_id or 0)
 
     def stop(self) -> None:
         """Connect nothing more. What the engine has taken stays. Does nothing the second time."""

@@ -25,7 +25,7 @@ def start_attention_thread(context: Context) -> threading.Thread | None:
         return None
     thread = threading.Thread(target=_attend, args=(context,), name=_NAME, daemon=True)
     thread.start()
-    context.runtime.service_threads += 1
+    context.runtime.add_service_thread(thread.native_id or 0)
     return thread
 
 

@@ -82,7 +82,8 @@ class Membership:
         self.must_sync = True  # As dealt: somebody's is not.
         self.least = 1  # So many ranks must be there to go on.
         self._obey_termination()
-        threading.Thread(target=self._listen, name=THREAD_NAME, daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, name=THREAD_NAME, daemon=True)
+        self._thread.start()
 
     def meet(self) -> Placement | Invitation:
         """Be ready for the next epoch, and wait for this process's place in it, or for being let in by who trains.
@@ -141,7 +142,7 @@ class Membership:
             runtime: The engine.
             receive: Connects it with who joins.
         """
-        runtime.service_threads += 1
+        runtime.add_service_thread(self._thread.native_id or 0)
         with self._changed:
             self._runtime = runtime
             self._receive = receive
@@ -171,6 +172,7 @@ class Membership:
             return
 
         def receive() -> None:
+            runtime.add_service_thread(threading.get_native_id())
             try:
                 connect(invitation)
             except BootstrapError as error:  # Whoever joins sees that itself, and comes again.
@@ -181,9 +183,8 @@ class Membership:
                     self._say({"unmet": invitation.place})
             finally:
                 with self._changed:
-                    runtime.service_threads -= 1
+                    runtime.remove_service_thread(threading.get_native_id())
 
-        runtime.service_threads += 1
         threading.Thread(target=receive, name=f"{THREAD_NAME}-join", daemon=True).start()
 
     def _hear_witness(self, said: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ class MetricsPage:
                 f"rank {context.rank} cannot serve its metrics at {settings.metrics_address}:{port}: {error}. Remedy: "
                 "choose another metrics_port; each rank of a host takes the next one"
             ) from None
-        context.runtime.service_threads += 1
+        context.runtime.add_service_thread(self._thread.native_id or 0)
 
     def stop(self) -> None:
         """Serve no more."""

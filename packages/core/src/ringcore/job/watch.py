@@ -40,7 +40,7 @@ class Watch:
         self._fd = listener.detach()
         self._thread = threading.Thread(target=self._serve, name=WATCH_NAME, daemon=True)
         self._thread.start()
-        context.runtime.service_threads += 1
+        context.runtime.add_service_thread(self._thread.native_id or 0)
 
     def stop(self) -> None:
         """Listen no more."""
