@@ -19,8 +19,15 @@ struct ElementKernels {
   void (*scale)(std::byte* data, std::size_t count, double factor);
 };
 
+struct QuantiseKernels {
+  void (*quantise)(const std::byte* values, std::size_t count, std::byte* to);
+  void (*dequantise)(const std::byte* from, std::size_t count, std::byte* values);
+  void (*add)(const std::byte* from, std::size_t count, std::byte* values, double scale);
+};
+
 struct KernelTable {
   ElementKernels by_dtype[kDTypeCount];
+  QuantiseKernels quantise[kCompressionCount - 1][2];  // by compression but none; of float32 and of float64
 };
 
 namespace baseline {

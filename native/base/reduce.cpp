@@ -6,7 +6,7 @@
 #include <limits>
 #include <string_view>
 
-#include "base/kernel_table.hpp"
+#include "base/kernel_choice.hpp"
 
 namespace ringcore {
 namespace {
@@ -41,7 +41,7 @@ const Choice& choice() {
 }
 
 const kernels::ElementKernels& kernels_of(DType dtype) {
-  return choice().table->by_dtype[static_cast<std::size_t>(dtype)];
+  return kernels::chosen().by_dtype[static_cast<std::size_t>(dtype)];
 }
 
 const kernels::Reduction& reduction_of(DType dtype, ReduceOp op) {
@@ -77,6 +77,8 @@ void fill_half(ReduceOp op, std::byte* data, std::size_t count, std::uint16_t on
 }
 
 }  // namespace
+
+const KernelTable& kernels::chosen() { return *choice().table; }
 
 void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale) {
   if (count > 0) reduction_of(dtype, op).into(dst, src, count, scale);

@@ -63,4 +63,13 @@ std::string_view name_of(Collective collective) {
   __builtin_unreachable();
 }
 
+std::string_view name_of(Compression compression) {
+  switch (compression) {
+    case Compression::kNone: return "none";
+    case Compression::kInt8: return "int8";
+    case Compression::kInt4: return "int4";
+  }
+  __builtin_unreachable();
+}
+
 }  // namespace ringcore

@@ -39,6 +39,10 @@ enum class Collective : std::uint8_t {
 };
 inline constexpr int kCollectiveCount = 6;
 
+// How the values of a sum travel between hosts (quantise.hpp); inside a host they are not touched.
+enum class Compression : std::uint8_t { kNone, kInt8, kInt4 };
+inline constexpr int kCompressionCount = 3;
+
 // Bytes of one element.
 std::size_t size_of(DType dtype);
 bool is_float(DType dtype);
@@ -49,5 +53,6 @@ bool is_half(DType dtype);
 std::string_view name_of(DType dtype);
 std::string_view name_of(ReduceOp op);
 std::string_view name_of(Collective collective);
+std::string_view name_of(Compression compression);
 
 }  // namespace ringcore
