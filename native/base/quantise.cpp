@@ -30,6 +30,11 @@ std::size_t quantised_bytes(Compression compression, std::size_t count) {
          (rest > 0 ? kScaleBytes + integer_bytes(compression, rest) : 0);
 }
 
+double quantised_share(Compression compression) {
+  if (compression == Compression::kNone) return 1;
+  return static_cast<double>(block_bytes(compression)) / (kQuantisedBlock * sizeof(float));
+}
+
 std::size_t quantised_values(Compression compression, std::size_t bytes, std::size_t count) {
   if (bytes == quantised_bytes(compression, count)) return count;
   return bytes / block_bytes(compression) * kQuantisedBlock;

@@ -23,6 +23,8 @@ bool can_quantise(DType dtype);
 
 // Of so many values. For a compression other than none, as all below.
 std::size_t quantised_bytes(Compression compression, std::size_t count);
+// Of what float32 takes.
+double quantised_share(Compression compression);
 // How many values have come with the first so many bytes of `count` values, of whole blocks.
 std::size_t quantised_values(Compression compression, std::size_t bytes, std::size_t count);
 

@@ -88,7 +88,8 @@ std::shared_ptr<Operation> operation_of(const ringcore_request& request) {
                   request.prescale,
                   request.postscale,
                   set,
-                  request.priority};
+                  request.priority,
+                  static_cast<ringcore::Compression>(request.compression)};
   call.check();
   static constexpr Array kNothing{.shape = {.dims = 1}};
   if (request.count == 0) return ringcore::engine::make_operation(call, kNothing, nullptr);

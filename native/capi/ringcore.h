@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define RINGCORE_VERSION 3
+#define RINGCORE_VERSION 4
 
 enum {
   RINGCORE_ALLREDUCE = 0,
@@ -27,6 +27,8 @@ enum {
 };
 
 enum { RINGCORE_SUM = 0, RINGCORE_AVERAGE = 1, RINGCORE_MIN = 2, RINGCORE_MAX = 3, RINGCORE_PRODUCT = 4 };
+
+enum { RINGCORE_COMPRESSION_NONE = 0, RINGCORE_COMPRESSION_INT8 = 1, RINGCORE_COMPRESSION_INT4 = 2 };
 
 enum {
   RINGCORE_UINT8 = 0,
@@ -90,6 +92,7 @@ typedef struct {
                       * behind the one before, in memory of `allocate`, are reduced as one */
   const uint64_t* output_rows; /* of allgather, alltoall, reducescatter: the first dimension of each output. Where it is
                                 * not that of the result, the operation fails, on every rank, and nothing is written */
+  int32_t compression;         /* of an allreduce: how it may be sent between hosts; the same on all ranks */
 } ringcore_request;
 
 /* An operation that has ended. */

@@ -78,6 +78,7 @@ std::string difference(const Descriptor& a, const Descriptor& b) {
   if (a.captured != b.captured) {
     return "some ranks capture a CUDA graph and some do not; capture the same steps on all ranks";
   }
+  if (a.compression != b.compression) return "the compression differs; pass the same compression on all ranks";
   return "the prescale or postscale factor differs; pass the same factors on all ranks";
 }
 

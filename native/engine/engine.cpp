@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/quantise.hpp"
 #include "engine/elastic.hpp"
 
 namespace ringcore::engine {
@@ -22,6 +23,22 @@ void check_factor(const Descriptor& descriptor, std::string_view which, double f
                                                "the tensor to a float dtype, or scale the result yourself.");
 }
 
+// Sums of floats of full length, whose bits may depend on how they were sent.
+void check_compression(const Descriptor& descriptor) {
+  if (descriptor.compression == Compression::kNone) return;
+  const std::string title_of_it = title(descriptor) + ": compression " + std::string(name_of(descriptor.compression));
+  const bool sums = descriptor.op == ReduceOp::kSum || descriptor.op == ReduceOp::kAverage;
+  if (descriptor.collective != Collective::kAllreduce || !sums) {
+    throw Error(ErrorKind::kInvalidArgument,
+                title_of_it + " is for sums and averages of an allreduce. Remedy: leave it out here.");
+  }
+  if (!can_quantise(descriptor.dtype)) {
+    throw Error(ErrorKind::kInvalidArgument, title_of_it + " takes float32 and float64, not " +
+                                                 std::string(name_of(descriptor.dtype)) +
+                                                 ". Remedy: convert the tensor, or leave the compression out.");
+  }
+}
+
 // What a rank can tell without the others.
 void check(const Descriptor& descriptor) {
   if (descriptor.is_group()) {
@@ -36,6 +53,7 @@ void check(const Descriptor& descriptor) {
                                                  " is not defined without rounding. Remedy: use op=Sum and divide, or "
                                                  "convert the tensor to a float dtype.");
   }
+  check_compression(descriptor);
   if (reduces) {
     check_factor(descriptor, "prescale_factor", descriptor.prescale);
     check_factor(descriptor, "postscale_factor", descriptor.postscale);

@@ -26,7 +26,7 @@ struct PackedDescriptor {
   std::uint32_t parts;
   std::uint16_t name_bytes;
   std::uint8_t device_index;
-  std::uint8_t unused;
+  std::uint8_t compression;
 };
 static_assert(sizeof(PackedDescriptor) == kDescriptorBytes);
 
@@ -90,6 +90,7 @@ std::shared_ptr<Descriptor> part_of(const Descriptor& group, std::size_t index) 
   part->root = group.root;
   part->prescale = group.prescale;
   part->postscale = group.postscale;
+  part->compression = group.compression;
   part->on_device = group.on_device;
   part->captured = group.captured;
   return part;
@@ -196,6 +197,7 @@ std::vector<std::byte> encode(const Descriptor& descriptor) {
   packed.parts = static_cast<std::uint32_t>(descriptor.parts.size());
   packed.name_bytes = static_cast<std::uint16_t>(descriptor.name.size());
   packed.device_index = descriptor.device_index;
+  packed.compression = static_cast<std::uint8_t>(descriptor.compression);
   std::vector<std::byte> bytes(sizeof(packed) + descriptor.name.size());
   std::memcpy(bytes.data(), &packed, sizeof(packed));
   std::memcpy(bytes.data() + sizeof(packed), descriptor.name.data(), descriptor.name.size());
@@ -211,8 +213,9 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   const bool captured = (packed.dims & kCaptured) != 0;
   packed.dims &= static_cast<std::uint8_t>(~(kOnDevice | kCaptured));
   if (packed.collective >= kCollectiveCount || packed.dtype >= kDTypeCount || packed.op >= kReduceOpCount ||
-      packed.dims > Shape::kMaxDims || packed.name_bytes > bytes.size() - sizeof(packed) ||
-      packed.name_bytes > kMaxNameBytes || packed.parts > bytes.size()) {
+      packed.compression >= kCompressionCount || packed.dims > Shape::kMaxDims ||
+      packed.name_bytes > bytes.size() - sizeof(packed) || packed.name_bytes > kMaxNameBytes ||
+      packed.parts > bytes.size()) {
     refuse("descriptor fields out of range");
   }
   Descriptor descriptor;
@@ -223,6 +226,7 @@ Descriptor decode_descriptor(std::span<const std::byte> bytes) {
   descriptor.on_device = on_device;
   descriptor.captured = captured;
   descriptor.device_index = packed.device_index;
+  descriptor.compression = static_cast<Compression>(packed.compression);
   descriptor.shape.dims = packed.dims;
   std::memcpy(descriptor.shape.extent.data(), packed.extent, sizeof(packed.extent));
   check_shape(descriptor);

@@ -101,8 +101,8 @@ std::uint64_t Descriptor::signature() const {
   }
   hash = mix(hash, std::bit_cast<std::uint64_t>(prescale));
   hash = mix(hash, std::bit_cast<std::uint64_t>(postscale));
-  return mix(hash, static_cast<std::uint64_t>(device_index) << 40 | parts.size() << 2 | (captured ? 2 : 0) |
-                       (on_device ? 1 : 0));
+  return mix(hash, static_cast<std::uint64_t>(compression) << 48 | static_cast<std::uint64_t>(device_index) << 40 |
+                       parts.size() << 2 | (captured ? 2 : 0) | (on_device ? 1 : 0));
 }
 
 std::string Descriptor::to_string() const {
@@ -119,6 +119,7 @@ std::string Descriptor::to_string() const {
   if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
+  if (compression != Compression::kNone) text += ", compression " + std::string(name_of(compression));
   return text;
 }
 
@@ -131,7 +132,8 @@ void Call::check() const {
     throw Error(ErrorKind::kInvalidArgument,
                 "a name has 1 to " + std::to_string(kMaxNameBytes) + " bytes, not " + std::to_string(name.size()));
   }
-  if (static_cast<int>(op) >= kReduceOpCount || static_cast<int>(collective) >= kCollectiveCount) {
+  if (static_cast<int>(op) >= kReduceOpCount || static_cast<int>(collective) >= kCollectiveCount ||
+      static_cast<int>(compression) >= kCompressionCount) {
     throw Error(ErrorKind::kInvalidArgument, "'" + name + "': there is no such operation");
   }
 }
@@ -200,6 +202,7 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
   descriptor.root = call.root;
   descriptor.prescale = call.prescale;
   descriptor.postscale = call.postscale;
+  descriptor.compression = call.compression;
   if (input.device != kHost) {
     descriptor.on_device = true;
     operation->on_device = std::make_unique<OnDevice>();
@@ -215,6 +218,11 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
 
 namespace {
 
+// How far behind its own beginning the next part of a row begins.
+std::size_t padded_bytes(const Operation& part) {
+  return (part.bytes() + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
+}
+
 // Whether the group's parts are reduced in place, are of one dtype, and lie one behind the other, each at the next
 // multiple of Memory::kAlignment.
 bool lies_in_a_row(const Operation& group, bool owns_gaps) {
@@ -223,9 +231,17 @@ bool lies_in_a_row(const Operation& group, bool owns_gaps) {
   const std::byte* at = first.output;
   return std::all_of(group.parts.begin(), group.parts.end(), [&](const auto& part) {
     if (part->output != at || part->input != at || part->descriptor.dtype != first.descriptor.dtype) return false;
-    at += (part->bytes() + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
-    return owns_gaps || part == group.parts.back() || part->bytes() % Memory::kAlignment == 0;
+    at += padded_bytes(*part);
+    return owns_gaps || part == group.parts.back() || part->bytes() == padded_bytes(*part);
   });
+}
+
+// What lies between the parts and is no number would take a block of their values with it.
+void clear_gaps(const Operation& group) {
+  for (const auto& part : group.parts) {
+    if (part == group.parts.back()) break;
+    std::fill_n(part->output + part->bytes(), padded_bytes(*part) - part->bytes(), std::byte{});
+  }
 }
 
 }  // namespace
@@ -242,6 +258,7 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
                        .shape = {},
                        .prescale = first.prescale,
                        .postscale = first.postscale,
+                       .compression = first.compression,
                        .on_device = first.on_device,
                        .parts = {}};
   group->process_set = parts.front()->process_set;
@@ -261,7 +278,10 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
     if (first.collective == Collective::kAllgather) group->splits.push_back(part.descriptor.shape.rows());
   }
   group->parts = std::move(parts);
-  if (lies_in_a_row(*group, owns_gaps)) group->input = group->output = group->parts.front()->output;
+  if (lies_in_a_row(*group, owns_gaps)) {
+    group->input = group->output = group->parts.front()->output;
+    if (owns_gaps && first.compression != Compression::kNone) clear_gaps(*group);
+  }
   return group;
 }
 
@@ -272,8 +292,9 @@ bool can_be_renewed(const std::shared_ptr<Operation>& group, const Call& call, s
   const Descriptor& descriptor = group->descriptor;
   return call.collective == Collective::kAllreduce && descriptor.collective == call.collective &&
          descriptor.name == call.name && descriptor.op == call.op && descriptor.prescale == call.prescale &&
-         descriptor.postscale == call.postscale && !descriptor.on_device && descriptor.parts.size() == parts &&
-         group->process_set == call.process_set && group->priority == call.priority && !group->on_done;
+         descriptor.postscale == call.postscale && descriptor.compression == call.compression &&
+         !descriptor.on_device && descriptor.parts.size() == parts && group->process_set == call.process_set &&
+         group->priority == call.priority && !group->on_done;
 }
 
 bool place_again(Operation& part, const Array& input, const Array& output) {

@@ -59,6 +59,7 @@ struct Descriptor {
   Shape shape;
   double prescale = 1.0;
   double postscale = 1.0;
+  Compression compression{};  // of an allreduce
   bool on_device = false;  // the tensors lie on GPUs
   bool captured = false;   // and the operation becomes part of a CUDA graph
   // Which of the devices that a rank uses in the process set, in the order of their first use: what the ranks can agree
@@ -198,6 +199,7 @@ struct Call {
   double postscale = 1.0;
   ProcessSetId process_set = kWorld;
   std::int32_t priority = 0;
+  Compression compression{};
 
   // Throws Error{kInvalidArgument}.
   void check() const;

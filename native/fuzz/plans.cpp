@@ -40,6 +40,9 @@ void plans(Bytes input) {
   query.registered = bytes.flip();
   query.inputs_ready = query.registered && bytes.flip();
   query.deterministic = bytes.flip();
+  if (query.collective == Collective::kAllreduce) {
+    query.compression = static_cast<Compression>(bytes.below(kCompressionCount));
+  }
   const plan::Plan* first = nullptr;
   plan::Planner planner(topology, 0, {});
   plan::Planner other(topology, topology.ranks() - 1, {});

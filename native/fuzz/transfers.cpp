@@ -42,10 +42,13 @@ struct Victim {
 
 std::optional<plan::Plan> some_plan(const plan::Topology& topology, Input& bytes) {
   const auto& all = plan::generators();
-  const plan::PlanRequest request{.collective = static_cast<Collective>(bytes.below(kCollectiveCount - 1)),
-                                  .topology = &topology,
-                                  .root = static_cast<Rank>(bytes.below(kRanks)),
-                                  .parts = 1 + static_cast<int>(bytes.below(3))};
+  plan::PlanRequest request{.collective = static_cast<Collective>(bytes.below(kCollectiveCount - 1)),
+                            .topology = &topology,
+                            .root = static_cast<Rank>(bytes.below(kRanks)),
+                            .parts = 1 + static_cast<int>(bytes.below(3))};
+  if (request.collective == Collective::kAllreduce) {
+    request.compression = static_cast<Compression>(bytes.below(kCompressionCount));
+  }
   return all[bytes.below(all.size())]->generate(request, 0);
 }
 

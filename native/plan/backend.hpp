@@ -19,6 +19,7 @@ struct Query {
   bool registered = false;    // every rank's data lies in memory that its host's ranks see
   bool inputs_ready = false;  // see plan.hpp
   bool even_blocks = false;   // of an alltoall: every rank gives every rank as much
+  Compression compression{};  // of an allreduce: see plan.hpp
   bool deterministic = false; // the bits may depend on nothing but the values
 };
 

@@ -19,7 +19,8 @@ class Builder {
   };
 
   Builder(std::string_view generator, const PlanRequest& request, Rank self, std::uint32_t chunks,
-          std::uint32_t scratch_chunks = 0) {
+          std::uint32_t scratch_chunks = 0)
+      : topology_(*request.topology) {
     plan_.generator = generator;
     plan_.collective = request.collective;
     plan_.ranks = request.ranks();
@@ -27,6 +28,7 @@ class Builder {
     plan_.root = request.root;
     plan_.chunks = chunks;
     plan_.scratch_chunks = scratch_chunks;
+    plan_.compression = request.compression;
     plan_.self = self;
     plan_.program.channels.resize(1);
   }
@@ -35,10 +37,10 @@ class Builder {
   ChunkRef own(std::uint32_t chunk, Buffer buffer = Buffer::kData) const { return {plan_.self, buffer, chunk}; }
 
   void send(Rank peer, std::uint32_t chunk, Buffer buffer = Buffer::kData) {
-    append({.kind = StepKind::kSend, .peer = peer, .sources = {own(chunk, buffer)}});
+    append({.kind = StepKind::kSend, .peer = peer, .sources = {own(chunk, buffer)}, .quantised = quantises(peer)});
   }
   void recv(Rank peer, std::uint32_t chunk) {
-    append({.kind = StepKind::kRecv, .peer = peer, .targets = {own(chunk)}});
+    append({.kind = StepKind::kRecv, .peer = peer, .targets = {own(chunk)}, .quantised = quantises(peer)});
   }
   // Several at once, in one transfer.
   void send_all(Rank peer, std::vector<ChunkRef> sources) {
@@ -49,10 +51,18 @@ class Builder {
   }
   // Into scratch chunk `slot`; it is as large as data chunk `like`.
   void recv_scratch(Rank peer, std::uint32_t slot, std::uint32_t like) {
-    append({.kind = StepKind::kRecv, .peer = peer, .sources = {own(like)}, .targets = {own(slot, Buffer::kScratch)}});
+    append({.kind = StepKind::kRecv,
+            .peer = peer,
+            .sources = {own(like)},
+            .targets = {own(slot, Buffer::kScratch)},
+            .quantised = quantises(peer)});
   }
   void recv_reduce(Rank peer, std::uint32_t chunk, bool final) {
-    append({.kind = StepKind::kRecvReduce, .peer = peer, .targets = {own(chunk)}, .final = final});
+    append({.kind = StepKind::kRecvReduce,
+            .peer = peer,
+            .targets = {own(chunk)},
+            .final = final,
+            .quantised = quantises(peer)});
   }
   void reduce(std::vector<ChunkRef> sources, std::vector<ChunkRef> targets, bool final) {
     append({.kind = StepKind::kReduce, .sources = std::move(sources), .targets = std::move(targets), .final = final});
@@ -76,6 +86,10 @@ class Builder {
   Plan& plan() { return plan_; }
 
  private:
+  bool quantises(Rank peer) const {
+    return plan_.compression != Compression::kNone && topology_.host_of[self()] != topology_.host_of[peer];
+  }
+
   void append(Step step) {
     const Point after = std::exchange(after_, Point{});
     if (after.channel != channel_) {
@@ -85,6 +99,7 @@ class Builder {
     plan_.program.channels[channel_].push_back(std::move(step));
   }
 
+  const Topology& topology_;
   Plan plan_;
   int channel_ = 0;
   Point after_;

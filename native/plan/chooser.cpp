@@ -44,12 +44,13 @@ Chooser::~Chooser() = default;
 
 Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   follow_offers();
-  const auto offers = [&query](const auto& backend) { return backend->offers(query); };
-  const bool tries =
-      planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offers) || !offers_for(query).empty();
+  const auto offered = [&query](const auto& backend) { return offers(*backend, query); };
+  const bool tries = planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offered) ||
+                     !offers_for(query).empty();
   if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
-  std::unique_ptr<Trial>& slot = trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op,
-                                          query.root, query.registered, query.inputs_ready, query.even_blocks, lane}];
+  std::unique_ptr<Trial>& slot =
+      trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op, query.root, query.registered,
+               query.inputs_ready, query.even_blocks, query.compression, lane}];
   if (slot == nullptr) {
     slot = std::make_unique<Trial>(Trial{.query = query, .lane = lane});
     begin(*slot);
@@ -117,6 +118,11 @@ void Chooser::note_offers(const Trial& trial) const {
   }
 }
 
+// Libraries send sums as they are.
+bool Chooser::offers(const Backend& backend, const Query& query) {
+  return query.compression == Compression::kNone && backend.offers(query);
+}
+
 Chooser::Known& Chooser::known_of(int lane) {
   return known_.try_emplace(lane, Known{planner_.topology().links, !planner_.topology().links.even()}).first->second;
 }
@@ -140,7 +146,7 @@ void Chooser::make_candidates(Trial& trial) {
   for (const Planner::Candidate& candidate : plans) trial.candidates.push_back({.plan = candidate.plan});
   const double plan_seconds = plans.front().seconds;
   for (const auto& backend : backends_) {
-    if (!backend->offers(query) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
+    if (!offers(*backend, query) || backend->predict_seconds(query, query.bytes) > kHopeless * plan_seconds) continue;
     trial.candidates.push_back({.backend = backend.get()});
   }
   // Inside a host plans are not tried among themselves.

@@ -59,7 +59,7 @@ class Chooser {
   void decide(Trial& trial);
 
  private:
-  using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, bool, int>;
+  using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, bool, Compression, int>;
 
   // What a lane's operations have shown of the network.
   struct Known {
@@ -67,6 +67,7 @@ class Chooser {
     bool rates = false;
   };
 
+  static bool offers(const Backend& backend, const Query& query);
   Known& known_of(int lane);
   void follow_offers();
   std::vector<const OfferedPlan*> offers_for(const Query& query) const;

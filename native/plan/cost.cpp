@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/quantise.hpp"
+
 namespace ringcore::plan {
 namespace {
 
@@ -62,8 +64,9 @@ double least_seconds(const Plan& plan, const Topology& topology, double chunk_by
     }
     processor = std::max(processor, busy);
   }
+  const double share = quantised_share(plan.compression);
   const double port = topology.links.port_seconds_per_byte(topology.host_of[plan.self]);
-  return std::max(std::max(sent, received) * port, processor);
+  return std::max(std::max(sent, received) * share * port, processor);
 }
 
 double predict_seconds(const Excerpt& excerpt, const Topology& topology, double chunk_bytes, const CostModel& model) {

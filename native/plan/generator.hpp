@@ -21,6 +21,7 @@ struct PlanRequest {
   int parts = 1;  // sub-chunks of each block, for pipelining; generators without a pipeline ignore it
   bool memory_visible = false;  // all ranks see each other's kData
   bool inputs_ready = false;  // see plan.hpp; only with memory_visible
+  Compression compression{};  // of an allreduce between hosts
 
   int ranks() const { return topology->ranks(); }
 };
@@ -30,7 +31,7 @@ class Generator {
   virtual ~Generator() = default;
   virtual std::string_view name() const = 0;
   // The plan with this rank's program. Nothing where the algorithm does not apply, for all ranks alike. There are at
-  // least two ranks, and nobody serves unless `serves`.
+  // least two ranks, and nobody serves unless `serves`. With a compression each sum is completed on one rank only.
   virtual std::optional<Plan> generate(const PlanRequest& request, Rank self) const = 0;
   virtual bool serves() const { return false; }
   // Whether its plans depend on how quick the topology's links are.

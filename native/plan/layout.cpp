@@ -4,10 +4,9 @@
 
 namespace ringcore::plan {
 
-void Layout::append(std::size_t count, std::uint32_t chunks) {
-  constexpr std::size_t kAlign = 64;
-  // Aligning makes chunks differ by up to kAlign elements; small ones are better divided evenly.
-  const std::size_t unit = count >= chunks * kAlign * 4 ? kAlign : 1;
+void Layout::append(std::size_t count, std::uint32_t chunks, std::size_t alignment) {
+  // Aligning makes chunks differ by up to so many elements; small ones are better divided evenly.
+  const std::size_t unit = count >= chunks * alignment * 4 ? alignment : 1;
   const std::size_t units = (count + unit - 1) / unit;
   const std::size_t begin = offsets_.back();
   for (std::uint32_t i = 1; i <= chunks; ++i) {
@@ -16,15 +15,15 @@ void Layout::append(std::size_t count, std::uint32_t chunks) {
   }
 }
 
-Layout Layout::even(std::size_t count, std::uint32_t chunks) {
+Layout Layout::even(std::size_t count, std::uint32_t chunks, std::size_t alignment) {
   Layout layout;
-  layout.append(count, chunks);
+  layout.append(count, chunks, alignment);
   return layout;
 }
 
 Layout Layout::blocks(std::span<const std::uint64_t> sizes, int parts) {
   Layout layout;
-  for (const std::uint64_t size : sizes) layout.append(size, static_cast<std::uint32_t>(parts));
+  for (const std::uint64_t size : sizes) layout.append(size, static_cast<std::uint32_t>(parts), kAlignment);
   return layout;
 }
 

@@ -11,9 +11,10 @@ namespace ringcore::plan {
 class Layout {
  public:
   Layout() = default;
-  // `chunks` chunks of nearly equal size. Borders of large chunks lie on multiples of 64 elements, so that two ranks
-  // never write to one cache line.
-  static Layout even(std::size_t count, std::uint32_t chunks);
+  // Two ranks never write to one cache line where borders lie on multiples of so many elements.
+  static constexpr std::size_t kAlignment = 64;
+  // `chunks` chunks of nearly equal size. Borders of large chunks lie on multiples of `alignment` elements.
+  static Layout even(std::size_t count, std::uint32_t chunks, std::size_t alignment = kAlignment);
   // Consecutive blocks of the given elements, each divided into `parts` chunks.
   static Layout blocks(std::span<const std::uint64_t> sizes, int parts);
 
@@ -22,7 +23,7 @@ class Layout {
   std::size_t largest() const;
 
  private:
-  void append(std::size_t count, std::uint32_t chunks);
+  void append(std::size_t count, std::uint32_t chunks, std::size_t alignment);
   std::vector<std::size_t> offsets_{0};
 };
 

@@ -16,6 +16,9 @@
 //
 // Nodes that are no ranks (topology.hpp) begin with nothing and end with anything.
 // kScratch is private memory of the rank; its chunks are as large as the largest chunk of kData.
+// `compression`: what goes between hosts is quantised (base/quantise.hpp), again at each hop, and added to sums as they
+// are. A complete sum is rounded to what quantising leaves of it, on the one rank that completes it: whoever gets it, on
+// whatever way, has the same bits. Blocks begin at the chunk.
 // `inputs_ready`: before the plan starts, every rank knows that what every rank gives is complete. Only then may a step
 // touch another rank's memory before a signal from that rank was waited for.
 #pragma once
@@ -56,6 +59,8 @@ struct Step {
   std::vector<ChunkRef> targets;
   // kRecvReduce, kReduce: the result is the complete sum of all ranks; the average's 1/R is applied here, and only here.
   bool final = false;
+  // kSend, kRecv, kRecvReduce: what goes from rank to rank is quantised. Only where the plan has a compression.
+  bool quantised = false;
   // Runs only after step `after_step` of channel `after_channel` of the same rank has taken effect; -1: no condition.
   int after_channel = -1;
   int after_step = -1;
@@ -86,6 +91,7 @@ struct Header {
   std::uint32_t chunks = 0;
   std::uint32_t scratch_chunks = 0;
   bool inputs_ready = false;  // see above
+  Compression compression{};  // see above
   bool one_sided = false;  // some step names another rank's memory
   bool accumulates_once = false;  // every sum is made by one kReduce in rank order: halves round once, and the bits do
   // not depend on chunk borders

@@ -32,8 +32,8 @@ constexpr std::size_t kKeptSteps = 1 << 13;
 std::uint64_t key_of(const Query& query, bool once) {
   const auto size_class = static_cast<std::uint64_t>(std::bit_width(query.bytes));
   return size_class | static_cast<std::uint64_t>(query.collective) << 8 | static_cast<std::uint64_t>(once) << 16 |
-         static_cast<std::uint64_t>(query.even_blocks) << 19 | static_cast<std::uint64_t>(query.registered) << 17 |
-         static_cast<std::uint64_t>(query.inputs_ready) << 18 |
+         static_cast<std::uint64_t>(query.compression) << 20 | static_cast<std::uint64_t>(query.even_blocks) << 19 |
+         static_cast<std::uint64_t>(query.registered) << 17 | static_cast<std::uint64_t>(query.inputs_ready) << 18 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(query.root)) << 32;
 }
 
@@ -126,6 +126,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Links& lin
                         .root = query.root,
                         .memory_visible = visible,
                         .inputs_ready = query.inputs_ready,
+                        .compression = query.compression,
                         .network = generator->follows_rates() ? number : 0};
     const auto seconds = least(sketch, network.topology, bytes, {once, query.even_blocks});
     if (seconds) hopeful.push_back({sketch, *seconds});
@@ -206,7 +207,8 @@ PlanRequest Planner::request_of(const Sketch& sketch) const {
           .root = sketch.root,
           .parts = sketch.parts,
           .memory_visible = sketch.memory_visible,
-          .inputs_ready = sketch.inputs_ready};
+          .inputs_ready = sketch.inputs_ready,
+          .compression = sketch.compression};
 }
 
 Planner::Draft Planner::draft(const Sketch& sketch, const Network& network) {

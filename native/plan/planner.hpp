@@ -60,6 +60,7 @@ class Planner {
     Rank root = 0;
     bool memory_visible = false;
     bool inputs_ready = false;
+    Compression compression{};
     int parts = 1;
     std::size_t network = 0;  // of `networks_`: whose rates the plan follows
     auto operator<=>(const Sketch&) const = default;

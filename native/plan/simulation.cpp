@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/quantise.hpp"
+
 namespace ringcore::plan {
 namespace {
 
@@ -27,6 +29,7 @@ Simulation::Simulation(const Excerpt& plan, const Topology& topology, const Cost
       model_(model),
       disturbance_(disturbance),
       chunk_bytes_(chunk_bytes),
+      sent_bytes_(chunk_bytes * quantised_share(plan.compression)),
       repeats_(plan.programs[0].segment_ends.empty() ? 1 : repeats),
       ways_(topology.links.cables),
       generator_(disturbance.seed) {
@@ -401,7 +404,7 @@ const LinkCost& Simulation::cost_of(const Stream& stream) const {
 }
 
 void Simulation::depart(Stream& stream, double start, std::uint32_t chunks) {
-  const double bytes = chunk_bytes_ * chunks;
+  const double bytes = (stream.between_hosts ? sent_bytes_ : chunk_bytes_) * chunks;
   double arrival = 0;
   if (!stream.between_hosts) {
     arrival = copy_inside(stream, start, bytes);

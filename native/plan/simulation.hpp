@@ -174,6 +174,7 @@ class Simulation {
   const CostModel model_;
   const Disturbance& disturbance_;
   double chunk_bytes_;
+  double sent_bytes_;  // of a chunk, between hosts
   std::uint32_t repeats_;
   Ways ways_;
   std::vector<int> image_;  // of a host: the one that is simulated for it

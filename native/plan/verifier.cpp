@@ -1,5 +1,6 @@
 #include "plan/verifier.hpp"
 
+#include "plan/cost.hpp"
 #include "plan/verifier/execution.hpp"
 #include "plan/verifier/flaw.hpp"
 #include "plan/verifier/shape.hpp"
@@ -24,7 +25,10 @@ PlanRequest request_of_proof(const Plan& plan, const PlanRequest& request) {
 
 std::optional<std::string> verify(const Plan& plan, const Generator& generator, const PlanRequest& request) {
   const PlanRequest proven = request_of_proof(plan, request);
-  const auto claimed = excerpt(generator, proven, generator.symmetry(proven), kMostSteps);
+  Symmetry symmetry = generator.symmetry(proven);
+  // What is quantised depends on who shares a host.
+  if (plan.compression != Compression::kNone) symmetry = symmetry_of_hosts(symmetry, *request.topology, true);
+  const auto claimed = excerpt(generator, proven, symmetry, kMostSteps);
   if (!claimed) return plan.generator + ": too many ranks have programs of their own to be verified";
   if (auto flaw = verify(*claimed, *request.topology)) return flaw;
   return verify_part(plan, *claimed);

@@ -186,6 +186,9 @@ TEST_CASE("chooser: a plan from outside has only what it is for") {
   query.collective = Collective::kBroadcast;
   CHECK(chooser.choose(query, 1, true).name() != "pair");
   query = kQuery;
+  query.compression = Compression::kInt8;
+  CHECK(chooser.choose(query, 1, true).name() != "pair");
+  query = kQuery;
   query.deterministic = true;
   CHECK(chooser.choose(query, 1, true).name() != "pair");
   plan::Chooser of_three(plan::Planner({.host_of = {0, 0, 0}}, 0, {}), {}, offered);

@@ -70,13 +70,14 @@ TEST_CASE("only what is the same group, is free, and has ended well is renewed")
     CHECK(renewed(call));
     CHECK_FALSE(renewed(call, 2));
     CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = other}));
+    CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .compression = Compression::kInt8}));
     CHECK_FALSE(renewed({.collective = Collective::kAllgather, .name = name}));
     CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .op = ReduceOp::kMax}));
     CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .prescale = 0.5}));
     CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .postscale = 0.5}));
     CHECK_FALSE(renewed({.collective = Collective::kAllreduce, .name = name, .priority = 1}));
     {
-      const auto held = group;
+      const std::vector<std::shared_ptr<Operation>> held{group};
       CHECK_FALSE(renewed(call));
     }
     engine::Array array = {reinterpret_cast<std::byte*>(tensors[0].data()), group->parts[0]->descriptor.shape,
@@ -105,9 +106,10 @@ TEST_CASE("groups of gathers and scatters, of mixed dtypes, and of more tensors 
       // Part i of rank r has r + i rows.
       std::vector<std::vector<std::int64_t>> rows;
       std::vector<std::shared_ptr<Operation>> parts;
+      rows.reserve(3);
       for (int i = 0; i < 3; ++i) rows.emplace_back((rank + i) * 2, 10 * rank + i);
       for (int i = 0; i < 3; ++i) {
-        const std::uint64_t count = static_cast<std::uint64_t>(rank + i);
+        const auto count = static_cast<std::uint64_t>(rank) + static_cast<std::uint64_t>(i);
         parts.push_back(make(Collective::kAllgather, "", {count, 2}, DType::kInt64, rows[i].data(), nullptr));
       }
       const auto gathered = engine::make_group("gather", parts);
@@ -155,6 +157,7 @@ TEST_CASE("a group fails as a whole, and its names can be used again") {
   cluster.run([&](Rank rank) {
     for (const std::size_t wrong : {0, 1, 2, 3}) {  // 3: none
       std::vector<std::vector<float>> data;
+      data.reserve(3);
       for (std::size_t i = 0; i < 3; ++i) data.emplace_back(i == wrong && rank == 1 ? 5 : 4, mark(rank));
       const auto group = group_of("g", data);
       cluster.runtime(rank).submit(group);

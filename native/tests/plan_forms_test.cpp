@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -16,6 +17,9 @@ namespace {
 
 using namespace ringcore;
 using namespace ringcore::plan;
+
+constexpr std::pair<bool, Compression> kWays[] = {
+    {false, Compression::kNone}, {true, Compression::kNone}, {false, Compression::kInt8}, {false, Compression::kInt4}};
 
 Topology hosts(int ranks) {
   Topology topology;
@@ -78,13 +82,16 @@ TEST_CASE("plan forms: every generator's plans come back as they were") {
     for (const Generator* generator : generators()) {
       topology.serving = generator->serves() ? 1 : 0;
       for (int code = 0; code < kCollectiveCount; ++code) {
-        for (const bool visible : {false, true}) {
-          const PlanRequest request{.collective = static_cast<Collective>(code),
+        const auto collective = static_cast<Collective>(code);
+        for (const auto& [visible, compression] : kWays) {
+          const PlanRequest request{.collective = collective,
                                     .topology = &topology,
                                     .root = topology.ranks() > 2 ? 1 : 0,
                                     .parts = 2,
-                                    .memory_visible = visible};
+                                    .memory_visible = visible,
+                                    .compression = compression};
           if (topology.ranks() < 2) continue;
+          if (compression != Compression::kNone && collective != Collective::kAllreduce) continue;
           const WholePlan plan = whole(*generator, request);
           if (plan.programs.empty()) continue;
           CAPTURE(generator->name());
@@ -112,12 +119,13 @@ TEST_CASE("plan forms: the verifier sees what a text does wrong") {
   // A step waits for one that is not there.
   CHECK(verify(from_text(with(R"("final": true)", R"("final": true, "after": [0, 77])")), topology).has_value());
   CHECK(verify(from_text(with(R"("peer": 1)", R"("peer": 7)")), topology).has_value());
+  CHECK(verify(from_text(with(R"("final": true)", R"("final": true, "quantised": true)")), topology).has_value());
 }
 
 TEST_CASE("plan forms: a text that is none is refused with its place and a remedy") {
   CHECK(refusal("") == "line 1, column 1: the plan is an object, in { }, but the text ends");
   CHECK(refusal(with(R"("peer": 1)", R"("pear": 1)")) ==
-        "line 3, column 29: a step has no 'pear'; it may have: kind, peer, sources, targets, final, after");
+        "line 3, column 29: a step has no 'pear'; it may have: kind, peer, sources, targets, final, quantised, after");
   CHECK(refusal(with("\"send\"", "\"sent\"")) ==
         "line 3, column 81: a step's 'kind' is 'sent', which is none; there are: send, recv, recv_reduce, reduce, "
         "signal, wait");

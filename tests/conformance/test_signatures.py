@@ -21,8 +21,8 @@ VERBS = {
 WITHOUT_PROMISES = {name for name in VERBS if "async" in name}
 IN_PLACE = {name for name in VERBS if name.endswith("_")}
 SURFACES = {
-    "ringcore": ("numpy", set(), set()),
-    "ringcore_keras": ("keras", set(), set()),
+    "ringcore": ("numpy", {"compression"}, set()),
+    "ringcore_keras": ("keras", {"compression"}, set()),
     "ringcore_torch": ("torch", {"compression"}, set()),
     # Arrays of JAX do not change.
     "ringcore_jax": ("jax", {"compression"}, IN_PLACE),

@@ -17,6 +17,7 @@ using engine::Task;
 constexpr std::size_t kCachedBytes = 1024 * 1024;
 
 bool same_bucket(const Descriptor& a, const Descriptor& b) {
+  if (a.compression != b.compression) return false;
   return a.dtype == b.dtype && a.op == b.op && host_scales(a, 1).result == host_scales(b, 1).result;
 }
 

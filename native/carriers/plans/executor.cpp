@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/quantise.hpp"
 #include "base/reduce.hpp"
 
 namespace ringcore::carriers {
@@ -128,7 +129,7 @@ void PlanRun::find_peers(std::span<transport::Link* const> links) {
       if (step.kind == StepKind::kSend || step.kind == StepKind::kSignal) ++found->sends;
     }
   }
-  peers_.resize(named.size());
+  peers_ = std::vector<Peer>(named.size());
   for (std::size_t i = 0; i < named.size(); ++i) {
     peers_[i].rank = named[i].rank;
     peers_[i].link = links[named[i].rank];
@@ -207,9 +208,11 @@ bool PlanRun::progress() {
 }
 
 void PlanRun::count_traffic(const Step& step) const {
-  if (step.kind == StepKind::kSend) links_[step.peer]->traffic().sent += bytes(step.sources);
+  if (step.kind == StepKind::kSend) {
+    links_[step.peer]->traffic().sent += sent_bytes(step, bytes(step.sources) / element_);
+  }
   if (step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce) {
-    links_[step.peer]->traffic().received += received_bytes(step);
+    links_[step.peer]->traffic().received += sent_bytes(step, values_received(step));
   }
   if (step.kind != StepKind::kReduce) return;
   for (const ChunkRef& source : step.sources) {
@@ -278,12 +281,7 @@ bool PlanRun::step(std::size_t channel) {
   }
   switch (step.kind) {
     case StepKind::kSend: {
-      const ChunkRef& source = step.sources.front();
-      if (step.sources.size() > 1) {
-        post_together(step);
-      } else {
-        post(step.peer, address(source), bytes(source), &unsent(source));
-      }
+      post_chunk(step);
       ++state.next;
       return true;
     }
@@ -304,23 +302,44 @@ bool PlanRun::step(std::size_t channel) {
   __builtin_unreachable();
 }
 
+// What several chunks are, or what is quantised, is copied, and the chunks are free again at once.
+void PlanRun::post_chunk(const Step& step) {
+  if (step.quantised) return post_quantised(step);
+  if (step.sources.size() > 1) return post_together(step);
+  const ChunkRef& source = step.sources.front();
+  post(step.peer, address(source), bytes(source), &unsent(source));
+}
+
 void PlanRun::post_together(const Step& step) {
-  Peer& peer = peer_of(step.peer);
+  const std::size_t total = bytes(step.sources);
+  auto copy = std::make_unique_for_overwrite<std::byte[]>(total);
+  std::byte* to = copy.get();
+  for (const ChunkRef& source : step.sources) to = std::copy_n(address(source), bytes(source), to);
+  post_copy(step.peer, std::move(copy), total);
+}
+
+void PlanRun::post_quantised(const Step& step) {
+  const ChunkRef& source = step.sources.front();
+  const std::size_t values = bytes(source) / element_;
+  const std::size_t total = sent_bytes(step, values);
+  auto copy = std::make_unique_for_overwrite<std::byte[]>(total);
+  quantise(plan_.compression, operands_.dtype, address(source), values, copy.get());
+  post_copy(step.peer, std::move(copy), total);
+}
+
+void PlanRun::post_copy(Rank rank, std::unique_ptr<std::byte[]> copy, std::size_t bytes) {
+  Peer& peer = peer_of(rank);
   Outgoing& transfer = peer.outgoing.emplace_back();
-  transfer.together.reserve(bytes(step.sources));
-  for (const ChunkRef& source : step.sources) {
-    const std::byte* const from = address(source);
-    transfer.together.insert(transfer.together.end(), from, from + bytes(source));
-  }
-  transfer.header = {.run = id_, .bytes = transfer.together.size()};
-  transfer.payload = transfer.together.data();
+  transfer.header = {.run = id_, .bytes = bytes};
+  transfer.payload = copy.get();
+  transfer.copy = std::move(copy);
   send(peer);
 }
 
 void PlanRun::post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy) {
   if (busy != nullptr) ++*busy;
   Peer& peer = peer_of(rank);
-  peer.outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .together = {}, .busy = busy});
+  peer.outgoing.push_back({.header = {.run = id_, .bytes = bytes}, .payload = payload, .busy = busy, .copy = nullptr});
   send(peer);
 }
 
@@ -354,19 +373,21 @@ bool PlanRun::send(Peer& peer) {
     }
     use.sending_run = 0;
     if (transfer.busy != nullptr) --*transfer.busy;
+    transfer.copy.reset();
     ++peer.next;
     moved = true;
   }
   return moved;
 }
 
-void PlanRun::send_messages(Peer& peer, const Outgoing& transfer) const {
+void PlanRun::send_messages(Peer& peer, Outgoing& transfer) const {
   const std::span<const std::byte> payload(transfer.payload, transfer.header.bytes);
   for (std::size_t begin = 0; begin < payload.size(); begin += kMessageBytes) {
     const std::size_t bytes = std::min(payload.size() - begin, kMessageBytes);
     const bool last = begin + bytes == payload.size();
-    peer.messages.push_back(
-        {peer.link->send_message(lane_, channel_, payload.subspan(begin, bytes)), last ? transfer.busy : nullptr});
+    peer.messages.push_back({.message = peer.link->send_message(lane_, channel_, payload.subspan(begin, bytes)),
+                             .busy = last ? transfer.busy : nullptr,
+                             .copy = last ? std::move(transfer.copy) : nullptr});
   }
 }
 
@@ -417,23 +438,40 @@ void PlanRun::end_transfer(Peer& peer) {
   }
 }
 
-std::size_t PlanRun::received_bytes(const Step& step) const {
-  return step.sources.empty() ? bytes(step.targets) : bytes({self_, Buffer::kData, step.sources.front().chunk});
+// Values of the tensor that the step takes.
+std::size_t PlanRun::values_received(const Step& step) const {
+  const bool says_size = !step.sources.empty();
+  return (says_size ? bytes({self_, Buffer::kData, step.sources.front().chunk}) : bytes(step.targets)) / element_;
 }
 
-// Where what arrives goes: of several chunks, from where it is dealt out when all has come.
+// What so many values are between the ranks.
+std::size_t PlanRun::sent_bytes(const Step& step, std::size_t values) const {
+  return step.quantised ? quantised_bytes(plan_.compression, values) : values * element_;
+}
+
+// Where what arrives goes: quantised or of several chunks, from where it is taken and dealt out.
 std::byte* PlanRun::landing(const Step& step, ChannelState& state, std::size_t total) const {
-  if (step.targets.size() == 1) return address(step.targets.front());
-  state.together.resize(total);
-  return state.together.data();
+  if (step.targets.size() == 1 && !step.quantised) return address(step.targets.front());
+  state.landed.resize(total);
+  return state.landed.data();
 }
 
 void PlanRun::end_receive(const Step& step, ChannelState& state) const {
-  const std::byte* from = state.together.data();
+  const std::byte* from = state.landed.data();
   for (std::size_t i = 0; step.targets.size() > 1 && i < step.targets.size(); ++i) {
     const std::size_t size = bytes(step.targets[i]);
     if (size > 0) std::memcpy(address(step.targets[i]), from, size);
     from += size;
+  }
+  complete(step, state);
+}
+
+// The step has taken effect, but for the rounding of what it has completed: see plan.hpp.
+void PlanRun::complete(const Step& step, ChannelState& state) const {
+  if (step.final && plan_.compression != Compression::kNone) {
+    for (const ChunkRef& target : step.targets) {
+      round_to_quantised(plan_.compression, operands_.dtype, address(target), bytes(target) / element_);
+    }
   }
   state.advance();
 }
@@ -441,12 +479,12 @@ void PlanRun::end_receive(const Step& step, ChannelState& state) const {
 bool PlanRun::receive(const Step& step, ChannelState& state) {
   Peer& peer = peer_of(step.peer);
   transport::Link& link = *peer.link;
-  const std::size_t total = received_bytes(step);
+  const std::size_t total = sent_bytes(step, values_received(step));
   if (total > 0 && link.has_messages()) return receive_messages(step, state, link, total);
   const bool reading = link.lane_use(lane_).accepted && state.done_bytes > 0;
   if (!reading && !accept_header(peer, total)) return false;
   if (peer.aside) {
-    receive_aside(step, *peer.aside, landing(step, state, total));
+    receive_aside(step, state, *peer.aside);
     end_transfer(peer);
     end_receive(step, state);
     return true;
@@ -454,13 +492,14 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
   std::byte* const to = landing(step, state, total);
   bool moved = false;
   while (state.done_bytes < total) {
-    if (step.kind == StepKind::kRecvReduce) {
+    if (step.kind == StepKind::kRecvReduce && !step.quantised) {
       if (!reduce_arrived(step, state, link, total)) break;
     } else {
       const std::size_t got = link.read(lane_, {to + state.done_bytes, total - state.done_bytes});
       if (got == 0) break;
       link.lane_use(lane_).taken += got;
       state.done_bytes += got;
+      if (step.quantised) take_quantised(step, state);
     }
     moved = true;
   }
@@ -473,9 +512,24 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
   return true;
 }
 
+// The whole blocks that have arrived, while the next ones come. They begin with the chunk.
+void PlanRun::take_quantised(const Step& step, ChannelState& state) const {
+  const Compression compression = plan_.compression;
+  const std::size_t arrived = quantised_values(compression, state.done_bytes, values_received(step));
+  const std::size_t first = std::exchange(state.taken_values, arrived);
+  const std::byte* const from = state.landed.data() + quantised_bytes(compression, first);
+  std::byte* const to = address(step.targets.front()) + first * element_;
+  if (step.kind == StepKind::kRecvReduce) {
+    const double scale = step.final ? operands_.final_scale : 1.0;
+    add_quantised(compression, operands_.dtype, from, arrived - first, to, scale);
+  } else {
+    dequantise(compression, operands_.dtype, from, arrived - first, to);
+  }
+}
+
 bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total) {
   std::byte* const target = landing(step, state, total);
-  const bool reduces = step.kind == StepKind::kRecvReduce;
+  const bool reduces = step.kind == StepKind::kRecvReduce && !step.quantised;
   const auto place = [&](std::size_t begin) {
     return reduces ? state.rooms[begin / kMessageBytes % kMessagesAhead].get() : target + begin;
   };
@@ -500,17 +554,21 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport:
                 step.final ? operands_.final_scale : 1.0);
   }
   state.done_bytes += bytes;
+  if (step.quantised) take_quantised(step, state);
   if (state.done_bytes == total) end_receive(step, state);
   return true;
 }
 
-void PlanRun::receive_aside(const Step& step, std::span<const std::byte> payload, std::byte* to) const {
-  if (step.kind == StepKind::kRecvReduce) {
+void PlanRun::receive_aside(const Step& step, ChannelState& state, std::span<const std::byte> payload) const {
+  std::byte* const to = landing(step, state, payload.size());
+  if (step.kind == StepKind::kRecvReduce && !step.quantised) {
     reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
                 step.final ? operands_.final_scale : 1.0);
   } else if (!payload.empty()) {
     std::memcpy(to, payload.data(), payload.size());
   }
+  state.done_bytes = payload.size();
+  if (step.quantised) take_quantised(step, state);
 }
 
 // Reduces straight from where the bytes arrived.
@@ -554,17 +612,18 @@ bool PlanRun::reduce(const Step& step, ChannelState& state) {
                 step.final ? operands_.final_scale : 1.0);
   }
   state.done_bytes += slice;
-  if (state.done_bytes == total) state.advance();
+  if (state.done_bytes == total) complete(step, state);
   return true;
 }
 
 std::string describe(const Step& step) {
   const auto chunk = [](const std::vector<ChunkRef>& refs) { return " chunk " + std::to_string(refs.front().chunk); };
   const std::string peer = "rank " + std::to_string(step.peer);
+  const std::string how = step.quantised ? " quantised" : "";
   switch (step.kind) {
-    case StepKind::kSend: return "send" + chunk(step.sources) + " to " + peer;
-    case StepKind::kRecv: return "receive" + chunk(step.targets) + " from " + peer;
-    case StepKind::kRecvReduce: return "receive and reduce" + chunk(step.targets) + " from " + peer;
+    case StepKind::kSend: return "send" + how + chunk(step.sources) + " to " + peer;
+    case StepKind::kRecv: return "receive" + how + chunk(step.targets) + " from " + peer;
+    case StepKind::kRecvReduce: return "receive and reduce" + how + chunk(step.targets) + " from " + peer;
     case StepKind::kReduce: return (step.sources.size() == 1 ? "copy" : "reduce") + chunk(step.sources);
     case StepKind::kSignal: return "signal " + peer;
     case StepKind::kWait: return "wait for " + peer;

@@ -65,24 +65,26 @@ class PlanRun final : public Run {
     std::size_t done_bytes = 0;  // of that step
     std::size_t expected_bytes = 0;  // of that step: by the messages that were done or are in `incoming`
     std::deque<Message> incoming;
-    std::vector<std::byte> together;  // what arrives of several chunks
+    std::vector<std::byte> landed;  // what arrives of several chunks, or quantised
     std::array<std::unique_ptr<std::byte[]>, kMessagesAhead> rooms;  // where what is to be reduced arrives
+    std::size_t taken_values = 0;  // of what arrives quantised
     void advance() {
       ++next;
-      done_bytes = expected_bytes = 0;
+      done_bytes = expected_bytes = taken_values = 0;
     }
   };
   // A transfer to one peer that has been started and is not yet written.
   struct Outgoing {
     TransferHeader header;
     const std::byte* payload = nullptr;
-    std::vector<std::byte> together;  // the payload of several chunks, copied
     std::size_t sent = 0;  // bytes of both
     std::uint32_t* busy = nullptr;  // counts the unsent transfers of the chunk
+    std::unique_ptr<std::byte[]> copy;  // the payload, where that is not the chunk's own memory
   };
   struct Outbound {
     Message message = 0;
     std::uint32_t* busy = nullptr;  // null but for the last one of a transfer
+    std::unique_ptr<std::byte[]> copy;  // as above, of a whole transfer
   };
   // A rank that a step names.
   struct Peer {
@@ -101,23 +103,29 @@ class PlanRun final : public Run {
   Peer& peer_of(Rank rank) { return peers_[index_of(rank)]; }
   bool send(Peer& peer);
   bool send_to_all();
-  void send_messages(Peer& peer, const Outgoing& transfer) const;
+  void send_messages(Peer& peer, Outgoing& transfer) const;
   bool settle(Peer& peer) const;
   bool step(std::size_t channel);
   void note_step(std::size_t channel, std::size_t index);
   void count_traffic(const Step& step) const;
-  std::size_t received_bytes(const Step& step) const;
+  std::size_t values_received(const Step& step) const;
+  std::size_t sent_bytes(const Step& step, std::size_t values) const;
   std::byte* landing(const Step& step, ChannelState& state, std::size_t total) const;
   void end_receive(const Step& step, ChannelState& state) const;
+  void complete(const Step& step, ChannelState& state) const;
   bool receive(const Step& step, ChannelState& state);
   bool receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total);
   bool reduce_arrived(const Step& step, ChannelState& state, transport::Link& link, std::size_t bytes);
-  void receive_aside(const Step& step, std::span<const std::byte> payload, std::byte* to) const;
+  void receive_aside(const Step& step, ChannelState& state, std::span<const std::byte> payload) const;
+  void take_quantised(const Step& step, ChannelState& state) const;
   void end_transfer(Peer& peer);
   bool accept_header(Peer& peer, std::size_t bytes);
   bool reduce(const Step& step, ChannelState& state);
+  void post_chunk(const Step& step);
   void post_together(const Step& step);
+  void post_quantised(const Step& step);
   void post(Rank rank, const std::byte* payload, std::size_t bytes, std::uint32_t* busy);
+  void post_copy(Rank rank, std::unique_ptr<std::byte[]> copy, std::size_t bytes);
   bool may_run(const Step& step) const;
   std::byte* address(const ChunkRef& ref) const;
   std::byte* address_of_data(const ChunkRef& ref) const;

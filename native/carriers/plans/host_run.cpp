@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/quantise.hpp"
 #include "base/reduce.hpp"
 #include "engine/set_numbers.hpp"
 
@@ -351,6 +352,8 @@ void HostRun::describe(plan::Query& query) const {
   query.dtype = task_.descriptor().dtype;
   query.op = summing(task_.descriptor().op);
   query.deterministic = config().settings.deterministic;
+  // Shared memory is quicker than quantising; and what is rounded by blocks depends on where these begin.
+  if (!config().topology.single_host() && !query.deterministic) query.compression = task_.descriptor().compression;
 }
 
 // `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
@@ -368,7 +371,10 @@ void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<
   const plan::Plan* plan = choice_.plan;
   const std::uint32_t chunks = plan == nullptr ? 1 : plan->chunks;
   const int parts = plan == nullptr ? 1 : static_cast<int>(plan->chunks) / size();
-  operands.data_layout = blocks.empty() ? plan::Layout::even(query.bytes / size_of(descriptor.dtype), chunks)
+  // A tensor's own blocks of values are those that are quantised: what has been rounded before loses nothing more.
+  const bool quantised = query.compression != Compression::kNone;
+  const std::size_t alignment = quantised ? kQuantisedBlock : plan::Layout::kAlignment;
+  operands.data_layout = blocks.empty() ? plan::Layout::even(query.bytes / size_of(descriptor.dtype), chunks, alignment)
                                         : plan::Layout::blocks(blocks, parts);
   if (!input_blocks.empty()) operands.input_layout = plan::Layout::blocks(input_blocks, parts);
   if (plan != nullptr) {

@@ -21,9 +21,11 @@ constexpr std::uint64_t kMostIndex = std::numeric_limits<int>::max();
 constexpr std::uint64_t kInputsReady = 1;
 constexpr std::uint64_t kOneSided = 2;
 constexpr std::uint64_t kAccumulatesOnce = 4;
+constexpr std::uint64_t kCompression = 8;  // times its number
 constexpr std::uint64_t kFinal = 1;
 constexpr std::uint64_t kAfter = 2;
 constexpr std::uint64_t kPeer = 4;
+constexpr std::uint64_t kQuantised = 8;
 
 class Writer {
  public:
@@ -45,7 +47,8 @@ class Writer {
   void step(const Step& step, Rank self) {
     const bool after = step.after_channel >= 0;
     number(static_cast<std::uint64_t>(step.kind));
-    number((step.final ? kFinal : 0) | (after ? kAfter : 0) | (step.peer >= 0 ? kPeer : 0));
+    number((step.final ? kFinal : 0) | (after ? kAfter : 0) | (step.peer >= 0 ? kPeer : 0) |
+           (step.quantised ? kQuantised : 0));
     if (step.peer >= 0) number(static_cast<std::uint64_t>(step.peer));
     chunks(step.sources, self);
     chunks(step.targets, self);
@@ -81,10 +84,12 @@ class Reader {
     plan.root = static_cast<Rank>(number("the root", kMostNodes));
     plan.chunks = static_cast<std::uint32_t>(number("the chunks", kMostChunks));
     plan.scratch_chunks = static_cast<std::uint32_t>(number("the scratch chunks", kMostChunks));
-    const std::uint64_t flags = number("the flags", kInputsReady | kOneSided | kAccumulatesOnce);
+    constexpr std::uint64_t kMostCompression = kCompression * (kCompressionCount - 1);
+    const std::uint64_t flags = number("the flags", kInputsReady | kOneSided | kAccumulatesOnce | kMostCompression);
     plan.inputs_ready = (flags & kInputsReady) != 0;
     plan.one_sided = (flags & kOneSided) != 0;
     plan.accumulates_once = (flags & kAccumulatesOnce) != 0;
+    plan.compression = static_cast<Compression>(flags / kCompression);
     if (const auto flaw = flaw_of_header(plan)) fail(*flaw);
     for (Rank rank = 0; rank < plan.nodes; ++rank) plan.programs.push_back(program(rank));
     if (at_ != bytes_.size()) fail("the plan goes on behind its end; leave out what follows");
@@ -131,8 +136,9 @@ class Reader {
       fail("the plan has more than " + std::to_string(kMostSteps) + " steps; use fewer chunks");
     Step step;
     step.kind = static_cast<StepKind>(number("a step's kind", kStepNames.size() - 1));
-    const std::uint64_t flags = number("a step's flags", kFinal | kAfter | kPeer);
+    const std::uint64_t flags = number("a step's flags", kFinal | kAfter | kPeer | kQuantised);
     step.final = (flags & kFinal) != 0;
+    step.quantised = (flags & kQuantised) != 0;
     if ((flags & kPeer) != 0) step.peer = static_cast<Rank>(number("a step's peer", kMostNodes));
     step.sources = chunks(self);
     step.targets = chunks(self);
@@ -170,7 +176,8 @@ std::vector<std::byte> to_binary(const WholePlan& plan) {
   writer.number(plan.chunks);
   writer.number(plan.scratch_chunks);
   writer.number((plan.inputs_ready ? kInputsReady : 0) | (plan.one_sided ? kOneSided : 0) |
-                (plan.accumulates_once ? kAccumulatesOnce : 0));
+                (plan.accumulates_once ? kAccumulatesOnce : 0) |
+                kCompression * static_cast<std::uint64_t>(plan.compression));
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
     writer.number(plan.programs[rank].channels.size());
     for (const Channel& channel : plan.programs[rank].channels) {

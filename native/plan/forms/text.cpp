@@ -12,10 +12,11 @@
 namespace ringcore::plan {
 namespace {
 
-constexpr std::array<std::string_view, 12> kPlanKeys = {
-    "ringcore_plan", "generator",      "collective",   "ranks",     "serving",          "root",
-    "chunks",        "scratch_chunks", "inputs_ready", "one_sided", "accumulates_once", "programs"};
-constexpr std::array<std::string_view, 6> kStepKeys = {"kind", "peer", "sources", "targets", "final", "after"};
+constexpr std::array<std::string_view, 13> kPlanKeys = {
+    "ringcore_plan",  "generator",    "collective",  "ranks",     "serving",          "root",    "chunks",
+    "scratch_chunks", "inputs_ready", "compression", "one_sided", "accumulates_once", "programs"};
+constexpr std::array<std::string_view, 7> kStepKeys = {"kind",  "peer",      "sources", "targets",
+                                                       "final", "quantised", "after"};
 constexpr std::array<std::string_view, 3> kChunkKeys = {"buffer", "chunk", "rank"};
 constexpr std::int64_t kMostIndex = std::numeric_limits<int>::max();
 
@@ -83,6 +84,10 @@ class TextReader {
       plan_.scratch_chunks = static_cast<std::uint32_t>(reader_.integer("'scratch_chunks'", 0, kMostChunks));
     } else if (key == "inputs_ready") {
       plan_.inputs_ready = reader_.boolean("'inputs_ready'");
+    } else if (key == "compression") {
+      std::array<std::string_view, kCompressionCount> names;
+      for (std::size_t i = 0; i < names.size(); ++i) names[i] = name_of(static_cast<Compression>(i));
+      plan_.compression = static_cast<Compression>(word(reader_, "'compression'", names));
     } else if (key == "one_sided") {
       plan_.one_sided = reader_.boolean("'one_sided'");
     } else if (key == "accumulates_once") {
@@ -122,6 +127,8 @@ class TextReader {
         step.peer = static_cast<Rank>(reader_.integer("a step's 'peer'", 0, kMostNodes));
       } else if (key == "final") {
         step.final = reader_.boolean("a step's 'final'");
+      } else if (key == "quantised") {
+        step.quantised = reader_.boolean("a step's 'quantised'");
       } else if (key == "after") {
         read_point(step);
       } else {
@@ -205,6 +212,7 @@ std::string text_of(const Step& step, Rank self) {
   if (!step.sources.empty()) text += ", \"sources\": " + text_of(step.sources, self);
   if (!step.targets.empty()) text += ", \"targets\": " + text_of(step.targets, self);
   if (step.final) text += ", \"final\": true";
+  if (step.quantised) text += ", \"quantised\": true";
   if (step.after_channel >= 0) {
     text += ", \"after\": [" + std::to_string(step.after_channel) + ", " + std::to_string(step.after_step) + "]";
   }
@@ -239,6 +247,9 @@ std::string to_text(const WholePlan& plan) {
   number("chunks", plan.chunks);
   number("scratch_chunks", plan.scratch_chunks);
   flag("inputs_ready", plan.inputs_ready);
+  if (plan.compression != Compression::kNone) {
+    text.append(",\n \"compression\": \"").append(name_of(plan.compression)).append("\"");
+  }
   flag("one_sided", plan.one_sided);
   flag("accumulates_once", plan.accumulates_once);
   text += ",\n \"programs\": [";

@@ -11,6 +11,7 @@ class RecursiveDoubling final : public Generator {
 
   std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
     if (request.collective != Collective::kAllreduce) return std::nullopt;
+    if (request.compression != Compression::kNone) return std::nullopt;  // every rank makes the sum for itself
     const Fold fold(request.ranks());
     Builder builder(name(), request, self, 1, 1);
     if (fold.hands_over(self)) {

@@ -44,6 +44,7 @@ void Execution::run() {
   }
   check_result();
   check_memory_released();
+  check_rounded_once();
 }
 
 // Data, input of an alltoall, scratch.
@@ -172,7 +173,7 @@ void Execution::send(int orbit, std::size_t channel, const Step& step) {
   if (step.kind == StepKind::kSignal) stream.push({.signal = true, .clock = clock});
   const bool copied = step.sources.size() > 1;
   for (const ChunkRef& source : step.sources) {
-    Message message{.value = read(orbit, channel, source), .clock = clock};
+    Message message{.value = read(orbit, channel, source), .quantised = step.quantised, .clock = clock};
     if (!copied) {
       message.source = locate(source).cell;
       ++cells_[message.source].unsent;
@@ -190,6 +191,7 @@ bool Execution::receive(int orbit, std::size_t channel, const Step& step) {
   const Message& first = arriving->front();
   if (first.signal != (step.kind == StepKind::kWait)) flaw(orbit, channel, "a signal meets a transfer");
   if (!first.signal && first.chunks != step.targets.size()) flaw(orbit, channel, "the transfer has other chunks");
+  if (first.quantised != step.quantised) flaw(orbit, channel, "one side quantises, and the other does not");
   order_.receive(orbit, channel, first.clock, turn);
   if (first.signal) arriving->pop();
   for (const ChunkRef& target : step.targets) receive_chunk(orbit, channel, step, target, arriving->pop());
@@ -266,10 +268,11 @@ void Execution::add(int orbit, std::size_t channel, Value& sum, const Value& oth
   }
 }
 
-void Execution::check_final(int orbit, std::size_t channel, const Step& step, const Value& sum) const {
+void Execution::check_final(int orbit, std::size_t channel, const Step& step, const Value& sum) {
   if (step.final != complete(sum)) {
     flaw(orbit, channel, step.final ? "an incomplete sum is marked final" : "a complete sum is not marked final");
   }
+  if (step.final) completed_ += static_cast<std::size_t>(symmetry_.turns());
 }
 
 Execution::Value Execution::read(int orbit, std::size_t channel, const ChunkRef& ref) {
@@ -327,6 +330,13 @@ bool Execution::right(Rank rank, int chunk, const Value& value) const {
     case Collective::kBarrier: return true;
   }
   __builtin_unreachable();
+}
+
+// Sums are rounded where they are complete. Each is somewhere, and there are as many as chunks: each on one rank.
+void Execution::check_rounded_once() const {
+  if (plan_.compression == Compression::kNone || completed_ == plan_.chunks) return;
+  throw Flaw{plan_.generator + ": with a compression " + std::to_string(plan_.chunks) + " sums are completed " +
+             std::to_string(completed_) + " times, and ranks would have different bits"};
 }
 
 // A rank that has ended may reuse its memory: nobody else may touch it any more.

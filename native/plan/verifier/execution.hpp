@@ -41,6 +41,7 @@ class Execution {
   struct Message {
     Value value;
     bool signal = false;
+    bool quantised = false;
     Order::Clock clock;
     std::size_t source = kCopied;  // cell
     std::size_t chunks = 0;  // of the transfer that begins with it
@@ -75,7 +76,7 @@ class Execution {
   void reduce(int orbit, std::size_t channel, const Step& step);
   bool holds_only(const Located& at, Rank rank) const;
   void add(int orbit, std::size_t channel, Value& sum, const Value& other) const;
-  void check_final(int orbit, std::size_t channel, const Step& step, const Value& sum) const;
+  void check_final(int orbit, std::size_t channel, const Step& step, const Value& sum);
   Value read(int orbit, std::size_t channel, const ChunkRef& ref);
   void write(int orbit, std::size_t channel, const ChunkRef& ref, Value value);
 
@@ -84,6 +85,7 @@ class Execution {
   bool right(Rank rank, int chunk, const Value& value) const;
   void check_memory_released() const;
   void check_released(int orbit, Buffer buffer) const;
+  void check_rounded_once() const;
 
   const Excerpt& plan_;
   const Symmetry& symmetry_;
@@ -93,6 +95,7 @@ class Execution {
   std::vector<std::size_t> next_;
   std::vector<std::size_t> limits_;  // where the segment ends
   std::vector<Cell> cells_;
+  std::size_t completed_ = 0;  // sums, on all nodes
   Streams<Queue<Message>> streams_;
   std::deque<int> turn_of_;  // orbits that may have something to do
   std::vector<char> waiting_;  // which of them

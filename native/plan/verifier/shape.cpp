@@ -46,6 +46,7 @@ class Shape {
     if (has_peer && (step.peer < 0 || step.peer >= header_.nodes || step.peer == rank_)) flaw("no such peer");
     if (step.after_channel >= static_cast<int>(program_.channels.size())) flaw("no such channel");
     if (step.after_channel >= 0 && step.after_step < 0) flaw("no such step");
+    check_quantised(step);
     switch (step.kind) {
       case StepKind::kSend: check_send(step); return same_channel(sends_in_, step.peer);
       case StepKind::kSignal: operands(step, 0, 0); return same_channel(sends_in_, step.peer);
@@ -78,6 +79,14 @@ class Shape {
     for (const ChunkRef& target : step.targets) {
       if (block_of(target) != step.peer) flaw("it takes a block for that of another rank");
     }
+  }
+
+  void check_quantised(const Step& step) const {
+    if (!step.quantised) return;
+    const bool moves =
+        step.kind == StepKind::kSend || step.kind == StepKind::kRecv || step.kind == StepKind::kRecvReduce;
+    if (!moves || header_.compression == Compression::kNone) flaw("there is nothing to quantise");
+    if (step.sources.size() > 1 || step.targets.size() > 1) flaw("it quantises several chunks at once");
   }
 
   // Whose data are the result may have them elsewhere.
@@ -132,6 +141,9 @@ void check_shape(const Excerpt& plan, const Topology& topology) {
   if (plan.ranks < 2 || static_cast<int>(plan.programs.size()) != symmetry.orbits() || topology.nodes() != plan.nodes ||
       topology.ranks() != plan.ranks) {
     throw Flaw{plan.generator + ": it does not have a program for each rank"};
+  }
+  if (plan.compression != Compression::kNone && plan.collective != Collective::kAllreduce) {
+    throw Flaw{plan.generator + ": only sums that everybody gets are quantised"};
   }
   if (!symmetry.fits(plan)) throw Flaw{plan.generator + ": its chunks cannot be turned with its ranks"};
   for (int orbit = 0; orbit < symmetry.orbits(); ++orbit) {

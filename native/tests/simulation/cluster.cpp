@@ -29,6 +29,9 @@ Request spoilt(Request request) {
     case Misfit::kPrescale: request.prescale *= 4; break;
     case Misfit::kPostscale: request.postscale *= 4; break;
     case Misfit::kRows: ++request.rows.front(); break;
+    case Misfit::kCompression:
+      request.compression = request.compression == Compression::kInt8 ? Compression::kInt4 : Compression::kInt8;
+      break;
     case Misfit::kRefused: request.prescale = 0.5; break;  // of integers
   }
   return request;
@@ -217,7 +220,8 @@ std::shared_ptr<engine::Operation> Cluster::group_of(RankState& state, const Req
                           .prescale = request.prescale,
                           .postscale = request.postscale,
                           .process_set = state.sets[request.set],
-                          .priority = request.priority};
+                          .priority = request.priority,
+                          .compression = request.compression};
   const auto place = [](engine::Operation& part, const engine::Operation& tensor) {
     const engine::Descriptor& descriptor = tensor.descriptor;
     engine::Array input{const_cast<std::byte*>(tensor.input), descriptor.shape, descriptor.dtype};
@@ -261,6 +265,7 @@ void Cluster::make_task(RankState& state, Task& task) {
                   .shape = engine::Shape::of(shape),
                   .prescale = request.prescale,
                   .postscale = request.postscale,
+                  .compression = request.compression,
                   .parts = {}};
     tensor->process_set = state.sets[request.set];
     tensor->priority = request.priority;

@@ -30,6 +30,7 @@ struct ElasticOptions {
   int joiners = 0;  // places behind those of the ranks, for `join_at`
   bool joiners_differ = false;  // in a setting that must be alike
   bool in_place = true;  // the largest tensor is reduced where it lies
+  Compression compression{};  // of the middle one
   std::size_t lane_bytes = 512;
   std::uint64_t seed = 1;
 };
@@ -86,6 +87,7 @@ class ElasticJob {
     std::int64_t first = 0;  // step that it took part in
     Nanoseconds came = 0;
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
+    std::array<std::vector<std::int64_t>, kSteps> compressed{};  // sums, bit by bit
     std::array<std::uint32_t, kSteps> epoch_of{};
     int changes = 0;
     bool has_left = false;
@@ -99,10 +101,13 @@ class ElasticJob {
   bool advance(RankState& rank);
   void submit(RankState& rank);
   void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
-                  const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited);
+                  const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited,
+                  bool compressed = false);
   void end_phase(RankState& rank);
   bool is_in_place(const RankState& rank, std::size_t tensor) const;
+  bool is_compressed(std::size_t tensor) const { return tensor == 1 && options_.compression != Compression::kNone; }
   void take_sums(RankState& rank);
+  void take_compressed(RankState& rank);
   void drive();
   void serve_witness();
   void tend();

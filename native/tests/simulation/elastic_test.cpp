@@ -70,6 +70,24 @@ TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies:
   CHECK(repeated > 0);  // some steps had sums of several epochs
 }
 
+TEST_CASE("a rank ends at any event while sums are compressed: they are done again, with the same bits everywhere") {
+  int repeated = 0;
+  const ElasticOptions options{.share_memory = false, .in_place = false, .compression = Compression::kInt8};
+  const int events = events_of(options);
+  for (Rank victim = 0; victim < options.ranks; ++victim) {
+    for (int at = victim; at < events; at += 17) {
+      CAPTURE(victim);
+      CAPTURE(at);
+      ElasticJob job(options);
+      job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
+      REQUIRE(job.run() == "");
+      check_that_others_finish(job, options, {victim});
+      for (Rank rank = 0; rank < options.ranks; ++rank) repeated += job.repeated(rank);
+    }
+  }
+  CHECK(repeated > 0);
+}
+
 TEST_CASE("two ranks end at any events of an elastic job, also while its members change: the others go on") {
   for (const auto& [ranks, in_place] : {std::pair(3, true), {4, true}, {3, false}, {4, false}}) {
     const ElasticOptions options{.ranks = ranks, .in_place = in_place};

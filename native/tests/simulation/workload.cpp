@@ -151,6 +151,14 @@ std::vector<double> expected(const Request& request, std::size_t tensor, int mem
   return all;
 }
 
+// How far a result of quantised transfers may be off: half a scale at each hop, where values are at most 5, factors
+// before the sum 2, and buckets of tensors with other factors.
+double quantised_tolerance(const Request& request, int members) {
+  if (request.compression == Compression::kNone) return 0;
+  const double largest = 10 * std::abs(request.postscale) / (request.op == ReduceOp::kAverage ? members : 1);
+  return members * members * largest * 0.51 / (request.compression == Compression::kInt8 ? 127 : 7);
+}
+
 // How far a result may be from the exact one, relative to it.
 double tolerance(const Request& request, int members) {
   const bool divides = request.op == ReduceOp::kAverage && !std::has_single_bit(static_cast<unsigned>(members));
@@ -175,7 +183,9 @@ void draw_factors(Draw& draw, Request& request) {
 void draw_misfit(Draw& draw, Request& request, int members) {
   std::vector<Misfit> possible{Misfit::kDType};
   if (request.dtype != DType::kBool) possible.insert(possible.end(), {Misfit::kPrescale, Misfit::kPostscale});
-  if (request.reduces() && request.op != ReduceOp::kAverage) possible.push_back(Misfit::kOp);
+  const bool compressed = request.compression != Compression::kNone;
+  if (request.reduces() && request.op != ReduceOp::kAverage && !compressed) possible.push_back(Misfit::kOp);
+  if (compressed) possible.push_back(Misfit::kCompression);
   if (request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRoot);
   if (request.reduces() || request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRows);
   if (request.has_own_result() && !request.reduces()) possible.insert(possible.end(), 2, Misfit::kOutput);
@@ -203,6 +213,12 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
   request.place = static_cast<Place>(draw.below(workload.registered_memory ? 3 : 2));
   request.on_device = workload.devices && request.collective != Collective::kBarrier && draw.one_in(2);
   request.exact = !is_float(request.dtype) || draw.one_in(2);
+  const bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
+  const bool wide = request.dtype == DType::kFloat32 || request.dtype == DType::kFloat64;
+  if (request.collective == Collective::kAllreduce && sums && wide && draw.one_in(2)) {
+    request.compression = draw.of({Compression::kInt8, Compression::kInt4});
+    request.exact = true;  // what is no number takes its neighbours with it
+  }
   const auto rows = [&] { return static_cast<std::uint64_t>(draw.one_in(5) ? draw.below(1500) : draw.below(40)); };
   const bool groups = request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast ||
                       request.collective == Collective::kAllgather;
@@ -369,13 +385,14 @@ std::string check_result(const Request& request, std::size_t tensor, int member,
     return std::to_string(got.size()) + " bytes instead of " + std::to_string(right.size() * size);
   }
   const double allowed = tolerance(request, members);
+  const double quantised = quantised_tolerance(request, members);
   for (std::size_t e = 0; e < right.size(); ++e) {
     const double value = decode(request.dtype, got.data() + e * size);
     std::array<std::byte, 8> moved{};  // what is only moved is rounded to the dtype before
     if (!request.reduces()) encode(request.dtype, moved.data(), right[e]);
     const double expected_value = request.reduces() ? right[e] : decode(request.dtype, moved.data());
     if (std::isnan(value) && std::isnan(expected_value)) continue;
-    if (std::abs(value - expected_value) <= allowed * std::abs(expected_value)) continue;
+    if (std::abs(value - expected_value) <= allowed * std::abs(expected_value) + quantised) continue;
     return "element " + std::to_string(e) + " is " + std::to_string(value) + " instead of " +
            std::to_string(expected_value);
   }

@@ -30,7 +30,18 @@ class Draw {
 // Where the memory of a tensor lies.
 enum class Place : std::uint8_t { kApart, kInPlace, kRegistered };
 // What one member submits otherwise than the others. kRefused: its own engine does not take it.
-enum class Misfit : std::uint8_t { kNone, kDType, kOp, kPrescale, kPostscale, kRoot, kRows, kOutput, kRefused };
+enum class Misfit : std::uint8_t {
+  kNone,
+  kDType,
+  kOp,
+  kPrescale,
+  kPostscale,
+  kRoot,
+  kRows,
+  kOutput,
+  kCompression,
+  kRefused
+};
 
 // What is submitted under one name. Members are numbered within the process set.
 struct Request {
@@ -41,6 +52,7 @@ struct Request {
   ReduceOp op{};
   double prescale = 1;
   double postscale = 1;
+  Compression compression{};
   int root = 0;
   int priority = 0;
   std::vector<std::uint64_t> rows;  // of each tensor; a row has two elements

@@ -23,6 +23,7 @@ EXCHANGES: dict[str, Callable[[], adapter.Exchange]] = {
     "topk": lambda: ring.Compression.topk(0.05),
     "onebit": ring.Compression.onebit,
 }
+QUANTISED = {"int8": (ring.Compression.int8, 127), "int4": (ring.Compression.int4, 7)}
 
 
 def own_gradient(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -34,8 +35,58 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     return ring.allreduce(tensor, op=ring.Sum)
 
 
+def sent_bytes() -> int:
+    return int(ringcore.statistics()["bytes_sent"].get("tcp", 0))
+
+
+@on(TWO_OVER_TCP, THREE_OVER_TCP)
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quantised_sums_are_near_and_equal(kind: str, dtype: torch.dtype, equal_on_all_ranks: Equal) -> None:
+    compression, most = QUANTISED[kind]
+    own = own_gradient(100_000, dtype)
+    before = sent_bytes()
+    got = ring.allreduce(own, op=ring.Sum, compression=compression)
+    sent = sent_bytes() - before
+    assert sent < 2 * own.numel() * 4 / (3.5 if kind == "int8" else 7)
+    exact = sum_over_ranks(own)
+    assert (got - exact).abs().max() <= ring.size() ** 2 * 0.51 / most
+    assert (got - exact).abs().max() > 0
+    assert equal_on_all_ranks([got])
+    grouped = ring.grouped_allreduce([own, own[:5000]], op=ring.Sum, compression=compression)
+    assert (grouped[1] - exact[:5000]).abs().max() <= ring.size() ** 2 * 0.51 / most
+
+
 @on(TWO_OVER_TCP)
-@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_integers_and_halves_are_left_as_they_are() -> None:
+    for dtype in (torch.int64, torch.float16):
+        own = torch.full((9000,), ring.rank() + 1).to(dtype)
+        assert ring.allreduce(own, op=ring.Sum, compression=ring.Compression.int4).eq(3).all()
+
+
+@on(TWO_OVER_TCP)
+def test_a_quantised_sum_has_a_gradient() -> None:
+    own = own_gradient(50_000).requires_grad_()
+    ring.allreduce(own, op=ring.Sum, compression=ring.Compression.int8).sum().backward()
+    assert own.grad is not None
+    assert (own.grad - 2).abs().max() < 0.1
+
+
+@on(TWO)
+def test_in_shared_memory_nothing_is_quantised() -> None:
+    own = own_gradient(20_000)
+    assert torch.equal(ring.allreduce(own, op=ring.Sum, compression=ring.Compression.int8), sum_over_ranks(own))
+
+
+@on(TWO_OVER_TCP)
+def test_ranks_that_compress_differently_are_told_both() -> None:
+    kinds = [ring.Compression.int8, ring.Compression.none]
+    with pytest.raises(ringcore.MismatchError, match=r"compression int8.*the compression differs"):
+        ring.allreduce(torch.ones(9000), name="differs", compression=kinds[ring.rank()])
+
+
+@on(TWO_OVER_TCP)
+@pytest.mark.parametrize("kind", ["fp16", "int8", "int4"])
 def test_what_is_lost_is_added_to_the_next_gradient(kind: str, equal_on_all_ranks: Equal) -> None:
     model = torch.nn.Linear(200, 100)
     named = list(model.named_parameters())
@@ -54,10 +105,10 @@ def test_what_is_lost_is_added_to_the_next_gradient(kind: str, equal_on_all_rank
     moved = start - model.weight.detach()
     lost = optimizer.state_dict()["errors"]["weight"]
     assert lost.abs().max() > 0
-    # What is on the way still is all that is missing, but for float32's rounding and what sums round.
+    # What is on the way still is all that is missing, but for float32's rounding and what hops round.
     whole = sum_over_ranks(steps * gradient) / ring.size()
     missing = sum_over_ranks(lost) / ring.size()
-    hops = {"fp16": 1e-3, "bf16": 1e-2}[kind]
+    hops = {"fp16": 1e-3, "int8": 1e-2, "int4": 0.2}[kind]
     assert (moved + missing - whole).abs().max() / steps < hops
     assert equal_on_all_ranks([model.weight])
 
@@ -68,7 +119,7 @@ def test_errors_go_with_the_state_of_the_optimizer() -> None:
 
     def wrapped() -> Any:
         return ring.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=ring.Compression.bf16,
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=ring.Compression.int4,
             error_feedback=True,
         )  # fmt: skip
 

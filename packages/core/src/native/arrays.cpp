@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <optional>
 
+#include "base/error.hpp"
+#include "base/quantise.hpp"
 #include "buffer.hpp"
 #include "register.hpp"
 #include "transport/copy.hpp"
@@ -37,12 +39,23 @@ void copy(nb::handle source, nb::handle target) {
   transport::copy_to_peer(to.data, from.data, bytes);
 }
 
+void round_values(nb::handle array, int compression) {
+  const engine::Array values = host_array_of(array, true);
+  if (compression <= 0 || compression >= kCompressionCount || !can_quantise(values.dtype)) {
+    throw Error(ErrorKind::kInvalidArgument, "only float32 and float64 are rounded to int8 and int4");
+  }
+  const nb::gil_scoped_release released;
+  round_to_quantised(static_cast<Compression>(compression), values.dtype, values.data, values.shape.elements());
+}
+
 }  // namespace
 
 void register_arrays(nb::module_& module) {
   nb::exception<UnsupportedArray>(module, "UnsupportedArray", PyExc_TypeError);
   module.def("copy", &copy, nb::arg("source"), nb::arg("target"),
              "Copies an array into memory that is reduced later, past the caches where that is quicker.");
+  module.def("round_to_quantised", &round_values, nb::arg("array"), nb::arg("compression"),
+             "Makes of the values, in place, what a rank gets that they are sent to with this compression.");
 }
 
 }  // namespace ringcore::python

@@ -95,7 +95,7 @@ void start(PythonRuntime& python_runtime, const std::shared_ptr<Operation>& oper
 PythonHandle submit(nb::handle_t<PythonRuntime> self, int collective, const std::string& name, const nb::tuple& inputs,
                     const nb::tuple& outputs, int op, Rank root, double prescale, double postscale,
                     engine::ProcessSetId process_set, std::int32_t priority, const nb::tuple& splits, bool blocking,
-                    nb::object result, nb::object finish, PythonHandle* again) {
+                    nb::object result, nb::object finish, PythonHandle* again, int compression) {
   const engine::Call call{static_cast<Collective>(collective),
                           name,
                           static_cast<ReduceOp>(op),
@@ -103,7 +103,8 @@ PythonHandle submit(nb::handle_t<PythonRuntime> self, int collective, const std:
                           prescale,
                           postscale,
                           process_set,
-                          priority};
+                          priority,
+                          static_cast<Compression>(compression)};
   auto& runtime = nb::cast<PythonRuntime&>(self);
   std::shared_ptr<Operation> operation = renew(runtime, call, inputs, outputs, again);
   if (operation == nullptr) operation = make_or_refuse(runtime, call, inputs, outputs);
@@ -169,7 +170,7 @@ void register_submission(nb::class_<PythonRuntime>& runtime) {
           "submit", &submit, nb::arg("collective"), nb::arg("name"), nb::arg("inputs"), nb::arg("outputs"),
           nb::arg("op"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
           nb::arg("priority"), nb::arg("splits"), nb::arg("blocking"), nb::arg("result").none(),
-          nb::arg("finish").none(), nb::arg("again").none() = nb::none(),
+          nb::arg("finish").none(), nb::arg("again").none() = nb::none(), nb::arg("compression") = 0,
           "Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits "
           "for it where `blocking`. `again`: the handle of the same group's last use, which need not be described once "
           "more; it is used up.")

@@ -24,6 +24,7 @@ nb::dict codes(int count) {
 void register_types(nb::module_& module) {
   module.attr("DTYPES") = codes<DType>(kDTypeCount);
   module.attr("REDUCE_OPS") = codes<ReduceOp>(kReduceOpCount);
+  module.attr("COMPRESSIONS") = codes<Compression>(kCompressionCount);
   module.attr("COLLECTIVES") = codes<Collective>(kCollectiveCount);
   module.def("kernel_instruction_set", &kernel_instruction_set,
              "The instruction set that the reduction kernels use on this processor.");

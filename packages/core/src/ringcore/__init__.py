@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ringcore.arrays import (
         Adasum,
         Average,
+        Compression,
         Max,
         Min,
         Product,
@@ -97,9 +98,9 @@ _HOMES = {
     "ringcore.job.members": ("on_membership_change",),
     "ringcore.adapter.objects": ("allgather_object", "broadcast_object"),
     "ringcore.arrays": (
-        "Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
-        "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
-        "broadcast_async", "broadcast_async_", "empty", "grouped_allgather", "grouped_allgather_async",
+        "Adasum", "Average", "Compression", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce",
+        "allreduce_", "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast",
+        "broadcast_", "broadcast_async", "broadcast_async_", "empty", "grouped_allgather", "grouped_allgather_async",
         "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
         "grouped_reducescatter", "grouped_reducescatter_async", "join", "poll", "reducescatter", "reducescatter_async",
         "synchronize",
@@ -118,6 +119,7 @@ __all__ = [
     "Adasum",
     "Average",
     "BootstrapError",
+    "Compression",
     "DeadlockError",
     "DuplicateNameError",
     "EvictedError",

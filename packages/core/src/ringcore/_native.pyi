@@ -10,6 +10,8 @@ DTYPES: dict = ...
 
 REDUCE_OPS: dict = ...
 
+COMPRESSIONS: dict = ...
+
 COLLECTIVES: dict = ...
 
 def kernel_instruction_set() -> str:
@@ -54,6 +56,11 @@ class UnsupportedArray(TypeError):
 def copy(source: object, target: object) -> None:
     """
     Copies an array into memory that is reduced later, past the caches where that is quicker.
+    """
+
+def round_to_quantised(array: object, compression: int) -> None:
+    """
+    Makes of the values, in place, what a rank gets that they are sent to with this compression.
     """
 
 class HostMemory:
@@ -372,7 +379,7 @@ class Runtime:
         What was wanted of the link cannot be connected: the rank is lost, unless it has left.
         """
 
-    def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None, again: Handle | None = None) -> Handle:
+    def submit(self, collective: int, name: str, inputs: tuple, outputs: tuple, op: int, root: int, prescale: float, postscale: float, process_set: int, priority: int, splits: tuple, blocking: bool, result: object | None, finish: object | None, again: Handle | None = None, compression: int = 0) -> Handle:
         """
         Submits one array, or several as a group; outputs are empty where the engine allocates the result. Waits for it where `blocking`. `again`: the handle of the same group's last use, which need not be described once more; it is used up.
         """

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from ringcore._errors import InvalidArgument
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore.adapter import buffer
 from ringcore.adapter.collectives import ReduceOp, allocate
+from ringcore.adapter.compression import QUANTISED, Compressor
+from ringcore.adapter.starts import alone, first
 from ringcore.adapter.verbs import Verbs
+from ringcore.job.process_sets import ProcessSet, global_process_set
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
@@ -87,13 +91,87 @@ def empty(shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
     return np.frombuffer(memory.view(), kind, count).reshape(extents)
 
 
+class _Whole(Compressor[Any]):
+    """Arrays as they are."""
+
+    wide_dtypes = ("float32", "float64")
+
+    @staticmethod
+    def dtype_of(tensor: Any) -> str:
+        """The name that numpy gives it."""
+        return str(getattr(tensor, "dtype", None))
+
+
+class _Int8(_Whole):
+    quantised = QUANTISED["int8"]
+
+
+class _Int4(_Whole):
+    quantised = QUANTISED["int4"]
+
+
+class Compression:
+    """What `compression=` takes: how float32 and float64 may be sent between hosts.
+
+    `none`; `int8`, `int4`: integers in blocks of 128 with a scale each, in a quarter or an eighth of float32's bytes.
+    """
+
+    none = _Whole
+    int8 = _Int8
+    int4 = _Int4
+
+
 _verbs: Verbs[Any] = Verbs(Arrays())
 
-allreduce = _verbs.allreduce
+
+def allreduce(
+    tensor: Any,
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Any = None,
+    compression: type[Compressor[Any]] = Compression.none,
+) -> Any:
+    """`Verbs.allreduce`, of which less may be sent: `Compression.int8`, `Compression.int4`."""
+    code = compression.code_for(tensor)
+    if code == QUANTISED["none"]:
+        return _verbs.allreduce(
+            tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out,
+        )  # fmt: skip
+    return _verbs.start_allreduce(
+        (tensor,), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+        process_set=process_set, out=alone(out), blocking=True, finish=first, compression=code,
+    ).synchronize()  # fmt: skip
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Sequence[Any] | None = None,
+    compression: type[Compressor[Any]] = Compression.none,
+) -> list[Any]:
+    """`allreduce` of several arrays that are released together: all of them run, or none."""
+    if not tensors:
+        return []
+    results: list[Any] = _verbs.start_allreduce(
+        tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, process_set=process_set, out=out, compression=compression.code_for(*tensors),
+    ).synchronize()  # fmt: skip
+    return results
+
+
 allreduce_ = _verbs.allreduce_
 allreduce_async = _verbs.allreduce_async
 allreduce_async_ = _verbs.allreduce_async_
-grouped_allreduce = _verbs.grouped_allreduce
 grouped_allreduce_ = _verbs.grouped_allreduce_
 grouped_allreduce_async = _verbs.grouped_allreduce_async
 grouped_allreduce_async_ = _verbs.grouped_allreduce_async_

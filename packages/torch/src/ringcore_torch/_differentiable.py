@@ -106,10 +106,10 @@ def allreduce(
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
     compressed, dtype = compression.compress(tensor)
-    if not _tracked(compressed):
+    if not _tracked(compressed) and not compression.quantised:
         return compression.decompress(plain.allreduce(compressed, op=op, name=name, **factors), dtype)
     name = name_or_next(name, "allreduce", process_set)
-    (result,) = _run(Allreduce(name, op, **factors), [compressed])
+    (result,) = _run(Allreduce(name, op, compression, **factors), [compressed])
     return compression.decompress(result, dtype)
 
 
@@ -138,7 +138,7 @@ def grouped_allreduce(
         "prescale_factor": prescale_factor, "postscale_factor": postscale_factor, "process_set": process_set,
     }  # fmt: skip
     name = name_or_next(name, "grouped_allreduce", process_set)
-    return reduce_compressed(compression, tensors, partial(_run, Allreduce(name, op, **factors)))
+    return reduce_compressed(compression, tensors, partial(_run, Allreduce(name, op, compression, **factors)))
 
 
 def allgather(

@@ -14,6 +14,7 @@ from ringcore import Average, InvalidArgument, Sum
 from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 
 from ringcore_torch import _operations as plain
+from ringcore_torch.compression import Compressor
 
 
 class LinearMap(Protocol):
@@ -34,11 +35,13 @@ def _check_differentiable(what: str, name: str, op: ReduceOp) -> None:
 class Allreduce:
     """A symmetric matrix: its own transpose."""
 
-    def __init__(self, name: str, op: ReduceOp, **options: Any) -> None:
-        self._name, self._op, self._options = name, op, options
+    def __init__(self, name: str, op: ReduceOp, compression: type[Compressor], **options: Any) -> None:
+        self._name, self._op, self._compression, self._options = name, op, compression, options
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `LinearMap`."""
+        if code := self._compression.code_for(*tensors):
+            return plain.allreduce_compressed(tensors, code, name=self._name, op=self._op, **self._options)
         if len(tensors) == 1:
             return [plain.allreduce(tensors[0], name=self._name, op=self._op, **self._options)]
         return plain.grouped_allreduce(tensors, name=self._name, op=self._op, **self._options)
@@ -46,7 +49,7 @@ class Allreduce:
     def transposed(self) -> LinearMap:
         """See `LinearMap`."""
         _check_differentiable("allreduce", self._name, self._op)
-        return Allreduce(f"{self._name}.gradient", self._op, **self._options)
+        return Allreduce(f"{self._name}.gradient", self._op, self._compression, **self._options)
 
 
 class Allgather:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import ringcore
 import torch
 from ringcore.adapter import Verbs
@@ -36,3 +39,12 @@ alltoall_async = seen(_verbs.alltoall_async)
 barrier = seen(_verbs.barrier)
 join = seen(_verbs.join)
 synchronize = seen(ringcore.synchronize)
+
+
+def allreduce_compressed(
+    tensors: Sequence[torch.Tensor], code: int, *, name: str, **options: Any
+) -> list[torch.Tensor]:
+    """`grouped_allreduce` of what may be quantised between hosts; one tensor goes alone."""
+    handle = _verbs.start_allreduce(tuple(tensors), name, blocking=True, compression=code, **options)
+    results: list[torch.Tensor] = handle.synchronize()
+    return results

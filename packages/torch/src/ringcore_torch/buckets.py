@@ -43,6 +43,7 @@ class Bucket:
     errors: dict[str, torch.Tensor]
     takes_early = False
     flags: torch.Tensor  # [2, parameters]: dense, sparse
+    quantised = adapter.QUANTISED["none"]  # how the gradients may be sent between hosts
 
     def __init__(self, name: str, parameters: list[torch.Tensor], names: list[str]) -> None:
         self.name = name
@@ -51,10 +52,12 @@ class Bucket:
         self.names = names
         self.dtype = parameters[0].dtype
         self.device = parameters[0].device
-        # Flags of gradients on a GPU stay in the host: it reads them without waiting for the GPU.
         self.on_gpu = self.device.type != "cpu"
+        # Reduced by an operation of their own: those of gradients on a GPU stay in the host, which reads them at once.
+        self.flags_apart = self.on_gpu
         self._streams: set[Any] = set()  # of the GPU, in which gradients have come
         self._flags_handle: adapter.Handle | None = None
+        self._flag_sums: torch.Tensor | None = None  # of flags apart, while these stay as they are
         self.passes = [0] * len(parameters)
         self.ready = 0
         self.handle: adapter.Handle | None = None
@@ -83,6 +86,10 @@ class Bucket:
     def sums(self) -> tuple[Any, ...]:
         """Where the sums go, while what they are made of stays as it is; nothing where they may take its place."""
         return ()
+
+    def epochs(self) -> list[int]:
+        """Those of whose ranks the sums are; of what has been submitted, and waited for."""
+        return [handle.epoch for handle in (self.handle, self._flags_handle) if handle is not None]
 
     def land(self) -> None:
         """All sums of the step are there: the gradients become the averages."""
@@ -158,10 +165,13 @@ class Bucket:
         """Start to reduce the arrays, and the flags."""
         self._sent = arrays, sums, options
         with self._told_of():
-            self.handle = adapter.allreduce(arrays, sums or arrays, self.name, again=self._last, **options)
-            if self.on_gpu:
-                flags = (as_buffer(self.flags),)
-                self._flags_handle = adapter.allreduce(flags, flags, f"{self.name}.flags", **options)
+            self.handle = adapter.allreduce(
+                arrays, sums or arrays, self.name, again=self._last, compression=self.quantised, **options
+            )
+            if self.flags_apart:
+                flags = as_buffer(self.flags)
+                into = flags if self._flag_sums is None else as_buffer(self._flag_sums)
+                self._flags_handle = adapter.allreduce((flags,), (into,), f"{self.name}.flags", **options)
 
     def submit_again(self) -> None:
         """Reduce once more what was sent: it is as it was."""
@@ -259,12 +269,15 @@ class FlatBucket(Bucket):
     ) -> None:  # fmt: skip
         super().__init__(name, parameters, names)
         wide = self.dtype in compression.wide_dtypes
+        self.quantised = compression.quantised if wide else self.quantised
+        # Among quantised gradients flags might become 0.
+        self.flags_apart = self.on_gpu or self.quantised != adapter.QUANTISED["none"]
         align = _ALIGNMENT_BYTES // self.dtype.itemsize
         starts, end = [], 0
         for parameter in parameters:
             starts.append(end)
             end += -(-parameter.numel() // align) * align
-        flags = 0 if self.on_gpu else 2 * len(parameters)
+        flags = 0 if self.flags_apart else 2 * len(parameters)
         self._flat = registered_zeros(end + flags, self.dtype, self.device)
         compresses = compression.wire_dtype is not None and wide
         self._wire = (
@@ -273,8 +286,12 @@ class FlatBucket(Bucket):
         keeps = adapter.is_elastic() and not self.on_gpu
         self._twin = registered_zeros(len(self._wire), self._wire.dtype, self.device) if keeps else None
         self._starts, self._end = starts, end
+        if self.flags_apart:
+            self.flags = _flags(parameters)
+            self._flag_sums = _flags(parameters) if keeps else None
         self._look()
-        self._errors = torch.zeros(end, dtype=self.dtype, device=self.device) if keeps_errors and compresses else None
+        loses = keeps_errors and wide and (compresses or self.quantised != adapter.QUANTISED["none"])
+        self._errors = torch.zeros(end, dtype=self.dtype, device=self.device) if loses else None
         self.errors = {
             name: self._errors[start : start + one.numel()].view_as(one)
             for name, start, one in zip(names, starts, parameters, strict=True)
@@ -286,7 +303,8 @@ class FlatBucket(Bucket):
             self._flat[start : start + one.numel()].view_as(one)
             for start, one in zip(self._starts, self.parameters, strict=True)
         ]
-        self.flags = _flags(self.parameters) if self.on_gpu else self._flat[self._end :].view(2, -1)
+        if not self.flags_apart:
+            self.flags = self._flat[self._end :].view(2, -1)
 
     def take(self, index: int, grad: torch.Tensor) -> None:  # noqa: D102
         view = self._views[index]
@@ -309,7 +327,11 @@ class FlatBucket(Bucket):
         """Send what was lost before, and keep what is lost now."""
         own = self._flat[: self._end]
         errors += own
-        own.copy_(errors.to(self._wire.dtype))
+        if self.quantised:
+            own.copy_(errors)
+            adapter.round_to_quantised(own, self.quantised)
+        else:
+            own.copy_(errors.to(self._wire.dtype))
         errors -= own
 
     def version(self) -> int:  # noqa: D102
@@ -319,6 +341,8 @@ class FlatBucket(Bucket):
         return () if self._twin is None else (self._twin,)
 
     def land(self) -> None:  # noqa: D102
+        if self._flag_sums is not None:
+            self.flags.copy_(self._flag_sums)
         if self._wire is not self._flat:
             self._flat.copy_(self._wire if self._twin is None else self._twin)
         elif self._twin is not None:

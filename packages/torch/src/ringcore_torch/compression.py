@@ -25,13 +25,24 @@ class _BFloat16(Compressor):
     wire_dtype = torch.bfloat16
 
 
+class _Int8(Compressor):
+    quantised = adapter.QUANTISED["int8"]
+
+
+class _Int4(Compressor):
+    quantised = adapter.QUANTISED["int4"]
+
+
 class Compression(adapter.Exchanges):
     """What `compression=` takes.
 
-    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range. For
-    `DistributedOptimizer` also `powersgd(rank)`, `topk(ratio)`, `onebit()`.
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range; `int8`, `int4`:
+    between hosts, integers in blocks of 128 with a scale each. For `DistributedOptimizer` also `powersgd(rank)`,
+    `topk(ratio)`, `onebit()`.
     """
 
     none = Compressor
     fp16 = _Float16
     bf16 = _BFloat16
+    int8 = _Int8
+    int4 = _Int4

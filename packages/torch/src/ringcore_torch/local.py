@@ -164,7 +164,7 @@ def DiLoCo(  # noqa: N802 - the field's name for it
         named_parameters: `model.named_parameters()`; names make errors readable.
         every: Inner steps between two outer steps of a parameter.
         fragments: How many parts of the parameters take turns; at most `every`.
-        compression: What is sent of the ways: `Compression.bf16`, `fp16`.
+        compression: What is sent of the ways: `Compression.int8`, ...
         process_set: The ranks that train together.
         check_weights: Before the first step, compare the parameters of all ranks.
 

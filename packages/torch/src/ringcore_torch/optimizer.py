@@ -133,9 +133,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     Args:
         optimizer: Over parameters of a float dtype, on the CPU or on this rank's CUDA device.
         named_parameters: `model.named_parameters()`; names make errors readable.
-        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients;
-            `powersgd(rank)`, `topk(ratio)` and `onebit()` send still less, when backward is done, and always keep what
-            is lost.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
+            `int4` send a quarter and an eighth between hosts, of gradients of 32 KiB and more; `powersgd(rank)`,
+            `topk(ratio)` and `onebit()` send still less, when backward is done, and always keep what is lost.
         backward_passes_per_step: Backward passes whose gradients are summed before they are averaged over the ranks.
         op: `Average` or `Sum` of the gradients; `Adasum` combines the ranks' steps instead (Maleki et al., MLSys 2021).
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.

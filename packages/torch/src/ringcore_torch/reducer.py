@@ -144,8 +144,8 @@ class GradientReducer:
         while behind:
             for bucket in behind:
                 bucket.wait()
-            epochs = [bucket.handle.epoch for bucket in buckets if bucket.handle is not None]
-            behind = [bucket for bucket in buckets if bucket.handle is not None and bucket.handle.epoch < max(epochs)]
+            newest = max((epoch for bucket in buckets for epoch in bucket.epochs()), default=0)
+            behind = [bucket for bucket in buckets if min(bucket.epochs(), default=newest) < newest]
             for bucket in behind:
                 bucket.submit_again()
         for bucket in buckets:

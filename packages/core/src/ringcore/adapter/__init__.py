@@ -29,7 +29,13 @@ from ringcore.adapter.collectives import (
     require_same_version,
     root_index,
 )
-from ringcore.adapter.compression import Compressor, Exchanges, reduce_compressed
+from ringcore.adapter.compression import (
+    QUANTISED,
+    Compressor,
+    Exchanges,
+    reduce_compressed,
+    round_to_quantised,
+)
 from ringcore.adapter.device import DeviceArray
 from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Finish, Framework
@@ -70,6 +76,7 @@ __all__ = [
     "COLLECTIVE_CODES",
     "DTYPE_CODES",
     "DTYPE_NAMES",
+    "QUANTISED",
     "SMALL_BYTES",
     "Buffer",
     "Compressor",
@@ -136,6 +143,7 @@ __all__ = [
     "refusing",
     "require_same_version",
     "root_index",
+    "round_to_quantised",
     "share_of",
     "start_allreduce_of_rows",
     "title_of",

@@ -105,6 +105,7 @@ def allreduce(
     result: object = None,
     finish: Finish | None = None,
     again: Handle | None = None,
+    compression: int = 0,
 ) -> Handle:
     """Reduce an array over all ranks; several as a group, which runs as a whole or not at all.
 
@@ -124,14 +125,18 @@ def allreduce(
         finish: Makes that instead, from the handle.
         again: The handle of the same group's last use, which nobody needs any more: what has the same name, dtypes and
             shapes, in whatever memory, is not described once more.
+        compression: `Compressor.quantised`: how it may be sent between hosts.
 
     Raises:
         UnsupportedArray: A source or target is no such array; `as_buffer` tells what is wrong with it.
-        InvalidArgument: An average of integers, or targets that do not fit the sources.
+        InvalidArgument: An average of integers, or targets that do not fit the sources; a compression of anything but
+            sums and averages of float32 and float64.
         DuplicateNameError: The name is in use by an operation that is not done.
         RingcoreError: Where `blocking`, what `Handle.wait` raises.
     """
     if op < 0:
+        if compression != 0:
+            raise InvalidArgument(f"'{name}': Adasum takes no compression to integers; leave out one of the two")
         return _adasum(
             sources, targets, name, prescale_factor * postscale_factor, process_set, result=result, finish=finish,
             blocking=blocking,
@@ -139,7 +144,7 @@ def allreduce(
     set_id = 0 if process_set is global_process_set else process_set_id_of(process_set)
     return context().runtime.submit(
         _ALLREDUCE, name, sources, targets, op, 0, prescale_factor, postscale_factor, set_id, priority, (), blocking,
-        result, finish, again=again,
+        result, finish, again=again, compression=compression,
     )  # fmt: skip
 
 

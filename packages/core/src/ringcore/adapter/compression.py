@@ -1,26 +1,35 @@
-"""Fewer bytes on the wire: tensors are sent as 16-bit floats. Sums are made in float32 and rounded once."""
+"""Fewer bytes on the wire: tensors are sent as 16-bit floats, or as integers of 8 or 4 bits between hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
+from ringcore import _native
 from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Tensor
 from ringcore.adapter.powersgd import PowerSGD
 from ringcore.adapter.sparsified import OneBit, TopK
 
+# round_to_quantised(array, code): makes of the values, in place, what a rank gets that they are sent to.
+round_to_quantised = _native.round_to_quantised
+
+# Codes of the engine's compressions: what `Compressor.quantised` is.
+QUANTISED: dict[str, int] = dict(_native.COMPRESSIONS)
+
 
 class Compressor(Generic[Tensor]):
-    """Sends tensors as they are. An adapter derives its own, which casts; subclasses of that change `wire_dtype`.
+    """Sends tensors as they are. An adapter derives its own, which casts; subclasses of that change an attribute.
 
     Attributes:
         wire_dtype: Of what is sent, in the framework's words; None: every tensor's own.
         wide_dtypes: Those that are sent as `wire_dtype`; others stay.
+        quantised: The engine sends those, where it takes them, between hosts as integers in blocks with a scale each.
     """
 
     wire_dtype: ClassVar[Any] = None
     wide_dtypes: ClassVar[tuple[Any, ...]] = ()
+    quantised: ClassVar[int] = QUANTISED["none"]
 
     @staticmethod
     def dtype_of(tensor: Tensor) -> Any:
@@ -32,6 +41,12 @@ class Compressor(Generic[Tensor]):
     def cast(tensor: Tensor, dtype: Any) -> Tensor:
         """The tensor in another dtype, by the framework's own means."""
         raise NotImplementedError
+
+    @classmethod
+    def code_for(cls, *tensors: Tensor) -> int:
+        """What `allreduce` takes as `compression` for these tensors, which are reduced by one operation."""
+        wide = all(cls.dtype_of(tensor) in cls.wide_dtypes for tensor in tensors)
+        return cls.quantised if wide else QUANTISED["none"]
 
     @classmethod
     def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:

@@ -54,6 +54,7 @@ class Starts(Generic[Tensor]):
         in_place: bool = False,
         blocking: bool = False,
         finish: Finish = list,
+        compression: int = 0,
     ) -> Handle:
         """Start an allreduce."""
         name = collectives.name_or_next(name, kind, process_set)
@@ -69,12 +70,13 @@ class Starts(Generic[Tensor]):
             return collectives.allreduce(
                 tensors, targets, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
                 process_set=process_set, priority=priority, blocking=blocking, result=finish(targets),
+                compression=compression,
             )  # fmt: skip
         except TypeError:  # the engine cannot look at them, or may not write into them
             return self.start_allreduce_of_copies(
                 tensors, name, kind=kind, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
                 process_set=process_set, out=out, priority=priority, in_place=in_place, blocking=blocking,
-                finish=finish,
+                finish=finish, compression=compression,
             )  # fmt: skip
 
     def start_allreduce_of_copies(
@@ -92,6 +94,7 @@ class Starts(Generic[Tensor]):
         in_place: bool = False,
         blocking: bool = False,
         finish: Finish = list,
+        compression: int = 0,
     ) -> Handle:
         """`start_allreduce` of tensors that the engine may not be able to work on as they are."""
         framework = self._framework
@@ -108,7 +111,7 @@ class Starts(Generic[Tensor]):
 
         return collectives.allreduce(
             arrays, targets, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set, priority=priority, blocking=blocking, finish=done,
+            process_set=process_set, priority=priority, blocking=blocking, finish=done, compression=compression,
         )  # fmt: skip
 
     def start_allgather(
