@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import ringcore
+from ringcore.job.state import context
 
 from conformance.adapters import Adapter
 from conformance.checks import Checks
@@ -111,6 +112,27 @@ def random_sums_are_the_same_bits_on_all_ranks(adapter: Adapter, checks: Checks)
         checks.equal(f"random sum of {count} {dtype}", result, result)  # the digest compares the ranks
         near = np.allclose(result, np.sum(parts, axis=0), rtol=1e-4, atol=1e-5)
         checks.that(f"random sum of {count} {dtype} is near numpy's", near)
+
+
+@case
+def quantised_sums_are_near_and_the_same_bits(adapter: Adapter, checks: Checks) -> None:
+    """Between hosts, which ranks are to each other over TCP; inside of one they are exact."""
+    transports = set(context().runtime.transports()) - {"self"}
+    parts = [np.random.default_rng(rank).uniform(-1, 1, 20_000).astype("float32") for rank in range(ringcore.size())]
+    own, exact, collectives = parts[ringcore.rank()], np.sum(parts, axis=0, dtype=np.float64), adapter.collectives
+    for kind, most in (("int8", 127), ("int4", 7)):
+        options = {"op": OPS["sum"], "compression": getattr(collectives.Compression, kind)}
+        single = adapter.array(collectives.allreduce(adapter.tensor(own), **options))
+        both = collectives.grouped_allreduce([adapter.tensor(own), adapter.tensor(own[:5000])], **options)
+        first, second = map(adapter.array, both)
+        for what, got in (("alone", single), ("first of two", first), ("second of two", second)):
+            off = np.abs(got - exact[: len(got)]).max()
+            checks.equal(f"{kind}, {what}", got, got)  # the digest compares the ranks
+            checks.that(f"{kind}, {what}: off by {off}", off <= ringcore.size() ** 2 * 0.51 / most)
+            if transports == {"tcp"}:
+                checks.that(f"{kind}, {what}: it was quantised", off > 1e-5)
+            elif transports == {"shm"}:
+                checks.that(f"{kind}, {what}: it was not quantised", off < 1e-5)
 
 
 @case

@@ -9,7 +9,8 @@ import os
 import warnings
 
 import pytest
-from ringcore.adapter import Verbs
+from ringcore import InvalidArgument
+from ringcore.adapter import Exchange, Verbs
 
 VERBS = {
     name: inspect.signature(verb)
@@ -29,7 +30,7 @@ SURFACES = {
     # A graph goes on with what does not need a result; tensors do not change, variables do.
     "ringcore_tensorflow": ("tensorflow", {"compression"}, WITHOUT_PROMISES | IN_PLACE - {"broadcast_"}),
     # All operations are tasks of MXNet's engine, which has priorities.
-    "ringcore_mxnet": ("mxnet", {"priority"}, WITHOUT_PROMISES),
+    "ringcore_mxnet": ("mxnet", {"priority", "compression"}, WITHOUT_PROMISES),
 }
 
 
@@ -76,3 +77,18 @@ def test_a_verb_has_the_arguments_that_it_has_everywhere(surface: str, verb: str
     assert found[: len(expected)] == expected
     assert {name for name, _, _ in found[len(expected) :]} <= more
     assert function.__doc__
+
+
+# Where gradients are reduced outside of compiled programs.
+WITH_EXCHANGES = {"ringcore_torch", "ringcore_mxnet"}
+
+
+@pytest.mark.parametrize("kind", ["powersgd", "topk", "onebit"])
+@pytest.mark.parametrize("surface", [surface for surface in HERE if surface != "ringcore"])
+def test_what_takes_all_gradients_of_a_step_is_there_or_says_why_not(surface: str, kind: str) -> None:
+    make = getattr(loaded(surface).Compression, kind)  # type: ignore[attr-defined]
+    if surface in WITH_EXCHANGES:
+        assert isinstance(make(), Exchange)
+        return
+    with pytest.raises(InvalidArgument, match=rf"{kind}.*inside of a compiled program; use Compression.int8 or int4"):
+        make()

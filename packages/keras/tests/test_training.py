@@ -37,12 +37,12 @@ def trained(net: Any, x: Any, y: Any, batch: int, **fit: Any) -> Any:
     return net
 
 
-def check_two_epochs(kind: str, options: dict[str, Any]) -> None:
+def check_two_epochs(kind: str, options: dict[str, Any], **distributed: Any) -> None:
     """Two epochs of fit on n ranks are two epochs on one with the n-fold batch."""
     x, y = data(10 * BATCH * ring.size())
     alone = trained(compiled(model(), OPTIMIZERS[kind]()), x, y, BATCH * ring.size(), epochs=2)
     optimizer = OPTIMIZERS[kind]()
-    wrapped = ring.DistributedOptimizer(optimizer)
+    wrapped = ring.DistributedOptimizer(optimizer, **distributed)
     begin = ring.callbacks.BroadcastGlobalVariablesCallback(0)
     net = compiled(model(), wrapped, **options)
     together = trained(net, *ring.shard((x, y)), BATCH, epochs=2, callbacks=[begin])
@@ -59,6 +59,12 @@ def check_two_epochs(kind: str, options: dict[str, Any]) -> None:
 )
 def test_ranks_train_like_one_with_all_their_batches(kind: str, options: dict[str, Any]) -> None:
     check_two_epochs(kind, options)
+
+
+@on(*TWO)
+@pytest.mark.parametrize("compression", ["int8", "int4"])
+def test_what_is_quantised_between_hosts_is_not_inside_one(compression: str) -> None:
+    check_two_epochs("sgd", {}, compression=getattr(ring.Compression, compression))
 
 
 @on(*FOUR)

@@ -96,6 +96,44 @@ def test_nets_of_gluon(kind: str, optimizer: str, options: dict[str, Any], how: 
     check_weights(alone, mine, ROUNDING_OF_16_BITS if how == "fp16" else ROUNDING)
 
 
+@on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_quantised_gradients_are_near_the_average(kind: str) -> None:
+    own, gradients = gradients_of(layer := gluon.nn.Dense(100, in_units=200, use_bias=False))
+    trainer = ring.DistributedTrainer(
+        layer.collect_params(), "sgd", compression=getattr(ring.Compression, kind)
+    )  # fmt: skip
+    trainer.allreduce_grads()
+    average, most = np.mean(gradients, axis=0), 127 if kind == "int8" else 7
+    assert distance(own.asnumpy(), average) < ring.size() * np.abs(gradients).max() * 0.51 / most
+    assert same_everywhere([own.asnumpy().tobytes()])
+
+
+@on(TWO, THREE_OVER_TCP)
+def test_a_gradient_of_low_rank_is_sent_as_two_narrow_matrices() -> None:
+    """That of one row has rank 1, and the average at most as many as there are ranks: nothing is lost."""
+    own, gradients = gradients_of(layer := gluon.nn.Dense(100, in_units=200, use_bias=False))
+    exchange = ring.Compression.powersgd(ring.size())
+    ring.DistributedTrainer(layer.collect_params(), "sgd", compression=exchange).allreduce_grads()
+    assert distance(own.asnumpy(), np.mean(gradients, axis=0)) < 1e-4
+    assert same_everywhere([own.asnumpy().tobytes()])
+    assert list(exchange.state_dict()) == ["errors", "queries"]
+    with pytest.raises(ringcore.InvalidArgument, match=r"one after the other; use Compression\.int8"):
+        ring.DistributedOptimizer(mx.optimizer.create("sgd"), compression=exchange)
+
+
+def gradients_of(layer: Any) -> tuple[Any, list[Any]]:
+    """That of this rank, where the layer has it, and those of all ranks."""
+    layer.initialize(mx.init.Zero())
+    pairs = [(floats(rank, 100), floats(50 + rank, 200)) for rank in range(ring.size())]
+    factors, row = pairs[ring.rank()]
+    with autograd.record():
+        loss = (layer(mx.nd.array([row])) * mx.nd.array([factors])).sum()
+    loss.backward()
+    (parameter,) = layer.collect_params().values()
+    return parameter.grad(), [np.outer(one, other) for one, other in pairs]
+
+
 def symbol() -> Any:
     hidden = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="hidden"), act_type="tanh")
     return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=3, name="out"), name="softmax")

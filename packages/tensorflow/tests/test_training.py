@@ -105,8 +105,8 @@ def test_gradients_that_stay_a_ranks_own() -> None:
 
 
 @on(TWO, THREE_OVER_TCP)
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_gradients_that_were_sent_in_16_bits(name: str) -> None:
+@pytest.mark.parametrize("name", ["fp16", "bf16", "int8", "int4"])
+def test_gradients_that_were_sent_in_fewer_bits(name: str) -> None:
     variable = tf.Variable([1.0, 2.0])
     with tf.GradientTape() as plain:
         loss = tf.reduce_sum(variable) * 0.5

@@ -43,17 +43,20 @@ _OUTPUTS = {"results_go_where_the_caller_says"}
 _WITHOUT_OUTPUTS = (
     "jax", "jax_jit", "tensorflow", "tensorflow_function", "torch_leaf", "torch_gpu", *GPUS,
 )  # fmt: skip
+# What lies on a GPU is sent as it is.
+_QUANTISED = {"quantised_sums_are_near_and_the_same_bits"}
 LACKS: dict[str, set[str]] = {
     **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),
+    **dict.fromkeys(("torch_gpu", *GPUS), _OUTPUTS | _QUANTISED),
     # It has no program that would have a name to tell.
     "jax_jit": {"what_one_rank_refuses_is_told_to_all", *_OUTPUTS},
     # Averages of integers are cut there, as in gloo.
     **{
-        name: {"join", "join_in_a_process_set", "what_one_rank_refuses_is_told_to_all", *_OUTPUTS}
+        name: {"join", "join_in_a_process_set", "what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_QUANTISED}
         for name in ("torch_distributed", "torch_distributed_gpu")
     },
     # But on each GPU, and then by NCCL.
-    "gpu_pairs": {"sums_of_16_bits_are_rounded_once", *_OUTPUTS},
+    "gpu_pairs": {"sums_of_16_bits_are_rounded_once", *_OUTPUTS, *_QUANTISED},
 }
 
 

@@ -44,6 +44,7 @@ def collectives_of() -> Any:
         **{name: getattr(ring, name) for name in ("add_process_set", "remove_process_set", "join", "barrier")},
         broadcast_object=ring.broadcast_object,
         allgather_object=ring.allgather_object,
+        Compression=ring.Compression,
         synchronize=_wait,
     )
     names = (

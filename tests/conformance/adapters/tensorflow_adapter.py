@@ -62,6 +62,7 @@ def collectives_of(calls: Any) -> Any:
         **{name: getattr(ring, name) for name in ("add_process_set", "remove_process_set", "join", "barrier")},
         broadcast_object=ring.broadcast_object,
         allgather_object=ring.allgather_object,
+        Compression=ring.Compression,
         synchronize=Future.result,
         poll=Future.done,
     )

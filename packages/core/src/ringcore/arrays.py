@@ -114,11 +114,20 @@ class Compression:
     """What `compression=` takes: how float32 and float64 may be sent between hosts.
 
     `none`; `int8`, `int4`: integers in blocks of 128 with a scale each, in a quarter or an eighth of float32's bytes.
+    Their names will do, too.
     """
 
     none = _Whole
     int8 = _Int8
     int4 = _Int4
+
+
+def _compressor(compression: type[Compressor[Any]] | str) -> type[Compressor[Any]]:
+    if not isinstance(compression, str):
+        return compression
+    if compression not in QUANTISED:
+        raise InvalidArgument(f"arrays are sent whole, as int8 or as int4, not as {compression}; cast them yourself")
+    return {"none": _Whole, "int8": _Int8, "int4": _Int4}[compression]
 
 
 _verbs: Verbs[Any] = Verbs(Arrays())
@@ -133,10 +142,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     out: Any = None,
-    compression: type[Compressor[Any]] = Compression.none,
+    compression: type[Compressor[Any]] | str = Compression.none,
 ) -> Any:
     """`Verbs.allreduce`, of which less may be sent: `Compression.int8`, `Compression.int4`."""
-    code = compression.code_for(tensor)
+    code = _compressor(compression).code_for(tensor)
     if code == QUANTISED["none"]:
         return _verbs.allreduce(
             tensor, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
@@ -157,14 +166,15 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     out: Sequence[Any] | None = None,
-    compression: type[Compressor[Any]] = Compression.none,
+    compression: type[Compressor[Any]] | str = Compression.none,
 ) -> list[Any]:
     """`allreduce` of several arrays that are released together: all of them run, or none."""
     if not tensors:
         return []
     results: list[Any] = _verbs.start_allreduce(
         tuple(tensors), name, kind="grouped_allreduce", op=op, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, out=out, compression=compression.code_for(*tensors),
+        postscale_factor=postscale_factor, process_set=process_set, out=out,
+        compression=_compressor(compression).code_for(*tensors),
     ).synchronize()  # fmt: skip
     return results
 

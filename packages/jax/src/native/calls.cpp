@@ -59,8 +59,9 @@ struct Described {
 };
 
 Described describe(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
-                   std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
-                   const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
+                   std::int32_t process_set, double prescale, double postscale, std::int32_t compression,
+                   ffi::Span<const std::int32_t> dtypes, const ffi::RemainingArgs& arguments,
+                   const ffi::RemainingRets& results) {
   Described described;
   capi::Request& request = described.request;
   request.name = name;
@@ -70,6 +71,7 @@ Described describe(std::string_view name, std::int32_t collective, std::int32_t 
   request.options.process_set = process_set;
   request.options.prescale = prescale;
   request.options.postscale = postscale;
+  request.options.compression = compression;
   // An argument without a result is there to keep the order of the calls.
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ffi::AnyBuffer input = *arguments.get<ffi::AnyBuffer>(i);
@@ -123,10 +125,10 @@ class Pending {
 };
 
 ffi::Future start(std::string_view name, std::int32_t collective, std::int32_t op, std::int32_t root,
-                  std::int32_t process_set, double prescale, double postscale, ffi::Span<const std::int32_t> dtypes,
-                  ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+                  std::int32_t process_set, double prescale, double postscale, std::int32_t compression,
+                  ffi::Span<const std::int32_t> dtypes, ffi::RemainingArgs arguments, ffi::RemainingRets results) {
   auto pending = std::make_unique<Pending>(
-      describe(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results));
+      describe(name, collective, op, root, process_set, prescale, postscale, compression, dtypes, arguments, results));
   return pending.release()->start();
 }
 
@@ -157,10 +159,10 @@ struct Launch {
 
 ffi::Error start_on_gpu(void* stream, std::int32_t gpu, std::string_view name, std::int32_t collective, std::int32_t op,
                         std::int32_t root, std::int32_t process_set, double prescale, double postscale,
-                        ffi::Span<const std::int32_t> dtypes, ffi::RemainingArgs arguments,
+                        std::int32_t compression, ffi::Span<const std::int32_t> dtypes, ffi::RemainingArgs arguments,
                         ffi::RemainingRets results) {
-  Launch launch{stream,
-                describe(name, collective, op, root, process_set, prescale, postscale, dtypes, arguments, results)};
+  Launch launch{stream, describe(name, collective, op, root, process_set, prescale, postscale, compression, dtypes,
+                                 arguments, results)};
   ringcore_request& options = launch.described.request.options;
   options.blocking = 1;
   options.on_gpu = 1;
@@ -212,6 +214,7 @@ auto described(Binding binding) {
       .template Attr<std::int32_t>("process_set")
       .template Attr<double>("prescale")
       .template Attr<double>("postscale")
+      .template Attr<std::int32_t>("compression")
       .template Attr<ffi::Span<const std::int32_t>>("dtypes")
       .RemainingArgs()
       .RemainingRets();

@@ -58,6 +58,7 @@ class Call:
         root: Of a broadcast: its index among the members.
         prescale: Factor of the inputs of a reduction.
         postscale: Factor of its results.
+        compression: Of an allreduce: the engine's code of how it may be sent between hosts.
     """
 
     collective: str
@@ -69,6 +70,7 @@ class Call:
     root: int = 0
     prescale: float = 1.0
     postscale: float = 1.0
+    compression: int = 0
 
     @property
     def title(self) -> str:
@@ -280,6 +282,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
         "name": _unique_name(context, call), "collective": np.int32(COLLECTIVE_CODES[call.collective]),
         "op": np.int32(call.op), "root": np.int32(call.root), "process_set": np.int32(call.process_set),
         "prescale": np.float64(call.prescale), "postscale": np.float64(call.postscale),
+        "compression": np.int32(call.compression),
         "dtypes": np.array([DTYPE_CODES[str(array.dtype)] for array in context.avals_in], np.int32),
     }  # fmt: skip
     # In place where XLA can, which spares it memory that nobody has touched yet.

@@ -62,6 +62,7 @@ def _start_allreduce(
     *,
     priority: int = 0,
     blocking: bool = False,
+    compression: int = 0,
 ) -> Handle:
     leaves, structure = jax.tree.flatten(tensor)
     if not leaves:
@@ -69,6 +70,7 @@ def _start_allreduce(
     return verbs.start_allreduce_of_copies(
         tuple(leaves), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
         process_set=process_set, priority=priority, blocking=blocking, finish=as_tree(structure),
+        compression=compression,
     )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def allreduce(
         TimeoutError: A rank did not submit it in time. On every rank.
         PeerLostError: A rank died or left. On every rank.
     """
-    if compression is not Compression.none:
+    if compression.wire_dtype is not None:
         reduce = partial(
             allreduce, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
             process_set=process_set,
@@ -111,11 +113,14 @@ def allreduce(
         leaves, structure = jax.tree.flatten(tensor)
         return jax.tree.unflatten(structure, reduce_compressed(compression, leaves, reduce))
     leaves, structure = jax.tree.flatten(tensor)
+    code = compression.code_for(*leaves)
     if not _is_traced(leaves):
         return _start_allreduce(
-            tensor, op, name, prescale_factor, postscale_factor, process_set, blocking=True
+            tensor, op, name, prescale_factor, postscale_factor, process_set, blocking=True, compression=code
         ).synchronize()
-    call = _call("allreduce", name, process_set, op=op, prescale=prescale_factor, postscale=postscale_factor)
+    call = _call(
+        "allreduce", name, process_set, op=op, prescale=prescale_factor, postscale=postscale_factor, compression=code
+    )
     return jax.tree.unflatten(structure, run(call, leaves))
 
 

@@ -9,7 +9,7 @@ from ringcore import adapter
 
 
 class Compressor(adapter.Compressor[Any]):
-    """Sends arrays as they are. Subclasses change `wire_dtype`."""
+    """Sends arrays as they are. Subclasses change `wire_dtype` or `quantised`."""
 
     wide_dtypes = (jnp.float32, jnp.float64)
 
@@ -32,12 +32,23 @@ class _BFloat16(Compressor):
     wire_dtype = jnp.bfloat16
 
 
-class Compression:
+class _Int8(Compressor):
+    quantised = adapter.QUANTISED["int8"]
+
+
+class _Int4(Compressor):
+    quantised = adapter.QUANTISED["int4"]
+
+
+class Compression(adapter.NoExchanges):
     """What `compression=` takes.
 
-    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range.
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `bf16`: 8 bits, and float32's range; `int8`, `int4`:
+    between hosts, integers in blocks of 128 with a scale each.
     """
 
     none = Compressor
     fp16 = _Float16
     bf16 = _BFloat16
+    int8 = _Int8
+    int4 = _Int4

@@ -32,7 +32,8 @@ def allreduce_gradients(
     Args:
         gradients: What `jax.grad` returns.
         op: `Average` or `Sum`.
-        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
+            `int4` send a quarter and an eighth between hosts.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         process_set: The ranks that train together.
         name: Identifies the operations on all ranks.
@@ -111,7 +112,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         optimizer: Over a pytree of parameters of float dtypes, the same on every rank. Its state stays its own, unless
             `backward_passes_per_step` adds the sums.
         op: `Average` or `Sum` of the gradients.
-        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
+            `int4` send a quarter and an eighth between hosts.
         backward_passes_per_step: Calls of `update` whose gradients are summed before they are averaged over the ranks;
             the ones before the last change nothing.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.

@@ -269,8 +269,8 @@ extern "C" {
 // refused, for the reason that ringcore_mxnet_error() tells.
 [[gnu::visibility("default")]] int ringcore_mxnet_push(int collective, const char* name, std::size_t name_bytes, int op,
                                                        int root, int process_set, int priority, double prescale,
-                                                       double postscale, std::size_t count, void** inputs,
-                                                       std::size_t output_count, void** outputs,
+                                                       double postscale, int compression, std::size_t count,
+                                                       void** inputs, std::size_t output_count, void** outputs,
                                                        std::size_t split_count, const std::uint64_t* splits) {
   told.clear();
   try {
@@ -282,6 +282,7 @@ extern "C" {
     request.options.root = root;
     request.options.process_set = process_set;
     request.options.priority = priority;
+    request.options.compression = compression;
     request.options.prescale = prescale;
     request.options.postscale = postscale;
     Task::push(

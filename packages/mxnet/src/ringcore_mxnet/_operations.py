@@ -29,6 +29,7 @@ from ringcore.adapter import (
 )
 
 from ringcore_mxnet._shim import push
+from ringcore_mxnet.compression import Compression, Compressor
 
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _REDUCESCATTER, _ALLTOALL = (
     COLLECTIVE_CODES[name] for name in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall")
@@ -95,6 +96,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
     out: Any = None,
+    compression: type[Compressor] = Compression.none,
 ) -> Any:
     """Reduce an array over all ranks; every rank gets the same bits in a new array.
 
@@ -109,6 +111,7 @@ def allreduce(
         process_set: The ranks that take part.
         priority: The larger, the sooner, in MXNet's engine and in ringcore's, where it overtakes what has begun.
         out: Where the result goes, of the tensor's dtype and shape; it is returned.
+        compression: What is sent: see `Compression`.
 
     Raises:
         InvalidArgument: No NDArray, an average of integers, an `out` that does not fit. At once; what follows when the
@@ -120,6 +123,7 @@ def allreduce(
     (result,) = grouped_allreduce(
         [tensor], op=op, name=name_or_next(name, "mxnet.allreduce", process_set), prescale_factor=prescale_factor,
         postscale_factor=postscale_factor, process_set=process_set, priority=priority, out=_alone(out),
+        compression=compression,
     )  # fmt: skip
     return result
 
@@ -133,11 +137,12 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    compression: type[Compressor] = Compression.none,
 ) -> Any:
     """`allreduce` in place: the tensor gets the result and is returned."""
     grouped_allreduce_(
         [tensor], op=op, name=name_or_next(name, "mxnet.allreduce", process_set), prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor, process_set=process_set, priority=priority,
+        postscale_factor=postscale_factor, process_set=process_set, priority=priority, compression=compression,
     )  # fmt: skip
     return tensor
 
@@ -152,6 +157,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
     out: Sequence[Any] | None = None,
+    compression: type[Compressor] = Compression.none,
 ) -> list[Any]:
     """`allreduce` of several tensors that are released together: all of them run, or none."""
     if not tensors:
@@ -169,13 +175,27 @@ def grouped_allreduce(
             _check(tensor, op)
         _check_places(out, tensors, has_own_rows=False)
     results = list(out) if out is not None else [_empty(_shape(tensor), tensor) for tensor in tensors]
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    sent = [tensor for tensor, _ in pairs]
     if op is ReduceOp.ADASUM:
-        return _adasum(tensors, results, name, factor, process_set)
+        return _adasum(sent, results, name, factor, process_set)
+    landed = [
+        result if dtype is None else _empty(_shape(tensor), tensor)
+        for result, (tensor, dtype) in zip(results, pairs, strict=True)
+    ]
     push(
-        _ALLREDUCE, name, tensors, results, op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set_id_of(process_set), priority=priority,
+        _ALLREDUCE, name, sent, landed, op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set_id_of(process_set), priority=priority, compression=compression.code_for(*tensors),
     )  # fmt: skip
+    _copy_back(landed, results)
     return results
+
+
+def _copy_back(sources: Sequence[Any], targets: Sequence[Any]) -> None:
+    """Into arrays of their own dtypes, where others were sent."""
+    for source, target in zip(sources, targets, strict=True):
+        if source is not target:
+            source.copyto(target)
 
 
 def grouped_allreduce_(
@@ -187,6 +207,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
+    compression: type[Compressor] = Compression.none,
 ) -> list[Any]:
     """`grouped_allreduce` in place."""
     if not tensors:
@@ -196,7 +217,7 @@ def grouped_allreduce_(
     if op is ReduceOp.ADASUM or is_sparse:
         results = grouped_allreduce(
             tensors, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-            process_set=process_set,
+            process_set=process_set, compression=compression,
         )  # fmt: skip
         for tensor, result in zip(tensors, results, strict=True):
             result.copyto(tensor)
@@ -205,10 +226,12 @@ def grouped_allreduce_(
         check_op(op)
         for tensor in tensors:
             _check(tensor, op)
+    sent = [compression.compress(tensor)[0] for tensor in tensors]
     push(
-        _ALLREDUCE, name, tensors, op=op, prescale=prescale_factor, postscale=postscale_factor,
-        process_set=process_set_id_of(process_set), priority=priority,
+        _ALLREDUCE, name, sent, op=op, prescale=prescale_factor, postscale=postscale_factor,
+        process_set=process_set_id_of(process_set), priority=priority, compression=compression.code_for(*tensors),
     )  # fmt: skip
+    _copy_back(sent, tensors)
     return list(tensors)
 
 

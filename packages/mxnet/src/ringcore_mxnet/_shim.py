@@ -23,8 +23,8 @@ def _load() -> ctypes.CDLL:
     handles = ctypes.POINTER(ctypes.c_void_p)
     library.ringcore_mxnet_push.argtypes = [
         ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
-        ctypes.c_double, ctypes.c_double, ctypes.c_size_t, handles, ctypes.c_size_t, handles, ctypes.c_size_t,
-        ctypes.POINTER(ctypes.c_uint64),
+        ctypes.c_double, ctypes.c_double, ctypes.c_int, ctypes.c_size_t, handles, ctypes.c_size_t, handles,
+        ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint64),
     ]  # fmt: skip
     if library.ringcore_mxnet_connect(adapter.capi(), _LIB._name.encode()) != 0:
         raise ImportError(
@@ -45,7 +45,7 @@ def _handles(arrays: Sequence[Any]) -> Any:
 def push(
     collective: int, name: str, inputs: Sequence[Any], outputs: Sequence[Any] = (), *, op: int = 0, root: int = 0,
     process_set: int = 0, priority: int = 0, prescale: float = 1.0, postscale: float = 1.0,
-    splits: Sequence[int] | None = None,
+    compression: int = 0, splits: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
     """Give MXNet's engine a collective; returns before it has begun.
 
@@ -60,6 +60,7 @@ def push(
         priority: The larger, the sooner; on the CPU, and not over MPI, it overtakes what has begun.
         prescale: Multiplied into the inputs of a reduction.
         postscale: Multiplied into its results.
+        compression: Of an allreduce: the engine's code of how it may be sent between hosts.
         splits: Of an alltoall: rows for each rank.
 
     Raises:
@@ -68,8 +69,8 @@ def push(
     key = name.encode()
     rows = None if splits is None else (ctypes.c_uint64 * len(splits))(*splits)
     if _push(
-        collective, key, len(key), op, root, process_set, priority, prescale, postscale, len(inputs), _handles(inputs),
-        len(outputs), _handles(outputs), 0 if splits is None else len(splits), rows,
+        collective, key, len(key), op, root, process_set, priority, prescale, postscale, compression, len(inputs),
+        _handles(inputs), len(outputs), _handles(outputs), 0 if splits is None else len(splits), rows,
     ):  # fmt: skip
         text: str = _library.ringcore_mxnet_error().decode()
         raise adapter.as_ringcore_error(RuntimeError(text)) or RuntimeError(text)

@@ -9,7 +9,7 @@ from ringcore import adapter
 
 
 class Compressor(adapter.Compressor[Any]):
-    """Sends tensors as they are. Subclasses change `wire_dtype`."""
+    """Sends tensors as they are. Subclasses change `wire_dtype` or `quantised`."""
 
     wide_dtypes = (np.float32, np.float64)
 
@@ -28,8 +28,22 @@ class _Float16(Compressor):
     wire_dtype = "float16"
 
 
-class Compression:
-    """What `compression=` takes: `none`; `fp16`: 11 bits of precision, values up to 65504."""
+class _Int8(Compressor):
+    quantised = adapter.QUANTISED["int8"]
+
+
+class _Int4(Compressor):
+    quantised = adapter.QUANTISED["int4"]
+
+
+class Compression(adapter.Exchanges):
+    """What `compression=` takes.
+
+    `none`; `fp16`: 11 bits of precision, values up to 65504; `int8`, `int4`: between hosts, integers in blocks of 128
+    with a scale each. For `DistributedTrainer` also `powersgd(rank)`, `topk(ratio)`, `onebit()`.
+    """
 
     none = Compressor
     fp16 = _Float16
+    int8 = _Int8
+    int4 = _Int4

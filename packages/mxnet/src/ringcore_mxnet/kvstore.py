@@ -117,14 +117,14 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
         self._refuse_rows(key)
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
-        """Send 16-bit floats: `{"type": "fp16"}`.
+        """Send 16-bit floats: `{"type": "fp16"}`; between hosts integers: "int8", "int4".
 
         Raises:
             InvalidArgument: Another type.
         """
         kind = compression_params.get("type")
-        if kind not in ("none", "fp16"):
-            raise InvalidArgument(f"dist_ring compresses with {{'type': 'fp16'}}, not with '{kind}'")
+        if kind not in ("none", "fp16", "int8", "int4"):
+            raise InvalidArgument(f"dist_ring compresses with {{'type': 'fp16'}}, 'int8' or 'int4', not with '{kind}'")
         self._compression = getattr(Compression, kind)
 
     def set_optimizer(self, optimizer: Any) -> None:
@@ -154,14 +154,15 @@ class Ring(mx.kvstore.KVStoreBase):  # type: ignore[misc]
 
     def _total(self, key: Any, values: list[Any], priority: int) -> Any:
         own = values[0] if len(values) == 1 else mx.nd.add_n(*(value.as_in_context(mx.cpu()) for value in values))
-        sent, dtype = self._compression.compress(own)
-        return self._compression.decompress(
-            allreduce(sent, op=Sum, name=f"{self._name}.{key}", priority=priority), dtype
-        )
+        return allreduce(
+            own, op=Sum, name=f"{self._name}.{key}", priority=priority, compression=self._compression
+        )  # fmt: skip
 
     def _sum_in_place(self, key: Any, values: list[Any], priority: int) -> None:
-        if len(values) == 1 and self._compression is Compression.none:
-            allreduce_(values[0], op=Sum, name=f"{self._name}.{key}", priority=priority)
+        if len(values) == 1:
+            allreduce_(
+                values[0], op=Sum, name=f"{self._name}.{key}", priority=priority, compression=self._compression
+            )  # fmt: skip
             return
         total = self._total(key, values, priority)
         for value in values:

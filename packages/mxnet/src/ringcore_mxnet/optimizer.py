@@ -22,13 +22,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     Args:
         optimizer: Any optimizer of MXNet. What is read or set here is read or set there.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
-        compression: `Compression.fp16` halves what is sent of float32 gradients.
+        compression: `Compression.fp16` halves what is sent of float32 gradients; `int8` and `int4` send a quarter and
+            an eighth between hosts.
         process_set: The ranks that train together.
         check_weights: When the first weight is to be updated for the second time, compare a hash of all of them on all
             ranks, once, and raise `MismatchError` where they differ.
 
     Raises:
-        InvalidArgument: No optimizer, or one that is wrapped already.
+        InvalidArgument: No optimizer, or one that is wrapped already; a compression that needs all gradients at once.
     """
 
     def __init__(
@@ -46,6 +47,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             raise InvalidArgument(
                 f"DistributedOptimizer wraps an optimizer of MXNet, not {type(optimizer).__name__}; use "
                 "mx.optimizer.create(name, ...)"
+            )
+        if isinstance(compression, adapter.Exchange):
+            raise InvalidArgument(
+                f"{type(compression).__name__} needs all gradients of a step at once, and Module hands over one after "
+                "the other; use Compression.int8 or int4, or Gluon and DistributedTrainer"
             )
         # Not Optimizer.__init__: the wrapped one has all that it would set.
         self.__dict__["_ring"] = {
@@ -130,12 +136,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             return
         several = isinstance(index, list | tuple)
         for i, gradient in zip(index, grad, strict=True) if several else [(index, grad)]:
-            sent, dtype = self._ring["compression"].compress(gradient)
             number = i if isinstance(i, int) else 0
             allreduce_(
-                sent, op=Average, name=f"gradient.{self.idx2name.get(i, i)}", priority=-1 - number,
+                gradient, op=Average, name=f"gradient.{self.idx2name.get(i, i)}", priority=-1 - number,
                 prescale_factor=self._ring["prescale_factor"], postscale_factor=self._ring["postscale_factor"],
-                process_set=process_set,
+                process_set=process_set, compression=self._ring["compression"],
             )  # fmt: skip
-            if dtype is not None:
-                sent.copyto(gradient)

@@ -143,6 +143,7 @@ struct Kernel {
   std::int64_t root = 0;
   std::int64_t prescale = std::bit_cast<std::int64_t>(1.0);
   std::int64_t postscale = std::bit_cast<std::int64_t>(1.0);
+  std::int64_t compression = RINGCORE_COMPRESSION_NONE;
   std::int64_t what = kRank;
 
   bool writes_to_outputs() const { return capi::writes_to_outputs(collective); }
@@ -181,6 +182,7 @@ class Execution {
     options.blocking = kernel_.mode == kEager ? 1 : 0;
     options.prescale = std::bit_cast<double>(kernel_.prescale);
     options.postscale = std::bit_cast<double>(kernel_.postscale);
+    options.compression = static_cast<int>(kernel_.compression);
     request_.submit<&Execution::finish>(*engine, this);
   }
 
@@ -396,6 +398,7 @@ void* create(TF_OpKernelConstruction* construction) {
     read("prescale", kernel->prescale);
     read("postscale", kernel->postscale);
   }
+  if constexpr (kCollective == RINGCORE_ALLREDUCE) read("compression", kernel->compression);
   if constexpr (kCollective == RINGCORE_BROADCAST) read("root", kernel->root);
   if constexpr (kCollective == kPlace) read("what", kernel->what);
   if (!status.ok()) api.OpKernelConstruction_Failure(construction, status);
@@ -479,7 +482,7 @@ bool find_functions() {
                create<RINGCORE_ALLREDUCE>,
                {"tensors: Ts"},
                {"results: Ts"},
-               {list, "op: int", "prescale: int", "postscale: int"},
+               {list, "op: int", "prescale: int", "postscale: int", "compression: int = 0"},
                same_shapes});
   register_op({"RingcoreReducescatter",
                create<RINGCORE_REDUCESCATTER>,

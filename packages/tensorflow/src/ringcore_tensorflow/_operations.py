@@ -111,7 +111,7 @@ def allreduce(
         prescale_factor: Multiplied into the tensor before the reduction.
         postscale_factor: Multiplied into the result.
         process_set: The ranks that take part.
-        compression: What is sent: `Compression.fp16`, `Compression.bf16`.
+        compression: What is sent: see `Compression`.
 
     Raises:
         InvalidArgument: An unknown dtype, an average of integers.
@@ -166,8 +166,8 @@ def _reduce(
     def reduce(sent: list[tf.Tensor]) -> list[tf.Tensor]:
         if op is ReduceOp.ADASUM:
             return _adasum(sent, text, prescale_factor * postscale_factor, process_set)
-        factors = _reduction(op, prescale_factor, postscale_factor)
-        results: list[tf.Tensor] = _start(ops.ringcore_allreduce, text, mode, process_set, sent, **factors)
+        options = {**_reduction(op, prescale_factor, postscale_factor), "compression": compression.code_for(*sent)}
+        results: list[tf.Tensor] = _start(ops.ringcore_allreduce, text, mode, process_set, sent, **options)
         return results
 
     return reduce_compressed(compression, given, reduce)
@@ -187,7 +187,7 @@ def _gradient_of_allreduce(node: Any, *gradients: tf.Tensor) -> list[Any]:
     results = call(
         ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of_gradient(), list(gradients),
         process_set=node.get_attr("process_set"), op=int(op), prescale=node.get_attr("prescale"),
-        postscale=node.get_attr("postscale"),
+        postscale=node.get_attr("postscale"), compression=node.get_attr("compression"),
     )  # fmt: skip
     return [None, *results]
 

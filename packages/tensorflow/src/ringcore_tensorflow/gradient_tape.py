@@ -133,7 +133,8 @@ def DistributedGradientTape(  # noqa: N802 - the field's name for it
         name: Of the operations. Tapes that are used at the same time in several threads need different names, unless
             their variables have different ones.
         op: `Average` or `Sum`.
-        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients.
+        compression: `Compression.fp16` or `Compression.bf16` halves what is sent of float32 gradients; `int8` and
+            `int4` send a quarter and an eighth between hosts.
         gradient_predivide_factor: Divide by this before the sum and multiply by it afterwards.
         groups: How many operations the gradients are dealt out to; None: by size.
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors: quicker where most rows have a gradient.

@@ -33,6 +33,7 @@ from ringcore.adapter.compression import (
     QUANTISED,
     Compressor,
     Exchanges,
+    NoExchanges,
     reduce_compressed,
     round_to_quantised,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "Finish",
     "Framework",
     "Handle",
+    "NoExchanges",
     "Placement",
     "ProcessSet",
     "ReduceOp",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, NoReturn
 
 from ringcore import _native
+from ringcore._errors import InvalidArgument
 from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Tensor
 from ringcore.adapter.powersgd import PowerSGD
@@ -45,6 +46,8 @@ class Compressor(Generic[Tensor]):
     @classmethod
     def code_for(cls, *tensors: Tensor) -> int:
         """What `allreduce` takes as `compression` for these tensors, which are reduced by one operation."""
+        if cls.quantised == QUANTISED["none"]:
+            return cls.quantised
         wide = all(cls.dtype_of(tensor) in cls.wide_dtypes for tensor in tensors)
         return cls.quantised if wide else QUANTISED["none"]
 
@@ -97,3 +100,30 @@ class Exchanges:
     def onebit() -> Exchange:
         """Signs, and one magnitude: see `OneBit`."""
         return OneBit()
+
+
+class NoExchanges:
+    """What it has instead where gradients are reduced inside of compiled programs: why, and what else there is."""
+
+    @staticmethod
+    def powersgd(rank: int = 4) -> NoReturn:
+        """Refused."""
+        _refuse(f"powersgd({rank})")
+
+    @staticmethod
+    def topk(ratio: float = 0.01) -> NoReturn:
+        """Refused."""
+        _refuse(f"topk({ratio})")
+
+    @staticmethod
+    def onebit() -> NoReturn:
+        """Refused."""
+        _refuse("onebit()")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise InvalidArgument(
+        f"Compression.{what} works on all gradients of a step in memory, with what was lost of the last ones, and here "
+        "they are reduced inside of a compiled program; use Compression.int8 or int4, or train with ringcore_torch or "
+        "ringcore_mxnet's DistributedTrainer"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from ringcore import Min, Sum
 from ringcore.adapter import ProcessSet, reduce_compressed
-from ringcore_torch import Compression, allreduce, grouped_allreduce_
+from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
 
 from ringcore_keras.options import Options
 
@@ -22,8 +22,11 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
         prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
         process_set=options.process_set,
     )  # fmt: skip
+    compression = getattr(Compression, options.compression)
     with torch.no_grad():
-        return reduce_compressed(getattr(Compression, options.compression), gradients, reduce)
+        if compression.quantised:
+            return grouped_allreduce(gradients, compression=compression, **reduce.keywords)
+        return reduce_compressed(compression, gradients, reduce)
 
 
 def divided(gradient: Any, divisor: float) -> Any:
