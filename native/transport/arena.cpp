@@ -12,7 +12,7 @@ namespace ringcore::transport {
 
 Arena::Arena(const Segment& segment, std::size_t reserved_bytes)
     : fd_(segment.fd()), file_offset_(segment.arena_offset()), memory_(segment.arena()) {
-  const std::size_t reserved = (reserved_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const std::size_t reserved = (reserved_bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   if (reserved >= memory_.size()) {
     throw Error(
         ErrorKind::kResource,
@@ -26,22 +26,22 @@ Arena::Arena(const Segment& segment, std::size_t reserved_bytes)
 }
 
 std::byte* Arena::allocate(std::size_t bytes) {
-  const std::size_t pages = bytes / kPageBytes + (bytes % kPageBytes != 0 || bytes == 0 ? 1 : 0);
-  const std::optional<std::size_t> offset = take(pages * kPageBytes);
+  const std::size_t pages = bytes / page_bytes() + (bytes % page_bytes() != 0 || bytes == 0 ? 1 : 0);
+  const std::optional<std::size_t> offset = take(pages * page_bytes());
   if (!offset) {
     throw Error(ErrorKind::kResource, "no room for " + std::to_string(bytes) + " bytes of registered memory: " +
                                           std::to_string(allocated_bytes()) + " of " + std::to_string(memory_.size()) +
                                           " bytes are in use. Set RINGCORE_ARENA_BYTES higher, or use less of it");
   }
   try {
-    reserve_pages(fd_, file_offset_ + *offset, pages * kPageBytes, "registered memory");
+    reserve_pages(fd_, file_offset_ + *offset, pages * page_bytes(), "registered memory");
   } catch (...) {
     release(memory_.data() + *offset);
     throw;
   }
 #ifdef MADV_POPULATE_WRITE
   // The first use then takes no page faults. Only a hint: kernels before 5.14 do not know it.
-  ::madvise(memory_.data() + *offset, pages * kPageBytes, MADV_POPULATE_WRITE);
+  ::madvise(memory_.data() + *offset, pages * page_bytes(), MADV_POPULATE_WRITE);
 #endif
   return memory_.data() + *offset;
 }

@@ -40,7 +40,7 @@ struct Header {
 std::size_t round_up(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 std::size_t arena_offset_for(int size) {
-  return round_up(kPageBytes + static_cast<std::size_t>(size + kPlacesToCome) * InboxLayout(size).bytes(),
+  return round_up(page_bytes() + static_cast<std::size_t>(size + kPlacesToCome) * InboxLayout(size).bytes(),
                   kHugePageBytes);
 }
 
@@ -89,7 +89,7 @@ std::uint64_t free_address_bytes() {
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
   std::uint64_t used_pages = 0;
   std::ifstream("/proc/self/statm") >> used_pages;
-  const std::uint64_t used = used_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t used = used_pages * page_bytes();
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
@@ -100,18 +100,22 @@ std::uint64_t free_address_bytes() {
 
 }  // namespace
 
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 InboxLayout::InboxLayout(int size) {
   constexpr std::size_t kDataBytes = std::size_t{512} << 10;
   constexpr std::size_t kFewestBytes = std::bit_ceil(Link::kMaxContiguous);
   const std::size_t ranks = std::bit_ceil(static_cast<std::size_t>(std::max(size, 1)));
   data_bytes_ = std::clamp(kDataBytes * 16 / ranks, kFewestBytes, kDataBytes);
   control_bytes_ = std::max(data_bytes_ / 2, kFewestBytes);
-  bytes_ = kPageBytes + control_bytes_ + static_cast<std::size_t>(kLaneCount - 1) * data_bytes_;
+  bytes_ = page_bytes() + control_bytes_ + static_cast<std::size_t>(kLaneCount - 1) * data_bytes_;
 }
 
 std::uint64_t Segment::default_arena_bytes() {
-  const auto physical =
-      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto physical = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page_bytes();
   return std::clamp(std::min(physical, free_address_bytes() / kArenasPerAddressSpace), kSmallestArenaBytes,
                     kLargestArenaBytes);
 }
@@ -122,7 +126,7 @@ Segment Segment::create(Rank rank, int size, std::uint64_t arena_bytes) {
                 "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot have a segment");
   }
   const std::size_t arena_offset = arena_offset_for(size);
-  for (std::uint64_t wanted = round_up(arena_bytes, kPageBytes);; wanted = round_up(wanted / 2, kPageBytes)) {
+  for (std::uint64_t wanted = round_up(arena_bytes, page_bytes());; wanted = round_up(wanted / 2, page_bytes())) {
     try {
       const std::size_t file_bytes = arena_offset + wanted;
       Fd fd = create_file(file_bytes);
@@ -173,10 +177,10 @@ std::size_t Segment::inbox_offset(Rank sender) const {
                                                  std::to_string(size_) + " ranks and " + std::to_string(kPlacesToCome) +
                                                  " to come");
   }
-  return kPageBytes + static_cast<std::size_t>(sender) * InboxLayout(size_).bytes();
+  return page_bytes() + static_cast<std::size_t>(sender) * InboxLayout(size_).bytes();
 }
 
-Mapping Segment::map_inbox_page(Rank sender) const { return {fd_.get(), inbox_offset(sender), kPageBytes}; }
+Mapping Segment::map_inbox_page(Rank sender) const { return {fd_.get(), inbox_offset(sender), page_bytes()}; }
 
 void Segment::reserve_inbox(Rank sender) const {
   reserve_pages(fd_.get(), inbox_offset(sender), InboxLayout(size_).bytes(), "a link's lanes");

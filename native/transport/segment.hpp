@@ -25,7 +25,8 @@
 
 namespace ringcore::transport {
 
-inline constexpr std::size_t kPageBytes = 4096;
+// What memory is mapped and given out by: 4 KiB on x86, up to 64 KiB on Arm, the same for all ranks of a host.
+std::size_t page_bytes();
 // So many processes may join the ranks that have met, one after the other: each at a place that nobody has had.
 inline constexpr int kPlacesToCome = 32;
 
@@ -40,10 +41,10 @@ class InboxLayout {
  public:
   explicit InboxLayout(int size);
   std::size_t bytes() const { return bytes_; }
-  // Relative to the start of the inbox. Multiples of kPageBytes; the lengths are powers of two.
+  // Relative to the start of the inbox. Multiples of page_bytes(); the lengths are powers of two.
   std::size_t lane_offset(int lane) const {
-    if (lane == kControlLane) return kPageBytes;
-    return kPageBytes + control_bytes_ + static_cast<std::size_t>(lane - kFirstDataLane) * data_bytes_;
+    if (lane == kControlLane) return page_bytes();
+    return page_bytes() + control_bytes_ + static_cast<std::size_t>(lane - kFirstDataLane) * data_bytes_;
   }
   std::size_t lane_bytes(int lane) const { return lane == kControlLane ? control_bytes_ : data_bytes_; }
 
@@ -96,7 +97,7 @@ class Segment {
 // Makes the pages of a range of a memory file exist. Throws Error{kResource} naming `purpose`.
 void reserve_pages(int fd, std::size_t offset, std::size_t bytes, const char* purpose);
 
-// Hands out pieces of a segment's arena, aligned to kPageBytes. A piece's pages exist before it is handed
+// Hands out pieces of a segment's arena, aligned to page_bytes(). A piece's pages exist before it is handed
 // out, so that a full machine is an error here and not a SIGBUS later. Best fit; neighbouring free pieces are joined.
 // The segment must outlive the arena. Thread-safe.
 class Arena {

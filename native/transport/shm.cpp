@@ -28,7 +28,7 @@ struct InboxPage {
   alignas(128) std::uint32_t owner_sleeps;
   Standing owner;
 };
-static_assert(sizeof(InboxPage) <= kPageBytes);
+static_assert(sizeof(InboxPage) <= 4096);  // the smallest page
 
 Mapping map_page(const Segment& segment, Rank sender) {
   segment.reserve_inbox(sender);
