@@ -193,7 +193,7 @@ bool Engine::progress_eager() {
     if (!set.signatures.use(static_cast<int>(m), done->signature)) {
       set.signatures.describe(static_cast<int>(m), done->signature, set.signatures.find(done->signature));
     }
-    set.peers[m]->last_heard = last_tend_;
+    set.peers[m]->last_heard = timers_checked_;
     set.peers[m]->link->consume(transport::kControlLane, eager_record_bytes_[m]);
   }
   set.negotiation.skip_round();

@@ -69,7 +69,7 @@ void Engine::freeze() {
 }
 
 void Engine::tend_views(Nanoseconds now) {
-  elastic_->views.tend(now);
+  elastic_->views.check_timers(now);
   follow_views();
   begin_epoch();
   if (failure_ != nullptr || !frozen() || now - elastic_->frozen_since <= settings_.elastic_timeout) return;

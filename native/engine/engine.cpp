@@ -139,7 +139,7 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       clock_(clock),
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now(),
                   config.joins),
-      last_tend_(clock.now()),
+      timers_checked_(clock.now()),
       standstill_{.all = Standstills(static_cast<std::size_t>(membership_.size()))} {
   if (settings_.elastic) {
     elastic_ = std::make_unique<Elastic>(

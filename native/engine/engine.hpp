@@ -1,8 +1,8 @@
 // The engine of one rank: a state machine that an operation enters with `submit` and leaves when it is done.
 //
 // It has no thread, opens no socket and reads no clock of its own: links and clock are handed in, and somebody calls
-// `progress` (when bytes may have arrived) and `tend` (when time has passed). In production that is the Runtime, in
-// tests the simulated network. All calls come from one thread at a time.
+// `progress` (when bytes may have arrived) and `check_timers` (when time has passed). In production that is the Runtime,
+// in tests the simulated network. All calls come from one thread at a time.
 //
 // The way of an operation: submit -> a record to every member (announce) -> Negotiation decides the round ->
 // Schedule puts it into a task, and a carrier carries it out -> done. A small awaited operation takes its data along in the record.
@@ -104,8 +104,8 @@ class Engine {
   // A thread is about to wait for the operation: closes open buckets, so that it can run.
   // `only_thread`: no other thread of this rank uses the engine, so that this rank announces nothing more until then.
   void wanted(Operation& operation, bool only_thread);
-  // To be said before each `tend`: every thread of this rank that might submit anything waits, for these, until they are
-  // done. Nothing: not so, or no longer.
+  // To be said before each `check_timers`: every thread of this rank that might submit anything waits, for these, until
+  // they are done. Nothing: not so, or no longer.
   void all_wait(std::span<const Operation* const> operations);
   // A thread no longer waits for something that is not done.
   void gave_up();
@@ -113,16 +113,16 @@ class Engine {
   // Moves what can be moved; true if anything did. Never blocks, never throws: errors end up in the operations.
   bool progress();
   // Timers: heartbeats, stalled operations, lost peers. `idle`: nothing has moved for a moment.
-  void tend(bool idle);
-  Nanoseconds tend_interval() const;
+  void check_timers(bool idle);
+  Nanoseconds timer_interval() const;
 
   // Members in ascending order. Either every rank of the job adds the set, in the same order as it adds and removes other
   // ones; or only its members do, in any order, under a number that they have agreed on: from 1, and never used before.
   ProcessSetId add_process_set(std::vector<Rank> members, std::optional<ProcessSetId> agreed = {});
   void remove_process_set(ProcessSetId id);
 
-  // Before this rank leaves in order: brings what all ranks have announced to its end, as `progress` and `tend` go on.
-  // True when nothing is left of it, also on GPUs, or after a failure, which aborts it.
+  // Before this rank leaves in order: brings what all ranks have announced to its end, as `progress` and `check_timers`
+  // go on. True when nothing is left of it, also on GPUs, or after a failure, which aborts it.
   bool wind_down();
   // Tells the others that this rank leaves; operations that need it fail there with this reason. Call progress() until
   // `farewell_seen`: then no peer needs this rank's links any more.
@@ -385,7 +385,7 @@ class Engine {
   bool left_ = false;
   std::optional<std::string> goodbye_;  // this rank leaves, with this reason
   bool said_goodbye_ = false;  // and those whom it is connected with are told
-  Nanoseconds last_tend_ = 0;
+  Nanoseconds timers_checked_ = 0;
   Nanoseconds last_check_ = 0;  // of the links
   std::uint64_t library_ended_ = 0;  // when it was last looked
   Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost

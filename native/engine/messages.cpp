@@ -150,7 +150,7 @@ void Engine::send(Peer& peer, RecordHeader header, std::span<const std::byte> re
   if (!peer.is_known) say_hello(peer);
   header.epoch = membership_.epoch();
   header.sequence = peer.sent_records++;
-  peer.last_sent = last_tend_;
+  peer.last_sent = timers_checked_;
   std::array<std::byte, sizeof(RecordHeader) + kOneWriteBytes> together;
   std::memcpy(together.data(), &header, sizeof(header));
   std::span<const std::byte> first(together.data(), sizeof(header));
@@ -171,7 +171,7 @@ void Engine::send_tree_record(Peer& peer, ProcessSetId id, std::span<const std::
                            .process_set = id,
                            .epoch = membership_.epoch(),
                            .sequence = peer.sent_records++};
-  peer.last_sent = last_tend_;
+  peer.last_sent = timers_checked_;
   std::vector<std::byte> record(whole);
   std::memcpy(record.data(), &header, sizeof(header));
   if (!body.empty()) std::memcpy(record.data() + sizeof(header), body.data(), body.size());
@@ -232,7 +232,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
                                           std::to_string(peer.received_records) + " was expected");
   }
   ++peer.received_records;
-  peer.last_heard = last_tend_;  // at most one interval of `tend` too early, and a clock is not asked for each record
+  peer.last_heard = timers_checked_;  // at most one interval too early, and a clock is not asked for each record
   if (!peer.greeted && header.type != RecordType::kHello) {
     throw Error(ErrorKind::kProtocol, "did not start with a greeting");
   }

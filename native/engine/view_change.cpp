@@ -359,7 +359,7 @@ void ViewChange::on_propose(Place from, const ViewMessage& message) {
   send(from, std::move(answer));
 }
 
-void ViewChange::tend(Nanoseconds now) {
+void ViewChange::check_timers(Nanoseconds now) {
   now_ = now;
   go_on();
 }

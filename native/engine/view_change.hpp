@@ -48,7 +48,7 @@ class ViewChange {
 
   // What others say; `from` may be kWitness.
   void receive(Place from, const ViewMessage& message);
-  void tend(Nanoseconds now);
+  void check_timers(Nanoseconds now);
 
   // Whether a new view is being agreed on: until then nothing new may be started.
   bool changing() const { return wanted_; }

@@ -14,14 +14,14 @@ constexpr int kStarvedPatience = 10;
 
 }  // namespace
 
-Nanoseconds Engine::tend_interval() const {
+Nanoseconds Engine::timer_interval() const {
   return std::clamp(settings_.heartbeat / 8, kMillisecond, 250 * kMillisecond);
 }
 
-void Engine::tend(bool idle) {
+void Engine::check_timers(bool idle) {
   const Nanoseconds now = clock_.now();
-  const Nanoseconds since_last = now - last_tend_;
-  last_tend_ = now;
+  const Nanoseconds since_last = now - timers_checked_;
+  timers_checked_ = now;
   if (failure_ != nullptr) return;
   const bool stood_still = since_last > settings_.heartbeat / 2;
   if (stood_still) {
@@ -115,7 +115,7 @@ bool Engine::lacks_processor(Peer& peer, Nanoseconds now) {
         "waited for, " +
         std::to_string(kStarvedPatience) + " times as long as RINGCORE_HEARTBEAT_S.");
   }
-  peer.excused_until = now + tend_interval();
+  peer.excused_until = now + timer_interval();
   return true;
 }
 

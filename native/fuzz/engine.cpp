@@ -73,7 +73,7 @@ class MadJob {
     }
     for (const auto& each : engines_) {
       if (each == nullptr) continue;
-      each->tend(true);
+      each->check_timers(true);
       for (int moves = 0; each->progress(); ++moves) require(moves < 100'000, "nothing moves for ever");
     }
   }

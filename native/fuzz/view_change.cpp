@@ -71,7 +71,7 @@ void act(engine::ViewChange& change, engine::Witness& witness, Input& bytes, Nan
     case 3: return change.arrive(place);
     case 4: return change.leave();
     case 5: return change.commit(bytes.take<std::uint8_t>());
-    case 6: return change.tend(now += bytes.take<std::uint8_t>());
+    case 6: return change.check_timers(now += bytes.take<std::uint8_t>());
     case 7:
       if (const auto message = arrived(bytes)) witness.receive(*message);
       return;

@@ -15,7 +15,7 @@ constexpr Nanoseconds kFarewellLimit = 2 * kSecond;
 // While blocking calls come one after the other, the progress thread looks only this often whether they have ended.
 constexpr Nanoseconds kQuietTick = 10 * kMillisecond;
 // A waiting thread looks after timers this often, and after signals so often.
-constexpr Nanoseconds kTendInterval = kMillisecond;
+constexpr Nanoseconds kTimerInterval = kMillisecond;
 constexpr Nanoseconds kInterruptInterval = 50 * kMillisecond;
 // After announcements that nobody waits for the progress thread lets more of them come before it asks to be rung again:
 // a bell for each would cost both sides more than the announcement.
@@ -311,7 +311,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
   waiter.active();
   const Nanoseconds begin = clock_.now();
   drive_began_ = begin;
-  Nanoseconds tended = begin;
+  Nanoseconds timers_checked = begin;
   Nanoseconds asked = begin;
   int turns = 0;
   while (!ended()) {
@@ -320,10 +320,10 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     lock.tell();
     if (ended()) break;
     const Nanoseconds now = clock_.now();
-    if (now - tended >= (waiter.idle_for(now) >= kIdle ? kTendInterval / 8 : kTendInterval)) {
-      tended = now;
+    if (now - timers_checked >= (waiter.idle_for(now) >= kIdle ? kTimerInterval / 8 : kTimerInterval)) {
+      timers_checked = now;
       tell_who_waits(now);
-      engine_.tend(waiter.idle_for(now) >= kIdle);
+      engine_.check_timers(waiter.idle_for(now) >= kIdle);
       collect_attention();
       if (ended()) break;
     }
@@ -346,7 +346,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     crowd_.count_processors();
     if (arm()) continue;
     const Nanoseconds nap =
-        longest_nap(true, std::min({kTendInterval * 4, limit - (now - begin), engine_.tend_interval()}));
+        longest_nap(true, std::min({kTimerInterval * 4, limit - (now - begin), engine_.timer_interval()}));
     if (nap == 0) {
       disarm();
       std::this_thread::yield();
@@ -391,7 +391,7 @@ void Runtime::progress_loop() {
   add_service_thread(::gettid());
   std::uint64_t seen_drives = 0;
   std::uint64_t seen_submits = 0;
-  Nanoseconds tended = 0;
+  Nanoseconds timers_checked = 0;
   while (!stopped_) {
     // A mutex goes to whoever asks first, and that would be this thread again.
     for (int turn = 0; turn < kTurns && contenders_ > 0; ++turn) std::this_thread::yield();
@@ -402,9 +402,9 @@ void Runtime::progress_loop() {
       gathering_ = false;
       crowd_.count_processors();  // the others say theirs when they have come this far, and may be bound anew
       // Calls that never have to wait look at no timer.
-      if (const Nanoseconds now = clock_.now(); now - tended >= engine_.tend_interval()) {
-        tended = now;
-        engine_.tend(false);
+      if (const Nanoseconds now = clock_.now(); now - timers_checked >= engine_.timer_interval()) {
+        timers_checked = now;
+        engine_.check_timers(false);
         collect_attention();
       }
       // On behalf of those who are told when their operations end, until another thread waits and drives anyway.
@@ -419,9 +419,9 @@ void Runtime::progress_loop() {
           lock.tell();
         }
         const bool more = turns == kTurns;
-        if (const Nanoseconds now = clock_.now(); !more || now - tended >= kTendInterval) {
-          tended = now;
-          engine_.tend(!more);
+        if (const Nanoseconds now = clock_.now(); !more || now - timers_checked >= kTimerInterval) {
+          timers_checked = now;
+          engine_.check_timers(!more);
           collect_attention();
         }
         if (more) continue;
@@ -432,7 +432,7 @@ void Runtime::progress_loop() {
         } else {
           if (arm()) continue;
           wait_set = thread_waiter_.wait_set(links_);
-          limit = engine_.busy() ? std::min(engine_.tend_interval(), kQuietTick) : engine_.tend_interval();
+          limit = engine_.busy() ? std::min(engine_.timer_interval(), kQuietTick) : engine_.timer_interval();
           // Nobody waits: even where a link would rather be driven on, others may need the core.
           limit = std::max(longest_nap(engine_.busy(), limit), kShortestNap);
         }
@@ -452,10 +452,10 @@ void Runtime::wind_down(EngineLock& lock, const Interrupted& interrupted) {
   while (!engine_.wind_down()) {
     disarm();
     if (engine_.progress()) continue;
-    engine_.tend(true);
+    engine_.check_timers(true);
     auto wait_set = driver_waiter_.wait_set(links_);
     lock.unlock();
-    driver_waiter_.sleep(std::move(wait_set), kTendInterval);
+    driver_waiter_.sleep(std::move(wait_set), kTimerInterval);
     const bool ask = interrupted && clock_.now() - asked >= kInterruptInterval;
     if (ask) asked = clock_.now();
     const bool stop = ask && interrupted();
@@ -476,11 +476,11 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
     const Nanoseconds begin = clock_.now();
     while (!engine_.farewell_seen() && clock_.now() - begin < kFarewellLimit) {
       if (engine_.progress()) continue;
-      engine_.tend(false);
+      engine_.check_timers(false);
       if (arm()) continue;
       auto wait_set = driver_waiter_.wait_set(links_);
       lock.unlock();
-      driver_waiter_.sleep(std::move(wait_set), kTendInterval);
+      driver_waiter_.sleep(std::move(wait_set), kTimerInterval);
       lock.lock();
       disarm();
     }

@@ -125,13 +125,13 @@ class Job {
   void drive(Ended ended) {
     for (const Nanoseconds begin = network_.clock().now();;) {
       network_.run_until(network_.clock().now() + kStep);
-      const bool tends = network_.clock().now() - tended_ >= 5 * kMillisecond;
-      if (tends) tended_ = network_.clock().now();
+      const bool checks_timers = network_.clock().now() - timers_checked_ >= 5 * kMillisecond;
+      if (checks_timers) timers_checked_ = network_.clock().now();
       for (const auto& each : engines_) {
         if (!network_.runs(each->rank())) continue;
         while (each->progress()) {
         }
-        if (tends) each->tend(true);
+        if (checks_timers) each->check_timers(true);
       }
       if (ended()) return;
       REQUIRE(network_.clock().now() - begin < 10 * kSecond);
@@ -141,7 +141,7 @@ class Job {
   transport::SimNetwork network_;
   std::vector<std::vector<Rank>> neighbours_;
   std::vector<std::unique_ptr<engine::Engine>> engines_;
-  Nanoseconds tended_ = 0;
+  Nanoseconds timers_checked_ = 0;
 };
 
 std::size_t largest_difference(const std::vector<std::size_t>& before, const std::vector<std::size_t>& after) {

@@ -44,7 +44,7 @@ MUTANTS = [
            "rank has joined already\");\n    if (eager_.operation != nullptr) leave_eager();",
            "rank has joined already\");"),
     Mutant("a rank whose calls never wait looks at no timer", "runtime/runtime.cpp",
-           "if (const Nanoseconds now = clock_.now(); now - tended >= engine_.tend_interval()) {",
+           "if (const Nanoseconds now = clock_.now(); now - timers_checked >= engine_.timer_interval()) {",
            "if (const Nanoseconds now = 0; now > 0) {"),
     Mutant("the end of a library's run tells nothing of its ranks", "engine/watchdog.cpp",
            "if (ended != library_ended_) {", "if (false) {"),

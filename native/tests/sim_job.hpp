@@ -106,15 +106,15 @@ class SimJob {
         }
       }
       const auto event = network_.next_event();
-      if (event && *event < tended_ + kTick) {
+      if (event && *event < timers_checked_ + kTick) {
         network_.step();
         continue;
       }
-      tended_ += kTick;
-      network_.run_until(tended_);
+      timers_checked_ += kTick;
+      network_.run_until(timers_checked_);
       for (std::size_t r = 0; r < engines_.size(); ++r) {
         if (engines_[r] == nullptr) beat(static_cast<Rank>(r));
-        if (engines_[r] != nullptr && runs(r)) engines_[r]->tend(true);
+        if (engines_[r] != nullptr && runs(r)) engines_[r]->check_timers(true);
       }
     }
     return true;
@@ -138,7 +138,7 @@ class SimJob {
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   std::array<bool, 8> withholds_{};
   std::uint32_t beats_ = 0;
-  Nanoseconds tended_ = network_.clock().now();
+  Nanoseconds timers_checked_ = network_.clock().now();
 };
 
 }  // namespace ringcore::testing

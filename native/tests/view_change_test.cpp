@@ -413,9 +413,9 @@ TEST_CASE("a leader that was refused tries again with a newer ballot, after a wh
   engine::ViewMessage refusal = about(Type::kRefuse, 1, ballot + 1);
   refusal.answered = ballot;
   leader.receive(1, refusal);
-  leader.tend(9);
+  leader.check_timers(9);
   CHECK(heard(leader, Type::kPrepare).first == 0);
-  leader.tend(10);
+  leader.check_timers(10);
   CHECK(heard(leader, Type::kPrepare).second.ballot > ballot + 1);
 }
 

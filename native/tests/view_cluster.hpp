@@ -204,7 +204,7 @@ class ViewCluster {
     at(now_ + 5, [this, place] {
       ticking_[place] = false;
       const Time now = now_;
-      if (ticks_++ < 100'000) act(place, [now](auto& change) { change.tend(now); });
+      if (ticks_++ < 100'000) act(place, [now](auto& change) { change.check_timers(now); });
     });
   }
 

@@ -455,9 +455,9 @@ void Cluster::drive() {
   }
 }
 
-void Cluster::tend() {
+void Cluster::check_timers() {
   for (RankState& state : states_) {
-    if (network_->runs(state.rank)) state.engine->tend(true);
+    if (network_->runs(state.rank)) state.engine->check_timers(true);
   }
 }
 
@@ -474,7 +474,7 @@ std::string Cluster::run() {
       network_->step();
     } else {
       network_->run_until(tick);
-      tend();
+      check_timers();
     }
   }
   return "";

@@ -107,7 +107,7 @@ class Cluster {
   void act(RankState& state, const Action& action);
   void inject_due(int events);
   void drive();
-  void tend();
+  void check_timers();
   bool finished(const RankState& state) const;
 
   const Workload& workload_;

@@ -60,7 +60,7 @@ class Job {
         --pauses_;
         network_.pause(draw_.below(program_.ranks), 1 + draw_.below(3000) * kMillisecond);
       }
-      tend();
+      check_timers();
     }
     return told_ || !deadlocks() ? "" : describe("a deadlock was not found");
   }
@@ -118,11 +118,11 @@ class Job {
   }
 
   // As the runtime does, of which any thread may be awake just now.
-  void tend() {
+  void check_timers() {
     for (State& state : states_) {
       if (!network_.runs(state.rank)) continue;
       state.engine->all_wait(all_waits(state));
-      state.engine->tend(true);
+      state.engine->check_timers(true);
     }
   }
 
@@ -320,7 +320,7 @@ TEST_CASE("what all have submitted is done although another thread of a rank wai
     for (const auto& engine : engines) {
       while (engine->progress()) {
       }
-      engine->tend(true);
+      engine->check_timers(true);
     }
   }
   CHECK(shared->done());

@@ -320,7 +320,7 @@ void ElasticJob::drive() {
 }
 
 // Ranks do nothing but wait, and say so all the time: it is never a deadlock, whenever the members change.
-void ElasticJob::tend() {
+void ElasticJob::check_timers() {
   for (RankState& rank : ranks_) {
     if (!is_there(rank)) continue;
     std::vector<const engine::Operation*> waits;
@@ -328,7 +328,7 @@ void ElasticJob::tend() {
       if (!operation->done()) waits.push_back(operation.get());
     }
     rank.engine->all_wait(waits);
-    rank.engine->tend(true);
+    rank.engine->check_timers(true);
   }
 }
 
@@ -339,7 +339,7 @@ bool ElasticJob::ended(const RankState& rank) const {
 
 std::string ElasticJob::run() {
   const Nanoseconds begin = network_.clock().now();
-  Nanoseconds tended = begin;
+  Nanoseconds timers_checked = begin;
   while (!std::all_of(ranks_.begin(), ranks_.end(), [this](const RankState& rank) { return ended(rank); })) {
     for (auto [fault, end] = faults_.equal_range(events_); fault != end; ++fault) fault->second(network_);
     for (auto [come, end] = joins_.equal_range(events_); come != end; ++come) join(come->second);
@@ -353,13 +353,13 @@ std::string ElasticJob::run() {
     drive();
     if (network_.clock().now() - begin > kDeadline) return "hang: not finished in time";
     const auto event = network_.next_event();
-    if (event && *event < tended + kTick) {
+    if (event && *event < timers_checked + kTick) {
       network_.step();
       continue;
     }
-    tended += kTick;
-    network_.run_until(tended);
-    tend();
+    timers_checked += kTick;
+    network_.run_until(timers_checked);
+    check_timers();
   }
   return check();
 }

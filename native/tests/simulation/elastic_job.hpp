@@ -110,7 +110,7 @@ class ElasticJob {
   void take_compressed(RankState& rank);
   void drive();
   void serve_witness();
-  void tend();
+  void check_timers();
   bool ended(const RankState& rank) const;
   std::string check() const;
   std::int64_t expected(const RankState& rank, std::int64_t step) const;

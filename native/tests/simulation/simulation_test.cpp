@@ -89,7 +89,7 @@ TEST_CASE("small blocking operations one after the other show that a peer is ali
       for (const auto& engine : engines) {
         while (engine->progress()) {
         }
-        engine->tend(true);
+        engine->check_timers(true);
       }
     }
     for (const auto& operation : operations) {

@@ -53,7 +53,7 @@ class Job {
       }
       network_.run_until(tick);
       for (State& state : states_) {
-        if (network_.runs(state.rank)) state.engine->tend(true);
+        if (network_.runs(state.rank)) state.engine->check_timers(true);
       }
       if (std::string flaw = check_news(); !flaw.empty()) return describe(flaw);
     }
@@ -299,7 +299,7 @@ TEST_CASE("who cannot wait for the ranks above it leaves in good order, when it 
       for (const auto& each : engines) {
         while (network.runs(each->rank()) && each->progress()) {
         }
-        if (network.runs(each->rank())) each->tend(true);
+        if (network.runs(each->rank())) each->check_timers(true);
       }
     }
   };
