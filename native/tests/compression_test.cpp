@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,7 +74,7 @@ void check_sums(Cluster& cluster, Compression compression, std::size_t count, Re
     REQUIRE(std::abs(static_cast<double>(data[0][i]) - exact[i] / divisor) <= allowed(compression, ranks) / divisor);
   }
   for (const auto& own : data) {
-    const bool is_equal = std::memcmp(own.data(), data[0].data(), count * sizeof(T)) == 0;
+    const bool is_equal = std::ranges::equal(std::as_bytes(std::span(own)), std::as_bytes(std::span(data[0])));
     REQUIRE(is_equal);
   }
 }
