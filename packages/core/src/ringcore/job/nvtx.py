@@ -71,13 +71,13 @@ class MarkedRuntime:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._runtime, name, value)
 
-    def submit(self, collective: int, name: str, *more: Any, again: Any = None) -> Any:
+    def submit(self, collective: int, name: str, *more: Any, **options: Any) -> Any:
         """As the runtime's; the range of what is not waited for here ends with `Handle.synchronize`."""
         *given, blocking, result, finish = more
         begun = self._nvtx.start(collective, name)
         if blocking:
             try:
-                return self._runtime.submit(collective, name, *given, blocking, result, finish, again=again)
+                return self._runtime.submit(collective, name, *given, blocking, result, finish, **options)
             finally:
                 self._nvtx.end(begun)
 
@@ -86,7 +86,7 @@ class MarkedRuntime:
             return result if finish is None else finish(handle)
 
         try:
-            return self._runtime.submit(collective, name, *given, blocking, None, ended, again=again)
+            return self._runtime.submit(collective, name, *given, blocking, None, ended, **options)
         except BaseException:
             self._nvtx.end(begun)
             raise
