@@ -76,8 +76,10 @@ def _make_root(session: nox.Session, root: Path) -> None:
     mirror, more, keys = _RELEASES[root.name]
     session.log(f"making a bare root of {root.name} from {mirror}")
     root.parent.mkdir(parents=True, exist_ok=True)
-    options = ["--quiet", "--mode=root", "--variant=minbase", f"--components=main{more}", f"--keyring={_KEYS / keys}"]
-    session.run(*_APART, "mmdebstrap", *options, root.name, str(root), mirror, external=True)
+    options = ["--quiet", "--mode=root", f"--components=main{more}", f"--keyring={_KEYS / keys}"]
+    # To Ubuntu apt is not one of the least packages, though each of its images has it.
+    least = ["--variant=minbase", "--include=apt"]
+    session.run(*_APART, "mmdebstrap", *options, *least, root.name, str(root), mirror, external=True)
     (root / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 101\n")  # packages start no daemons
     (root / "usr/sbin/policy-rc.d").chmod(0o755)
     session.run("chroot", str(root), "useradd", "--create-home", _USER, external=True)
