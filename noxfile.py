@@ -34,8 +34,8 @@ from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_envir
 from tools.fuzzing import run_fuzzers
 from tools.release import make_release
 from tools.suites import (
-    BESIDE_OTHERS,
     DOCUMENTED_CLUSTERS,
+    SUITES,
     WITH_CLUSTERS,
     adapter_of,
     pytest_command,
@@ -209,11 +209,7 @@ def bench_clusters(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
-    # Alone: what tells a lost rank from a slow one, and what sees the whole machine.
-    run_pytest(session, "torch", "the core package", "packages/core/tests")
-    beside = [f"--ignore={path}" for framework, _, path, *_ in BESIDE_OTHERS if framework == "torch"]
-    run_pytest(session, "torch", "what crosses the packages: faults, launchers, packaging, README", "tests", *beside)
-    run_side_by_side(session, BESIDE_OTHERS)
+    run_side_by_side(session, SUITES)
 
 
 @nox.session(python=PYTHON)
@@ -283,7 +279,7 @@ def conformance(session: nox.Session, framework: str) -> None:
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
 def cluster(session: nox.Session) -> None:
-    """The tests of ranks that clusters start, with real ones on this machine, two at a time."""
+    """The tests of ranks that clusters start, with real ones on this machine."""
     run_side_by_side(session, WITH_CLUSTERS)
 
 

@@ -16,6 +16,7 @@ from tools.environments import (
     BUILD,
     ROOT,
     STAMPS,
+    at_a_time,
     fingerprint,
     install,
     is_current,
@@ -25,7 +26,7 @@ from tools.environments import (
 )
 
 DIST = ROOT / "dist"
-JOBS = "2"  # compilers at a time: each may take a gigabyte
+COMPILERS = at_a_time(gib=2)
 # In CI, and not for whoever builds by another compiler, which warns of other things.
 WARNINGS_ARE_ERRORS = f"-DCMAKE_COMPILE_WARNING_AS_ERROR={'ON' if os.environ.get('CI') else 'OFF'}"
 
@@ -146,7 +147,7 @@ def build_distribution(session: nox.Session, package: str) -> None:
         session, f"packages/{package}",
         "pyproject-build", "--no-isolation", "--sdist", "--wheel", f"--outdir={DIST}", *options,
         str(ROOT / "packages" / package),
-        env={"CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CMAKE_ARGS": WARNINGS_ARE_ERRORS},
+        env={"CMAKE_BUILD_PARALLEL_LEVEL": str(COMPILERS), "CMAKE_ARGS": WARNINGS_ARE_ERRORS},
     )  # fmt: skip
     STAMPS.mkdir(parents=True, exist_ok=True)
     stamp.write_text(key)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nox
 
-from tools.distributions import JOBS, WARNINGS_ARE_ERRORS, mpi_headers
+from tools.distributions import COMPILERS, WARNINGS_ARE_ERRORS, mpi_headers
 from tools.environments import BUILD, ROOT, fingerprint, install, is_current, require_system, requirements
 
 NATIVE = ROOT / "native"
@@ -25,7 +25,7 @@ def build_native(session: nox.Session, variant: str, *options: str, target: str 
         "cmake", "-S", str(NATIVE), "-B", str(folder), "-G", "Ninja", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
         WARNINGS_ARE_ERRORS, *options, silent=True,
     )  # fmt: skip
-    session.run("cmake", "--build", str(folder), "-j", JOBS, "--target", target)
+    session.run("cmake", "--build", str(folder), "-j", str(COMPILERS), "--target", target)
     return folder
 
 
@@ -101,7 +101,7 @@ def tidy(session: nox.Session) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
     failed = []
-    with ThreadPoolExecutor(int(JOBS)) as pool:
+    with ThreadPoolExecutor(COMPILERS) as pool:
         for source, report in zip(changed, pool.map(check, changed), strict=True):
             if report.returncode == 0:
                 stamp, key = stamps[source]

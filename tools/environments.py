@@ -26,6 +26,12 @@ SYSTEM_PACKAGES = {
 }
 
 
+def at_a_time(gib: int) -> int:
+    """How many programs, each of which may take so many GiB, this machine runs side by side; at least two."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(2, min(len(os.sched_getaffinity(0)), (memory >> 30) // gib))
+
+
 def _has(thing: str) -> bool:
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps ip and sshd where users do not look
     if thing == "Python.h":

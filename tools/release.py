@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nox
 
-from tools.distributions import DISTRIBUTIONS, JOBS, mpi_headers
+from tools.distributions import COMPILERS, DISTRIBUTIONS, mpi_headers
 from tools.environments import BUILD, ROOT, install, require_system
 from tools.older import POLICY, link_options, unresolved
 
@@ -34,7 +34,7 @@ def make_release(session: nox.Session) -> None:
     RELEASE.mkdir(parents=True)
     shutil.rmtree(BUILD / "release", ignore_errors=True)
     epoch = session.run("git", "log", "-1", "--format=%ct", silent=True, external=True, log=False)
-    environ = {"SOURCE_DATE_EPOCH": str(epoch).strip(), "CMAKE_BUILD_PARALLEL_LEVEL": JOBS}
+    environ = {"SOURCE_DATE_EPOCH": str(epoch).strip(), "CMAKE_BUILD_PARALLEL_LEVEL": str(COMPILERS)}
     _build_all(session, ROOT, PREFIXES, RELEASE, environ)
     _check_names(session)
     _prove_reproducible(session, environ)

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import nox
 
 from tools.distributions import CLUSTERS, left_out
-from tools.environments import environment_binary
+from tools.environments import at_a_time, environment_binary
 
 _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
-# What waits for processors more than for anything else; the longest first.
-BESIDE_OTHERS = [
+# Framework, what is tested, arguments of pytest; the longest first.
+OF_PACKAGES = [
     ("torch", "the Lightning strategies", "packages/lightning/tests"),
     *(
         (name, f"conformance with {name}", "tests/conformance", f"-k={name} or keras")
@@ -40,6 +40,14 @@ BESIDE_OTHERS = [
     ("tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests", "-k=not 3-tcp"),
     ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
+]  # fmt: skip
+SUITES = [
+    (
+        "torch", "what crosses the packages: faults, launchers, packaging, README", "tests",
+        *(f"--ignore={path}" for framework, _, path, *_ in OF_PACKAGES if framework == "torch"),
+    ),
+    ("torch", "the core package", "packages/core/tests"),
+    *OF_PACKAGES,
 ]  # fmt: skip
 
 # Minutes: each script of theirs starts a cluster.
@@ -89,7 +97,7 @@ def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str)
 
 
 def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) -> None:
-    """Run suites, each the arguments of `run_pytest`, two at a time; each shows what it printed when it has ended."""
+    """Run suites, each the arguments of `run_pytest`, side by side; each shows what it printed when it has ended."""
 
     def run(suite: tuple[str, ...]) -> bool:
         framework, what, *arguments = suite
@@ -108,7 +116,7 @@ def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) ->
             suites.append(suite)
         else:
             session.log(f"not tested: {suite[1]}; {reason}")
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(at_a_time(gib=4)) as pool:  # they wait more than they compute
         failed = [suite[1] for suite, well in zip(suites, pool.map(run, suites), strict=True) if not well]
     if failed:
         session.error(f"failed: {', '.join(failed)}")
