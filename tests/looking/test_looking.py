@@ -126,6 +126,11 @@ def test_what_a_killed_launcher_has_left_is_no_job(tmp_path: Path, environ: dict
         eventually(lambda: not list(folder.iterdir()), "the guard has removed the job's folder", LIMIT_S)
     (folder / "stale").mkdir(mode=0o700)
     watching.listen(folder / "stale" / "rank.0").close()
+    starts = folder / "starts"
+    starts.mkdir(mode=0o700)
+    assert "no job of this user runs on this host" in ask(environ, "status").stderr
+    assert list(folder.iterdir()) == [starts], "a job that has made its folder is about to listen in it"
+    os.utime(starts, (0, 0))
     assert "no job of this user runs on this host" in ask(environ, "status").stderr
     assert list(folder.iterdir()) == []
 

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import json
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from ringcore.launcher._summary import list_ranks
 
 # The launcher itself gives up earlier.
 _LIMIT_S = 10.0
+# From a job's making of its folder until it listens there.
+_STARTING_S = 60.0
 # Of the argument of all commands that ask a job.
 JOB_HELP = "its name, or how it begins"
 _READ_BYTES = 1 << 16
@@ -97,9 +100,10 @@ def _running(base: Path) -> dict[str, Path]:
         if living:
             found[folder.name] = folder
             continue
-        # A job that starts at this moment makes its folder, and then its socket.
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            # A job that starts at this moment has made its folder, and will listen in it.
+            if sockets or time.time() - folder.stat().st_mtime > _STARTING_S:
+                folder.rmdir()
     return found
 
 
