@@ -125,13 +125,56 @@ def test_fragments_take_turns(equal_on_all_ranks: Equal) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@on(TWO, THREE_OVER_TCP)
+def test_ranks_go_on_while_their_ways_are_averaged() -> None:
+    model = net()
+    alone = copy.deepcopy(model)
+    outer = torch.optim.SGD(model.parameters(), lr=0.7)
+    optimizer = ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=4, delay=2, alpha=0.25)
+    inner = sgd(alone)
+    shared = [parameter.detach().clone() for parameter in alone.parameters()]
+    averages: list[torch.Tensor] = []
+    batches, same = own_batches(), own_batches()
+    for number in range(1, 13):
+        step(model, optimizer, batches)
+        step(alone, inner, same)
+        if number % 4 == 2:
+            averages = [
+                ring.allreduce(one - parameter.detach())
+                for one, parameter in zip(shared, alone.parameters(), strict=True)
+            ]
+        if number % 4 == 0:
+            for one, average, parameter in zip(shared, averages, alone.parameters(), strict=True):
+                one.sub_(0.7 * average)
+                parameter.data = 0.75 * one + 0.25 * parameter.data
+        for own, other in zip(model.parameters(), alone.parameters(), strict=True):
+            assert (own - other).abs().max() < ROUNDING
+
+
 @on(TWO)
-def test_an_outer_state_is_kept() -> None:
+def test_what_is_under_way_lands_where_ranks_synchronize(equal_on_all_ranks: Equal) -> None:
+    model = net()
+    outer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=4, delay=3, alpha=0.0)
+    batches = own_batches()
+    for _ in range(2):
+        step(model, optimizer, batches)
+    assert not equal_on_all_ranks(model.parameters())
+    optimizer.synchronize()
+    assert equal_on_all_ranks(model.parameters())
+    for _ in range(2):  # the outer step that was due has been taken
+        step(model, optimizer, batches)
+    assert not equal_on_all_ranks(model.parameters())
+
+
+@on(TWO)
+@pytest.mark.parametrize("delay", [0, 2])
+def test_an_outer_state_is_kept(delay: int) -> None:
     model = net()
 
     def wrapped() -> Any:
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9)
-        return ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=3)
+        return ring.DiLoCo(sgd(model), outer, model.named_parameters(), every=3, delay=delay)
 
     optimizer = wrapped()
     batches = own_batches()
@@ -158,6 +201,10 @@ def test_what_does_not_fit_is_refused() -> None:
         ring.LocalSGD(sgd(model), every=0)
     with pytest.raises(ringcore.InvalidArgument, match="at most every = 2"):
         ring.DiLoCo(sgd(model), sgd(model), every=2, fragments=3)
+    with pytest.raises(ringcore.InvalidArgument, match="below every = 2, not 2"):
+        ring.DiLoCo(sgd(model), sgd(model), every=2, delay=2)
+    with pytest.raises(ringcore.InvalidArgument, match="from 0 to 1, not 2"):
+        ring.DiLoCo(sgd(model), sgd(model), every=2, alpha=2)
     with pytest.raises(ringcore.InvalidArgument, match="other parameters"):
         ring.DiLoCo(sgd(model), sgd(net()), every=2)
     with pytest.raises(ringcore.InvalidArgument, match="wrap it once"):

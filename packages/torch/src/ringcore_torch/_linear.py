@@ -41,7 +41,9 @@ class Allreduce:
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `LinearMap`."""
         if code := self._compression.code_for(*tensors):
-            return plain.allreduce_compressed(tensors, code, name=self._name, op=self._op, **self._options)
+            handle = plain.start_allreduce(tensors, code, name=self._name, op=self._op, blocking=True, **self._options)
+            results: list[torch.Tensor] = handle.synchronize()
+            return results
         if len(tensors) == 1:
             return [plain.allreduce(tensors[0], name=self._name, op=self._op, **self._options)]
         return plain.grouped_allreduce(tensors, name=self._name, op=self._op, **self._options)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import ringcore
 import torch
-from ringcore.adapter import Verbs
+from ringcore.adapter import Handle, ProcessSet, ReduceOp, Verbs
 
 from ringcore_torch._bridge import Tensors
 from ringcore_torch._profiling import seen
@@ -41,10 +40,19 @@ join = seen(_verbs.join)
 synchronize = seen(ringcore.synchronize)
 
 
-def allreduce_compressed(
-    tensors: Sequence[torch.Tensor], code: int, *, name: str, **options: Any
-) -> list[torch.Tensor]:
-    """`grouped_allreduce` of what may be quantised between hosts; one tensor goes alone."""
-    handle = _verbs.start_allreduce(tuple(tensors), name, blocking=True, compression=code, **options)
-    results: list[torch.Tensor] = handle.synchronize()
-    return results
+def start_allreduce(
+    tensors: Sequence[torch.Tensor],
+    code: int,
+    *,
+    name: str,
+    op: ReduceOp = ringcore.Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = ringcore.global_process_set,
+    blocking: bool = False,
+) -> Handle:
+    """`grouped_allreduce_async` of what may be quantised between hosts; one tensor goes alone."""
+    return _verbs.start_allreduce(
+        tuple(tensors), name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+        process_set=process_set, blocking=blocking, compression=code,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch._differentiable import grouped_allreduce
+from ringcore_torch._operations import start_allreduce
 from ringcore_torch.buckets import check_dtypes
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.optimizer import named_of
@@ -68,29 +70,72 @@ class _LocalSGD(_LocalOptimizer):
         torch._foreach_copy_(held, averages)
 
 
+class _Averages:
+    """Of tensors, over all ranks; perhaps still under way."""
+
+    def __init__(
+        self, tensors: list[torch.Tensor], name: str, process_set: ProcessSet, compression: type[Compressor]
+    ) -> None:
+        pairs = [compression.compress(tensor) for tensor in tensors]
+        sent = [one for one, _ in pairs]
+        handle = start_allreduce(sent, compression.code_for(*sent), name=name, process_set=process_set)
+
+        def arrived() -> list[torch.Tensor]:
+            averages = handle.synchronize()
+            return [compression.decompress(one, dtype) for one, (_, dtype) in zip(averages, pairs, strict=True)]
+
+        self.wait: Callable[[], list[torch.Tensor]] = functools.cache(arrived)
+
+
 class _DiLoCo(_LocalOptimizer):
     """The methods of an optimizer that was wrapped by `DiLoCo`."""
 
     _outer: torch.optim.Optimizer
     _anchors: list[torch.Tensor]
     _fragments: list[list[int]]
+    _delay: int
+    _alpha: float
     _compression: type[Compressor]
+    # By number of the fragment: gives the average way that its next outer step takes.
+    _ways: dict[int, Callable[[], list[torch.Tensor]]]
 
     def _meet(self) -> None:
         count = len(self._fragments)
-        for number, fragment in enumerate(self._fragments):
+        for number in range(count):
             # They take turns, and each is due every so many steps.
-            if (self._steps + number * self._every // count) % self._every == 0:
-                self._step_outer(number, fragment)
+            phase = self._steps + number * self._every // count
+            if (phase + self._delay) % self._every == 0:
+                self._send(number)
+            if phase % self._every == 0:
+                self._step_outer(number)
 
-    def _step_outer(self, number: int, fragment: list[int]) -> None:
-        """Step the fragment from where all ranks were the last time, by the average of how far each has come."""
-        parameters = [self._named[index][1] for index in fragment]
-        anchors = [self._anchors[index] for index in fragment]
+    def synchronize(self) -> None:
+        """Take now the outer steps whose averages are under way: before parameters are evaluated or written.
+
+        All ranks call it.
+        """
+        for number in sorted(self._ways):
+            self._step_outer(number)
+
+    def _of(self, number: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The parameters of a fragment, and where all ranks were with them the last time."""
+        fragment = self._fragments[number]
+        return [self._named[index][1] for index in fragment], [self._anchors[index] for index in fragment]
+
+    def _send(self, number: int) -> None:
+        """Begin to average how far each rank has come with a fragment."""
+        parameters, anchors = self._of(number)
         ways = [anchor - parameter.detach() for anchor, parameter in zip(anchors, parameters, strict=True)]
-        averages = grouped_allreduce(
-            ways, name=f"{self._prefix}.{number}", process_set=self._process_set, compression=self._compression
-        )
+        name = f"{self._prefix}.{number}"
+        self._ways[number] = _Averages(ways, name, self._process_set, self._compression).wait
+
+    def _step_outer(self, number: int) -> None:
+        """Step a fragment from where all ranks were the last time, by the average of how far each had come."""
+        if number not in self._ways:  # it was synchronized since it was sent
+            return
+        averages = self._ways.pop(number)()
+        parameters, anchors = self._of(number)
+        own = [parameter.detach().clone() for parameter in parameters] if self._delay and self._alpha else []
         everything = [parameter for _, parameter in self._named]
         gradients = [parameter.grad for parameter in everything]
         for parameter in everything:
@@ -101,19 +146,29 @@ class _DiLoCo(_LocalOptimizer):
         self._outer.step()
         for anchor, parameter in zip(anchors, parameters, strict=True):
             anchor.copy_(parameter.detach())
+        if own:
+            torch._foreach_lerp_([parameter.detach() for parameter in parameters], own, self._alpha)
         for parameter, gradient in zip(everything, gradients, strict=True):
             parameter.grad = gradient
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's own, and what the outer optimizer has, which all ranks share."""
-        outer = {"state": self._outer.state_dict(), "anchors": [one.clone() for one in self._anchors]}
+        """This rank's own, and what the outer optimizer has, which all ranks share; averages under way are awaited."""
+        outer = {
+            "state": self._outer.state_dict(),
+            "anchors": [one.clone() for one in self._anchors],
+            "ways": {number: [way.clone() for way in averages()] for number, averages in self._ways.items()},
+        }
         return {**super().state_dict(), "outer": outer}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a `state_dict`; the parameters are loaded with the model."""
         super().load_state_dict(state_dict)
-        self._outer.load_state_dict(copy.deepcopy(state_dict["outer"]["state"]))
-        torch._foreach_copy_(self._anchors, list(state_dict["outer"]["anchors"]))
+        outer = state_dict["outer"]
+        self._outer.load_state_dict(copy.deepcopy(outer["state"]))
+        torch._foreach_copy_(self._anchors, list(outer["anchors"]))
+        self._ways = {
+            number: functools.partial(list, [way.clone() for way in ways]) for number, ways in outer["ways"].items()
+        }
 
 
 def LocalSGD(  # noqa: N802 - the field's name for it
@@ -148,14 +203,16 @@ def DiLoCo(  # noqa: N802 - the field's name for it
     *,
     every: int,
     fragments: int = 1,
+    delay: int = 0,
+    alpha: float = 0.5,
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
     check_weights: bool = True,
 ) -> Any:
     """Wrap an optimizer: ranks step on their own; every so many steps an outer optimizer steps by their average way.
 
-    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, as in Douillard et al.
-    2025; an outer step is waited for.
+    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, and a delay, in which
+    ranks go on while their ways are averaged, as in Douillard et al. 2025.
 
     Args:
         optimizer: The inner one, of any class of `torch.optim`; its state stays each rank's own.
@@ -164,21 +221,32 @@ def DiLoCo(  # noqa: N802 - the field's name for it
         named_parameters: `model.named_parameters()`; names make errors readable.
         every: Inner steps between two outer steps of a parameter.
         fragments: How many parts of the parameters take turns; at most `every`.
+        delay: Inner steps that ranks make while a way is averaged, the last of them that of the outer step; 0: the
+            outer step is waited for.
+        alpha: The share that a rank's own parameters, which went on for `delay` steps, keep in what it has after an
+            outer step; 0: these steps are forgotten.
         compression: What is sent of the ways: `Compression.int8`, ...
         process_set: The ranks that train together.
         check_weights: Before the first step, compare the parameters of all ranks.
 
     Raises:
-        InvalidArgument: `every` or `fragments` do not fit, `outer` has other parameters, or one is wrapped already.
+        InvalidArgument: `every`, `fragments`, `delay` or `alpha` do not fit, `outer` has other parameters, or one is
+            wrapped already.
     """
     wrapped = _wrapped(optimizer, _DiLoCo, named_parameters, every, process_set, check_weights=check_weights)
     if not 1 <= fragments <= every:
         raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
+    if not 0 <= delay < every:
+        raise InvalidArgument(f"delay is at least 0 and below every = {every}, not {delay}")
+    if not 0 <= alpha <= 1:
+        raise InvalidArgument(f"alpha is from 0 to 1, not {alpha}")
     theirs = {id(parameter) for group in outer.param_groups for parameter in group["params"]}
     if theirs != {id(parameter) for _, parameter in wrapped._named}:
         raise InvalidArgument("outer has other parameters than optimizer; make both of model.parameters()")
     wrapped._outer = outer
+    wrapped._delay, wrapped._alpha = delay, alpha
     wrapped._compression = compression
+    wrapped._ways = {}
     wrapped._anchors = [parameter.detach().clone() for _, parameter in wrapped._named]
     count = len(wrapped._named)
     borders = [count * number // fragments for number in range(fragments + 1)]
