@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,29 @@ class _Ours:
         self._array = array
         told = array.__array_interface__
         self.__array_interface__ = {**told, "data": (told["data"][0], False)}
+
+
+def reordered(
+    arrays: Mapping[str, np.ndarray[Any, Any]], order: np.ndarray[Any, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns with their rows in another order. A gather of each batch would take several times as long.
+
+    Those of a type and shape share a piece of memory: the system gives large ones in large pages.
+
+    Args:
+        arrays: By name.
+        order: Numbers of rows, each of which is there.
+    """
+    alike: dict[tuple[Any, tuple[int, ...]], list[str]] = {}
+    for name, array in arrays.items():
+        alike.setdefault((array.dtype, array.shape[1:]), []).append(name)
+    found = {}
+    for (kind, shape), names in alike.items():
+        block = np.empty((len(names), len(order), *shape), kind)
+        for name, target in zip(names, block, strict=True):
+            # "wrap" looks at no bounds, and needs no second copy as "raise" would.
+            found[name] = np.take(arrays[name], order, axis=0, out=target, mode="wrap")
+    return found
 
 
 def to_torch(array: np.ndarray[Any, Any]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ringcore.data.columns import CONVERSIONS, array_of, check_type
-from ringcore.data.deal import Deal, Rule, Window
+from ringcore.data.columns import CONVERSIONS, array_of, check_type, reordered
+from ringcore.data.deal import Deal, Rule
 from ringcore.data.groups import Groups
 from ringcore.job import state as job
 
@@ -91,12 +91,12 @@ class Shards:
         # One window is used while the next is read.
         reader = ThreadPoolExecutor(1, "ringcore-data")
         try:
-            ahead = (reader.submit(self._read, self._deal.window(span, self._rank)) for span in spans)
+            ahead = (reader.submit(self._read, span) for span in spans)
             loading = next(ahead, None)
             while loading is not None:
-                arrays, order = loading.result()
+                arrays = loading.result()
                 loading = next(ahead, None)
-                for batch in self._cut(arrays, order, skip):
+                for batch in self._cut(arrays, skip):
                     self._batches += 1
                     yield batch
                 skip = 0
@@ -136,20 +136,20 @@ class Shards:
             line = Deal(line, rule, (self._seed, self._epoch, number)).rest(batches, padded=self._padded)
         return Deal(line, self._rule, (self._seed, self._epoch, len(self._had)))
 
-    def _read(self, window: Window) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any] | None]:
+    def _read(self, span: tuple[int, int]) -> dict[str, np.ndarray[Any, Any]]:
+        """A window's columns in the order in which they are handed out."""
+        window = self._deal.window(span, self._rank)
         table, where = self._groups.read(window.rows, list(self._columns))
-        return {name: array_of(name, table[name], where) for name in self._columns}, window.order
+        arrays = {name: array_of(name, table[name], where) for name in self._columns}
+        return arrays if window.order is None else reordered(arrays, window.order)
 
-    def _cut(
-        self, arrays: Mapping[str, np.ndarray[Any, Any]], order: np.ndarray[Any, Any] | None, skip: int
-    ) -> Iterable[dict[str, Any]]:
+    def _cut(self, arrays: Mapping[str, np.ndarray[Any, Any]], skip: int) -> Iterable[dict[str, Any]]:
         step = self._rule.batch_size
-        rows = len(next(iter(arrays.values())))
-        for start in range(skip, rows, step):
-            places: Any = slice(start, start + step) if order is None else order[start : start + step]
-            taken = {name: array[places] for name, array in arrays.items()}
-            if order is None and not self._groups.writable:
-                taken = {name: array.copy() for name, array in taken.items()}  # A write would end the process.
+        copied = not self._rule.window_rows and not self._groups.writable  # A write would end the process.
+        for start in range(skip, len(next(iter(arrays.values()))), step):
+            taken = {name: array[start : start + step] for name, array in arrays.items()}
+            if copied:
+                taken = {name: array.copy() for name, array in taken.items()}
             yield {name: self._convert(array) for name, array in taken.items()}
 
 
