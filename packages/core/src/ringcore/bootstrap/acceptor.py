@@ -118,6 +118,8 @@ class Acceptor:
             self._make_room()
             return True
         local = connection.family == socket.AF_UNIX
+        if not local:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if local and peer_uid(connection) != os.getuid():
             connection.close()
             self._log_refusal("a local socket", f"it belongs to user {peer_uid(connection)}")
