@@ -56,7 +56,7 @@ def main(repeats: int) -> None:
     waiting = lambda folder: run(common.waits, (folder,))  # noqa: E731
     kills = {
         "a rank": lambda: error_after_kill(waiting, lambda pid: pid),
-        "Spark's Python worker": lambda: error_after_kill(waiting, lambda pid: parent(parent(pid))),
+        "Spark's Python worker": lambda: error_after_kill(waiting, lambda pid: parent(parent(parent(pid)))),
     }
     common.interleaved("from the kill to the error, Spark", max(2, repeats // 2), kills)
     session.stop()

@@ -127,7 +127,9 @@ def test_who_is_killed_is_the_error_and_leaves_no_rank(
             return
         launcher = launcher_of_this_process()
         os.kill(launcher, signal.SIGSTOP)  # So Spark hears of it first.
-        os.kill(parent(parent(pid)), signal.SIGKILL)  # A rank's parent is its agent, and that one's Spark's worker.
+        os.kill(
+            parent(parent(parent(pid))), signal.SIGKILL
+        )  # Spark's worker has a zygote, that an agent, that the rank.
         given_up.wait(60)
         os.kill(launcher, signal.SIGCONT)
 

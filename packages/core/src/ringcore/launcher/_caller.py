@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import selectors
@@ -30,9 +29,12 @@ class Launcher(Closing):
     Args:
         argv: Words of ringrun's command line.
         hear: Called with what the ranks print to standard output, in pieces as they come, after it was shown.
+        inherit: Descriptors that the launcher has as well.
     """
 
-    def __init__(self, argv: Sequence[str], hear: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, argv: Sequence[str], hear: Callable[[str], None] | None = None, inherit: Sequence[int] = ()
+    ) -> None:
         self._hear = hear
         self._socket, theirs = socket.socketpair()
         self._said = ""
@@ -42,7 +44,7 @@ class Launcher(Closing):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *inherit],
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": _with_ringcore(os.environ.get("PYTHONPATH"))},
             )
@@ -52,18 +54,6 @@ class Launcher(Closing):
         """Send a frame."""
         with contextlib.suppress(OSError):  # It has ended already, and says why.
             self._socket.sendall(HEADER.pack(kind, 0, len(payload)) + payload)
-
-    def hello(self) -> dict[str, Any]:
-        """Wait until the launcher says what tickets are made from.
-
-        Raises:
-            LaunchError: It has ended instead.
-        """
-        for kind, _, payload in self._frames:
-            if kind is Kind.HELLO:
-                hello: dict[str, Any] = json.loads(payload)
-                return hello
-        raise self._failure()
 
     def results(self) -> list[Any]:
         """Wait for the end, and show meanwhile what ranks print.

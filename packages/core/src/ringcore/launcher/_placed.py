@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import socket
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ class PlacedHost(FarHost):
         if self._socket is not None or self._over:
             return False
         self._socket = connection
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
         self._fd = os.dup(connection.fileno())
         self._connected(connection.fileno(), self._fd, Seals.of_launcher(secret))
@@ -66,18 +64,15 @@ class Gate:
     Args:
         loop: Calls back.
         key: The job's key.
-        bind: This host's address that they reach.
+        listener: Descriptor of the socket.
     """
 
-    def __init__(self, loop: Loop, key: bytes, bind: str) -> None:
+    def __init__(self, loop: Loop, key: bytes, listener: int) -> None:
         from ringcore.bootstrap.acceptor import Acceptor
-        from ringcore.bootstrap.sockets import format_address, listen_tcp
 
         self._loop = loop
         self._hosts: dict[int, PlacedHost] = {}
-        listener = listen_tcp(bind)
-        self.address = f"tcp:{format_address(listener.getsockname())}"
-        self._acceptor = Acceptor([listener], key, self._accepted)
+        self._acceptor = Acceptor([socket.socket(fileno=listener)], key, self._accepted)
         loop.on_readable(self._acceptor.fileno(), lambda: self._acceptor.service(0))
         self._look()
 
@@ -123,8 +118,3 @@ def arrange(plan: Plan, hellos: Sequence[dict[str, Any]]) -> Plan:
         for index, node in enumerate(plan.nodes)
     )
     return dataclasses.replace(plan, nodes=nodes, group_size=len(machines), master_addr=hellos[0]["address"])
-
-
-def announcement(key: bytes, gate: Gate) -> bytes:
-    """What the caller of the launcher makes tickets from."""
-    return json.dumps({"key": key.hex(), "address": gate.address}).encode()

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Protocol
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -23,11 +24,25 @@ class StartError(Exception):
         self.exit_code = exit_code
 
 
+class Child(Protocol):
+    """A started process as subprocess.Popen has it."""
+
+    pid: int
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def wait(self) -> int:
+        """Wait until it ends; minus the signal's number if one has ended it."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
 @dataclasses.dataclass
 class Process:
     """A running process with its output pipes; the leader of a session and so of a process group."""
 
-    popen: subprocess.Popen[bytes]
+    popen: Child
     pidfd: int
     stdout_fd: int
     stderr_fd: int
@@ -110,13 +125,18 @@ def start(
         raise StartError(f"there is no program {argv[0]!r}", 127) from None
     except OSError as error:
         raise StartError(f"cannot run {argv[0]!r}: {error.strerror}", 126) from None
+    return process_of(popen)
+
+
+def process_of(popen: Child) -> Process:
+    """A process whose output is read from pipes."""
     assert popen.stdout is not None and popen.stderr is not None
     for pipe in (popen.stdout, popen.stderr):
         os.set_blocking(pipe.fileno(), False)
     return Process(popen, _pidfd(popen), popen.stdout.fileno(), popen.stderr.fileno())
 
 
-def _pidfd(popen: subprocess.Popen[bytes]) -> int:
+def _pidfd(popen: Child) -> int:
     try:
         return os.pidfd_open(popen.pid)
     except OSError as error:

@@ -11,12 +11,11 @@ import dataclasses
 import functools
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._guard import Guard, remove_directory
 from ringcore.launcher._job import Events, HostJob, RankExit, RankJob
 from ringcore.launcher._loop import Loop, Timer
+
+Start = Callable[..., _process.Process]
 
 _READ_BYTES = 1 << 16
 # A pipe holds at most 1 MiB unless a privileged process raised it; what is more comes from living grandchildren.
@@ -41,14 +42,16 @@ _LEFTOVER_POLL_S = 0.01
 class Agent:
     """The ranks of this host."""
 
-    def __init__(self, loop: Loop, guard: Guard, events: Events) -> None:
+    def __init__(self, loop: Loop, guard: Guard, events: Events, start: Start = _process.start) -> None:
         """Make an agent without ranks.
 
         Args:
             loop: Calls back.
             guard: Is told what to end if this process is killed.
             events: Is told what happens.
+            start: Starts a rank, as `_process.start` does.
         """
+        self._start_process = start
         self._loop = loop
         self._guard = guard
         self._events = events
@@ -149,7 +152,7 @@ class Agent:
             environ["RINGCORE_LAUNCHER_FD"] = str(theirs.fileno())
             inherit.append(theirs.fileno())
         try:
-            process = _process.start(
+            process = self._start_process(
                 job.argv,
                 environ=environ,
                 cwd=job.cwd,
@@ -322,11 +325,11 @@ def _private_directory() -> str:
 class _RemoteAgent:
     """An agent whose launcher is at the other end of standard input and output."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], start: Start) -> None:
         self._guard = Guard.start()
         self._given = given
         self._loop = Loop()
-        self._agent = Agent(self._loop, self._guard, self)
+        self._agent = Agent(self._loop, self._guard, self, start)
         self._running = True
         self._done = False
         self._silence: Timer | None = None
@@ -417,14 +420,15 @@ class _RemoteAgent:
         self._running = False
 
 
-def main() -> None:
-    """Serve one launcher, then end. Where a scheduler has started this, it is given more: see `external.hosting`."""
-    given: dict[str, Any] = {}
-    if len(sys.argv) > 1:
-        with open(int(sys.argv[1]), "rb") as file:
-            given = pickle.load(file)
-    _RemoteAgent(given).run()
+def serve(given: Mapping[str, Any], start: Start = _process.start) -> None:
+    """Serve one launcher, at standard input and output.
+
+    Args:
+        given: More than a launcher gives that has started this by ssh: see `external.hosting`.
+        start: Starts a rank, as `_process.start` does.
+    """
+    _RemoteAgent(given, start).run()
 
 
 if __name__ == "__main__":
-    main()
+    serve({})

@@ -61,8 +61,8 @@ class _Caller:
         if kind is Kind.JOB:
             self._call = payload
         elif kind is Kind.PLACE:
-            bind = json.loads(payload)["bind"]
-            self._placed = Placed(bind, lambda said: self._channel.send(Kind.HELLO, 0, said))
+            place = json.loads(payload)
+            self._placed = Placed(place["bind"], place["listener"], bytes.fromhex(place["key"]))
             self._call = b""
 
     def _on_close(self, _reason: str) -> None:
@@ -85,4 +85,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # All is closed and written; somebody waits for this end, and the interpreter takes its time for it.

@@ -32,11 +32,13 @@ class Placed:
 
     Attributes:
         bind: This host's address that they reach.
-        on_ready: Takes what tickets are made from; then the agents may come.
+        listener: Descriptor of the socket that they dial; it listens already.
+        key: The job's key.
     """
 
     bind: str
-    on_ready: Callable[[bytes], None]
+    listener: int
+    key: bytes = dataclasses.field(repr=False)
 
 
 class KeyFileError(ValueError):
@@ -106,7 +108,7 @@ def start_job(
     if options.elastic is not None and (on_result is not None or placed is not None):
         raise _hosts.HostError("a call has a fixed number of ranks: start a script with ringrun for an elastic job")
     plan = _plan.make_plan(options, settings) if placed is None else _placed.plan_of(options.np or 1, placed.bind)
-    key = _read_key(options)
+    key = _read_key(options) if placed is None else placed.key
     loop = loop or Loop()
     output = Output(loop, _output_options(options, plan), os.environ)
     _make_logs(output, options, plan)
@@ -126,12 +128,11 @@ def start_job(
             job_id=job_id,
             rendezvous=rendezvous,
             on_result=on_result,
-            gate=None if placed is None else _placed.Gate(loop, key, placed.bind),
+            gate=None if placed is None else _placed.Gate(loop, key, placed.listener),
             serve=lambda bind: stack.enter_context(_serve(dataclasses.replace(plan, bind=bind), key, job_id)),
         )
-        if placed is not None and given.gate is not None:
+        if given.gate is not None:
             stack.callback(given.gate.close)
-            placed.on_ready(_placed.announcement(key, given.gate))
         make = Supervisor if options.elastic is None else _elastic_supervisor()
         supervisor = make(loop, guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from ringcore.launcher.outcomes import dump, outcome_of
@@ -22,9 +23,11 @@ def main() -> int:
     result_fd = int(os.environ.pop("RINGCORE_RESULT_FD"))
     os.set_inheritable(result_fd, False)  # What the function starts must not hold the launcher up.
     try:
-        call = _read_call(int(os.environ.pop("RINGCORE_CALL_FD")))
+        call_fd = int(os.environ.pop("RINGCORE_CALL_FD"))
+        call = _read_call(call_fd)
+        os.close(call_fd)
         # As multiprocessing does: functions of the caller's own modules are pickled by name.
-        sys.path[:] = [*call["path"], *(entry for entry in sys.path if entry not in call["path"])]
+        sys.path[:] = _path_with(call)
         function, args, kwargs = pickle.loads(call["function"])
         outcome = dump(("returned", function(*args, **kwargs)))
         code = 0
@@ -42,6 +45,15 @@ def main() -> int:
     return code
 
 
+def search_path() -> list[str]:
+    """Where the function's modules are looked for: what `sys.path` will be when it runs."""
+    return _path_with(_read_call(int(os.environ["RINGCORE_CALL_FD"])))
+
+
+def _path_with(call: Mapping[str, Any]) -> list[str]:
+    return [*call["path"], *(entry for entry in sys.path if entry not in call["path"])]
+
+
 def _read_call(fd: int) -> dict[str, Any]:
     # All ranks of a host share the file and so its position, which pread does not use.
     pieces = []
@@ -49,7 +61,6 @@ def _read_call(fd: int) -> dict[str, Any]:
     while piece := os.pread(fd, _READ_BYTES, offset):
         pieces.append(piece)
         offset += len(piece)
-    os.close(fd)
     call: dict[str, Any] = pickle.loads(b"".join(pieces))
     return call
 
