@@ -84,7 +84,8 @@ Runtime& Job::runtime() {
 }
 
 std::shared_ptr<transport::Pool> Job::pool() const {
-  if (!all_share_memory_) return nullptr;
+  const auto is_far = [](const std::string& transport) { return transport != "self" && transport != "shm"; };
+  if (!all_share_memory_ || std::ranges::any_of(runtime_->transports(), is_far)) return nullptr;  // who came since
   return {memory_, &memory_->pool};  // keeps all of the memory alive
 }
 
@@ -104,13 +105,13 @@ void Job::give_up_link(Rank peer, const std::string& why) {
 }
 
 void Job::meet(PeerConnection peer) {
-  if (memory_ == nullptr || peer.kind != PeerConnection::Kind::kShm) {
-    throw Error(ErrorKind::kInvalidArgument, "place " + std::to_string(peer.rank) +
-                                                 " shares no memory with this rank: only processes of the host can "
-                                                 "join a job that runs");
+  if (peer.kind == PeerConnection::Kind::kMpi || (peer.kind == PeerConnection::Kind::kShm && memory_ == nullptr)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "place " + std::to_string(peer.rank) +
+                    " is connected over MPI, or by memory that this rank does not share: nobody joins a job so");
   }
   const Rank place = peer.rank;
-  runtime().meet(place, make_link(nullptr, std::move(peer)));
+  runtime().meet(place, [&] { return make_link(nullptr, std::move(peer)); });
 }
 
 std::unique_ptr<transport::Link> Job::make_link(const std::shared_ptr<transport::MpiWorld>& mpi, PeerConnection peer) {

@@ -74,7 +74,7 @@ class Job {
   // As Runtime::leave.
   void leave(const std::string& reason, const Runtime::Interrupted& interrupted = {});
 
-  // A process of this host joins the elastic job, see Runtime::arrivals. Throws Error{kResource, kInvalidArgument}.
+  // A process joins the elastic job, see Runtime::arrivals. Throws Error{kResource, kInvalidArgument}.
   void meet(PeerConnection peer);
 
   // Lanes over TCP that are needed now, for the first time. Whoever has made the connections makes these too,
@@ -92,7 +92,7 @@ class Job {
   const int forks_;
   const Rank place_;
   const int size_;  // as it began
-  bool all_share_memory_ = false;
+  bool all_share_memory_ = false;  // who are there from the start
   std::shared_ptr<HostMemory> memory_;  // outlives the engine
   std::shared_ptr<plan::Offered> offered_ = std::make_shared<plan::Offered>();
   transport::Readiness readiness_;  // outlives the links, as the next

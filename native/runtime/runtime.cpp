@@ -642,11 +642,18 @@ void Runtime::fail_on_change(bool fails) {
   engine_.fail_on_change(fails);
 }
 
-void Runtime::meet(engine::Place place, std::unique_ptr<transport::Link> link) {
+void Runtime::meet(engine::Place place, const std::function<std::unique_ptr<transport::Link>()>& make_link) {
   change_engine([&] {
-    engine_.meet(place, std::move(link));
+    engine_.meet(place, make_link());
     look_at_links();
   });
+}
+
+std::vector<int> Runtime::hosts_of(std::span<const engine::Place> places) {
+  const EngineLock lock(*this);
+  std::vector<int> hosts;
+  for (const engine::Place place : places) hosts.push_back(engine_.membership().host_at(place));
+  return hosts;
 }
 
 std::vector<engine::Place> Runtime::arrivals() {

@@ -119,7 +119,10 @@ class Runtime {
   void fail_on_change(bool fails);
   // See Engine::meet, arrivals. `let_in` waits until who wants the place is a member, or will be none; `become_member`, in a
   // process that joins, until it is one. They throw why this rank cannot go on.
-  void meet(engine::Place place, std::unique_ptr<transport::Link> link);
+  // `make_link` is called while nobody else uses the links.
+  void meet(engine::Place place, const std::function<std::unique_ptr<transport::Link>()>& make_link);
+  // Of each of these places, the number of the host whose memory it shares.
+  std::vector<int> hosts_of(std::span<const engine::Place> places);
   std::vector<engine::Place> arrivals();
   void let_in(engine::Place place, const Interrupted& interrupted = {});
   void become_member(const Interrupted& interrupted = {});

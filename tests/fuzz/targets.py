@@ -16,8 +16,9 @@ from pathlib import Path
 
 from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.bootstrap import auth, board, contacts
-from ringcore.launcher import _config, _discovery, _frames, _hosts, _remote, _summary
+from ringcore.launcher import _config, _frames, _hosts, _remote, _summary
 from ringcore.launcher._job import HostJob, RankExit
+from ringcore.launcher.elastic.discovery import parse as parse_hosts
 from ringcore.launcher.external import tickets
 from ringcore.planning import Plan
 from ringcore.planning.msccl import parse_msccl
@@ -209,7 +210,7 @@ def hosts(data: bytes) -> None:
 def discovery(data: bytes) -> None:
     """What a script prints that tells the hosts."""
     with contextlib.suppress(_hosts.HostError):
-        for host in _discovery.parse(data, 2):
+        for host in parse_hosts(data, 2):
             require(not _DANGEROUS.search(host.name), f"a host is called {host.name!r}")
             require(host.slots > 0, "a host has slots")
 

@@ -46,6 +46,7 @@ transport::SimOptions options_of(const ElasticOptions& options) {
   made.longest_delay = 50'000;
   if (!options.share_memory) return made;
   made.host_of.assign(places_of(options), 0);
+  if (options.joiners_far) std::fill(made.host_of.begin() + options.ranks, made.host_of.end(), 1);
   made.reserved_bytes = 3 * kFusionBytes;
   return made;
 }

@@ -28,6 +28,7 @@ struct ElasticOptions {
   bool share_memory = true;  // all are on one host, where ends are seen
   bool witness = false;
   int joiners = 0;  // places behind those of the ranks, for `join_at`
+  bool joiners_far = false;  // they are on another host than the ranks, together
   bool joiners_differ = false;  // in a setting that must be alike
   bool in_place = true;  // the largest tensor is reduced where it lies
   Compression compression{};  // of the middle one

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 
 #include "elastic_checks.hpp"
 #include "engine/view.hpp"
@@ -19,6 +20,9 @@ std::string failure_of(const ElasticJob& job, Rank rank) {
   return job.engine(rank).failure() == nullptr ? "" : job.engine(rank).failure()->what();
 }
 
+// Who joins is on the host that all are on, on another one than the ranks are, or each on one of its own.
+enum class Hosts { kOne, kOther, kEach };
+
 struct Joins {
   int had_joined = 0;
   int had_not = 0;  // the job was over before, or it was not let in
@@ -34,13 +38,17 @@ void check_joiner(const ElasticJob& job, Rank place, Joins& joins) {
 
 TEST_CASE("a process joins an elastic job at any event: no rank is told of a loss, and it goes on with them") {
   Joins joins;
-  for (const bool share_memory : {true, false}) {
+  for (const Hosts hosts : {Hosts::kOne, Hosts::kOther, Hosts::kEach}) {
     for (const bool in_place : {true, false}) {
       for (int ranks = 1; ranks <= 3; ++ranks) {
-        const ElasticOptions options{.ranks = ranks, .share_memory = share_memory, .joiners = 1, .in_place = in_place};
+        const ElasticOptions options{.ranks = ranks,
+                                     .share_memory = hosts != Hosts::kEach,
+                                     .joiners = 1,
+                                     .joiners_far = hosts == Hosts::kOther,
+                                     .in_place = in_place};
         const int events = events_of(options);
         for (int at = 0; at < events; at += 29) {
-          CAPTURE(share_memory);
+          CAPTURE(hosts);
           CAPTURE(in_place);
           CAPTURE(ranks);
           CAPTURE(at);
@@ -66,14 +74,18 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
 
 TEST_CASE("a member or who joins ends at any event while it joins: those who are left go on, in one epoch") {
   Joins joins;
-  for (const bool share_memory : {true, false}) {
+  for (const Hosts hosts : {Hosts::kOne, Hosts::kOther, Hosts::kEach}) {
     for (const bool in_place : {true, false}) {
-      const ElasticOptions options{.ranks = 3, .share_memory = share_memory, .joiners = 1, .in_place = in_place};
+      const ElasticOptions options{.ranks = 3,
+                                   .share_memory = hosts != Hosts::kEach,
+                                   .joiners = 1,
+                                   .joiners_far = hosts == Hosts::kOther,
+                                   .in_place = in_place};
       const int events = events_of(options);
       const int come = events / 4;
       for (Rank victim = 0; victim <= 3; ++victim) {
         for (int at = come; at < 2 * events; at += at < come + events / 2 ? 11 : 97) {
-          CAPTURE(share_memory);
+          CAPTURE(hosts);
           CAPTURE(in_place);
           CAPTURE(victim);
           CAPTURE(at);
@@ -140,11 +152,13 @@ TEST_CASE("a process that stops while it joins, or that not all members can reac
 
 TEST_CASE("two processes join an elastic job one after the other, also with the witness's vote") {
   Joins joins;
-  for (const bool witness : {true, false}) {
-    const ElasticOptions options{.ranks = 2, .share_memory = !witness, .witness = witness, .joiners = 2};
+  for (const auto& [witness, far] : {std::pair(true, false), std::pair(false, false), std::pair(false, true)}) {
+    const ElasticOptions options{
+        .ranks = 2, .share_memory = !witness, .witness = witness, .joiners = 2, .joiners_far = far};
     const int events = events_of(options);
     for (int at = 0; at < events / 3; at += 7) {
       CAPTURE(witness);
+      CAPTURE(far);
       CAPTURE(at);
       ElasticJob job(options);
       job.join_at(at, 2);

@@ -123,11 +123,10 @@ void leave(PythonRuntime& self, const std::string& reason) {
   drive(self, [&](Runtime&) { self.job().leave(reason, python_interrupted); });
 }
 
-void meet(PythonRuntime& self, Rank place, int fd, int segment_fd) {
-  PeerConnection peer{
-      .rank = place, .kind = PeerConnection::Kind::kShm, .socket = Fd(fd), .segment = Fd(segment_fd), .secrets = {}};
+void meet(PythonRuntime& self, const PeerTuple& peer) {
+  PeerConnection connection = std::move(connections_of({peer}).front());
   const nb::gil_scoped_release released;
-  self.job().meet(std::move(peer));
+  self.job().meet(std::move(connection));
 }
 
 void check(PythonRuntime& self) {
@@ -171,9 +170,16 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else "
           "it "
           "is done again where that is possible.")
-      .def("meet", &meet, nb::arg("place"), nb::arg("fd"), nb::arg("segment_fd"),
-           "Takes the descriptors: whoever shares memory with this rank, and has taken a place behind all others, "
+      .def("meet", &meet, nb::arg("peer"),
+           "Takes the descriptors: whoever is connected with this rank so, and has taken a place behind all others, "
            "wants to join the job.")
+      .def(
+          "hosts_of",
+          [](PythonRuntime& self, const std::vector<engine::Place>& places) {
+            const nb::gil_scoped_release released;
+            return self.get().hosts_of(places);
+          },
+          nb::arg("places"), "Of each place, the number of the group of ranks that share memory.")
       .def(
           "arrivals", [](PythonRuntime& self) { return self.get().arrivals(); },
           nb::call_guard<nb::gil_scoped_release>(), "The places of those who want to join, and have met all ranks.")

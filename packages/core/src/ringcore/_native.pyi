@@ -313,9 +313,14 @@ class Runtime:
         Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else it is done again where that is possible.
         """
 
-    def meet(self, place: int, fd: int, segment_fd: int) -> None:
+    def meet(self, peer: tuple[int, str, Sequence[int], int, Sequence[bytes]]) -> None:
         """
-        Takes the descriptors: whoever shares memory with this rank, and has taken a place behind all others, wants to join the job.
+        Takes the descriptors: whoever is connected with this rank so, and has taken a place behind all others, wants to join the job.
+        """
+
+    def hosts_of(self, places: Sequence[int]) -> list[int]:
+        """
+        Of each place, the number of the group of ranks that share memory.
         """
 
     def arrivals(self) -> list[int]:

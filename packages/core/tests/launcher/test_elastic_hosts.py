@@ -49,6 +49,7 @@ def test_ranks_on_hosts_that_come_and_go(ringrun: Ringrun, script: Script, pids:
         assert (alone["place"], alone["size"]) == (0, 1)
         assert alone["engine"] in {line["engine"] for line in first}
         assert {line["size"] for line in both} == {2} and len({line["total"] for line in both}) == 1
+        assert alone["engine"] in {line["engine"] for line in both}, "nor when the other came again"
         discovery.print(["host0", "host2"])
         alone, *moved = begun(directory, 8)[5:]
         assert (alone["place"], alone["size"]) == (0, 1)
@@ -60,6 +61,41 @@ def test_ranks_on_hosts_that_come_and_go(ringrun: Ringrun, script: Script, pids:
     ended = told(directory, "end")
     assert [line["size"] for line in ended] == [2, 2] and len({line["total"] for line in ended}) == 1
     assert alone["pid"] in {line["pid"] for line in first}, "who was there from the beginning is still"
+    assert not any(map(is_alive, pids.read().values()))
+
+
+_LARGE = "assert ringcore.allreduce(np.ones(1 << 18), op=ringcore.Sum)[-1] == ringcore.size()"
+_MEMORY = "tell(str(ringcore.job.state.context().host_of), state)"
+
+
+def test_processes_of_old_and_new_hosts_join_ranks_that_keep_their_connections(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
+    discovery = HostScript(directory)
+    discovery.print(["host0:2"])
+    name = train(script, before=f"{_MEMORY}\n        {_LARGE}")
+    words = ["--min-np", "1", "-np", "2", "--network-interface", "eth0", *discovery.words, name]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        first = begun(directory, 2)
+        discovery.print(["host0:2", "host1:2"])
+        begun(directory, 2 + 3 + 4)  # One comes after the other.
+        eventually(lambda: told(directory, "[0, 0, 1, 1]"), "those of a host share memory")
+        discovery.print(["host0:3", "host1:2"])
+        last = begun(directory, 9 + 5)[9:]
+        eventually(lambda: told(directory, "[0, 0, 1, 1, 0]"), "also with who comes later")
+        local_ranks = [line["local_rank"] for line in sorted(last, key=lambda line: line["rank"])]
+        assert [local_ranks[rank] for rank in (0, 1, 4)] == [0, 1, 2] and sorted(local_ranks[2:4]) == [0, 1]
+        os.kill(next(line["pid"] for line in last if line["rank"] == 2), signal.SIGKILL)
+        begun(directory, 14 + 4 + 5)
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+    ended = told(directory, "end")
+    assert [line["size"] for line in ended] == [5] * 5 and len({line["total"] for line in ended}) == 1
+    engines = {line["pid"]: line["engine"] for line in first}
+    assert all(line["engine"] == engines.get(line["pid"], line["engine"]) for line in ended)
     assert not any(map(is_alive, pids.read().values()))
 
 

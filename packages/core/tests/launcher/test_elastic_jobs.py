@@ -91,14 +91,20 @@ if life == 2: ringcore.job.connect.settle = lambda *_: os._exit(3)
     assert (ringrun.directory / "life.2.3").exists() and not (ringrun.directory / "life.2.4").exists()
 
 
-def test_ranks_that_share_no_memory_meet_anew_when_one_comes(ringrun: Ringrun, script: Script) -> None:
+_LARGE = "assert ringcore.allreduce(np.ones(1 << 20), op=ringcore.Sum)[-1] == ringcore.size()"
+
+
+def test_a_process_joins_over_tcp_also_ranks_of_which_one_had_joined_before(ringrun: Ringrun, script: Script) -> None:
     ringrun.environ["RINGCORE_TRANSPORT"] = "tcp"
-    name = train(script, before=_DIES.format(rank=1), goes_on="state.step < 10 or ringcore.size() < 2")
-    done = ringrun("-np", "2", "--min-np", "1", *_AT_ONCE, name)
+    dies = f"{_DIES.format(rank=1)}\n        {_DIES.format(rank=2)}\n        {_LARGE}"
+    name = train(script, before=dies, goes_on="state.step < 10 or ringcore.size() < 4")
+    done = ringrun("-np", "4", "--min-np", "1", *_AT_ONCE, name)
     assert done.returncode == 0, done.stderr
-    first, ended = told(ringrun.directory, "begin")[:2], told(ringrun.directory, "end")
-    assert {line["size"] for line in ended} == {2} and len({line["total"] for line in ended}) == 1
-    assert not _engines(first) & _engines(ended)
+    first, ended = told(ringrun.directory, "begin")[:4], told(ringrun.directory, "end")
+    assert {(line["rank"], line["size"]) for line in ended} == {(rank, 4) for rank in range(4)}
+    assert {line["local_rank"] for line in ended} == set(range(4))
+    assert len({(line["step"], line["total"]) for line in ended}) == 1
+    assert len(_engines(first) & _engines(ended)) == 2, "those that were left have kept their connections"
 
 
 def test_too_few_ranks_wait_for_others_and_end_with_the_failure_that_began_it(ringrun: Ringrun, script: Script) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ringcore.launcher import _discovery
-from ringcore.launcher._discovery import Discovery
 from ringcore.launcher._hosts import Host, HostError
 from ringcore.launcher._loop import Loop
-from ringcore.launcher._places import Places, RankProcess, deal
+from ringcore.launcher.elastic.discovery import Discovery, argv_of, parse
+from ringcore.launcher.elastic.places import Places, RankProcess, deal
 
 
 def places_of(*hosts: Host, least: int = 1, most: int | None = None) -> Places:
@@ -90,8 +89,8 @@ def test_a_host_that_comes_again_has_its_places_again() -> None:
 
 
 def test_hosts_that_a_script_names() -> None:
-    assert _discovery.parse(b"a\n\n b:3 \n[::1]\n", 2) == [Host("a", 2), Host("b", 3), Host("[::1]", 2)]
-    assert _discovery.parse(b"", None) == []
+    assert parse(b"a\n\n b:3 \n[::1]\n", 2) == [Host("a", 2), Host("b", 3), Host("[::1]", 2)]
+    assert parse(b"", None) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_hosts_that_a_script_names() -> None:
 )
 def test_what_is_no_host_is_none(said: bytes) -> None:
     with pytest.raises(HostError):
-        _discovery.parse(said, None)
+        parse(said, None)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +138,4 @@ def test_a_script_is_no_shell_command(tmp_path: Path) -> None:
     assert found == [[Host("host", 2)]]
     for command in (f"{path}", "'", "", str(tmp_path / "none")):
         with pytest.raises(HostError):
-            _discovery.argv_of(command)
+            argv_of(command)

@@ -18,7 +18,8 @@ class Invitation:
         job_id: The job's name.
         place: What the process is called among the engines.
         members: And what the ranks are, in the order of their numbers in the meeting.
-        slots: By place, which slot of the host each has.
+        hosts: By place, a number of the host that each is on ...
+        slots: ... and which of its slots each has.
         meeting: The epoch of the rendezvous.
     """
 
@@ -28,6 +29,7 @@ class Invitation:
     job_id: str
     place: int
     members: list[int]
+    hosts: list[int]
     slots: list[int]
     meeting: int
 

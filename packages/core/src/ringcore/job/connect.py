@@ -13,7 +13,7 @@ from ringcore.environment.invitation import Invitation
 from ringcore.environment.libraries import tell_engine
 from ringcore.environment.placement import Placement, find_placement
 from ringcore.environment.settings import Settings
-from ringcore.job.joining import connect_with_members, meet_newcomer
+from ringcore.job.joining import connect_lanes, connect_with_members, meet_newcomer
 from ringcore.job.logs import log_start, set_level
 from ringcore.job.making import make_context
 from ringcore.job.members import settle
@@ -65,9 +65,10 @@ def _join(settings: Settings | None, invitation: Invitation, launcher: Membershi
         _log.info("this process meets the ranks again: %s", error)
         connected.peer_fds.clear()
         connected.runtime.leave("")
+        if connected.late_lanes is not None:
+            connected.late_lanes.stop()
         launcher.part()
         return None
-    connected.slots = invitation.slots
     settle(connected)
     connected.job = job_name(invitation.placement(0), settings)
     log_start(connected, "ringrun, in a job that runs", _native.kernel_instruction_set())
@@ -131,11 +132,8 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
             mesh.connector.finish()
         _tell_others(connected, mesh.failure)
     if mesh.connector is not None:
-        from ringcore.bootstrap.lanes import LateLanes
-
-        runtime, patience_s = connected.runtime, settings.start_timeout_s
         listens = any(kind == "tcp" and not fds for _, kind, fds, _, _ in peers)
-        connected.late_lanes = LateLanes(mesh.connector, runtime, connected.peer_fds, patience_s, listens=listens)
+        connect_lanes(connected, mesh.connector, {p.rank: p.rank for p in mesh.peers}, listens=listens)
     connected.job = job_name(placement, settings)
     log_start(connected, placement.source, _native.kernel_instruction_set())
     return connected

@@ -6,16 +6,19 @@ import logging
 from typing import TYPE_CHECKING
 
 from ringcore import _native
-from ringcore._errors import InvalidArgument, RingcoreError
+from ringcore._errors import RingcoreError
+from ringcore.bootstrap.lanes import LateLanes
 from ringcore.bootstrap.newcomer import connect_newcomer
 from ringcore.job.making import make_context
 
 if TYPE_CHECKING:
+    from ringcore.bootstrap.connector import Connector, PeerConnection
     from ringcore.environment.invitation import Invitation
     from ringcore.environment.settings import Settings
     from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
+_Peer = tuple[int, str, list[int], int, list[bytes]]
 
 
 def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
@@ -29,18 +32,30 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
     Raises:
         RingcoreError: It could not be connected with.
     """
-    if current.memory is None:
-        raise InvalidArgument("this rank shares no memory, and nobody can join it but on its host")
     placement = invitation.placement(invitation.members.index(place))
-    (peer,) = connect_newcomer(placement, current.settings, current.memory.fd)
-    current.slots = invitation.slots
-    current.peer_fds[invitation.place] = list(peer.fds)
+    segment_fd = current.memory.fd if current.memory is not None else None
+    connector = connect_newcomer(placement, current.settings, segment_fd)
+    number = len(invitation.members)
+    peer = _as_peer(invitation.place, connector.peers[number])
+    current.hosts, current.slots = invitation.hosts, invitation.slots
+    _forget_those_turned_away(current)
+    current.peer_fds[invitation.place] = list(peer[2])
+    connect_lanes(current, connector, {number: invitation.place})
     try:
-        current.runtime.meet(invitation.place, peer.fds[0], -1 if peer.segment_fd is None else peer.segment_fd)
+        current.runtime.meet(peer)
     except RingcoreError:
         del current.peer_fds[invitation.place]
         raise
     _log.info("rank %d has met a process that joins the job, at place %d", current.rank, invitation.place)
+
+
+def _forget_those_turned_away(current: Context) -> None:
+    """One comes at a time: whoever was to before this one, and is no rank, will be none."""
+    turned_away = set(current.peer_fds) - set(current.members)
+    for place in turned_away:
+        del current.peer_fds[place]
+    if current.late_lanes is not None:
+        current.late_lanes.part_with(turned_away)
 
 
 def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
@@ -50,15 +65,50 @@ def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
         BootstrapError: It did not find them in time.
     """
     place = invitation.place
-    memory = _native.HostMemory.create(place, invitation.size, settings.arena_bytes, settings.fusion_threshold_bytes)
+    memory: _native.HostMemory | None = None
+    if settings.transport != "tcp":
+        memory = _native.HostMemory.create(
+            place, invitation.size, settings.arena_bytes, settings.fusion_threshold_bytes
+        )
     placement = invitation.placement(len(invitation.members))
-    found = connect_newcomer(placement, settings, memory.fd)
-    peers = [
-        (member, peer.kind, peer.fds, -1 if peer.segment_fd is None else peer.segment_fd, peer.secrets)
-        for member, peer in zip(invitation.members, found, strict=True)
-    ]
+    connector = connect_newcomer(placement, settings, memory.fd if memory is not None else None)
+    place_of = dict(enumerate(invitation.members))
+    peers = [_as_peer(member, connector.peers[number]) for number, member in place_of.items()]
     places = place + 1
-    return make_context(
-        settings, memory, place, places, 0, peers, [0] * places, list(range(invitation.size)), (place, places, 0, 1),
-        has_witness=True, began_with=invitation.size,
-    )  # fmt: skip
+    beside = sum(invitation.hosts[member] == invitation.hosts[place] for member in invitation.members)
+    try:
+        current = make_context(
+            settings, memory, place, places, 0, peers, [0] * places, list(range(invitation.size)),
+            (beside, beside + 1, 0, 1), has_witness=True, began_with=invitation.size,
+        )  # fmt: skip
+    except BaseException:
+        connector.finish()
+        raise
+    current.hosts, current.slots = invitation.hosts, invitation.slots
+    connect_lanes(current, connector, place_of)
+    return current
+
+
+def connect_lanes(current: Context, connector: Connector, places: dict[int, int], *, listens: bool = False) -> None:
+    """Let the connector make the lanes over TCP that the engine comes to need, if there can be any.
+
+    Args:
+        current: With the engine.
+        connector: Connected with these peers.
+        places: What the engine calls each.
+        listens: Whether others may ask at any time.
+    """
+    if not any(connector.peers.get(number) is None or connector.peers[number].kind == "tcp" for number in places):
+        connector.finish()
+        return
+    with current.lanes_lock:
+        if current.has_left:  # meanwhile
+            connector.finish()
+            return
+        if current.late_lanes is None:
+            current.late_lanes = LateLanes(current.runtime, current.peer_fds, current.settings.start_timeout_s)
+        current.late_lanes.serve(connector, places, listens=listens)
+
+
+def _as_peer(place: int, peer: PeerConnection) -> _Peer:
+    return place, peer.kind, peer.fds, -1 if peer.segment_fd is None else peer.segment_fd, peer.secrets

@@ -112,6 +112,8 @@ def shutdown() -> None:
         timeline.write_pending()
         current.peer_fds.clear()
         current.runtime.leave(_farewell)
+        with current.lanes_lock:
+            current.has_left = True
         if current.late_lanes is not None:
             current.late_lanes.stop()
         if current.attention_thread is not None:

@@ -79,13 +79,14 @@ def settle(current: Context) -> None:
 def _renumber(current: Context, members: list[int]) -> None:
     own = current.members[current.rank]
     rank_of = {member: rank for rank, member in enumerate(members)}
-    for lost in set(current.peer_fds) - set(members) - set(current.runtime.arrivals()):
-        current.peer_fds.pop(lost, None)  # the engine closes them now, and the numbers will be others'
+    lost = set(current.members) - set(members)
+    for place in lost:
+        current.peer_fds.pop(place, None)  # the engine closes them now, and the numbers will be others'
+    if current.late_lanes is not None:
+        current.late_lanes.part_with(lost)
     have_joined = members[-1] >= len(current.local_ranks)
-    if have_joined:  # They are of the one host that there is.
-        current.first_host_of = [current.first_host_of[0]] * len(current.slots)
-    current.members, current.host_of = members, [current.first_host_of[member] for member in members]
-    host_of_first = [0] * len(current.slots) if have_joined else _hosts(current.local_ranks)
+    current.members, current.host_of = members, current.runtime.hosts_of(members)
+    host_of_first = current.hosts if have_joined else _hosts(current.local_ranks)
     hosts = [host_of_first[member] for member in members]
     # Of each rank, its number among those of its host: whoever joins has the device of the one in whose slot it is.
     slots = [current.slots[member] for member in members] if have_joined else list(range(len(members)))

@@ -52,6 +52,8 @@ class Context:
     counters: dict[tuple[str, int | None], int] = field(default_factory=dict)
     attention_thread: threading.Thread | None = None
     late_lanes: LateLanes | None = None  # where there are peers over TCP
+    lanes_lock: threading.Lock = field(default_factory=threading.Lock)  # Guards: `late_lanes`, `has_left`.
+    has_left: bool = False
     launcher: Membership | None = None  # the witness of the engine
     job: str = ""  # what `ringcore status` calls it
     began: float = field(default_factory=time.monotonic)
@@ -60,12 +62,12 @@ class Context:
     epoch: int = 0
     # By rank of the first epoch: who was lost is among them.
     local_ranks: list[int] = field(default_factory=list)
-    first_host_of: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)  # of the present epoch, as ranks of the first
-    slots: list[int] = field(default_factory=list)  # of the host, by place, once somebody was to join
+    # By place, once somebody was to join: a number of the host as the launcher knows it, and which of its slots.
+    hosts: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.first_host_of = list(self.host_of)
         self.members = list(range(self.size))
 
     def next_name(self, kind: str, set_id: int | None = 0) -> str:

@@ -38,7 +38,7 @@ class Kind(enum.IntEnum):
     PING = 11  # launcher: still here
     NOTE = 12  # agent: text for --verbose
     PLACE = 14  # caller of the launcher: JSON; a scheduler starts the agents, see `_placed`
-    WORD = 15  # both ways: bytes between a rank of an elastic job and the launcher, see `_elastic`
+    WORD = 15  # both ways: bytes between a rank of an elastic job and the launcher, see `elastic`
     ASK = 16  # launcher: a question of somebody who looks at the job; `rank` is its number
     ANSWER = 17  # agent: JSON, see `_watching`; `rank` is the number of the question
     HOLD = 13  # launcher: leave these of the ranks' streams unread; `rank` is a sum of bits, see `hold_bits`

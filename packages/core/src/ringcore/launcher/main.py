@@ -142,7 +142,7 @@ def start_job(
 
 
 def _elastic_supervisor() -> type[Supervisor]:
-    from ringcore.launcher._elastic import ElasticSupervisor  # Most jobs are none.
+    from ringcore.launcher.elastic.supervisor import ElasticSupervisor  # Most jobs are none.
 
     return ElasticSupervisor
 

@@ -1,6 +1,6 @@
 """A process joins the ranks of an elastic job over connections of its own, while they train: see job/joining.py.
 
-One at a time, and on one host: else all meet anew.
+One at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from ringcore import _native
 from ringcore.environment.invitation import Invitation
-from ringcore.launcher._places import RankProcess
-from ringcore.launcher._witness import Witness
+from ringcore.launcher.elastic.places import RankProcess
+from ringcore.launcher.elastic.witness import Witness
 
 # Whoever could not be let in so often is one reason more for all to meet anew.
 _TRIES = 3
@@ -48,9 +48,8 @@ class Joining:
         witness = self._witness
         members = witness.members
         has_engines = witness.size > 1 and not any(member.ready for member in members)
-        hosts = {process.place.host.name for process in [*members, newcomer]}
         has_place = witness.places < witness.size + _native.PLACES_TO_COME
-        return has_engines and has_place and len(hosts) == 1 and newcomer.tries < _TRIES
+        return has_engines and has_place and newcomer.tries < _TRIES
 
     def guests(self) -> int:
         """How many meet at the rendezvous."""
@@ -76,6 +75,7 @@ class Joining:
             job_id=self._job_id,
             place=self.place,
             members=[self._witness.place_of(member) for member in members],
+            hosts=self._witness.hosts,
             slots=self._witness.slots,
             meeting=meeting,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from ringcore import _native
 from ringcore._errors import RingcoreError
-from ringcore.launcher._places import RankProcess
+from ringcore.launcher.elastic.places import RankProcess
 
 
 class Witness:
@@ -38,6 +38,12 @@ class Witness:
     def places(self) -> int:
         """How many have been given away, to ranks and to those who were to join them."""
         return len(self._processes)
+
+    @property
+    def hosts(self) -> list[int]:
+        """By place, a number of the host that each is on."""
+        names = [process.place.host.name for process in self._processes]
+        return [names.index(name) for name in names]
 
     @property
     def slots(self) -> list[int]:

@@ -1,0 +1,80 @@
+"""When an elastic job ends: it is done, has no future, or too few are there for too long."""
+
+from __future__ import annotations
+
+from ringcore.launcher._loop import Timer
+from ringcore.launcher._summary import list_ranks
+from ringcore.launcher.elastic.orders import Orders, are
+
+
+class Ending(Orders):
+    """Ends the job."""
+
+    _too_few: Timer | None = None
+
+    def _ends(self) -> bool:
+        """Ends a job that has no future: it is done, or starting once more would not help."""
+        limit = self._asked.reset_limit
+        doomed = [place for place in self._places.all if limit is not None and place.stillborn > limit]
+        processes = self._places.processes()
+        has_state = any(process.began_at is not None for process in processes)
+        if doomed:
+            number, times = doomed[0].number, doomed[0].stillborn
+            self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
+        elif self._finishing and self._began and processes and not has_state and not self._failures:
+            self._exit_code = 0  # Who is only on the way comes too late.
+            self._end_others()
+        elif self._began and processes and not has_state and not self._may_start_anew():
+            self._give_in("no rank is left that has the state of the job")
+        elif not self._began and limit is None and self._failures and all(p.stillborn for p in self._places.all):
+            self._give_in("each rank has failed before it met the others")
+        return self._stopping
+
+    def _watch_number(self) -> None:
+        """Waits for others, though not for ever, where there are fewer ranks than may go on."""
+        processes = self._places.processes()
+        at_work = any(process.in_epoch and not process.ready for process in processes)
+        if at_work or self._finishing or self._stopping or self._is_over():
+            if self._too_few is not None:
+                self._too_few.cancel()
+                self._too_few = None
+        elif self._too_few is None and len(processes) < self._least():
+            limit_s = self._asked.elastic_timeout
+            self._too_few = self._loop.call_later(limit_s, self._on_too_few)
+            self._output.say(
+                f"ringrun: {are(len(processes))} there, and at least {self._least()} must be to go on: waiting for "
+                f"{self._whom()}, {limit_s:g} s at most (--elastic-timeout)"
+            )
+
+    def _whom(self) -> str:
+        vacant = self._places.vacant()
+        if not vacant:
+            return f"free slots from {self._asked.host_discovery_script or 'the hosts'}"
+        hosts = ", ".join(dict.fromkeys(place.host.name for place in vacant))
+        return f"{list_ranks(sorted(place.number for place in vacant))} on {hosts} to start again"
+
+    def _on_too_few(self) -> None:
+        self._give_in(
+            f"there were less than {self._least()} ranks, too few to go on, for {self._asked.elastic_timeout:g} s "
+            "(--elastic-timeout)"
+        )
+
+    def _give_in(self, reason: str) -> None:
+        """Ends the job, with the exit code and the last words of the rank that failed first."""
+        self._output.say(f"ringrun: the job ends: {reason}")
+        if not self._failures:
+            self._exit_code = 1
+        self._end_others()
+
+    def _begin_stop(self, number: int, grace_s: float) -> None:
+        self._ask_no_more()
+        super()._begin_stop(number, grace_s)
+
+    def _kill(self) -> None:
+        self._ask_no_more()
+        super()._kill()
+        self._stopping = True
+
+    def _ask_no_more(self) -> None:
+        if self._discovery is not None:
+            self._discovery.close()

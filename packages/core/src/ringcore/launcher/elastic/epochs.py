@@ -1,0 +1,136 @@
+"""Who meets whom in an elastic job, who joins those who have met, and who of them goes on without others."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import time
+from typing import Any
+
+from ringcore.environment import settings as _settings
+from ringcore.environment.settings import Settings
+from ringcore.launcher._hosts import Slot
+from ringcore.launcher.elastic.joining import Joining
+from ringcore.launcher.elastic.places import RankProcess, deal
+from ringcore.launcher.elastic.ranks import FENCE_S
+from ringcore.launcher.elastic.starting import ENGINE_VARIABLE, Starting
+from ringcore.launcher.elastic.witness import Witness
+
+
+class Epochs(Starting):
+    """Lets processes become ranks, and follows what these agree on."""
+
+    def _announce_coming(self) -> None:
+        """Lets others join the ranks, or tells these of them, once those that start together are all there."""
+        joining = self._joining
+        new = [p for p in self._places.processes() if not (p.in_epoch or p.leaves)]
+        now = time.monotonic()
+        is_busy = joining is not None and joining.newcomer is not None
+        if joining is not None and (not joining.is_settled() or (is_busy and now < joining.due_by)):
+            return
+        if not any(p.ready for p in new) or not all(p.ready or p.due_by <= now for p in new):
+            return
+        newcomer = next(p for p in new if p.ready)
+        if joining is None or is_busy or self._heralded or not joining.is_possible(newcomer):
+            self._tell_ranks("comes")
+        else:
+            self._let_join(joining, newcomer)
+
+    def _let_join(self, joining: Joining, newcomer: RankProcess) -> None:
+        assert self._server is not None
+        self._epoch += 1
+        self._server.announce(self._epoch, joining.guests())
+        joining.begin(newcomer, self._epoch, time.monotonic() + self._start_timeout_s)
+        self._loop.call_later(self._start_timeout_s, self._review)
+
+    def _dismiss(self) -> None:
+        """Lets go whoever has no place any more, once it has left its work as a rank."""
+        for process in self._places.surplus():
+            if process.ready and not process.leaves:
+                process.leaves = True
+                self._say(process, {"dismissed": True})
+
+    def _deal(self) -> None:
+        """Begins the next epoch, if all are there that should be."""
+        processes = [process for process in self._places.processes() if not process.leaves]
+        ready = [process for process in processes if process.ready]
+        awaited = [p for p in processes if p.in_epoch or not (self._began or self._impatient)]
+        if not ready or not all(p.ready for p in awaited) or len(ready) < self._least() or self._server is None:
+            return
+        limit = self._asked.reset_limit
+        if self._began and limit is not None and self._resets >= limit:
+            self._give_in(f"its ranks have met again {limit} times already (--reset-limit)")
+            return
+        if self._witness is not None and any(map(self._witness.may_go_on, self._cut_off)):
+            return
+        self._resets += self._began
+        self._began = True
+        self._needed = self._asked.min_np
+        self._epoch += 1
+        self._heralded.clear()
+        self._failures.clear()
+        self._server.announce(self._epoch, len(ready))
+        dealt = deal(ready)
+        self.note(f"epoch {self._epoch}: ranks are those of the places {[p.place.number for p, _ in dealt]}")
+        for process in self._places.processes():
+            process.in_epoch = False
+        newest = max(process.epoch for process in ready)
+        sync = not all(process.intact and process.epoch == newest for process in ready)
+        now = time.monotonic()
+        for process, slot in dealt:
+            process.rank, process.epoch, process.in_epoch, process.ready = slot.rank, self._epoch, True, False
+            process.apart = False
+            process.began_at = process.began_at or now
+            process.place.stillborn = 0
+            told = {**self._placement(slot, len(dealt)), "sync": sync, "least": self._asked.min_np}
+            self._say(process, {"dealt": told})
+        self._witness = self._joining = None
+        if self._engines_go_on():
+            self._witness = Witness(self._epoch, [process for process, _ in dealt], self._say)
+            settings = Settings.from_environ({**os.environ, **self._job_environ()})
+            if settings.transport != "mpi":
+                self._joining = Joining(self._witness, self._given.job_id, self._asked.min_np, self._say)
+
+    def _placement(self, slot: Slot, size: int) -> dict[str, Any]:
+        placement = dataclasses.asdict(slot)
+        del placement["host"]
+        return {**placement, "size": size, "epoch": self._epoch, "job_id": self._given.job_id}
+
+    # Who goes on without whom.
+
+    def _engines_go_on(self) -> bool:
+        text = self._job_environ().get(ENGINE_VARIABLE, "")
+        return bool(_settings.parse("elastic", text))
+
+    def _prove_ended(self, process: RankProcess, *, in_order: bool = False) -> None:
+        """A process is no more: its engine's peers may not see that."""
+        if process in self._cut_off:
+            self._cut_off.remove(process)
+        if self._witness is not None and not self._stopping:
+            self._witness.prove_ended(process, in_order=in_order)
+        self._review()
+
+    def _on_view(self, members: list[RankProcess]) -> None:
+        """Ranks have agreed to go on without others, in their processes."""
+        self._epoch += 1
+        self._resets += 1
+        self.note(f"epoch {self._epoch}: the ranks of the places {[p.place.number for p in members]} go on")
+        for process in self._places.processes():
+            if process.in_epoch and process not in members:
+                process.in_epoch = False
+                self._loop.call_later(FENCE_S, functools.partial(self._fence, process, process.epoch))
+        if self._joining is not None:
+            self._joining.take(members, time.monotonic())
+        for rank, process in enumerate(members):
+            process.rank, process.epoch = rank, self._epoch
+        if self._are_enough():
+            self._failures.clear()  # They were made good.
+
+    def _fence(self, process: RankProcess, epoch: int) -> None:
+        """Ends a process that others have lost, and that still has not come to meet them: it was stopped, or hangs."""
+        number = process.place.number
+        if process.place.process is process and process.epoch == epoch and not (process.ready or process.apart):
+            self._output.say(f"ringrun: rank {number} on {process.place.host.name} does not answer, and is killed")
+            process.fenced = True
+            self._hosts[number].kill()
