@@ -1,6 +1,7 @@
 #include "capi/capi.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <new>
@@ -38,6 +39,7 @@ std::mutex mutex;  // Guards: current, place, pool.
 std::weak_ptr<Runtime> current;
 ringcore::capi::Place place;
 std::weak_ptr<ringcore::transport::Pool> pool;
+std::atomic<std::uint32_t> told;  // see told_epoch
 
 std::shared_ptr<Runtime> runtime() {
   const std::lock_guard lock(mutex);
@@ -141,6 +143,8 @@ namespace {
 
 void end(ringcore_done done, void* context, const std::shared_ptr<Operation>& operation) {
   ringcore_operation ended{.operation = operation};
+  for (std::uint32_t known = told; known < operation->epoch && !told.compare_exchange_weak(known, operation->epoch);) {
+  }
   if (operation->error != nullptr) {
     ended.code = code_of(operation->error->kind());
     ended.message = message_of(*operation->error);
@@ -271,6 +275,10 @@ const ringcore_functions* table() {
       local_rank,       local_size, allocate, copy,        hold_back,   copy_result};
   return &kFunctions;
 }
+
+void begin_epochs(std::uint32_t first) { told = first; }
+
+std::uint32_t told_epoch() { return told; }
 
 void set_runtime(std::weak_ptr<Runtime> runtime, Place where, std::weak_ptr<transport::Pool> memory) {
   static const int registered = ::pthread_atfork(nullptr, nullptr, &forget_runtime);

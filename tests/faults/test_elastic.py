@@ -134,3 +134,45 @@ def test_whoever_cannot_tell_that_the_other_has_ended_does_not_go_on(tmp_path: P
     assert error["type"] == "EvictedError", error
     assert "rank 1" in error["message"]
     assert "Remedy" in error["message"]
+
+
+def counts_samples(count: int, batch: int, losses: dict[str, int]) -> dict:
+    """Each step tells all whose samples it is made of; ranks end in some steps, before and after their sum."""
+    from ringcore.elastic import ElasticSampler
+
+    ringcore.init()
+    place, steps, heard = ringcore.rank(), 0, []
+    ringcore.on_membership_change([].pop)
+    ringcore.on_membership_change(lambda: heard.append(ringcore.size()))
+    sampler = ElasticSampler(range(count))
+    epochs = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        used = np.zeros(count)
+        for samples in sampler.batches(batch):
+            if losses.get(f"before {steps}") == place:
+                os.kill(os.getpid(), signal.SIGKILL)
+            own = np.zeros(count)
+            own[samples] = 1.0
+            used += ringcore.allreduce(own, op=ringcore.Sum, name="gradient")
+            if losses.get(f"behind {steps}") == place:
+                os.kill(os.getpid(), signal.SIGKILL)
+            steps += 1
+        epochs.append(used.tolist())
+    ringcore.shutdown()
+    return {"epochs": epochs, "steps": steps, "heard": heard}
+
+
+def test_each_sample_is_used_once_though_ranks_are_lost(tmp_path: Path) -> None:
+    losses = {"before 2": 4, "behind 5": 0, "before 7": 2}  # in the last step of the first epoch, and in others
+    with ranks.started(counts_samples, 5, tmp_path, 23, 2, losses, env={"RINGCORE_ELASTIC": "1"}) as job:
+        outcomes = job.wait()
+    others = [outcome for outcome in outcomes if outcome.rank not in losses.values()]
+    for outcome in others:
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.result["epochs"] == [[1.0] * 23] * 3
+        assert outcome.result["heard"] == [4, 3, 2]
+        # A function that fails is told of, and those behind it are called.
+        assert "a function of on_membership_change has failed" in outcome.stderr
+        assert "pop from empty list" in outcome.stderr
+    assert others[0].result["steps"] == others[1].result["steps"]

@@ -80,6 +80,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.settings.start = limit_of(start_timeout_s);
   new (self) PythonRuntime(std::move(config));
   self->epoch = epoch;
+  capi::begin_epochs(epoch);
   capi::set_runtime(self->job().watch_runtime(), {.local_rank = local_rank, .local_size = local_size},
                     self->job().pool());
 }
@@ -194,6 +195,9 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "become_member",
           [](PythonRuntime& self) { drive(self, [](Runtime& runtime) { runtime.become_member(python_interrupted); }); },
           "Waits until the others have let this process in.")
+      .def_prop_ro(
+          "told_epoch", [](PythonRuntime&) { return capi::told_epoch(); },
+          "The newest epoch of the ranks whose results a compiled program was given.")
       .def("accept_change", &accept_change, nb::arg("epoch"), nb::arg("local_rank"), nb::arg("local_size"),
            "The caller knows who the members are since that epoch: what is submitted from now on is theirs.")
       .def("hear_witness", &hear_witness, nb::arg("message"), "What the launcher says as the witness, see Witness.")

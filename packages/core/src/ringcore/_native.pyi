@@ -303,6 +303,12 @@ class Runtime:
 
     def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False) -> None: ...
 
+    @property
+    def told_epoch(self) -> int:
+        """
+        The newest epoch of the ranks whose results a compiled program was given.
+        """
+
     def members(self, epoch: int | None = None) -> tuple[int, list[int]]:
         """
         An epoch of an elastic job, None: the present one, and its members, by rank, as ranks of the first epoch.

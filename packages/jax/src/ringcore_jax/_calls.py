@@ -285,8 +285,10 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
         "compression": np.int32(call.compression),
         "dtypes": np.array([DTYPE_CODES[str(array.dtype)] for array in context.avals_in], np.int32),
     }  # fmt: skip
-    # In place where XLA can, which spares it memory that nobody has touched yet.
-    aliases = {i: i for i in range(len(operands))} if call.collective in ("allreduce", "broadcast") else {}
+    # In place where XLA can, which spares it memory that nobody has touched yet; not where it may have to be reduced
+    # again, without a rank that was lost.
+    in_place = call.collective == "broadcast" or (call.collective == "allreduce" and not adapter.is_elastic())
+    aliases = {i: i for i in range(len(operands))} if in_place else {}
     lower = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases=aliases)
     return lower_behind_the_last(lower, context, operands, **attributes)
 

@@ -10,7 +10,7 @@ import mxnet as mx
 from ringcore import Average, InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, context, global_process_set
 
-from ringcore_mxnet._operations import allreduce_, grouped_allreduce_
+from ringcore_mxnet._operations import allreduce_, grouped_allreduce, grouped_allreduce_
 from ringcore_mxnet.compression import Compression, Compressor
 from ringcore_mxnet.optimizer import DistributedOptimizer
 from ringcore_mxnet.parameters import broadcast_parameters
@@ -123,18 +123,27 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         )  # fmt: skip
 
     def _groups_of(self, gradients: list[Any]) -> list[list[Any]]:
-        if self._ring_groups is None:
+        if self._ring_groups is None and not adapter.is_elastic():
             return [[gradient] for gradient in gradients]
         # Backward makes the last ones first.
-        dealt = reversed(adapter.dealt_out(len(gradients), self._ring_groups))
+        dealt = reversed(adapter.buckets([gradient.size for _, _, gradient in gradients], self._ring_groups))
         return [[gradients[i] for i in group] for group in dealt]
 
     def _average(self, group: list[Any], compression: type[Compressor]) -> None:
         name, priority, _ = group[0]
-        grouped_allreduce_(
-            [gradient for _, _, gradient in group], op=Average, name=name, priority=priority,
-            process_set=self._ring_set, compression=compression, **self._ring_factors,
-        )  # fmt: skip
+        gradients = [gradient for _, _, gradient in group]
+        options = {
+            "op": Average, "name": name, "priority": priority, "process_set": self._ring_set,
+            "compression": compression, **self._ring_factors,
+        }  # fmt: skip
+        if not adapter.is_elastic():
+            grouped_allreduce_(gradients, **options)
+            return
+        # What the averages are made of stays until all are there: they are made again when a rank is lost.
+        for average, gradient in zip(grouped_allreduce(gradients, **options), gradients, strict=True):
+            average.copyto(gradient)
+        gradients[-1].wait_to_read()
+        adapter.followed()  # the step is that of these ranks
 
     def _exchange(self, gradients: list[tuple[str, int, Any]], exchange: adapter.Exchange) -> None:
         """Wait for all of them, and let it make the averages."""

@@ -144,6 +144,7 @@ struct Kernel {
   std::int64_t prescale = std::bit_cast<std::int64_t>(1.0);
   std::int64_t postscale = std::bit_cast<std::int64_t>(1.0);
   std::int64_t compression = RINGCORE_COMPRESSION_NONE;
+  std::int64_t keeps_inputs = 0;  // results lie elsewhere: in an elastic job they may have to be made again
   std::int64_t what = kRank;
 
   bool writes_to_outputs() const { return capi::writes_to_outputs(collective); }
@@ -206,7 +207,8 @@ class Execution {
     const int inputs = api.NumInputs(context_);
     const int tensors = kernel_.collective == RINGCORE_ALLTOALL ? 1 : inputs - 1;
     shapes_.reserve(tensors);
-    if (kernel_.collective == RINGCORE_ALLREDUCE && copy_to_registered(tensors)) return;
+    const bool in_place = kernel_.collective == RINGCORE_ALLREDUCE && kernel_.keeps_inputs == 0;
+    if (in_place && copy_to_registered(tensors)) return;
     for (int i = 0; i < tensors && status_.ok(); ++i) read_tensor(i);
     if (kernel_.collective == RINGCORE_ALLTOALL && status_.ok()) read_splits(input(2));
   }
@@ -215,7 +217,13 @@ class Execution {
     Reference source = input(1 + index);
     const int type = api.TensorType(source.get());
     const std::vector<std::int64_t> shape = shape_of(source);
-    if (kernel_.writes_to_outputs()) {
+    if (kernel_.keeps_inputs != 0) {
+      Reference target(api.AllocateOutput(context_, index, type, shape.data(), static_cast<int>(shape.size()),
+                                          api.TensorByteSize(source.get()), status_));
+      if (!status_.ok()) return;
+      request_.outputs.push_back(api.TensorData(target.get()));
+      tensors_.push_back(std::move(target));
+    } else if (kernel_.writes_to_outputs()) {
       // TensorFlow gives the output the input's buffer, if nobody else reads it: not even we.
       source.reset();
       const int candidate = 1 + index;
@@ -398,7 +406,10 @@ void* create(TF_OpKernelConstruction* construction) {
     read("prescale", kernel->prescale);
     read("postscale", kernel->postscale);
   }
-  if constexpr (kCollective == RINGCORE_ALLREDUCE) read("compression", kernel->compression);
+  if constexpr (kCollective == RINGCORE_ALLREDUCE) {
+    read("compression", kernel->compression);
+    read("keeps_inputs", kernel->keeps_inputs);
+  }
   if constexpr (kCollective == RINGCORE_BROADCAST) read("root", kernel->root);
   if constexpr (kCollective == kPlace) read("what", kernel->what);
   if (!status.ok()) api.OpKernelConstruction_Failure(construction, status);
@@ -482,7 +493,7 @@ bool find_functions() {
                create<RINGCORE_ALLREDUCE>,
                {"tensors: Ts"},
                {"results: Ts"},
-               {list, "op: int", "prescale: int", "postscale: int", "compression: int = 0"},
+               {list, "op: int", "prescale: int", "postscale: int", "compression: int = 0", "keeps_inputs: int = 0"},
                same_shapes});
   register_op({"RingcoreReducescatter",
                create<RINGCORE_REDUCESCATTER>,

@@ -166,7 +166,10 @@ def _reduce(
     def reduce(sent: list[tf.Tensor]) -> list[tf.Tensor]:
         if op is ReduceOp.ADASUM:
             return _adasum(sent, text, prescale_factor * postscale_factor, process_set)
-        options = {**_reduction(op, prescale_factor, postscale_factor), "compression": compression.code_for(*sent)}
+        options = {
+            **_reduction(op, prescale_factor, postscale_factor), "compression": compression.code_for(*sent),
+            "keeps_inputs": int(adapter.is_elastic()),  # to be reduced again when a rank is lost
+        }  # fmt: skip
         results: list[tf.Tensor] = _start(ops.ringcore_allreduce, text, mode, process_set, sent, **options)
         return results
 
@@ -188,6 +191,7 @@ def _gradient_of_allreduce(node: Any, *gradients: tf.Tensor) -> list[Any]:
         ops.ringcore_allreduce, key_of_gradient(node.inputs[0]), _mode_of_gradient(), list(gradients),
         process_set=node.get_attr("process_set"), op=int(op), prescale=node.get_attr("prescale"),
         postscale=node.get_attr("postscale"), compression=node.get_attr("compression"),
+        keeps_inputs=node.get_attr("keeps_inputs"),
     )  # fmt: skip
     return [None, *results]
 

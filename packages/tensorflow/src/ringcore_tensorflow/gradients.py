@@ -75,13 +75,13 @@ class Reduction:
             )  # fmt: skip
             for i, result in zip(bucket, reduced, strict=True):
                 results[i] = result
+        if tf.executing_eagerly():
+            adapter.followed()  # the step is that of these ranks
         return results
 
     def _buckets(self, indices: list[int], tensors: list[Any]) -> list[list[int]]:
-        if self.groups is not None:
-            return [[indices[i] for i in group] for group in adapter.dealt_out(len(indices), self.groups)]
         sizes = [(tensors[i].shape.num_elements() or 0) * tensors[i].dtype.size for i in indices]
-        return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes)]
+        return [[indices[i] for i in bucket] for bucket in adapter.buckets(sizes, self.groups)]
 
 
 def divided(gradient: Any, divisor: float) -> Any:

@@ -69,7 +69,7 @@ from ringcore.job.process_sets import (
     global_process_set,
     process_set_id_of,
 )
-from ringcore.job.state import Context, context, is_elastic
+from ringcore.job.state import Context, context, followed, is_elastic
 from ringcore.job.statistics import count_step
 from ringcore.job.told_errors import as_ringcore_error
 
@@ -127,6 +127,7 @@ __all__ = [
     "empty",
     "find_placement",
     "first",
+    "followed",
     "from_bytes",
     "gather_bytes",
     "global_process_set",

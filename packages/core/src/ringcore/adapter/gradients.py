@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.adapter.collectives import ReduceOp, check_op
-from ringcore.job.state import context
+from ringcore.job.state import context, is_elastic
 
 
 def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_predivide_factor: float = 1.0) -> None:
@@ -33,17 +33,26 @@ SMALL_BYTES: int = _native.DIRECT_BYTES
 
 # A bucket is full when it has so much.
 _BUCKET_BYTES = 4 << 20
+_MOST_IN_BUCKET = 2000  # a group is described in one record
 
 
-def buckets(sizes: Sequence[int]) -> list[list[int]]:
+def buckets(sizes: Sequence[int], groups: int | None = None) -> list[list[int]]:
     """Deal gradients out to operations: those that go together are still in the caches when they are reduced.
+
+    In an elastic job they all go together. An operation runs as a whole, so that a step is the work of the same ranks,
+    whenever one is lost.
 
     Args:
         sizes: Of the gradients, in bytes, in the order of their parameters; on every rank the same.
+        groups: As many operations as the user wants; None: by size.
 
     Returns:
         Indices of the gradients, the last ones first: that is the order in which backward makes them.
     """
+    if is_elastic():
+        return dealt_out(len(sizes), -(-len(sizes) // _MOST_IN_BUCKET))
+    if groups is not None:
+        return dealt_out(len(sizes), groups)
     found: list[list[int]] = []
     filled = _BUCKET_BYTES
     for index in reversed(range(len(sizes))):

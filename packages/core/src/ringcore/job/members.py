@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from ringcore.job.process_sets import ProcessSet
-from ringcore.job.state import Context, context, is_initialized
+from ringcore.job.state import Context, context, follows, is_initialized
 
 _log = logging.getLogger("ringcore")
 _listeners: list[Callable[[], None]] = []
@@ -54,6 +54,9 @@ def take_note(of: int | None = None) -> None:
             listener()
         except Exception:
             _log.exception("rank %d: a function of on_membership_change has failed", current.rank)
+
+
+follows.append(take_note)
 
 
 def let_in(place: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -58,6 +59,7 @@ class Context:
     job: str = ""  # what `ringcore status` calls it
     began: float = field(default_factory=time.monotonic)
     steps: int = 0
+    dropped_steps: int = 0  # as a rank was lost in them: see DistributedOptimizer's on_lost_rank
     services: list[Service] = field(default_factory=list)
     epoch: int = 0
     # By rank of the first epoch: who was lost is among them.
@@ -93,6 +95,9 @@ class Context:
         for key in [key for key in self.counters if key[1] == process_set_id]:
             del self.counters[key]
 
+
+# What makes the context that of the ranks of an epoch: `members.take_note`, which is above this.
+follows: list[Callable[[int], None]] = []
 
 _context: Context | None = None
 _inherited: Context | None = None  # of the parent of this forked process; its engine did not come along
@@ -148,37 +153,50 @@ def is_elastic() -> bool:
     return _context is not None and _context.settings.elastic
 
 
+def followed() -> Context:
+    """The current context, of the ranks whose results this process has: a compiled program tells Python of none.
+
+    Raises:
+        NotInitializedError: See `context`.
+    """
+    current = context()
+    if current.settings.elastic and current.runtime.told_epoch > current.epoch:
+        for follow in follows:
+            follow(current.runtime.told_epoch)
+    return current
+
+
 def rank() -> int:
     """This process's number in the job, from 0."""
-    return context().rank
+    return followed().rank
 
 
 def size() -> int:
     """The number of processes of the job."""
-    return context().size
+    return followed().size
 
 
 def local_rank() -> int:
     """This process's number among those of its host, from 0: the index of its device."""
-    return context().local_rank
+    return followed().local_rank
 
 
 def local_size() -> int:
     """The number of the job's processes on this host."""
-    return context().local_size
+    return followed().local_size
 
 
 def cross_rank() -> int:
     """The number of this process's host among those that have a process of this local rank."""
-    return context().cross_rank
+    return followed().cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a process of this local rank."""
-    return context().cross_size
+    return followed().cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether every host has the same number of processes."""
-    hosts = context().host_of
+    hosts = followed().host_of
     return len({hosts.count(host) for host in hosts}) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from ringcore import Min, Sum
-from ringcore.adapter import ProcessSet, reduce_compressed
+from ringcore.adapter import ProcessSet, is_elastic, reduce_compressed
 from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
 
 from ringcore_keras.options import Options
@@ -17,8 +17,9 @@ from ringcore_keras.options import Options
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
     """The gradients of all ranks, in place where they are not compressed."""
     title = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+    # In an elastic job what the sums are made of stays: they are made again when a rank is lost.
     reduce = partial(
-        grouped_allreduce_, op=options.op, name=f"{options.name}.{title}",
+        grouped_allreduce if is_elastic() else grouped_allreduce_, op=options.op, name=f"{options.name}.{title}",
         prescale_factor=1.0 / options.gradient_predivide_factor, postscale_factor=options.gradient_predivide_factor,
         process_set=options.process_set,
     )  # fmt: skip
