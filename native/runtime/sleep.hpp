@@ -5,6 +5,7 @@
 // so, nothing wakes any of them but what the rest of the process does.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -13,8 +14,13 @@
 namespace ringcore {
 
 // Whether a thread sleeps until another one of its process wakes it: `call` is what /proc says that it is in, the system
-// call's number and its arguments. A limit, another process or a descriptor would wake it as well.
+// call's number and its arguments, the stack's end and the instruction. A limit, another process or a descriptor would wake
+// it as well; a limit is nothing to a bystander.
 bool waits_for_own_process(const std::string& call);
+
+// Code of this process from which no thread that has called something returns, and which does nothing that others see: a
+// thread of a framework that only says after minutes what takes long. When such a thread wakes by a clock, nothing follows.
+void add_bystanders_code(std::uintptr_t begin, std::uintptr_t end);
 
 // Whether all threads of this process but these sleep so, all of them at one moment. False where that cannot be seen.
 bool all_sleep_but(std::span<const pid_t> threads);

@@ -5,9 +5,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include <sys/syscall.h>
 
 #include "runtime/sleep.hpp"
 
@@ -16,11 +20,35 @@ using namespace ringcore;
 namespace {
 
 std::vector<pid_t> threads() {
+  std::thread([] {}).join();  // ThreadSanitizer starts one of its own with the first
   std::vector<pid_t> threads;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     threads.push_back(static_cast<pid_t>(std::stol(entry.path().filename())));
   }
   return threads;
+}
+
+// A thread that sleeps by a clock until `ended`.
+[[gnu::noinline, gnu::noclone]] void doze(const bool& ended, std::mutex& mutex, std::condition_variable& changed) {
+  std::unique_lock lock(mutex);
+  while (!ended) changed.wait_for(lock, std::chrono::hours(1));
+}
+
+bool sleep_before_long(const std::vector<pid_t>& others) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!all_sleep_but(others) && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  return all_sleep_but(others);
+}
+
+// Whether a thread of this process sleeps in a futex with a limit.
+bool one_dozes() {
+  for (const pid_t thread : threads()) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
+    std::string words[5];
+    for (std::string& word : words) file >> word;
+    if (words[0] == std::to_string(SYS_futex) && words[4] != "0x0") return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -48,9 +76,7 @@ TEST_CASE("sleep: a process sleeps when each of its threads waits for another on
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return ended; });
   });
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!all_sleep_but(others) && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-  CHECK(all_sleep_but(others));
+  CHECK(sleep_before_long(others));
 
   std::atomic<bool> spinning = false;
   std::atomic<bool> stop = false;
@@ -67,4 +93,25 @@ TEST_CASE("sleep: a process sleeps when each of its threads waits for another on
   }
   changed.notify_all();
   sleeper.join();
+}
+
+TEST_CASE("sleep: of the threads that a clock wakes only those are asleep that are known to do nothing then") {
+  const std::vector<pid_t> others = threads();
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ended = false;
+  std::thread dozer([&] { doze(ended, mutex, changed); });
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!one_dozes() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  CHECK(one_dozes());
+  CHECK_FALSE(all_sleep_but(others));
+  const auto code = reinterpret_cast<std::uintptr_t>(&doze);
+  add_bystanders_code(code, code + 1024);
+  CHECK(sleep_before_long(others));
+  {
+    const std::lock_guard lock(mutex);
+    ended = true;
+  }
+  changed.notify_all();
+  dozer.join();
 }

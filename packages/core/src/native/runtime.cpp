@@ -8,6 +8,7 @@
 #include "capi/capi.hpp"
 #include "carriers/gpu/tensor.hpp"
 #include "register.hpp"
+#include "runtime/sleep.hpp"
 
 namespace nb = nanobind;
 
@@ -85,6 +86,8 @@ void register_runtime(nb::module_& module) {
   module.def(
       "capi", [] { return reinterpret_cast<std::uintptr_t>(capi::table()); },
       "The address of the functions of ringcore.h, for the compiled half of an adapter.");
+  module.def("add_bystanders_code", &add_bystanders_code, nb::arg("begin"), nb::arg("end"),
+             "Code of a framework whose threads do nothing for the program, though a clock wakes them.");
   register_first_links(module);
   nb::class_<PythonRuntime> runtime(module, "Runtime", "The engine of this rank, connected to its peers.");
   register_job(runtime);

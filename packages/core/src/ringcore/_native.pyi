@@ -289,6 +289,11 @@ def capi() -> int:
     The address of the functions of ringcore.h, for the compiled half of an adapter.
     """
 
+def add_bystanders_code(begin: int, end: int) -> None:
+    """
+    Code of a framework whose threads do nothing for the program, though a clock wakes them.
+    """
+
 DIRECT_MEMBERS: int = 16
 
 PLACES_TO_COME: int = 32

@@ -42,6 +42,9 @@ def _register() -> None:
 
 
 _register()
+# XLA has a thread that warns of compilations of more than two minutes. It sleeps for that time, also when they have
+# ended, and nothing that it does then lets a program go on.
+adapter.add_bystanders("libjax_common.so", "_ZN3xla18SlowOperationAlarm9AlarmLoopEv")
 
 
 @dataclasses.dataclass(frozen=True)

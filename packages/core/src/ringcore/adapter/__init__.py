@@ -8,6 +8,7 @@ from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._version import __version__
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
+from ringcore.adapter.bystanders import add_bystanders
 from ringcore.adapter.collectives import (
     COLLECTIVE_CODES,
     DTYPE_CODES,
@@ -97,6 +98,7 @@ __all__ = [
     "UnsupportedArray",
     "Verbs",
     "__version__",
+    "add_bystanders",
     "add_process_set_of_members",
     "after_init",
     "allgather",
