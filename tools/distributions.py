@@ -58,6 +58,7 @@ ADAPTERS = {
 # Framework -> the last Python that it is there for, and why.
 LAST_PYTHON = {
     "mxnet": ((3, 12), "MXNet 1.9.1 needs numpy before 2, which has wheels"),
+    "tensorflow": ((3, 13), "TensorFlow 2.21 has wheels"),
     "tensorflow-oldest": ((3, 12), "TensorFlow 2.16 has wheels"),
 }
 # Cluster -> the distributions in its environment, besides the core.

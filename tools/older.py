@@ -74,6 +74,15 @@ def unresolved(prefix: str, library: Path) -> list[str]:
     return [name for name in names if not name.startswith(("Py", "_Py", "MPI_", "ompi_"))]
 
 
+def unnamed(prefix: str, library: Path) -> list[str]:
+    """What an older system would not load for a library that needs it there: it is not named in it.
+
+    Where the compiler drops by itself what a newer system does not need (Ubuntu's), only the linker's option keeps it.
+    """
+    named = re.findall(r"\(NEEDED\).*\[(.+)\]", _run(f"{prefix}readelf", "--dynamic", "-W", str(library)))
+    return [name for name in _MOVED if name not in named]
+
+
 def _run(*command: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 

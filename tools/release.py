@@ -18,7 +18,7 @@ import nox
 
 from tools.distributions import COMPILERS, DISTRIBUTIONS, mpi_headers
 from tools.environments import BUILD, ROOT, install, require_system
-from tools.older import POLICY, link_options, unresolved
+from tools.older import POLICY, link_options, unnamed, unresolved
 
 RELEASE = ROOT / "dist" / "release"
 COMPILED = ["core", "tensorflow", "jax", "mxnet"]
@@ -109,13 +109,15 @@ def _link_options(session: nox.Session, processor: str) -> list[str]:
 
 
 def _check_symbols(session: nox.Session, prefix: str, wheel: Path) -> None:
-    """See that no symbol is left to chance: auditwheel looks at those with versions only."""
+    """See that no symbol is left to chance: auditwheel looks at those with versions only, and at no older library."""
     unpacked = BUILD / "release" / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(unpacked)
     for library in unpacked.rglob("*.so"):
         missing = unresolved(prefix, library)
+        if unnamed(prefix, library):
+            session.error(f"{wheel.name}: {library.name} does not name {', '.join(unnamed(prefix, library))}")
         if missing:
             session.error(f"{wheel.name}: {library.name} asks for {', '.join(missing)}, which {POLICY} does not have")
 
