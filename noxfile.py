@@ -172,6 +172,12 @@ def many_ranks(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=[environment_of("torch")])
+def looking(session: nox.Session) -> None:
+    """Measure what a job of 16 ranks loses while `ringcore top` looks at it: three minutes, alone on the machine."""
+    in_environment(session, "torch", "python", "benchmarks/looking.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
 def crowd(session: nox.Session) -> None:
     """Let 512 processes meet 20 times, and 20 times among strangers: takes 10 GiB. `nox -s crowd -- --times=2`."""
     in_environment(session, "torch", "python", "benchmarks/many_ranks/crowd.py", *session.posargs)
