@@ -74,9 +74,12 @@ def table(before: _jobs.Answer, now: _jobs.Answer) -> Table:
     from rich.table import Table
 
     last = last_to_come(now.ranks)
-    drawn = Table(title=f"{now.about['job']}: {now.about['size']} ranks", caption="\n".join(now.notes) or None)
-    for head in ("rank", "host", "steps/s", "operations/s", "sent, received", "memory", "waits"):
-        drawn.add_column(head, justify="left" if head in ("host", "waits", "sent, received") else "right")
+    # A rank that does not wait takes one line of 80 columns.
+    drawn = Table(box=None, padding=(0, 2, 0, 0), title=f"{now.about['job']}: {now.about['size']} ranks")
+    drawn.caption = "\n".join(now.notes) or None
+    for head in ("rank", "host", "steps/s", "ops/s", "sent, received", "memory", "waits"):
+        left = head in ("host", "waits", "sent, received")
+        drawn.add_column(head, justify="left" if left else "right", no_wrap=head != "waits")
     for rank, what in sorted(now.ranks.items()):
         if "silent" in what:
             drawn.add_row(str(rank), "", "", "", "", "", what["silent"])
@@ -89,12 +92,14 @@ def table(before: _jobs.Answer, now: _jobs.Answer) -> Table:
             f"{(what['operations'] - earlier['operations']) / seconds:.0f}",
             _traffic(earlier, what, seconds),
             f"{what['memory_bytes'] / (1 << 20):.0f} MiB",
-            waits_of(what),
+            waits_of(what) if any(wait["seconds"] >= _SHORT_WAIT_S for wait in what["waits"]) else "-",
             style="yellow" if rank == last else None,
         )
     return drawn
 
 
+# Whoever looks at a job that goes on sees some rank wait for a moment, each time another one.
+_SHORT_WAIT_S = 0.1
 _NOTHING: dict[str, Any] = {"steps": 0, "operations": 0, "bytes_sent": {}, "bytes_received": {}, "seconds": 0.0}
 
 
