@@ -16,8 +16,20 @@ import ringcore
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
+from ringcore_keras.local import DiLoCoCallback, LocalSGDCallback
 from ringcore_keras.optimizer import innermost, shared_variables
 from ringcore_keras.variables import broadcast_variables, synchronize_state
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "DiLoCoCallback",
+    "EndTogetherCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "LocalSGDCallback",
+    "MetricAverageCallback",
+]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]

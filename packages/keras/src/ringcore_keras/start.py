@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
-from ringcore import adapter
 
 from ringcore_keras.callbacks import BroadcastGlobalVariablesCallback
 from ringcore_keras.optimizer import innermost
-from ringcore_keras.variables import synchronize_state
+from ringcore_keras.variables import check_same, synchronize_state
 
 
 class CheckWeights(keras.callbacks.Callback):  # type: ignore[misc]
@@ -34,13 +32,9 @@ class CheckWeights(keras.callbacks.Callback):  # type: ignore[misc]
         own["_ring_unchecked"] = False
         synchronize_state(self.model)
         options, local = own["ring_options"], own["_ring_local"]
-        shared = [weight for weight in self.model.trainable_variables if weight.path not in local]
-        held = [np.ascontiguousarray(keras.ops.convert_to_numpy(weight)) for weight in shared]
-        if options.process_set.size() == 1 or not held:
-            return
-        adapter.check_weights(
-            [weight.path for weight in shared], [adapter.hash_of(each.ctypes.data, each.nbytes) for each in held],
-            options.process_set, name=f"{options.name}.weights",
+        check_same(
+            [weight for weight in self.model.trainable_variables if weight.path not in local], options.process_set,
+            name=f"{options.name}.weights",
             remedy="pass callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)] to fit, or broadcast=True to "
             "DistributedOptimizer",
         )  # fmt: skip

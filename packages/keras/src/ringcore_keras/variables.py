@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import ringcore
+from ringcore import adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
 
@@ -43,6 +44,26 @@ def _bytes_of(variable: Any) -> Any:
 def _wire_dtype(value: Any) -> Any:
     """Values that are only moved, such as the uint32 of random seeds: as an integer of the same size."""
     return {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64}[value.dtype.itemsize]
+
+
+def check_same(variables: Iterable[Any], process_set: ProcessSet, *, name: str, remedy: str) -> None:
+    """Compare the values of variables over the ranks.
+
+    Args:
+        variables: Of Keras; on every rank the same ones in the same order.
+        process_set: The ranks that are to have the same.
+        name: Identifies the call on all ranks.
+        remedy: What gives them the same.
+
+    Raises:
+        MismatchError: Values differ. On every rank.
+    """
+    kept = list(variables)
+    held = [np.ascontiguousarray(keras.ops.convert_to_numpy(variable)) for variable in kept]
+    if process_set.size() == 1 or not held:
+        return
+    hashes = [adapter.hash_of(each.ctypes.data, each.nbytes) for each in held]
+    adapter.check_weights([variable.path for variable in kept], hashes, process_set, name=name, remedy=remedy)
 
 
 def broadcast_global_variables(model: Any, root_rank: int = 0) -> None:

@@ -1,0 +1,172 @@
+"""Callbacks for ranks that step on their own, each by its own optimizer, and meet every so many steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import ringcore
+from ringcore import InvalidArgument
+from ringcore.adapter import ProcessSet, global_process_set
+
+from ringcore_keras.optimizer import is_distributed
+from ringcore_keras.options import Compression
+from ringcore_keras.variables import check_same, synchronize_state
+
+
+class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
+    """Counts the steps of `fit`, and lets the ranks meet every so many, and when training ends."""
+
+    def __init__(self, every: int, parts: int, process_set: ProcessSet) -> None:
+        super().__init__()
+        if every < 1:
+            raise InvalidArgument(f"every is at least 1, not {every}")
+        self._every = every
+        self._count = parts
+        self._process_set = process_set
+        self._steps = 0
+        self._batches = 0
+        self._met = [0] * parts  # at which step
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Look at the optimizer."""
+        if is_distributed(self.model.optimizer):
+            raise InvalidArgument(
+                f"{type(self).__name__} is for ranks that step on their own, but the optimizer is a "
+                "DistributedOptimizer; compile the model with the optimizer itself"
+            )
+        self._steps = 0
+        self._met = [0] * self._count
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Keras counts batches from here."""
+        self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count; meet when it is time."""
+        before, self._steps = self._steps, self._steps + batch + 1 - self._batches
+        self._batches = batch + 1
+        for number in range(self._count):
+            # Each part of the weights has its turn.
+            phase = number * self._every // self._count
+            if (self._steps + phase) // self._every > (before + phase) // self._every:
+                self._meet(number)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Meet for what ranks have done since."""
+        for number in range(self._count):
+            if self._met[number] < self._steps:
+                self._meet(number)
+
+    def _meet(self, number: int) -> None:
+        self._met[number] = self._steps
+        synchronize_state(self.model)
+        variables = self.model.trainable_variables
+        borders = [len(variables) * part // self._count for part in range(self._count + 1)]
+        self.meet(number, variables[borders[number] : borders[number + 1]])
+
+    def meet(self, number: int, variables: list[Any]) -> None:
+        """Do what is due for a part of the weights."""
+        raise NotImplementedError
+
+
+class LocalSGDCallback(_Meetings):
+    """Ranks step on their own, and average their weights every so many steps and when training ends (Stich 2019).
+
+    Compile the model with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps.
+
+    Args:
+        every: Steps between two averages. Keras tells of steps as often as `steps_per_execution` says.
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: `every` is below 1; in `fit`, the optimizer is a DistributedOptimizer.
+    """
+
+    def __init__(self, every: int, *, process_set: ProcessSet = global_process_set) -> None:
+        super().__init__(every, 1, process_set)
+
+    def meet(self, number: int, variables: list[Any]) -> None:
+        """Average."""
+        averages = ringcore.grouped_allreduce(
+            _values(variables), name="LocalSGDCallback", process_set=self._process_set
+        )
+        for variable, average in zip(variables, averages, strict=True):
+            variable.assign(average)
+
+
+class DiLoCoCallback(_Meetings):
+    """Ranks step on their own; every so many steps an outer optimizer steps by their average way.
+
+    As in Douillard et al. 2023, and with fragments, of which one after the other takes its turn, as in Douillard et al.
+    2025; an outer step is waited for. When training ends, all take the outer steps that are left. Compile the model
+    with an optimizer of Keras itself; its state stays each rank's own. Every rank has as many steps.
+
+    Args:
+        outer: An optimizer of Keras, such as `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`; on every rank
+            the same.
+        every: Steps between two outer steps of a weight. Keras tells of steps as often as `steps_per_execution` says.
+        fragments: How many parts of the weights take turns; at most `every`.
+        compression: What is sent of the ways: `Compression.int8`, ...
+        process_set: The ranks that train together.
+
+    Raises:
+        InvalidArgument: `every` or `fragments` do not fit; in `fit`, the optimizer is a DistributedOptimizer.
+        MismatchError: In `fit`, ranks begin with different weights. On every rank.
+    """
+
+    def __init__(
+        self, outer: Any, every: int, *, fragments: int = 1, compression: str = Compression.none,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:  # fmt: skip
+        super().__init__(every, fragments, process_set)
+        if not 1 <= fragments <= every:
+            raise InvalidArgument(f"fragments is at least 1 and at most every = {every}, not {fragments}")
+        self._outer = keras.optimizers.get(outer)
+        self._compression = compression
+        self._anchors: dict[str, Any] = {}
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Note where all ranks are."""
+        super().on_train_begin(logs)
+        self._anchors = {}
+        if self.model.built:
+            self._begin()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count; meet when it is time. What only the first batch has made is where all ranks are after it."""
+        if not self._anchors:
+            self._begin()
+        super().on_train_batch_end(batch, logs)
+
+    def meet(self, number: int, variables: list[Any]) -> None:
+        """Step from where all ranks were the last time, by the average of how far each has come."""
+        anchors = [self._anchors[variable.path] for variable in variables]
+        ways = [anchor - value for anchor, value in zip(anchors, _values(variables), strict=True)]
+        averages = ringcore.grouped_allreduce(
+            ways, name=f"DiLoCoCallback.{number}", compression=self._compression, process_set=self._process_set
+        )
+        for variable, anchor in zip(variables, anchors, strict=True):
+            variable.assign(anchor)
+        self._outer.apply([keras.ops.convert_to_tensor(average) for average in averages], variables)
+        self._note(variables)
+
+    def _begin(self) -> None:
+        synchronize_state(self.model)
+        variables = self.model.trainable_variables
+        check_same(
+            variables, self._process_set, name="DiLoCoCallback.weights",
+            remedy="put ring.callbacks.BroadcastGlobalVariablesCallback(0) before DiLoCoCallback",
+        )  # fmt: skip
+        if not self._outer.built:
+            self._outer.build(variables)
+        self._note(variables)
+
+    def _note(self, variables: list[Any]) -> None:
+        self._anchors.update(zip([variable.path for variable in variables], _values(variables), strict=True))
+
+
+def _values(variables: Any) -> list[Any]:
+    """Copies: on some backends the array shows the variable's own memory."""
+    return [np.array(keras.ops.convert_to_numpy(variable), order="C") for variable in variables]
