@@ -64,6 +64,7 @@ from ringcore_mxnet._operations import (
 )
 from ringcore_mxnet.compression import Compression
 from ringcore_mxnet.kvstore import Ring
+from ringcore_mxnet.local import DiLoCoTrainer, LocalSGDTrainer
 from ringcore_mxnet.optimizer import DistributedOptimizer
 from ringcore_mxnet.parameters import broadcast_parameters
 from ringcore_mxnet.sync_batch_norm import SyncBatchNorm
@@ -73,8 +74,10 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DiLoCoTrainer",
     "DistributedOptimizer",
     "DistributedTrainer",
+    "LocalSGDTrainer",
     "Max",
     "Min",
     "ProcessSet",

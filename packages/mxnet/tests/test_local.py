@@ -1,0 +1,120 @@
+"""Ranks that step on their own, and meet now and then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ringcore
+import ringcore_mxnet as ring
+from support.on_ranks import THREE_OVER_TCP, TWO, on
+from support.values import distance, of, same_everywhere
+
+import mxnet as mx  # isort: skip
+from mxnet import autograd, gluon
+
+BATCH = 4
+# Twelve steps of float32 sums in another order; gradients and weights are about 1.
+ROUNDING = 1e-6
+SGD = {"learning_rate": 0.1}
+
+
+def net(seed: int = 1) -> Any:
+    made = gluon.nn.HybridSequential(prefix="")
+    made.add(gluon.nn.Dense(8, activation="tanh", in_units=6), gluon.nn.Dense(3, in_units=8))
+    mx.random.seed(seed)
+    made.initialize(mx.init.Xavier())
+    return made
+
+
+def step(made: Any, trainer: Any, number: int) -> None:
+    """With a batch of this rank's own."""
+    x = mx.nd.array(of(10 * number + ring.rank(), BATCH, 6).astype(np.float32))
+    with autograd.record():
+        loss = (made(x) ** 2).sum(axis=1)
+    loss.backward()
+    trainer.step(BATCH)
+
+
+def values(made: Any) -> list[Any]:
+    return [param.data().asnumpy() for param in made.collect_params().values()]
+
+
+def alike(arrays: list[Any]) -> bool:
+    return same_everywhere([array.tobytes() for array in arrays])
+
+
+def diloco(made: Any, rate: float, every: int, **options: Any) -> Any:
+    outer = mx.optimizer.SGD(learning_rate=rate, momentum=options.pop("momentum", 0.0))
+    return ring.DiLoCoTrainer(made.collect_params(), "sgd", SGD, outer=outer, every=every, **options)
+
+
+@on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("way", ["local", "diloco"])
+def test_meeting_at_each_step_is_training_together(way: str) -> None:
+    mine, together = net(), net()
+    trainer = (
+        ring.LocalSGDTrainer(mine.collect_params(), "sgd", SGD, every=1) if way == "local" else diloco(mine, 1.0, 1)
+    )
+    reference = ring.DistributedTrainer(together.collect_params(), "sgd", SGD)
+    for number in range(12):
+        step(mine, trainer, number)
+        step(together, reference, number)
+        assert alike(values(mine))
+    for own, other in zip(values(mine), values(together), strict=True):
+        assert distance(own, other) < ROUNDING
+
+
+@on(TWO)
+def test_fragments_take_turns() -> None:
+    mine = net()
+    trainer = diloco(mine, 1.0, 4, fragments=2, compression=ring.Compression.int8)
+    for number in range(1, 11):
+        step(mine, trainer, number)
+        arrays = values(mine)
+        assert [alike([array]) for array in arrays] == [number % 4 == 0] * 2 + [number % 4 == 2] * 2
+    trainer.synchronize()
+    assert alike(before := values(mine))
+    trainer.synchronize()  # nothing is left
+    assert all(map(np.array_equal, before, values(mine)))
+
+
+@on(TWO)
+def test_the_outer_optimizer_steps_by_the_average_way_and_is_kept(tmp_path: Path) -> None:
+    mine, alone = net(), net()
+    trainer = diloco(mine, 0.7, 3, momentum=0.9)
+    inner = gluon.Trainer(alone.collect_params(), "sgd", SGD, kvstore=None)
+    anchors = values(alone)
+    momenta = [np.zeros_like(one) for one in anchors]
+    for number in range(1, 13):
+        if number == 8:  # goes on in a trainer of its own
+            file = str(tmp_path / f"{ring.rank()}.states")
+            trainer.save_states(file)
+            trainer = diloco(mine, 0.7, 3, momentum=0.9)
+            trainer.load_states(file)
+        step(mine, trainer, number)
+        step(alone, inner, number)
+        if number % 3 == 0:
+            for place, param in enumerate(alone.collect_params().values()):
+                way = ringcore.allreduce(anchors[place] - param.data().asnumpy())
+                momenta[place] = 0.9 * momenta[place] - 0.7 * way
+                anchors[place] = anchors[place] + momenta[place]
+                param.set_data(mx.nd.array(anchors[place]))
+        for own, other in zip(values(mine), values(alone), strict=True):
+            assert distance(own, other) < ROUNDING
+
+
+@on(TWO)
+def test_what_does_not_fit_is_refused() -> None:
+    params = net().collect_params()
+    with pytest.raises(ringcore.InvalidArgument, match="every is at least 1"):
+        ring.LocalSGDTrainer(params, "sgd", every=0)
+    with pytest.raises(ringcore.InvalidArgument, match="at most every = 2"):
+        diloco(net(), 1.0, 2, fragments=3)
+    with pytest.raises(ringcore.InvalidArgument, match="unwrapped"):
+        ring.LocalSGDTrainer(params, ring.DistributedOptimizer(mx.optimizer.SGD()), every=2)
+    differs = net(ring.rank())
+    with pytest.raises(ringcore.MismatchError, match="broadcast_parameters"):
+        step(differs, diloco(differs, 1.0, 2), 0)
