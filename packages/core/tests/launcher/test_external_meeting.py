@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from ringcore.environment.placement import find_placement
 from ringcore.launcher.external import Job, TicketError, connect
 from ringcore.launcher.external.tickets import Ticket
 from support.processes import clean_environ
@@ -105,3 +106,8 @@ def test_what_is_no_ticket_or_one_of_another_version_is_refused() -> None:
     other["here"] |= {"ringcore": json.loads(good)["here"]["ringcore"], "Python": "2.7"}
     with pytest.raises(TicketError, match=r"driver-7 has Python 2\.7, but .* install the same version on all hosts"):
         connect(json.dumps(other).encode())
+
+
+def test_a_rank_that_has_a_ticket_does_not_say_that_ringrun_has_placed_it() -> None:
+    with Job(1) as job, connect(job.ticket(0)):
+        assert find_placement(os.environ).placed_by == "a ticket"

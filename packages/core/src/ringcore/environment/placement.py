@@ -12,6 +12,10 @@ from ringcore._errors import InvalidArgument
 Environ = Mapping[str, str]
 
 
+# Names of jobs begin so whose ranks have tickets: see `launcher.external`.
+TICKET_JOB = "external-"
+
+
 @dataclasses.dataclass(frozen=True)
 class Placement:
     """Where this process stands among the ranks of its job.
@@ -31,6 +35,11 @@ class Placement:
     master_addr: str | None = None
     master_port: int | None = None
     epoch: int | None = None  # of an elastic job
+
+    @property
+    def placed_by(self) -> str:
+        """Who has placed this rank, in words: where it has a ticket, ringrun's variables are set without a ringrun."""
+        return "a ticket" if self.job_id is not None and self.job_id.startswith(TICKET_JOB) else self.source
 
     def __post_init__(self) -> None:
         for name, index, count in (

@@ -109,7 +109,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
 
     if placement.size == 1:
         alone = make_context(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1))
-        log_start(alone, placement.source, _native.kernel_instruction_set())
+        log_start(alone, placement.placed_by, _native.kernel_instruction_set())
         alone.job = job_name(placement, settings)
         return alone
     from ringcore.bootstrap import connect
@@ -135,7 +135,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         listens = any(kind == "tcp" and not fds for _, kind, fds, _, _ in peers)
         connect_lanes(connected, mesh.connector, {p.rank: p.rank for p in mesh.peers}, listens=listens)
     connected.job = job_name(placement, settings)
-    log_start(connected, placement.source, _native.kernel_instruction_set())
+    log_start(connected, placement.placed_by, _native.kernel_instruction_set())
     return connected
 
 

@@ -11,6 +11,7 @@ from ringcore._closing import Closing
 from ringcore.bootstrap import RendezvousServer
 from ringcore.bootstrap.auth import KEY_BYTES
 from ringcore.bootstrap.keys import drop_key, hold_key
+from ringcore.environment.placement import TICKET_JOB
 from ringcore.environment.settings import PLACEMENT_VARIABLES
 from ringcore.launcher.external.tickets import Ticket, TicketError
 
@@ -42,7 +43,7 @@ class Job(Closing):
         if size < 1:
             raise ValueError(f"a job has at least one rank, not {size}")
         self.size = size
-        self.name = f"external-{os.urandom(8).hex()}"
+        self.name = f"{TICKET_JOB}{os.urandom(8).hex()}"
         self._key = os.urandom(KEY_BYTES)
         self._environ = dict(environ or {})
         self._server = RendezvousServer(size, self._key, host=host, job=self.name)
