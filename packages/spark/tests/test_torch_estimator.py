@@ -13,7 +13,7 @@ import pytest
 import ringcore_torch as ring
 import torch
 from moto.server import ThreadedMotoServer
-from pyarrow.fs import FileSelector, S3FileSystem
+from pyarrow.fs import FileSelector, FSSpecHandler, PyFileSystem, S3FileSystem
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -340,3 +340,21 @@ def test_stores_of_other_file_systems(tmp_path: Path) -> None:
     assert not (tmp_path / "other" / "a").exists()
     assert Store.create("dbfs:/x").arrow("y")[1] == "/dbfs/x/y"
     assert Store.create("/Volumes/x").arrow("y")[1] == "/Volumes/x/y"
+
+
+class Flat(FSSpecHandler):
+    """Moves nothing, as Arrow on a storage account of Azure that has no folders."""
+
+    def move(self, src: str, dest: str) -> None:
+        raise NotImplementedError(f"{src} to {dest}")
+
+
+def test_a_store_that_moves_nothing_has_whole_files_and_no_others(tmp_path: Path) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    store = Store.create(f"abfs://{tmp_path}", filesystem=PyFileSystem(Flat(LocalFileSystem())))
+    store.check_writable()
+    for data in (b"some", b"more"):
+        store.write(data, "a", "b")
+        assert store.read("a", "b") == data
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["b"]

@@ -77,7 +77,7 @@ class Store:
         partial = f"{path}.part"
         with filesystem.open_output_stream(partial) as stream:
             stream.write(data)
-        filesystem.move(partial, path)
+        rename(filesystem, partial, path)
 
     def read(self, *parts: str) -> bytes | None:
         """A file's bytes; None if there is none."""
@@ -103,6 +103,21 @@ class Store:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
+
+
+def rename(filesystem: Any, partial: str, path: str) -> None:
+    """Give a file that is whole its name.
+
+    Args:
+        filesystem: Of pyarrow.
+        partial: Its name until now.
+        path: Its name from now on.
+    """
+    try:
+        filesystem.move(partial, path)
+    except NotImplementedError:  # Azure without a hierarchical namespace: Arrow moves nothing there.
+        filesystem.copy_file(partial, path)
+        filesystem.delete_file(partial)
 
 
 class LocalStore(Store):

@@ -10,7 +10,7 @@ from ringcore.launcher.external import LaunchError
 
 from ringcore_spark import cluster
 from ringcore_spark.ml.frame import VALIDATION
-from ringcore_spark.store import Store
+from ringcore_spark.store import Store, rename
 
 # A row group has so many bytes in memory: enough to read it in one piece, and to hold several.
 _GROUP_BYTES = 16 << 20
@@ -82,7 +82,7 @@ class _File:
             self._write()
         if self._writer is not None:
             self._writer.close()
-            self._filesystem.move(self._partial, self._path)
+            rename(self._filesystem, self._partial, self._path)
 
     def _write(self) -> None:
         import pyarrow as pa
