@@ -18,7 +18,7 @@ T = TypeVar("T")
 # All ranks have ended: what Spark does then is to hear of its tasks.
 _END_LIMIT_S = 30.0
 # Spark and the launcher both hear of a task that dies; only the launcher knows which rank it was.
-_TELL_S = 2.0
+_TELL_S = 4.0
 
 
 def run(
