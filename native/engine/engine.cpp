@@ -135,6 +135,7 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       arena_(config.arena),
       fusion_arena_(config.fusion_arena),
       make_carriers_(std::move(config.make_carriers)),
+      network_(std::move(config.network)),
       settings_(settings),
       clock_(clock),
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now(),
@@ -524,7 +525,7 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
 // The part of a set whose number is taken: it may have been here before, in another epoch.
 void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
   const int self = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
-  plan::Topology topology;
+  plan::Topology topology{.links = network_};
   std::vector<int> host_of;
   std::vector<transport::Link*> links;
   std::vector<Peer*> peers;

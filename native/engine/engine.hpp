@@ -68,6 +68,7 @@ struct EngineConfig {
   std::uint32_t epoch = 0;
   std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
   std::vector<int> host_of;  // by rank; ranks of one host share memory
+  plan::Links network;  // what is told of it; hosts by these numbers
   transport::Readiness* readiness = nullptr;  // of sockets that links watch together, which outlives the engine
   transport::Arena* arena = nullptr;  // null: no registered memory
   std::byte* fusion_arena = nullptr;  // see CarrierConfig
@@ -365,6 +366,7 @@ class Engine {
   transport::Arena* arena_;
   std::byte* fusion_arena_;
   CarrierFactory make_carriers_;
+  const plan::Links network_;
   EngineSettings settings_;
   const Clock& clock_;
   Timeline timeline_;

@@ -124,7 +124,7 @@ bool Chooser::offers(const Backend& backend, const Query& query) {
 }
 
 Chooser::Known& Chooser::known_of(int lane) {
-  return known_.try_emplace(lane, Known{planner_.topology().links, !planner_.topology().links.even()}).first->second;
+  return known_.try_emplace(lane, Known{planner_.topology().links, planner_.topology().links.told}).first->second;
 }
 
 void Chooser::begin(Trial& trial) {

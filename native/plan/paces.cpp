@@ -45,7 +45,7 @@ bool knows_rates(std::span<const double> table) {
 
 Links corrected(const Topology& topology, std::span<const double> table) {
   Links links = topology.links;
-  if (!links.cables.empty()) return links;  // somebody has said what they are
+  if (links.told) return links;
   const double latency = median({latencies(table).begin(), latencies(table).end()});
   if (latency > 0) links.between_hosts.latency_s = latency;
   if (!knows_rates(table)) return links;

@@ -31,7 +31,7 @@ Simulation::Simulation(const Excerpt& plan, const Topology& topology, const Cost
       chunk_bytes_(chunk_bytes),
       sent_bytes_(chunk_bytes * quantised_share(plan.compression)),
       repeats_(plan.programs[0].segment_ends.empty() ? 1 : repeats),
-      ways_(topology.links.cables),
+      ways_(topology),
       generator_(disturbance.seed) {
   compile();
   find_actors(!disturbance.none());

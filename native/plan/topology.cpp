@@ -9,6 +9,8 @@ bool Topology::single_host() const {
   return std::all_of(host_of.begin(), host_of.end(), [this](int host) { return host == host_of.front(); });
 }
 
+int Topology::hosts() const { return 1 + *std::max_element(host_of.begin(), host_of.end()); }
+
 std::vector<std::vector<Rank>> Topology::ranks_by_host() const {
   std::map<int, std::vector<Rank>> by_host;
   for (Rank rank = 0; rank < ranks(); ++rank) by_host[host_of[rank]].push_back(rank);

@@ -34,8 +34,10 @@ struct Links {
   LinkCost between_hosts{.latency_s = 25e-6, .seconds_per_byte = 1 / 1.2e9, .message_s = 2.8e-6};
   // By host: seconds a byte of its port, either way, where ports differ. Empty: all are as `between_hosts` says.
   std::vector<double> ports;
-  // An uneven network says all of its cables instead. Transfers take the way of the fewest cables.
+  // An uneven network says all of its cables instead. Transfers take the way of the fewest cables, and through other hosts only
+  // where there is no other.
   std::vector<Cable> cables;
+  bool told = false;  // somebody has said what they are: what transfers show changes nothing
   bool operator==(const Links&) const = default;
 
   // Whether all hosts are connected alike.
@@ -55,6 +57,7 @@ struct Topology {
 
   int nodes() const { return static_cast<int>(host_of.size()); }
   int ranks() const { return nodes() - serving; }
+  int hosts() const;  // their numbers are less than this
   bool single_host() const;
   // The ranks of each host, in the order of the hosts' numbers.
   std::vector<std::vector<Rank>> ranks_by_host() const;

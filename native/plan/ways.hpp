@@ -12,16 +12,19 @@ namespace ringcore::plan {
 
 class Ways {
  public:
-  // The cables outlive it.
-  explicit Ways(const std::vector<Cable>& cables);
+  // The topology outlives it.
+  explicit Ways(const Topology& topology);
 
-  // Indices of cables, of the way of the fewest; none where there is no way.
+  // Indices of cables, of the way of the fewest through switches, or where there is none also through hosts; none where
+  // there is no way.
   const std::vector<std::size_t>& between(int from, int to);
 
  private:
-  std::vector<std::size_t> search(int from, int to) const;
+  // `passable`: only places from this number on pass on what comes.
+  std::vector<std::size_t> search(int from, int to, int passable) const;
 
   const std::vector<Cable>& cables_;
+  int hosts_;
   int places_ = 0;
   std::map<std::pair<int, int>, std::vector<std::size_t>> known_;
 };

@@ -61,6 +61,7 @@ Job::Job(JobConfig config) : forks_(count_forks()), place_(config.rank), size_(c
   made.engine.make_carriers =
       carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus, offered_);
   made.engine.host_of = std::move(config.host_of);
+  made.engine.network = std::move(config.network);
   if (memory_ != nullptr) {
     made.engine.arena = &memory_->arena;
     made.engine.fusion_arena = memory_->fusion;

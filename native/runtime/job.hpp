@@ -43,6 +43,7 @@ struct JobConfig {
   std::uint32_t epoch = 0;  // of the meeting: a number that all ranks have alike
   std::vector<PeerConnection> peers;  // every other rank; whoever joins: the members
   std::vector<int> host_of = {0};  // by rank: numbers the groups of ranks that share memory; whoever joins is told
+  plan::Links network;  // between hosts, as far as somebody has told; the same on all ranks
   std::shared_ptr<HostMemory> memory;  // null: this rank shares none
   std::shared_ptr<transport::MpiWorld> mpi;  // null: no MPI was opened
   engine::EngineSettings settings;

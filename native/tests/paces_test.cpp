@@ -7,6 +7,8 @@
 
 #include "plan/chooser.hpp"
 #include "plan/paces.hpp"
+#include "plan/ways.hpp"
+#include "random_networks.hpp"
 
 using namespace ringcore;
 using namespace ringcore::plan;
@@ -112,4 +114,32 @@ TEST_CASE("paces: a host with a slow port is made to send less") {
   CHECK(planned() == "packed_trees");
   truth.links = learnt(truth, paces);
   CHECK(settles_on(query, truth, paces) == "packed_trees");
+}
+
+TEST_CASE("paces: what somebody has told of the network stands, whatever transfers show") {
+  const Query query{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
+  Topology told = testing::star_of_four(200e6 / 8, 40e6 / 8);
+  told.links.told = true;
+  const std::vector<Pace> paces = even(4, kTenGigabit, 1e-3);
+  CHECK(learnt(told, paces) == told.links);
+  // Nothing has to be found out first, and the cables are planned for.
+  Chooser chooser(Planner(told, 0, {}), {});
+  CHECK(chooser.choose(query, 1, true).name() == "packed_trees");
+  Topology alike = one_rank_a_host(4);
+  alike.links.told = true;
+  CHECK(learnt(alike, {{1e6, 0}, {1e8, 0}, {1e8, 0}, {1e8, 0}}).even());
+}
+
+TEST_CASE("ways: no host passes on what a switch can") {
+  // Hosts 0 to 2; two switches, 3 and 4, between 0 and 2; host 1 is joined to both by cables of its own.
+  Topology topology{.host_of = {0, 1, 2}};
+  for (const auto& [from, to] : std::vector<std::pair<int, int>>{{0, 1}, {1, 2}, {0, 3}, {3, 4}, {4, 2}}) {
+    topology.links.cables.push_back({from, to, 0, 1});
+  }
+  Ways ways(topology);
+  CHECK(ways.between(0, 2) == std::vector<std::size_t>{4, 3, 2});
+  CHECK(ways.between(1, 3).empty());
+  topology.links.cables.erase(topology.links.cables.begin() + 3);
+  Ways fewer(topology);
+  CHECK(fewer.between(0, 2) == std::vector<std::size_t>{1, 0});
 }

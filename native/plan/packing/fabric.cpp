@@ -12,10 +12,7 @@ namespace {
 class Weaver {
  public:
   explicit Weaver(const Topology& topology)
-      : topology_(topology),
-        ways_(topology.links.cables),
-        hosts_(1 + *std::max_element(topology.host_of.begin(), topology.host_of.end())),
-        first_(static_cast<std::size_t>(hosts_), -1) {
+      : topology_(topology), ways_(topology), hosts_(topology.hosts()), first_(static_cast<std::size_t>(hosts_), -1) {
     for (Rank node = topology.nodes() - 1; node >= 0; --node) first_[topology.host_of[node]] = node;
   }
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ringcore import InvalidArgument
 from ringcore.commands.cli import main
+from ringcore.network.units import parse_bytes, parse_seconds
 from ringcore.simulation import Network, simulate
 from ringcore.simulation.picture import bytes_text, time_text
-from ringcore.simulation.values import parse_bytes, parse_seconds
 
 
 def test_a_network_is_read_from_its_text() -> None:

@@ -31,6 +31,11 @@ namespace {
 // (rank, kind, descriptors, the peer's segment or -1, a secret for each descriptor or none)
 using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vector<nb::bytes>>;
 
+// (from, to, latency, bytes a second)
+using CableTuple = std::tuple<int, int, double, double>;
+// (latency, bytes a second) of the usual way between hosts, and cables where they differ
+using NetworkTuple = std::tuple<double, double, std::vector<CableTuple>>;
+
 PeerConnection::Kind kind_of(const std::string& name) {
   if (name == "shm") return PeerConnection::Kind::kShm;
   if (name == "tcp") return PeerConnection::Kind::kTcp;
@@ -50,12 +55,23 @@ std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) 
   return connections;
 }
 
+plan::Links links_of(const NetworkTuple& told) {
+  plan::Links links{.told = true};
+  const auto& [latency_s, bytes_per_s, cables] = told;
+  links.between_hosts.latency_s = latency_s;
+  links.between_hosts.seconds_per_byte = 1 / bytes_per_s;
+  for (const auto& [from, to, cable_latency_s, cable_bytes_per_s] : cables) {
+    links.cables.push_back({from, to, cable_latency_s, 1 / cable_bytes_per_s});
+  }
+  return links;
+}
+
 void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
                   std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
                   double timeout_s, double stall_warning_s, double heartbeat_s, bool elastic, double elastic_timeout_s,
                   bool has_witness, double start_timeout_s, double spin_s, bool nccl_shares_gpus,
-                  std::shared_ptr<transport::MpiWorld> mpi, bool joins) {
+                  std::shared_ptr<transport::MpiWorld> mpi, bool joins, const std::optional<NetworkTuple>& network) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
@@ -63,6 +79,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.epoch = epoch;
   config.peers = connections_of(peers);
   config.host_of = std::move(host_of);
+  if (network) config.network = links_of(*network);
   config.memory = std::move(memory);
   config.mpi = std::move(mpi);
   config.spin = limit_of(spin_s);
@@ -156,7 +173,8 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
            nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("elastic"),
            nb::arg("elastic_timeout_s"), nb::arg("has_witness"), nb::arg("start_timeout_s"), nb::arg("spin_s"),
-           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(), nb::arg("joins") = false)
+           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(), nb::arg("joins") = false,
+           nb::arg("network") = nb::none())
       .def(
           "members",
           [](PythonRuntime& self, std::optional<std::uint32_t> epoch) {

@@ -107,6 +107,8 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "tcp": _list_of(_is_endpoint),
     "encryption": _is_text,
     "no_tls": _or_none(_is_text),
+    "topology": _is_text,
+    "topology_wrong": _is_text,
 }
 
 

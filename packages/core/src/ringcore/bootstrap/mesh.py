@@ -24,12 +24,14 @@ from ringcore.bootstrap.groups import Groups, own_domain, told_by
 from ringcore.bootstrap.interfaces import own_address
 from ringcore.bootstrap.keys import rendezvous_of
 from ringcore.bootstrap.meeting import meet
-from ringcore.bootstrap.paths import announce, check_all_listen, listen
+from ringcore.bootstrap.paths import Endpoint, announce, check_all_listen, listen
 from ringcore.bootstrap.sockets import reserve_descriptors
+from ringcore.bootstrap.told_network import announce_network, network_between, told_topology
 
 if TYPE_CHECKING:
     from ringcore.environment.placement import Placement
     from ringcore.environment.settings import Settings
+    from ringcore.network.cables import Network
 
 
 @dataclass
@@ -41,6 +43,8 @@ class Mesh:
         local_ranks: Of each rank, as its launcher says, or by `host_of`.
         connector: Connects further lanes, where there are peers over TCP; close it.
         failure: Some ranks have not come up to the deadline; those that are connected are to be told.
+        network: Between the groups, as rank 0 has told it.
+        endpoint: Where this rank listens for others over TCP; the first of these.
     """
 
     rank: int
@@ -56,6 +60,8 @@ class Mesh:
     cross_size: int
     connector: Connector | None = None
     failure: BootstrapError | None = None
+    network: Network | None = None
+    endpoint: Endpoint | None = None
 
 
 def connect(
@@ -70,7 +76,7 @@ def connect(
     Args:
         placement: This process's rank and the job's size.
         settings: `transport`, `network`, `network_interfaces`, `connections`, `encryption`, `start_timeout_s`,
-            `rendezvous`, `key_fd`, `key_file`, `job_id` are used.
+            `topology_file`, `rendezvous`, `key_fd`, `key_file`, `job_id` are used.
         create_segment: Makes this rank's memory file and returns its descriptor; None: no shared memory.
         world: The ranks meet through this MPI instead of a rendezvous, and it connects those that share no memory.
 
@@ -108,6 +114,7 @@ def connect(
             **({} if placement.epoch is None else {"epoch": placement.epoch}),
             **announce(endpoints),
             **announce_encryption(settings, endpoints),
+            **announce_network(placement.rank, settings),
         }
         if world is None:
             epoch, secret, contacts = meet(address, key, contact, deadline)
@@ -115,6 +122,7 @@ def connect(
         else:
             epoch, key, contacts = _meet_through(world, contact, deadline)
         check_encryption(contacts)
+        topology = told_topology(contacts)
         if not over_mpi:
             check_all_listen(contacts, settings)
         connector = Connector(
@@ -128,11 +136,14 @@ def connect(
                 failure = _connect_some(connector, host_of)
             else:
                 host_of = _connect_all(connector, world if over_mpi else None)
+            network = None if topology is None else network_between(topology, contacts, host_of)
         except BaseException:
             connector.close()
             raise
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
         mesh.failure = failure
+        mesh.network = network
+        mesh.endpoint = endpoints[0] if endpoints else None
         if any(peer.kind == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector

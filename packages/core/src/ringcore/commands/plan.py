@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ringcore._errors import RingcoreError
+from ringcore.network.units import parse_bytes
 from ringcore.planning import Plan
 from ringcore.simulation import Network, simulate
 from ringcore.simulation.picture import bytes_text, time_text
-from ringcore.simulation.values import parse_bytes
 
 _LIMIT_S = 300.0
 

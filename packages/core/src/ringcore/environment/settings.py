@@ -239,6 +239,12 @@ class Settings:
     timeline: str | None = _setting(
         None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)
     )
+    topology_file: str | None = _setting(
+        None,
+        str,
+        "a path on the host of rank 0",
+        "plan for the links between hosts that this file tells (`ringcore topology`); unset: for what transfers show",
+    )
     plans: str | None = _setting(
         None, str, "names with commas between them", "register these entry points of the group ringcore.plans"
     )

@@ -121,7 +121,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     try:
         connected = make_context(
             settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world,
-            has_witness=settings.elastic and placement.epoch is not None,
+            has_witness=settings.elastic and placement.epoch is not None, network=mesh.network,
         )  # fmt: skip
     except BaseException:
         if mesh.connector is not None:
@@ -134,6 +134,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     if mesh.connector is not None:
         listens = any(kind == "tcp" and not fds for _, kind, fds, _, _ in peers)
         connect_lanes(connected, mesh.connector, {p.rank: p.rank for p in mesh.peers}, listens=listens)
+    connected.endpoint = mesh.endpoint
     connected.job = job_name(placement, settings)
     log_start(connected, placement.placed_by, _native.kernel_instruction_set())
     return connected

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.environment.libraries import nccl_shares_gpus
 from ringcore.environment.settings import Settings
 from ringcore.job.state import Context
+
+if TYPE_CHECKING:
+    from ringcore.network.cables import Network
 
 
 def make_context(
@@ -25,6 +29,7 @@ def make_context(
     *,
     has_witness: bool = False,
     began_with: int | None = None,
+    network: Network | None = None,
 ) -> Context:
     """The running engine of a rank, and what Python keeps of it.
 
@@ -41,6 +46,7 @@ def make_context(
         world: MPI, where it was opened.
         has_witness: The launcher has a vote on who goes on.
         began_with: This process joins a job that runs, which so many ranks have begun; else None.
+        network: Between hosts, where somebody has told it.
 
     Raises:
         InvalidArgument: The job cannot be elastic.
@@ -73,6 +79,7 @@ def make_context(
         nccl_shares_gpus=nccl_shares_gpus(os.environ),
         mpi=world,
         joins=began_with is not None,
+        network=network,
     )
     return Context(
         rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory, epoch=epoch,

@@ -14,6 +14,7 @@ from ringcore._errors import NotInitializedError
 if TYPE_CHECKING:
     from ringcore import _native
     from ringcore.bootstrap.lanes import LateLanes
+    from ringcore.bootstrap.paths import Endpoint
     from ringcore.environment.settings import Settings
     from ringcore.job.membership import Membership
 
@@ -55,6 +56,7 @@ class Context:
     late_lanes: LateLanes | None = None  # where there are peers over TCP
     lanes_lock: threading.Lock = field(default_factory=threading.Lock)  # Guards: `late_lanes`, `has_left`.
     has_left: bool = False
+    endpoint: Endpoint | None = None  # where it listens for others over TCP
     launcher: Membership | None = None  # the witness of the engine
     job: str = ""  # what `ringcore status` calls it
     began: float = field(default_factory=time.monotonic)

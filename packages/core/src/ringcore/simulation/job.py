@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
-from ringcore.simulation.values import Network, parse_bytes, parse_seconds
+from ringcore.network.units import parse_bytes, parse_seconds
+from ringcore.simulation.values import Network
 
 MOST_RANKS = 100_000
 

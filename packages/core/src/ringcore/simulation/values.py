@@ -1,47 +1,11 @@
-"""How networks, sizes and times are written: `100gbit,10us`, `100M`, `5us`."""
+"""What lies between the hosts of a simulated job, as it is written: `100gbit,10us`."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from ringcore._errors import InvalidArgument
-
-_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
-_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
-_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-
-
-def _parts(text: str, units: dict[str, float], accepted: str) -> tuple[float, float]:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([a-z]*)", text.strip().lower(), re.ASCII)
-    if match is None or match[2] not in units:
-        raise InvalidArgument(f"{text!r} was given, but accepted is {accepted}")
-    return float(match[1]), units[match[2]]
-
-
-def _number(text: str, units: dict[str, float], accepted: str) -> float:
-    value, unit = _parts(text, units, accepted)
-    return value * unit
-
-
-def parse_seconds(text: str) -> float:
-    """A time: `10us`, `1.5ms`.
-
-    Raises:
-        InvalidArgument: It is none.
-    """
-    value, unit = _parts(text, _PER_SECOND, "a time like 10us, 1.5ms or 1s")
-    return value / unit  # the nearest number to what was written
-
-
-def parse_bytes(text: str) -> int:
-    """A size: `100M`, `64Mi`, `4096`.
-
-    Raises:
-        InvalidArgument: It is none.
-    """
-    units = {unit + ending: float(size) for unit, size in _BYTES.items() for ending in ("", "b")}
-    return round(_number(text, units, "a size like 4096, 100M (of 1000) or 64Mi (of 1024)"))
+from ringcore.network.units import parse_rate, parse_seconds
 
 
 @dataclass(frozen=True)
@@ -73,4 +37,4 @@ class Network:
         rate, *times = text.split(",")
         if len(times) not in (1, 2):
             raise InvalidArgument(f"the network is {text!r}, but accepted is {accepted}")
-        return cls(_number(rate, _BITS, accepted), *map(parse_seconds, times))
+        return cls(parse_rate(rate, accepted), *map(parse_seconds, times))

@@ -1,0 +1,95 @@
+"""What lies between hosts, as values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringcore.network.units import rate_text, seconds_text
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host.
+
+    Attributes:
+        name: Its host name, or one of its addresses.
+        send_bits_per_s: What all that it sends to other hosts gets together; None: each of its links by itself.
+        receive_bits_per_s: What all that it gets from other hosts gets together.
+    """
+
+    name: str
+    send_bits_per_s: float | None = None
+    receive_bits_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two hosts or switches. What goes through it shares it.
+
+    Attributes:
+        start: Name of the host or switch where it begins.
+        end: Where it ends.
+        bits_per_s: Its rate.
+        latency_s: One way.
+    """
+
+    start: str
+    end: str
+    bits_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hosts and what lies between them.
+
+    Attributes:
+        hosts: Of the job, in any order; there may be more.
+        switches: Places that pass on what comes, without data of their own.
+        links: One direction each.
+    """
+
+    hosts: tuple[Host, ...]
+    switches: tuple[str, ...]
+    links: tuple[Link, ...]
+
+    def to_json(self) -> str:
+        """The text that `ringrun --topology-file` reads, a line for each host and link."""
+        hosts = ",\n".join(f"  {json.dumps(_host(host))}" for host in self.hosts)
+        links = ",\n".join(f"  {json.dumps(each)}" for each in _links(self.links))
+        return (
+            f'{{"ringcore_topology": {VERSION},\n "hosts": [\n{hosts}],\n'
+            f' "switches": {json.dumps(self.switches)},\n "links": [\n{links}]}}\n'
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write it for `ringrun --topology-file`.
+
+        Args:
+            path: Of the file.
+        """
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+
+def _host(host: Host) -> dict[str, str]:
+    rates = {"send": host.send_bits_per_s, "receive": host.receive_bits_per_s}
+    return {"name": host.name, **{key: rate_text(rate) for key, rate in rates.items() if rate is not None}}
+
+
+def _links(links: tuple[Link, ...]) -> list[dict[str, Any]]:
+    """Links that are the same both ways as one."""
+    known = {(link.start, link.end): link for link in links}
+    found: list[dict[str, Any]] = []
+    for link in links:
+        back = known.get((link.end, link.start))
+        both = back is not None and (back.bits_per_s, back.latency_s) == (link.bits_per_s, link.latency_s)
+        if both and link.start > link.end:
+            continue
+        ends = {"between": [link.start, link.end]} if both else {"from": link.start, "to": link.end}
+        found.append({**ends, "rate": rate_text(link.bits_per_s), "latency": seconds_text(link.latency_s)})
+    return found

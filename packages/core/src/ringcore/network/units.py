@@ -1,0 +1,70 @@
+"""How rates, sizes and times are written: `100gbit`, `100M`, `5us`."""
+
+from __future__ import annotations
+
+import re
+
+from ringcore._errors import InvalidArgument
+
+_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def _parts(text: str, units: dict[str, float], accepted: str) -> tuple[float, float]:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([a-z]*)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in units:
+        raise InvalidArgument(f"{text!r} was given, but accepted is {accepted}")
+    return float(match[1]), units[match[2]]
+
+
+def parse_rate(text: str, accepted: str = "a rate like 10gbit or 2.5mbit") -> float:
+    """Bits a second: `100gbit`.
+
+    Args:
+        text: What was written.
+        accepted: What an error says instead.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    value, unit = _parts(text, _BITS, accepted)
+    return value * unit
+
+
+def parse_seconds(text: str) -> float:
+    """A time: `10us`, `1.5ms`.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    value, unit = _parts(text, _PER_SECOND, "a time like 10us, 1.5ms or 1s")
+    return value / unit  # the nearest number to what was written
+
+
+def parse_bytes(text: str) -> int:
+    """A size: `100M`, `64Mi`, `4096`.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    units = {unit + ending: float(size) for unit, size in _BYTES.items() for ending in ("", "b")}
+    value, unit = _parts(text, units, "a size like 4096, 100M (of 1000) or 64Mi (of 1024)")
+    return round(value * unit)
+
+
+def rate_text(bits_per_s: float) -> str:
+    """As `parse_rate` reads it, with four digits."""
+    unit = next((name for name in ("gbit", "mbit", "kbit") if bits_per_s >= _BITS[name]), "bit")
+    return f"{_plain(bits_per_s / _BITS[unit])}{unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """As `parse_seconds` reads it, with four digits."""
+    unit = next((name for name in ("s", "ms", "us") if seconds * _PER_SECOND[name] >= 1), "ns")
+    return f"{_plain(seconds * _PER_SECOND[unit])}{unit}"
+
+
+def _plain(value: float) -> str:
+    """Four digits, without an exponent."""
+    return f"{float(f'{value:.4g}'):f}".rstrip("0").rstrip(".")
