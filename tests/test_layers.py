@@ -17,19 +17,20 @@ ADAPTERS = sorted(path.name for path in (ROOT / "packages").iterdir() if path.na
 # Rooms of the core, the lower ones first, and what each knows besides what lies at the bottom.
 BOTTOM = {"_closing", "_errors", "_native", "_version"}
 ROOMS = {
+    "network": set(),
     "environment": set(),
-    "bootstrap": {"environment"},
+    "bootstrap": {"environment", "network"},
     "launcher": {"environment", "bootstrap"},
     "planning": set(),
-    "job": {"environment", "bootstrap", "planning"},
+    "job": {"environment", "bootstrap", "network", "planning"},
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
     "data": {"job"},
     "elastic": {"job", "adapter"},
     "header": set(),
-    "simulation": set(),
+    "simulation": {"network"},
     "plans": {"planning", "job"},
-    "commands": {"environment", "launcher", "planning", "simulation"},
+    "commands": {"environment", "launcher", "network", "planning", "job", "simulation"},
     "__main__": {"commands"},
 }
 # What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.

@@ -85,6 +85,21 @@ class Host:
         _in(self.pid, "tc", "qdisc", "add", "dev", "eth0", *words)
         _in(self.switch, "tc", "qdisc", "add", "dev", f"{self.name}.0", *words)
 
+    def shape_towards(self, rates: Mapping[str, str]) -> None:
+        """Limit what the host sends to other hosts over its first cable, to each by itself: a class (htb) of its own.
+
+        Args:
+            rates: By the other host's address: a rate in the words of tc.
+        """
+        there = ["dev", "eth0"]
+        _in(self.pid, "tc", "qdisc", "add", *there, "root", "handle", "1:", "htb", "r2q", "1000")
+        for number, (address, rate) in enumerate(rates.items(), start=1):
+            words = ["classid", f"1:{number}", "htb", "rate", rate, "burst", "16kb", "cburst", "16kb"]
+            _in(self.pid, "tc", "class", "add", *there, "parent", "1:", *words)
+            _in(self.pid, "tc", "qdisc", "add", *there, "parent", f"1:{number}", "bfifo", "limit", "256kb")
+            match = ["match", "ip", "dst", f"{address}/32", "flowid", f"1:{number}"]
+            _in(self.pid, "tc", "filter", "add", *there, "parent", "1:", "protocol", "ip", "prio", "1", "u32", *match)
+
     @property
     def link_bytes(self) -> tuple[int, int]:
         """Bytes that the host has received and sent over its first cable."""
@@ -202,6 +217,18 @@ def _start_sshd(host: Host) -> None:
     while host.run(probe).returncode != 0:
         if time.monotonic() > deadline:
             raise RuntimeError(f"sshd on {host.name} does not listen")
+
+
+def move_to_rack(hosts: Sequence[Host], rate: str) -> None:
+    """Put hosts at a switch of their own, with a cable of a rate (in the words of tc) to the others'."""
+    switch = hosts[0].switch
+    _in(switch, "ip", "link", "add", "rack", "up", "type", "bridge")
+    _in(switch, "ip", "link", "add", "there", "type", "veth", "peer", "name", "back")
+    for end, bridge in (("there", "bridge0"), ("back", "rack")):
+        _in(switch, "ip", "link", "set", end, "master", bridge, "up")
+        _in(switch, "tc", "qdisc", "add", "dev", end, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "50ms")
+    for host in hosts:
+        _in(switch, "ip", "link", "set", f"{host.name}.0", "master", "rack")
 
 
 def processes_of(host: Host) -> list[int]:

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     )
     from ringcore.job.statistics import statistics
     from ringcore.job.timeline import start_timeline, stop_timeline
+    from ringcore.job.topology import topology
     from ringcore.launcher.api import run
 
 # Loaded at first use, so that `import ringcore` costs nothing.
@@ -106,6 +107,7 @@ _HOMES = {
         "synchronize",
     ),
     "ringcore.job.statistics": ("statistics",),
+    "ringcore.job.topology": ("topology",),
     "ringcore.job.timeline": ("start_timeline", "stop_timeline"),
     "ringcore._native": ("Handle",),
     "ringcore.adapter.collectives": ("ReduceOp",),
@@ -191,6 +193,7 @@ __all__ = [
     "statistics",
     "stop_timeline",
     "synchronize",
+    "topology",
 ]
 
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("ringcore.commands.stacks", "tell where the Python threads of a running job stand"),
     "timeline": ("ringcore.commands.timeline", "tell who waited for whom, and what was slow, in a timeline"),
     "plan": ("ringcore.commands.plan", "look at a plan of a collective in a file, verify, predict and run it"),
+    "topology": ("ringcore.commands.topology", "measure what lies between hosts, and draw it, for jobs to plan with"),
     "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
     "scale": ("ringcore.commands.orders:scale", "let an elastic job have more ranks or fewer"),
     "drain": ("ringcore.commands.orders:drain", "let a rank leave an elastic job"),

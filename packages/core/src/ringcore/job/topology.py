@@ -1,0 +1,259 @@
+"""Measures what lies between the hosts of a job."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+from ringcore._errors import InvalidArgument, ResourceError, RingcoreError
+from ringcore.bootstrap.auth import receive_exactly, send_all
+from ringcore.bootstrap.interfaces import Address
+from ringcore.bootstrap.paths import endpoints_of
+from ringcore.bootstrap.sockets import dial, listen_at
+from ringcore.job.agreement import gather_bytes, meet
+from ringcore.job.state import Context, context
+from ringcore.job.streams import Streams
+from ringcore.network import Host, Topology
+from ringcore.network.findings import Findings, Matrix, derive, doubtful_pairs, rounds_of_pairs
+
+_TOKEN_BYTES = 32
+_NUMBER = struct.Struct("<I")
+_CONNECT_S = 30.0
+_TURNS = 2  # whoever had no processor in one may have one in the next: the larger rate counts
+# So many pairs of a host are looked at alone at most.
+_ALONE_EACH = 8
+
+Pairs = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `measure` has found.
+
+    Attributes:
+        topology: What follows from it.
+        findings: What was measured; None on one host.
+    """
+
+    topology: Topology
+    findings: Findings | None
+
+
+def topology(*, seconds: float = 0.05) -> Topology:
+    """Measure what lies between the hosts of this job. Collective: every rank calls it, between operations.
+
+    One rank of each host measures, the others wait: rates of all directed pairs in rounds of disjoint pairs, of pairs
+    that were slow there also alone, and of each host to and from all others at once. That takes some 3 rounds a host.
+
+    Args:
+        seconds: That a round takes.
+
+    Returns:
+        The same on all ranks. `save` writes it for `ringrun --topology-file`.
+
+    Raises:
+        InvalidArgument: MPI moves what goes between the hosts, or `seconds` is not positive.
+        ResourceError: Hosts cannot connect with each other, or broke off. On every rank.
+    """
+    return measure(seconds=seconds).topology
+
+
+def measure(*, seconds: float) -> Measured:
+    """See `topology`."""
+    if not seconds > 0:
+        raise InvalidArgument(f"a round was to take {seconds} s; name a positive number of seconds, such as 0.05")
+    current = context()
+    call = current.next_name("topology")
+    return _Survey(current, call, seconds).measure()
+
+
+def _contact(current: Context) -> dict[str, Any]:
+    if current.late_lanes is None:
+        raise InvalidArgument(
+            "the links between hosts are measured over TCP, and this job has none. Remedy: set "
+            "RINGCORE_TRANSPORT=auto, and start it with ringrun"
+        )
+    return current.late_lanes.contacts[current.rank]
+
+
+class _Survey:
+    def __init__(self, current: Context, call: str, seconds: float) -> None:
+        self._current = current
+        self._call = call
+        self._seconds = seconds
+        self._steps = 0
+        self._failure: RingcoreError | None = None
+        self._streams: Streams | None = None
+        self._own = -1  # number of the host that this rank measures for
+        self._count = 0
+
+    def measure(self) -> Measured:
+        if max(self._current.host_of) == 0:
+            return Measured(Topology((Host(socket.gethostname()),), (), ()), None)
+        contact = _contact(self._current)
+        endpoint = endpoints_of(contact)[0]
+        key = f"{contact['host']} {endpoint.ip}"
+        keys = [part.decode() for part in self._gather(key.encode())]
+        leaders = [keys.index(each) for each in dict.fromkeys(keys)]
+        self._count = len(leaders)
+        if self._count == 1:
+            return Measured(Topology((Host(contact["host"]),), (), ()), None)
+        self._own = leaders.index(self._current.rank) if self._current.rank in leaders else -1
+        try:
+            self._connect(leaders, Address(endpoint.interface, endpoint.ip, endpoint.prefix))
+            findings = self._find(self._names([keys[leader] for leader in leaders]))
+        finally:
+            if self._streams is not None:
+                self._streams.close()
+        return Measured(derive(findings), findings)
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        self._steps += 1
+        return gather_bytes(data, f"{self._call}.{self._steps}")
+
+    def _names(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Host names, or addresses where two hosts are called the same."""
+        names = [key.partition(" ")[0] for key in keys]
+        return tuple(
+            name if names.count(name) == 1 else key.rpartition(" ")[2] for name, key in zip(names, keys, strict=True)
+        )
+
+    def _connect(self, leaders: Sequence[int], address: Address) -> None:
+        """Each host with each other one, both ways; a token that only ranks of this job know lets them in."""
+        token, listener = os.urandom(_TOKEN_BYTES), None
+        if self._own >= 0:
+            listener = listen_at(address)
+        port = 0 if listener is None else listener.getsockname()[1]
+        told = self._gather(json.dumps({"ip": address.ip, "port": port, "token": token.hex()}).encode())
+        if listener is not None:
+            with listener:
+                where = [json.loads(told[leader]) for leader in leaders]
+                self._attempt(lambda: self._join(where, listener, token))
+        self._agree_on_failure()
+
+    def _join(self, where: Sequence[dict[str, Any]], listener: socket.socket, token: bytes) -> None:
+        deadline = time.monotonic() + _CONNECT_S
+        out: dict[int, socket.socket] = {}
+        into: dict[int, socket.socket] = {}
+        self._streams = Streams(out, into)
+        for number, at in enumerate(where):
+            if number != self._own:
+                ip = f"[{at['ip']}]" if ":" in at["ip"] else at["ip"]
+                out[number] = dial(f"tcp:{ip}:{at['port']}", deadline)
+                send_all(out[number], bytes.fromhex(at["token"]) + _NUMBER.pack(self._own), deadline)
+        while len(into) < len(out):
+            listener.settimeout(max(0.01, deadline - time.monotonic()))
+            connection, _ = listener.accept()
+            hello = receive_exactly(connection, _TOKEN_BYTES + _NUMBER.size, deadline)
+            (number,) = _NUMBER.unpack(hello[_TOKEN_BYTES:])
+            if hmac.compare_digest(hello[:_TOKEN_BYTES], token) and number in out and number not in into:
+                into[number] = connection
+            else:
+                connection.close()
+        self._streams.prepare()
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """What fails here is told to all when they meet: until then the others only wait."""
+        if self._failure is not None:
+            return
+        try:
+            work()
+        except (OSError, RingcoreError) as error:
+            self._failure = ResourceError(f"rank {self._current.rank} cannot measure the network: {error}")
+
+    def _agree_on_failure(self, own: object = None) -> list[Any]:
+        """Everybody's findings; or everybody raises what has failed somewhere."""
+        why = None if self._failure is None else str(self._failure)
+        parts = [json.loads(part) for part in self._gather(json.dumps({"why": why, "found": own}).encode())]
+        for part in parts:
+            if part["why"] is not None:
+                raise ResourceError(part["why"])
+        return [part["found"] for part in parts if part["found"] is not None]
+
+    def _find(self, names: tuple[str, ...]) -> Findings:
+        hosts = range(self._count)
+        fans = [[(host, other) for other in hosts if other != host] for host in hosts]
+        own: dict[str, Any] = {"loaded": self._rounds(rounds_of_pairs(self._count))}
+        own["slow"] = self._latencies(least=False)
+        own["away"] = self._rounds(fans)
+        own["here"] = self._rounds([[(other, host) for host, other in fan] for fan in fans])
+        own["quick"] = self._latencies(least=True)
+        told = self._exchange(own)
+        findings = Findings(
+            names,
+            send=[_sum_of_round(told, "away", host) for host in hosts],
+            receive=[_sum_of_round(told, "here", host) for host in hosts],
+            loaded=_by_pair(told, "loaded"),
+            alone=_by_pair(told, "loaded"),
+            latency_s=[report["quick"] for report in told],
+            loaded_latency_s=[report["slow"] for report in told],
+        )
+        doubtful = doubtful_pairs(findings)[: _ALONE_EACH * self._count]
+        alone = _by_pair(self._exchange({"alone": self._rounds([[pair] for pair in doubtful])}), "alone")
+        for i, j in doubtful:
+            findings.alone[i][j] = max(findings.alone[i][j], alone[i][j])
+        for i, j in findings.pairs:
+            if findings.alone[i][j] < 1:
+                raise ResourceError(
+                    f"in {self._seconds:g} s too little came from {names[i]} to {names[j]} to tell the rate. "
+                    "Remedy: let a round take longer, as in --seconds 1"
+                )
+        return findings
+
+    def _rounds(self, rounds: Sequence[Pairs]) -> list[list[dict[int, float]]]:
+        """What this host has received in each turn of each round, by source; others only meet."""
+        found: list[list[dict[int, float]]] = []
+        for pairs in rounds:
+            found.append([{} for _ in range(_TURNS)])
+            for received in found[-1]:
+                self._steps += 1
+                meet(f"{self._call}.{self._steps}")
+                self._attempt(partial(self._run, pairs, received))
+        return found
+
+    def _run(self, pairs: Pairs, received: dict[int, float]) -> None:
+        if self._streams is None:
+            return
+        targets = [end for start, end in pairs if start == self._own]
+        sources = [start for start, end in pairs if end == self._own]
+        received.update(self._streams.run(targets, sources, self._seconds))
+
+    def _latencies(self, *, least: bool) -> list[float]:
+        if self._streams is None:
+            return []
+        streams = self._streams
+        return [0.0 if host == self._own else streams.latency_s(host, least=least) for host in range(self._count)]
+
+    def _exchange(self, own: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the hosts have found, by their numbers."""
+        found = self._agree_on_failure({"host": self._own, **own} if self._own >= 0 else None)
+        return sorted(found, key=itemgetter("host"))
+
+
+def _sum_of_turn(told: list[dict[str, Any]], what: str, number: int, turn: int) -> float:
+    """What all hosts together have received."""
+    return sum(sum(report[what][number][turn].values()) for report in told)
+
+
+def _sum_of_round(told: list[dict[str, Any]], what: str, number: int) -> float:
+    return max(_sum_of_turn(told, what, number, turn) for turn in range(_TURNS))
+
+
+def _by_pair(told: list[dict[str, Any]], what: str) -> Matrix:
+    """By source and target, of the better turn of each round: what went at the same time may be added up."""
+    found = [[0.0] * len(told) for _ in told]
+    for number in range(len(told[0][what])):
+        best = max(range(_TURNS), key=partial(_sum_of_turn, told, what, number))
+        for target, report in enumerate(told):
+            for source, rate in report[what][number][best].items():
+                found[int(source)][target] = rate
+    return found

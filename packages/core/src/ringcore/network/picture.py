@@ -1,0 +1,141 @@
+"""What was measured between hosts, as tables and as a picture."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+from ringcore._errors import InvalidArgument
+from ringcore.network.findings import Findings, shares_port
+from ringcore.network.topology import Topology
+from ringcore.network.units import rate_text, seconds_text
+
+_MOST_PAIRS = 64  # rows of the second table
+
+
+def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | None = None) -> None:
+    """Print what was measured; with rich where that is installed.
+
+    Args:
+        topology: What follows from it.
+        findings: What was measured; None: there is one host.
+        file: Where to; None is standard output.
+    """
+    out = file or sys.stdout
+    if findings is None:
+        print("all ranks are on one host: there is no network between them", file=out)
+        return
+    _print("hosts", ("host", "sends", "receives", "its links"), _hosts(findings), out)
+    pairs = _pairs(findings)
+    _print("links", ("from", "to", "alone", "beside others", "latency", "beside others"), pairs[:_MOST_PAIRS], out)
+    if len(pairs) > _MOST_PAIRS:
+        print(f"and {len(pairs) - _MOST_PAIRS} more, of {len(pairs)}", file=out)
+    print(f"planned for: {describe(topology)}", file=out)
+
+
+def describe(topology: Topology) -> str:
+    """One sentence."""
+    if not topology.switches:
+        return f"{len(topology.hosts)} hosts, each with a link of its own to each other"
+    joined = ", ".join(
+        f"{switch} ({', '.join(names)})"
+        for switch in topology.switches
+        if (names := [link.start for link in topology.links if link.end == switch])
+    )
+    alike = len({link.bits_per_s for link in topology.links}) == 1
+    return f"{len(topology.hosts)} hosts{', alike,' if alike else ''} at {joined}"
+
+
+def _hosts(findings: Findings) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for number, name in enumerate(findings.names):
+        out, into = shares_port(findings, number)
+        shares = "share a port" if out and into else "share a port one way" if out or into else "are its own"
+        if len(findings.names) == 2:
+            shares = "only one"
+        rows.append((name, rate_text(findings.send[number]), rate_text(findings.receive[number]), shares))
+    return rows
+
+
+def _pairs(findings: Findings) -> list[tuple[str, ...]]:
+    """The slowest first."""
+    return [
+        (
+            findings.names[i],
+            findings.names[j],
+            rate_text(findings.alone[i][j]),
+            rate_text(findings.loaded[i][j]),
+            seconds_text(findings.latency_s[i][j]),
+            seconds_text(findings.loaded_latency_s[i][j]),
+        )
+        for i, j in sorted(findings.pairs, key=lambda pair: findings.alone[pair[0]][pair[1]])
+    ]
+
+
+def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str]) -> None:
+    try:
+        table: Any = importlib.import_module("rich.table").Table(title=title)
+    except ImportError:
+        widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+        print(title, file=file)
+        for row in [headings, *rows]:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=file)
+        return
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    importlib.import_module("rich.console").Console(file=file).print(table)
+
+
+def draw(topology: Topology, path: str) -> None:
+    """Draw hosts, switches and links: the wider a line, the quicker the link.
+
+    Args:
+        topology: To draw.
+        path: Of the picture; its ending says which kind: .svg, .png, .pdf.
+
+    Raises:
+        InvalidArgument: matplotlib is not installed.
+    """
+    try:
+        figure: Any = importlib.import_module("matplotlib.figure").Figure(figsize=(6.4, 6.4))
+    except ImportError:
+        raise InvalidArgument("a picture needs matplotlib: pip install 'ringcore[simulate]'") from None
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    at = _places(topology)
+    most = max((link.bits_per_s for link in topology.links), default=1.0)
+    for link in topology.links:
+        (x, y), (to_x, to_y) = at[link.start], at[link.end]
+        width = 0.5 + 3.5 * link.bits_per_s / most
+        axes.plot([x, to_x], [y, to_y], color="tab:blue", alpha=0.4, linewidth=width, zorder=1)
+        # Beside the end where it begins: the other direction's is at the other end.
+        axes.text(0.7 * x + 0.3 * to_x, 0.7 * y + 0.3 * to_y, rate_text(link.bits_per_s), fontsize=7, ha="center")
+    for name, (x, y) in at.items():
+        colour = "lightgrey" if name in topology.switches else "white"
+        axes.text(x, y, name, ha="center", va="center", bbox={"boxstyle": "round", "facecolor": colour}, zorder=2)
+    axes.margins(0.15)
+    figure.savefig(path)
+
+
+def _places(topology: Topology) -> dict[str, tuple[float, float]]:
+    """Hosts on a circle, those of a switch beside each other; each switch between its own and the middle."""
+    names = [host.name for host in topology.hosts]
+    switch_of = {
+        link.start: link.end for link in topology.links if link.start in names and link.end in topology.switches
+    }
+    names.sort(key=lambda name: switch_of.get(name, ""))
+    at = {}
+    for number, name in enumerate(names):
+        angle = math.tau * number / len(names)
+        at[name] = (math.cos(angle), math.sin(angle))
+    for switch in topology.switches:
+        own = [at[name] for name in names if switch_of.get(name) == switch]
+        middle = [0.5 * sum(place[axis] for place in own) / max(1, len(own)) for axis in (0, 1)]
+        at[switch] = (middle[0], middle[1])
+    return at
