@@ -142,8 +142,7 @@ def connect(
             raise
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
         mesh.failure = failure
-        mesh.network = network
-        mesh.endpoint = endpoints[0] if endpoints else None
+        mesh.network, mesh.endpoint = network, next(iter(endpoints), None)
         if any(peer.kind == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector

@@ -17,7 +17,6 @@ from typing import Any
 from ringcore._errors import InvalidArgument, ResourceError, RingcoreError
 from ringcore.bootstrap.auth import receive_exactly, send_all
 from ringcore.bootstrap.interfaces import Address
-from ringcore.bootstrap.paths import endpoints_of
 from ringcore.bootstrap.sockets import dial, listen_at
 from ringcore.job.agreement import gather_bytes, meet
 from ringcore.job.state import Context, context
@@ -27,7 +26,7 @@ from ringcore.network.findings import Findings, Matrix, derive, doubtful_pairs, 
 
 _TOKEN_BYTES = 32
 _NUMBER = struct.Struct("<I")
-_CONNECT_S = 30.0
+_CONNECT_S, _HELLO_S = 30.0, 5.0
 _TURNS = 2  # whoever had no processor in one may have one in the next: the larger rate counts
 # So many pairs of a host are looked at alone at most.
 _ALONE_EACH = 8
@@ -76,13 +75,9 @@ def measure(*, seconds: float) -> Measured:
     return _Survey(current, call, seconds).measure()
 
 
-def _contact(current: Context) -> dict[str, Any]:
-    if current.late_lanes is None:
-        raise InvalidArgument(
-            "the links between hosts are measured over TCP, and this job has none. Remedy: set "
-            "RINGCORE_TRANSPORT=auto, and start it with ringrun"
-        )
-    return current.late_lanes.contacts[current.rank]
+def _key(current: Context) -> str:
+    """Host name and address of this rank; empty where it has no connections over TCP of its own."""
+    return "" if current.endpoint is None else f"{socket.gethostname()} {current.endpoint.ip}"
 
 
 class _Survey:
@@ -99,17 +94,19 @@ class _Survey:
     def measure(self) -> Measured:
         if max(self._current.host_of) == 0:
             return Measured(Topology((Host(socket.gethostname()),), (), ()), None)
-        contact = _contact(self._current)
-        endpoint = endpoints_of(contact)[0]
-        key = f"{contact['host']} {endpoint.ip}"
-        keys = [part.decode() for part in self._gather(key.encode())]
+        keys = [part.decode() for part in self._gather(_key(self._current).encode())]
+        if not all(keys):
+            raise InvalidArgument(
+                f"the links between hosts are measured over TCP, and rank {keys.index('')} has none of its own. "
+                "Remedy: set RINGCORE_TRANSPORT=auto, and measure before ranks join"
+            )
         leaders = [keys.index(each) for each in dict.fromkeys(keys)]
         self._count = len(leaders)
         if self._count == 1:
-            return Measured(Topology((Host(contact["host"]),), (), ()), None)
+            return Measured(Topology((Host(socket.gethostname()),), (), ()), None)
         self._own = leaders.index(self._current.rank) if self._current.rank in leaders else -1
         try:
-            self._connect(leaders, Address(endpoint.interface, endpoint.ip, endpoint.prefix))
+            self._connect(leaders)
             findings = self._find(self._names([keys[leader] for leader in leaders]))
         finally:
             if self._streams is not None:
@@ -127,25 +124,34 @@ class _Survey:
             name if names.count(name) == 1 else key.rpartition(" ")[2] for name, key in zip(names, keys, strict=True)
         )
 
-    def _connect(self, leaders: Sequence[int], address: Address) -> None:
+    def _connect(self, leaders: Sequence[int]) -> None:
         """Each host with each other one, both ways; a token that only ranks of this job know lets them in."""
-        token, listener = os.urandom(_TOKEN_BYTES), None
+        token, listeners = os.urandom(_TOKEN_BYTES), []
         if self._own >= 0:
-            listener = listen_at(address)
-        port = 0 if listener is None else listener.getsockname()[1]
-        told = self._gather(json.dumps({"ip": address.ip, "port": port, "token": token.hex()}).encode())
-        if listener is not None:
-            with listener:
-                where = [json.loads(told[leader]) for leader in leaders]
-                self._attempt(lambda: self._join(where, listener, token))
+            self._attempt(lambda: listeners.append(self._listen()))
+        where = {}
+        if listeners:
+            ip, port, *_ = listeners[0].getsockname()
+            where = {"host": self._own, "ip": ip, "port": port, "token": token.hex()}
+        told = self._agree_on_failure(where or None)
+        if listeners:
+            with listeners[0] as listener:
+                self._attempt(lambda: self._join(told, listener, token))
         self._agree_on_failure()
+
+    def _listen(self) -> socket.socket:
+        own = self._current.endpoint
+        if own is None:
+            raise ResourceError("it listens nowhere")
+        return listen_at(Address(own.interface, own.ip, own.prefix))
 
     def _join(self, where: Sequence[dict[str, Any]], listener: socket.socket, token: bytes) -> None:
         deadline = time.monotonic() + _CONNECT_S
         out: dict[int, socket.socket] = {}
         into: dict[int, socket.socket] = {}
         self._streams = Streams(out, into)
-        for number, at in enumerate(where):
+        for at in where:
+            number = at["host"]
             if number != self._own:
                 ip = f"[{at['ip']}]" if ":" in at["ip"] else at["ip"]
                 out[number] = dial(f"tcp:{ip}:{at['port']}", deadline)
@@ -153,9 +159,8 @@ class _Survey:
         while len(into) < len(out):
             listener.settimeout(max(0.01, deadline - time.monotonic()))
             connection, _ = listener.accept()
-            hello = receive_exactly(connection, _TOKEN_BYTES + _NUMBER.size, deadline)
-            (number,) = _NUMBER.unpack(hello[_TOKEN_BYTES:])
-            if hmac.compare_digest(hello[:_TOKEN_BYTES], token) and number in out and number not in into:
+            number = _host_of(connection, token)
+            if number in out and number not in into:
                 into[number] = connection
             else:
                 connection.close()
@@ -237,6 +242,16 @@ class _Survey:
         """What the hosts have found, by their numbers."""
         found = self._agree_on_failure({"host": self._own, **own} if self._own >= 0 else None)
         return sorted(found, key=itemgetter("host"))
+
+
+def _host_of(connection: socket.socket, token: bytes) -> int:
+    """Who has connected; -1: a stranger, who does not know the token."""
+    try:
+        hello = receive_exactly(connection, _TOKEN_BYTES + _NUMBER.size, time.monotonic() + _HELLO_S)
+    except (OSError, RingcoreError):
+        return -1
+    number: int = _NUMBER.unpack(hello[_TOKEN_BYTES:])[0]
+    return number if hmac.compare_digest(hello[:_TOKEN_BYTES], token) else -1
 
 
 def _sum_of_turn(told: list[dict[str, Any]], what: str, number: int, turn: int) -> float:
