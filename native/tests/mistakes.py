@@ -412,6 +412,10 @@ MUTANTS = [
            "if (transfer.up) touched_[transfer.chunk] = builder_.last();", ""),
     Mutant("leaves wait for what paces them without end", "plan/packing/transfers.cpp",
            "paced_by_[paced] >= 0 && is_leaf(parents, above)", "false"),
+    Mutant("receivers take chunks in the order in which these have departed", "plan/generators/packed.cpp",
+           "writer.write(order.transfers[moment.transfer], moment.arrives);",
+           "for (const bool arrives : {false, true}) if (!moment.arrives) "
+           "writer.write(order.transfers[moment.transfer], arrives);"),
     Mutant("trees are left out whatever is lost", "plan/packing/packing.cpp",
            "if (rate_of(fewer) < least * packing.bound) {", "if (out > 1 && fewer.empty()) {"),
     Mutant("packed trees do not follow the rates", "plan/planner.cpp",

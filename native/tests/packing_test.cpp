@@ -169,17 +169,34 @@ TEST_CASE("packing: trees reach what no packing exceeds, few of them nearly so, 
   }
 }
 
+TEST_CASE("packing: in dense networks of thin trees nobody waits for what has begun earlier and arrives later") {
+  // Where receivers took chunks in the order in which these departed, they had 0.65 to 0.86 of the bound.
+  RandomNetworks draw(11);
+  const std::vector<std::pair<int, int>> thin = {{7, 288}, {8, 13}, {8, 221}, {13, 88}};
+  for (int hosts = 2; hosts <= 13; ++hosts) {
+    for (int i = 0; i < 400; ++i) {
+      const Topology topology = draw.draw(hosts);
+      if (std::ranges::find(thin, std::pair(hosts, i)) == thin.end()) continue;
+      CAPTURE(hosts);
+      const double bound = grow_forests(Fabric::of(topology), std::nullopt, 256).front().bound;
+      const Outcome outcome = planned(topology, "packed_trees", Collective::kAllreduce, 128, 1, kNoSteps);
+      CHECK(1 / outcome.seconds >= 0.9 * bound);
+    }
+  }
+}
+
 TEST_CASE("packing: on a star with a slow rim six trees take a fifth of a ring's time") {
   const Topology star = star_of_four(200 * kMegabit, 40 * kMegabit);
   constexpr double kBytes = 16 << 20;
-  const auto forest = grow_forest(Fabric::of(star), std::nullopt, 256);
-  REQUIRE(forest);
-  CHECK(forest->bound == doctest::Approx(240 * kMegabit).epsilon(0.002));
-  CHECK(forest->trees.size() <= 6);
+  const std::vector<Forest> forests = grow_forests(Fabric::of(star), std::nullopt, 256);
+  REQUIRE(!forests.empty());
+  const Forest& forest = forests.front();
+  CHECK(forest.bound == doctest::Approx(240 * kMegabit).epsilon(0.002));
+  CHECK(forest.trees.size() <= 6);
   double ring = std::numeric_limits<double>::max();
   for (const int parts : {1, 4, 16}) ring = std::min(ring, allreduce_seconds(star, "ring", parts, kBytes));
   const double packed = allreduce_seconds(star, "packed_trees", 32, kBytes);
-  MESSAGE("star: " << ring / packed << " x the ring, " << kBytes / packed / forest->bound << " of the bound");
+  MESSAGE("star: " << ring / packed << " x the ring, " << kBytes / packed / forest.bound << " of the bound");
   CHECK(packed < ring / 8.5);
   CHECK(packed < kBytes / (0.95 * 240 * kMegabit));
 }

@@ -73,8 +73,8 @@ Forest forest_of(const Fabric& fabric, const Rows& rows, const Packing& packing,
 
 }  // namespace
 
-std::optional<Forest> grow_forest(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks) {
-  std::optional<Forest> best;
+std::vector<Forest> grow_forests(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks) {
+  std::vector<Forest> forests;
   double bound = 0;
   for (const double slow : kTooSlow) {
     const Fabric quick = without_slow(fabric, slow * bound);
@@ -82,13 +82,13 @@ std::optional<Forest> grow_forest(const Fabric& fabric, std::optional<Rank> root
     const Rows rows(quick, root);
     const auto packing = pack(rows);
     if (!packing) break;
-    if (!best) bound = packing->bound * rows.unit();
+    if (forests.empty()) bound = packing->bound * rows.unit();
     const auto consider = [&](const Rows& within, const Packing& packed, double room) {
       for (const double enough : kEnough) {
         Packing few = with_few_trees(within, packed, enough);
         Forest forest = forest_of(quick, rows, few, root, chunks);
         forest.seconds *= 1 + kQueues * room;
-        if (!best || forest.seconds < best->seconds) best = std::move(forest);
+        forests.push_back(std::move(forest));
       }
     };
     consider(rows, *packing, 1);
@@ -100,8 +100,11 @@ std::optional<Forest> grow_forest(const Fabric& fabric, std::optional<Rank> root
       consider(loose, *apart, room);
     }
   }
-  if (best) best->bound = bound;
-  return best;
+  for (Forest& forest : forests) forest.bound = bound;
+  std::ranges::stable_sort(forests, {}, &Forest::seconds);
+  const auto same = [](const Forest& a, const Forest& b) { return a.trees == b.trees && a.shares == b.shares; };
+  forests.erase(std::unique(forests.begin(), forests.end(), same), forests.end());
+  return forests;
 }
 
 }  // namespace ringcore::plan

@@ -21,8 +21,8 @@ struct Forest {
   double seconds = 0;  // of chunks of one byte, with that way
 };
 
-// Trees that go down from `root`; without it up and down, each from where it takes least. Nothing where not all nodes can
-// be reached.
-std::optional<Forest> grow_forest(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks);
+// Trees that go down from `root`; without it up and down, each from where it takes least. Several forests, those first
+// that take least as far as is known before their transfers have an order; none where not all nodes can be reached.
+std::vector<Forest> grow_forests(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks);
 
 }  // namespace ringcore::plan

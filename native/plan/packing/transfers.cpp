@@ -25,6 +25,7 @@ class Scheduler {
       }
     }
     waits_.resize(2 * trees_.size() * nodes());
+    numbers_.resize(waits_.size());
     for (std::uint32_t chunk = 0; chunk < trees_.size(); ++chunk) prepare(chunk, reduces);
   }
 
@@ -135,6 +136,8 @@ class Scheduler {
   void begin(std::int64_t task, std::size_t arc) {
     ready_[arc].pop();
     if (ready_[arc].empty()) waiting_.erase(arc);
+    numbers_[task] = static_cast<std::uint32_t>(order_.transfers.size());
+    order_.moments.push_back({numbers_[task], false});
     order_.transfers.push_back(transfer_of(task));
     double slowest = 0;
     for (const std::uint32_t thing : fabric_.arcs[arc].through) {
@@ -148,6 +151,7 @@ class Scheduler {
 
   void arrive(std::int64_t arrived) {
     order_.seconds = now_;
+    order_.moments.push_back({numbers_[arrived], true});
     const Transfer transfer = transfer_of(arrived);
     const Parents& parents = tree(transfer.chunk);
     const bool turns = transfer.up && parents[transfer.to] < 0;
@@ -173,6 +177,7 @@ class Scheduler {
   double now_ = 0;
   std::vector<double> free_;  // by thing: when
   std::vector<int> waits_;    // by task: for so many
+  std::vector<std::uint32_t> numbers_;  // by task: index of its transfer
   std::vector<std::priority_queue<std::pair<double, std::int64_t>, std::vector<std::pair<double, std::int64_t>>,
                                   std::greater<>>>
       ready_;  // by arc

@@ -21,9 +21,18 @@ struct Transfer {
   int paced_by = -1;
 };
 
+// A transfer departs, or has arrived.
+struct Moment {
+  std::uint32_t transfer = 0;  // index
+  bool arrives = false;
+};
+
 // Chunk by chunk of the first tree, then of the next one, in the order in which they begin.
 struct TransferOrder {
   std::vector<Transfer> transfers;
+  // One after the other: what waits, waits for earlier ones. What departs first through a slow link arrives late, and
+  // whoever receives does not wait for it meanwhile.
+  std::vector<Moment> moments;
   double seconds = 0;  // of chunks of one byte, until the last one has arrived
 };
 TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces);
