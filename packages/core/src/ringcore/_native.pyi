@@ -308,12 +308,6 @@ class Runtime:
 
     def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False, network: tuple[float, float, Sequence[tuple[int, int, float, float]]] | None = None) -> None: ...
 
-    @property
-    def told_epoch(self) -> int:
-        """
-        The newest epoch of the ranks whose results a compiled program was given.
-        """
-
     def members(self, epoch: int | None = None) -> tuple[int, list[int]]:
         """
         An epoch of an elastic job, None: the present one, and its members, by rank, as ranks of the first epoch.
@@ -330,9 +324,7 @@ class Runtime:
         """
 
     def hosts_of(self, places: Sequence[int]) -> list[int]:
-        """
-        Of each place, the number of the group of ranks that share memory.
-        """
+        """Of each place, the number of the group of ranks that share memory."""
 
     def arrivals(self) -> list[int]:
         """The places of those who want to join, and have met all ranks."""
@@ -344,6 +336,12 @@ class Runtime:
 
     def become_member(self) -> None:
         """Waits until the others have let this process in."""
+
+    @property
+    def told_epoch(self) -> int:
+        """
+        The newest epoch of the ranks whose results a compiled program was given.
+        """
 
     def accept_change(self, epoch: int, local_rank: int, local_size: int) -> None:
         """
