@@ -90,3 +90,68 @@ def test_no_step_is_lost_with_a_rank(tmp_path: Path, moment: str, compression: s
     total = -sum(4.0**place * (step + 1) for step, there in enumerate(members) for place in there)
     off = 0.02 if compression == "int8" else 0.0
     assert results[0]["weights"] == pytest.approx([total] * len(SIZES), rel=off, abs=0)
+
+
+ROWS, BATCH, EPOCHS = 24, 2, 2
+
+
+def leaves_out(rows: int, batch: int, epochs: int, on_lost_rank: str, short_arena: str) -> dict:
+    """The gradient of a row is how often its sample is used in a step: the parameters count that."""
+    import os
+    import signal
+
+    import ringcore_torch as ring
+    import torch
+    from ringcore_torch.buckets import Bucket
+    from ringcore_torch.elastic import ElasticSampler
+    from support.rank import await_mark, mark
+
+    place = int(os.environ["RANK"])
+    if place == 0 and short_arena:
+        os.environ["RINGCORE_ARENA_BYTES"] = short_arena
+    ring.init()
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(rows, 20_000)) for _ in range(2)])
+    optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), op=ring.Sum,
+                                          on_lost_rank=on_lost_rank)  # fmt: skip
+    sampler, step = ElasticSampler(range(rows)), 0
+    launch = Bucket.launch
+
+    def told(bucket: Bucket, **options: object) -> None:
+        if options["blocking"] and step in (1, 4):  # another one is under way
+            mark(f"step {step}")
+        launch(bucket, **options)
+
+    Bucket.launch = told
+    dropped = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for samples in sampler.batches(batch):
+            optimizer.zero_grad()
+            sum(parameter[samples].sum() for parameter in model).backward()
+            if (place, step) in ((3, 1), (2, 4)):
+                for other in range(place):
+                    await_mark(f"step {step}", str(other))
+                os.kill(os.getpid(), signal.SIGKILL)
+            before = model[0].detach().clone()
+            optimizer.step()
+            if samples and torch.equal(before, model[0]):
+                dropped.append(step)
+            step += 1
+    values = [parameter.detach() for parameter in model]
+    assert all(torch.equal(each, torch.full_like(each, float(each[0, 0]))) for each in values), values
+    ring.shutdown()
+    return {"values": [float(each[0, 0]) for each in values], "dropped": dropped}
+
+
+@pytest.mark.parametrize(("on_lost_rank", "short_arena"), [("skip", ""), ("retry", "8MiB")])
+def test_a_step_is_left_out_and_its_samples_come_again(tmp_path: Path, on_lost_rank: str, short_arena: str) -> None:
+    # An arena of 8 MiB has room for the gradients beside the engine's own buffers, and not for them twice.
+    env = {"RINGCORE_ELASTIC": "1", "RINGCORE_FUSION_THRESHOLD_BYTES": "1MiB"}
+    args = ROWS, BATCH, EPOCHS, on_lost_rank, short_arena
+    with ranks.started(leaves_out, 4, tmp_path, *args, env=env) as job:
+        outcomes = job.wait()
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0, -signal.SIGKILL, -signal.SIGKILL], outcomes[0].stderr
+    for outcome in outcomes[:2]:
+        assert outcome.result == {"values": [-EPOCHS, -EPOCHS], "dropped": [1, 4]}, outcome.stderr
+        assert outcome.stderr.count("there is too little memory") == bool(short_arena)
+        assert outcome.stderr.count("is left out") == 2

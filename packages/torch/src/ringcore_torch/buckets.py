@@ -69,6 +69,7 @@ class Bucket:
         self.sealed = False
         self._sealed_version = 0
         self._unseen = False  # sealed without a look at which gradients backward has brought
+        self.is_short = False  # there is too little memory to keep what is summed up
         self._left: list[torch.Tensor | None] = []  # the gradients, when they were sealed or finished
 
     def take(self, index: int, grad: torch.Tensor) -> None:
@@ -86,6 +87,13 @@ class Bucket:
     def sums(self) -> tuple[Any, ...]:
         """Where the sums go, while what they are made of stays as it is; nothing where they may take its place."""
         return ()
+
+    def keep_inputs(self) -> None:
+        """What is summed up stays as it is, so that it can be done again: in the host's memory, where that has room."""
+
+    def stop_keeping(self) -> None:
+        """From the next step on sums take the place of what they are made of."""
+        raise NotImplementedError
 
     def epochs(self) -> list[int]:
         """Those of whose ranks the sums are; of what has been submitted, and waited for."""
@@ -283,12 +291,10 @@ class FlatBucket(Bucket):
         self._wire = (
             registered_zeros(len(self._flat), compression.wire_dtype, self.device) if compresses else self._flat
         )
-        keeps = adapter.is_elastic() and not self.on_gpu
-        self._twin = registered_zeros(len(self._wire), self._wire.dtype, self.device) if keeps else None
+        self._twin: torch.Tensor | None = None
         self._starts, self._end = starts, end
         if self.flags_apart:
             self.flags = _flags(parameters)
-            self._flag_sums = _flags(parameters) if keeps else None
         self._look()
         loses = keeps_errors and wide and (compresses or self.quantised != adapter.QUANTISED["none"])
         self._errors = torch.zeros(end, dtype=self.dtype, device=self.device) if loses else None
@@ -340,6 +346,19 @@ class FlatBucket(Bucket):
     def sums(self) -> tuple[Any, ...]:  # noqa: D102
         return () if self._twin is None else (self._twin,)
 
+    def keep_inputs(self) -> None:  # noqa: D102
+        if self.on_gpu:
+            return
+        try:
+            self._twin = registered_zeros(len(self._wire), self._wire.dtype, self.device)
+        except (RuntimeError, MemoryError):  # torch's, ringcore's, Python's
+            self.is_short = True
+        if self.flags_apart:
+            self._flag_sums = _flags(self.parameters)
+
+    def stop_keeping(self) -> None:  # noqa: D102
+        self._twin = self._flag_sums = None
+
     def land(self) -> None:  # noqa: D102
         if self._flag_sums is not None:
             self.flags.copy_(self._flag_sums)
@@ -366,7 +385,7 @@ class PackedBucket(Bucket):
         self.flags = _flags(parameters)
         self._all_have_dense = torch.tensor([[1.0], [0.0]], device="cpu").expand(2, len(parameters))
         self._grads: list[Any] = [None] * len(parameters)
-        self._keeps = adapter.is_elastic() and not self.on_gpu
+        self._keeps = False
         self._sums: list[torch.Tensor] = []
 
     def launch(self, *, early: bool, sparse_as_dense: bool, **options: Any) -> None:  # noqa: D102
@@ -431,6 +450,12 @@ class PackedBucket(Bucket):
             arrays = (*self.parameters, self.flags)
             self._sums = [torch.empty_like(array, memory_format=torch.contiguous_format) for array in arrays]
         return tuple(self._sums)
+
+    def keep_inputs(self) -> None:  # noqa: D102
+        self._keeps = not self.on_gpu
+
+    def stop_keeping(self) -> None:  # noqa: D102
+        self._keeps, self._sums = False, []
 
     def land(self) -> None:  # noqa: D102
         if self._keeps:

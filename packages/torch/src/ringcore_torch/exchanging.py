@@ -39,6 +39,7 @@ class ExchangingReducer:
                 "leave the compression out, or keep the parameters in one of these"
             )
         self.passes_per_step = passes_per_step
+        self.drops_steps = False
         self.should_synchronize = True
         self._named = named
         self._process_set = process_set
@@ -97,8 +98,8 @@ class ExchangingReducer:
             parameter.grad = parameter.grad.contiguous()
         return parameter.grad.detach().numpy()
 
-    def end_round(self) -> None:
-        """Wait for the averages that `step` needs, and be ready for the next ones."""
+    def end_round(self) -> bool:
+        """Wait for the averages that `step` needs, and be ready for the next ones. True: there are averages."""
         try:
             if self.should_synchronize:
                 self.synchronize()
@@ -107,6 +108,7 @@ class ExchangingReducer:
                 check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
         finally:
             self.abandon()
+        return True
 
     def abandon(self) -> None:
         """The gradients that come are others."""

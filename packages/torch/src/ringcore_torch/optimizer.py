@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from ringcore import InvalidArgument, adapter
@@ -36,8 +36,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Wait for the averaged gradients, then step."""
         adapter.count_step()
         if closure is None:
-            self._ring.end_round()
-            return super().step()
+            return super().step() if self._ring.end_round() else None
+        if self._ring.drops_steps:
+            raise InvalidArgument(
+                "on_lost_rank='skip' may leave out a step, which step(closure) cannot; call backward() before step(), "
+                "or use on_lost_rank='retry'"
+            )
 
         def averaged() -> float:
             loss = closure()
@@ -110,6 +114,16 @@ def named_of(
     return named
 
 
+def _check_on_lost_rank(on_lost_rank: str, op: ReduceOp, compression: type[Compressor] | Exchange) -> None:
+    if on_lost_rank not in ("retry", "skip"):
+        raise InvalidArgument(f"on_lost_rank is 'retry' or 'skip', not {on_lost_rank!r}")
+    if on_lost_rank == "skip" and (op is ReduceOp.ADASUM or isinstance(compression, Exchange)):
+        raise InvalidArgument(
+            "on_lost_rank='skip' takes neither op=Adasum nor a compression that averages all gradients itself; leave "
+            "one of the two out"
+        )
+
+
 def DistributedOptimizer(  # noqa: N802 - the field's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -124,6 +138,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     check_weights: bool = True,
     broadcast: bool = False,
     error_feedback: bool = False,
+    on_lost_rank: Literal["retry", "skip"] = "retry",
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -149,6 +164,9 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             such as running statistics, need `broadcast_parameters`.
         error_feedback: With a compression: keep what is lost of each gradient of this rank, and add it to the next one.
             `state_dict` has it as "errors": it is this rank's own.
+        on_lost_rank: In an elastic job: "retry" does the step that is under way again with the ranks that are left, and
+            needs memory for the gradients twice; with "skip" all of them leave it out, `step` changes nothing, and
+            `ElasticSampler.batches` deals its samples out again.
 
     Raises:
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
@@ -161,6 +179,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         raise InvalidArgument(f"DistributedOptimizer takes op=Average, op=Sum or op=Adasum, not {op.name}")
     if backward_passes_per_step < 1:
         raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+    _check_on_lost_rank(on_lost_rank, op, compression)
     if isinstance(groups, int) and groups < 1:
         raise InvalidArgument(f"groups is at least 1, not {groups}")
     named = named_of(optimizer, named_parameters)
@@ -195,6 +214,6 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     wrapped._ring = GradientReducer(
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
         compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
-        error_feedback=error_feedback,
+        error_feedback=error_feedback, drops_steps=on_lost_rank == "skip",
     )  # fmt: skip
     return wrapped

@@ -8,12 +8,13 @@ when all buckets are done, and every rank knows which they are.
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, RingcoreError, adapter
+from ringcore import InvalidArgument, MembershipChangedError, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -23,6 +24,7 @@ from ringcore_torch.buckets import Bucket, Groups, PackedBucket, check_dtypes, m
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
 
+_log = logging.getLogger("ringcore")
 # Which reducer averages a parameter's gradient: the one that was made last.
 _reducers: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -41,6 +43,8 @@ class GradientReducer:
         sparse_as_dense: Reduce sparse gradients as dense ones.
         check_weights: Before the first step, compare the parameters of all ranks.
         error_feedback: Keep what is lost of gradients of which less is sent, and add it to the next ones.
+        drops_steps: When a rank is lost in a step, leave this out, on all ranks that are left, and keep nothing for it.
+            Else it is done again in an elastic job, where there is memory enough.
         skip_untouched: Leave out the buckets that backward reached on no rank. Ranks agree on them, which takes an
             operation more: for models of which some backward passes leave large parts alone.
     """
@@ -49,7 +53,7 @@ class GradientReducer:
         self, named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, *, passes_per_step: int = 1,
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
-        check_weights: bool = False, error_feedback: bool = False,
+        check_weights: bool = False, error_feedback: bool = False, drops_steps: bool = False,
     ) -> None:  # fmt: skip
         check_dtypes(named)
         self.passes_per_step = passes_per_step
@@ -71,7 +75,14 @@ class GradientReducer:
         self._replaced = False
         on_gpu = any(parameter.is_cuda for _, parameter in named)
         self._overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
+        self.drops_steps = drops_steps
+        self.dropped = False  # the step that is under way
+        self._lost: MembershipChangedError | None = None  # why nothing more of it is submitted
+        self._asks_for_memory = adapter.is_elastic() and not drops_steps
         self._buckets = make_buckets(named, self._prefix, groups, compression, keeps_errors=error_feedback)
+        if self._asks_for_memory:
+            for bucket in self._buckets:
+                bucket.keep_inputs()  # when all have what they need
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
@@ -95,6 +106,7 @@ class GradientReducer:
         self.abandon()
         self.alone = self._process_set.size() == 1
         self._unchecked = [] if self.alone else self._checked
+        self._asks_for_memory = adapter.is_elastic() and not self.drops_steps
         if not self.alone and not self._hooks and not self._replaced:
             self._add_hooks()
 
@@ -128,11 +140,18 @@ class GradientReducer:
     @seen
     def launch(self, bucket: Bucket, *, early: bool, blocking: bool = False) -> None:
         """Submit a bucket; `early`: what calls this goes on, and may change gradients; `blocking`: wait for it."""
-        bucket.launch(
-            early=early, blocking=blocking,
-            sparse_as_dense=self.sparse_as_dense, op=self._op, prescale_factor=self._prescale,
-            postscale_factor=self._postscale, process_set=self._process_set,
-        )  # fmt: skip
+        if self._lost is not None:
+            return
+        try:
+            bucket.launch(
+                early=early, blocking=blocking,
+                sparse_as_dense=self.sparse_as_dense, op=self._op, prescale_factor=self._prescale,
+                postscale_factor=self._postscale, process_set=self._process_set,
+            )  # fmt: skip
+        except MembershipChangedError as error:
+            if not self.drops_steps:
+                raise
+            self._lost = error  # Others may be told in `synchronize` only, and submit nothing more of this step, too.
 
     def _sum_up(self, buckets: list[Bucket]) -> None:
         """Wait until all sums are there, and of the same ranks.
@@ -146,6 +165,8 @@ class GradientReducer:
                 bucket.wait()
             newest = max((epoch for bucket in buckets for epoch in bucket.epochs()), default=0)
             behind = [bucket for bucket in buckets if min(bucket.epochs(), default=newest) < newest]
+            if behind and self.drops_steps:
+                raise MembershipChangedError("a rank was lost when some gradients of the step had been summed up")
             for bucket in behind:
                 bucket.submit_again()
         for bucket in buckets:
@@ -153,10 +174,28 @@ class GradientReducer:
 
     @seen
     def synchronize(self) -> None:
-        """Average what has not been averaged yet, and wait for all of it."""
+        """Average what has not been averaged yet, and wait for all of it. Of a dropped step no gradient is left."""
         self.check_own()
-        if self.alone:
+        if self.alone or self.dropped:
             return
+        try:
+            self._average()
+        except MembershipChangedError as error:
+            if not self.drops_steps:
+                raise
+            self._drop(error)
+
+    def _drop(self, why: MembershipChangedError) -> None:
+        """All ranks that go on leave out this step: what has failed has failed on all of them."""
+        self.abandon()
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+        self.dropped = True
+        adapter.drop_step()
+        _log.warning("a step of '%s' is left out: %s", self._prefix, why)
+
+    def _average(self) -> None:
         if self._hookless is not None and self._hookless.finished and self._hookless.has_other_gradients():
             self.reset()  # the averages of a step that was skipped have made room for new gradients
         wanted = self._touched() if self._skip_untouched else self._buckets
@@ -164,6 +203,8 @@ class GradientReducer:
         for bucket in waiting:
             # Behind the last one there is nothing to do but to wait.
             self.launch(bucket, early=False, blocking=bucket is waiting[-1] and not bucket.on_gpu)
+        if self._lost is not None:
+            raise self._lost
         unfinished = [bucket for bucket in wanted if not bucket.finished]
         self._sum_up(unfinished)
         for bucket in unfinished:
@@ -205,17 +246,42 @@ class GradientReducer:
         total = sparse_allreduce_async(grad * factor, op=self._op, name=name, process_set=self._process_set)()
         parameter.grad = total if dense is None else total.to_dense() + dense
 
-    def end_round(self) -> None:
-        """Wait for the averages that `step` needs, and be ready for the next ones, also when these have failed."""
+    def end_round(self) -> bool:
+        """Wait for the averages that `step` needs, and be ready for the next ones, also when these have failed.
+
+        Returns:
+            Whether there are averages: the step is not dropped.
+        """
         try:
             if self.should_synchronize:
                 self.synchronize()
-            if self._unchecked and not _is_capturing():
+            is_dropped, self.dropped = self.dropped, False
+            if self._unchecked and not is_dropped and not _is_capturing():
                 self._check_weights()
+            if self._asks_for_memory and not self.alone:
+                self._ask_for_memory()
         except BaseException:
             self.abandon()
             raise
         self.reset()
+        return not is_dropped
+
+    def _ask_for_memory(self) -> None:
+        """Once: where one rank cannot keep what is summed up, none can do a step again."""
+        self._asks_for_memory = False
+        short = torch.tensor([any(bucket.is_short for bucket in self._buckets)], dtype=torch.uint8, device="cpu")
+        allreduce_(short, op=ReduceOp.MAX, name=f"{self._prefix}.short", process_set=self._process_set)
+        if not short.item():
+            return
+        self.drops_steps = True
+        for bucket in self._buckets:
+            bucket.stop_keeping()
+        _log.warning(
+            "there is too little memory, here or on another rank, for a second buffer of the gradients of '%s': when a "
+            "rank is lost, the others leave out the step that is under way, as with on_lost_rank='skip'. Remedy: raise "
+            "RINGCORE_ARENA_BYTES, or the memory of the machine or container",
+            self._prefix,
+        )
 
     def _check_weights(self) -> None:
         named, self._unchecked = self._unchecked, []
@@ -242,6 +308,7 @@ class GradientReducer:
 
     def abandon(self) -> None:
         """Drop what is on the way: its memory is free once the engine is done with it."""
+        self.dropped, self._lost = False, None
         for bucket in self._buckets:
             if bucket.handle is not None:
                 with contextlib.suppress(RingcoreError):  # nobody wants it any more, and `step` has told why

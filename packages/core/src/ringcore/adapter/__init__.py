@@ -71,7 +71,7 @@ from ringcore.job.process_sets import (
     process_set_id_of,
 )
 from ringcore.job.state import Context, context, followed, is_elastic
-from ringcore.job.statistics import count_step
+from ringcore.job.statistics import count_step, drop_step
 from ringcore.job.told_errors import as_ringcore_error
 
 __all__ = [
@@ -126,6 +126,7 @@ __all__ = [
     "dealt_out",
     "different_weights",
     "differing",
+    "drop_step",
     "empty",
     "find_placement",
     "first",

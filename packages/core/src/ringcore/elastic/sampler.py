@@ -25,6 +25,8 @@ class ElasticSampler:
         seed: Of that order.
     """
 
+    _step: Shares | None = None  # that `batches` has given, until it is recorded
+
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset = dataset
         self.shuffle = shuffle
@@ -111,7 +113,7 @@ class ElasticSampler:
         self.total_size = self.num_samples * self.num_replicas
         self._taken = 0  # of what remained, processed or missed
         self._missed: list[int] = []
-        self._step: Shares | None = None
+        self._step = None
         self._dropped = current.dropped_steps
         self._is_outdated = False
 

@@ -54,6 +54,11 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def drop_step() -> None:
+    """For adapters: the ranks that go on without another one leave out a step, all of them the same one."""
+    context().dropped_steps += 1
+
+
 def count_step() -> None:
     """For adapters: an optimizer has begun a step."""
     if is_initialized():
