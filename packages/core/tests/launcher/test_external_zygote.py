@@ -24,8 +24,8 @@ for line in sys.stdin:
     host_rank(bytes.fromhex(ticket), bytes.fromhex(call), environ)
     print("hosted", flush=True)
 """
-FUNCTIONS = """
-import os, random, signal, sys
+FUNCTIONS = '''
+import gc, io, os, random, signal, socket, sys
 import numpy as np
 
 def about():
@@ -48,12 +48,17 @@ def about():
 def numpy_is():
     return np.__file__
 
+def closing():
+    """Numbers that some object closes at this process's end, whatever has them then: a library that is still there."""
+    objects = [one for one in gc.get_objects() if isinstance(one, (socket.socket, io.FileIO))]
+    return [one.fileno() for one in objects if not getattr(one, "closed", False) and one.fileno() > 2]
+
 def waits():
     with open("new", "w") as file:
         file.write(str(os.getpid()))
     os.rename("new", "pid.0")
     signal.pause()
-"""
+'''
 ZYGOTE = "ringcore.launcher.external.zygote"
 
 
@@ -126,6 +131,10 @@ def test_a_forked_rank_is_what_a_new_process_would_be(functions: Any, worker: Wo
     assert (other["folder"], there["folder"]) == ("/", str(tmp_path))
     assert len({one["zygote"] for one in (first, other, there)}) == 3
     eventually(lambda: not any(is_alive(one["zygote"]) for one in (first, other)), "those are kept that are used", 30)
+
+
+def test_a_forked_rank_closes_nothing_of_the_function_at_its_end(functions: Any, worker: Worker) -> None:
+    assert worker.result(functions.closing, {}) == []
 
 
 def test_a_driver_with_another_numpy_has_it_in_its_ranks(
