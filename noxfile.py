@@ -184,6 +184,13 @@ def crowd(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=[environment_of("torch")])
+def chaos(session: nox.Session) -> None:
+    """Random faults on an elastic job between hosts, and its replay; as root. `nox -s chaos -- MINUTES SEED`."""
+    require_system(session, "ip", "sshd")
+    in_environment(session, "torch", "python", "tests/chaos/run.py", *(session.posargs or ["5"]))
+
+
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
 def learning(session: nox.Session) -> None:
     """Whether a net learns as well by gradients of which less is sent: nox -s learning."""
     in_environment(session, "torch", "ringrun", "-np", "2", "python", "benchmarks/learning/main.py", *session.posargs)

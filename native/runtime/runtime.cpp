@@ -664,6 +664,12 @@ std::vector<engine::Place> Runtime::arrivals() {
   return engine_.arrivals();
 }
 
+bool Runtime::is_turned_away(engine::Place place) {
+  const EngineLock lock(*this);
+  const engine::Peer* peer = engine_.membership().peer_at(place);
+  return peer == nullptr || peer->turned_away;
+}
+
 void Runtime::let_in(engine::Place place, const Interrupted& interrupted) {
   EngineLock lock(*this);
   check_running();

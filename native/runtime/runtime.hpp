@@ -124,6 +124,8 @@ class Runtime {
   // Of each of these places, the number of the host whose memory it shares.
   std::vector<int> hosts_of(std::span<const engine::Place> places);
   std::vector<engine::Place> arrivals();
+  // Whether who was met at this place, and is no member, will be none.
+  bool is_turned_away(engine::Place place);
   void let_in(engine::Place place, const Interrupted& interrupted = {});
   void become_member(const Interrupted& interrupted = {});
   // What operations wait for can no longer come: they fail with this.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from support import ranks
 from support.processes import Ringrun
 
 SCRIPT = """
@@ -74,3 +75,25 @@ def test_two_ranks_go_on_without_the_third_and_take_another_in(tmp_path: Path) -
         assert all(line["weights"] == lines[0]["weights"] for line in lines), "all have those of rank 0"
     assert all(line["momentum"] == ended[0]["momentum"] for line in ended)
     assert len({line["pid"] for line in ended}) == 3 and len({line["pid"] for line in begun}) == 4
+
+
+def begins_with_another_model_on_rank_1() -> str:
+    import ringcore
+    import ringcore_torch as ring
+    import torch
+    from ringcore_torch import elastic
+
+    ring.init()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 3 + ring.rank()))
+    try:
+        elastic.run(lambda _: None)(elastic.TorchState(model, step=0))
+    except ringcore.RingcoreError as error:
+        return str(error)
+    return ""
+
+
+def test_the_first_parameter_that_differs_is_named(tmp_path: Path) -> None:
+    outcomes = ranks.run(begins_with_another_model_on_rank_1, 2, tmp_path)
+    says = "the state of rank 1 is not that of rank 0: model: 1.weight is torch.float32 of shape (4, 2), and "
+    assert says + "torch.float32 of shape (3, 2) there" in outcomes[1]
+    assert "rank 1" in outcomes[0], "for the others it is a lost rank"

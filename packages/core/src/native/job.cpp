@@ -203,6 +203,10 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "arrivals", [](PythonRuntime& self) { return self.get().arrivals(); },
           nb::call_guard<nb::gil_scoped_release>(), "The places of those who want to join, and have met all ranks.")
       .def(
+          "is_turned_away", [](PythonRuntime& self, engine::Place place) { return self.get().is_turned_away(place); },
+          nb::arg("place"), nb::call_guard<nb::gil_scoped_release>(),
+          "Whether who was met at this place, and is no member, will be none.")
+      .def(
           "let_in",
           [](PythonRuntime& self, engine::Place place) {
             drive(self, [place](Runtime& runtime) { runtime.let_in(place, python_interrupted); });

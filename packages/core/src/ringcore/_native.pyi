@@ -329,6 +329,9 @@ class Runtime:
     def arrivals(self) -> list[int]:
         """The places of those who want to join, and have met all ranks."""
 
+    def is_turned_away(self, place: int) -> bool:
+        """Whether who was met at this place, and is no member, will be none."""
+
     def let_in(self, place: int) -> None:
         """
         Waits until all ranks have called it and who wants the place has joined them, or cannot any more.

@@ -91,6 +91,95 @@ if life == 2: ringcore.job.connect.settle = lambda *_: os._exit(3)
     assert (ringrun.directory / "life.2.3").exists() and not (ringrun.directory / "life.2.4").exists()
 
 
+def test_who_hangs_while_it_joins_keeps_nobody_waiting_and_is_ended(ringrun: Ringrun, script: Script) -> None:
+    # Over TCP nobody may end it but the launcher.
+    ringrun.environ.update(RINGCORE_HEARTBEAT_S="1", RINGCORE_TRANSPORT="tcp")
+    name = train(
+        script,
+        # The first of two that come stops when it is connected with the others.
+        first="""
+from ringcore.job.membership import Membership
+tell_met = Membership.tell_met
+def stop(self, place):
+    tell_met(self, place)
+    try:
+        os.close(os.open("stopped", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGSTOP)
+Membership.tell_met = stop
+""",
+        before=_DIES.format(rank=1) + "\n        " + _DIES.format(rank=2),
+        goes_on="state.step < 10 or ringcore.size() < 4",
+    )
+    done = ringrun("-np", "4", "--min-np", "2", *_AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    calls, ended = told(ringrun.directory, "begin"), told(ringrun.directory, "end")
+    assert {line["size"] for line in ended} == {4} and len({line["total"] for line in ended}) == 1
+    assert len(_engines(calls[:4]) & _engines(ended)) == 2, "those that were left have kept their connections"
+    # One was let in while the other still hung: nobody waited for that.
+    survivor = next(line["pid"] for line in calls[:4] if line["place"] == 0)
+    assert [line["size"] for line in calls if line["pid"] == survivor][-2:] == [3, 4]
+    assert done.stderr.count("does not answer, and is killed") == 1
+
+
+def test_who_joins_with_another_model_is_told_and_the_others_go_on(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        first="""
+from ringcore import elastic
+shape = (3, 5) if life == 1 else (3, 4)
+elastic.ObjectState.describe = lambda self: {"dense.bias": "of shape (3,)", "dense.weight": f"of shape {shape}"}
+""",
+        before=_DIES.format(rank=1),
+        goes_on="state.step < 10 or ringcore.size() < 3",
+    )
+    done = ringrun("-np", "3", "--min-np", "1", *_AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    says = "the state of rank 2 is not that of rank 0: dense.weight is of shape (3, 5), and of shape (3, 4) there"
+    assert says in done.stderr, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:3], told(ringrun.directory, "end")
+    assert {line["size"] for line in ended} == {3} and len({line["total"] for line in ended}) == 1
+    assert len(_engines(first) & _engines(ended)) == 2
+
+
+def test_a_spare_takes_the_place_of_a_lost_rank_and_ends_with_the_job(ringrun: Ringrun, script: Script) -> None:
+    words = ["-np", "2", "--min-np", "1", "--spares", "2", "--blacklist-cooldown-range", "60", "60"]
+    done = ringrun(*words, train(script, before=_DIES.format(rank=1), goes_on="state.step < 10 or ringcore.size() < 2"))
+    assert done.returncode == 0, done.stderr
+    calls, ended = told(ringrun.directory, "begin"), told(ringrun.directory, "end")
+    assert [line["size"] for line in calls if line["place"] == 0] == [2, 1, 2], "nobody else became a rank"
+    assert {line["size"] for line in ended} == {2} and {line["place"] for line in ended} < {0, 2, 3}
+    assert len(list(ringrun.directory.glob("life.*"))) == 4
+    wrong = ringrun("--min-np", "1", "--spares", "1", "true")
+    assert wrong.returncode == 2 and "say by -np or --max-np how many ranks there may be" in wrong.stderr
+
+
+def test_who_comes_while_the_others_still_meet_waits_and_who_stops_there_is_ended(
+    ringrun: Ringrun, script: Script
+) -> None:
+    name = train(
+        script,
+        # Rank 1 stops when it was told to meet rank 0, and only then rank 2 comes, which had ended before.
+        first="""
+import ringcore.job.connect
+connect = ringcore.job.connect._connect
+def stop(*args):
+    os.close(os.open("stopped", os.O_CREAT))
+    os.kill(os.getpid(), signal.SIGSTOP)
+if (rank, life) == (1, 0): ringcore.job.connect._connect = stop
+if rank == 2 and life == 0: os._exit(3)
+while rank == 2 and not os.path.exists("stopped"): time.sleep(0.01)
+""",
+        goes_on="state.step < 10 or ringcore.size() < 3",
+    )
+    done = ringrun("-np", "3", "--min-np", "2", "--start-timeout", "20", *_AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    assert "ringrun: rank 1 on localhost does not answer, and is killed" in done.stderr
+    assert len({line["pid"] for line in told(ringrun.directory, "begin") if line["place"] == 0}) == 1, done.stderr
+    assert {line["size"] for line in told(ringrun.directory, "end")} == {3}
+
+
 _LARGE = "assert ringcore.allreduce(np.ones(1 << 20), op=ringcore.Sum)[-1] == ringcore.size()"
 
 
@@ -214,16 +303,19 @@ def test_hosts_come_and_go_as_the_script_says(ringrun: Ringrun, script: Script, 
 
 def test_a_rank_that_is_told_to_end_leaves_at_its_next_commit(ringrun: Ringrun, script: Script, pids: Pids) -> None:
     name = train(script)
-    with ringrun.started("-np", "2", "--min-np", "1", name) as process:
-        eventually(lambda: len(told(ringrun.directory, "begin")) == 2, "both have begun")
-        os.kill(pids.read()["1.0"], signal.SIGTERM)
-        eventually(lambda: len(told(ringrun.directory, "begin")) == 3, "the other goes on")
+    with ringrun.started("-np", "4", "--min-np", "1", name) as process:
+        first = begun(ringrun.directory, 4)
+        os.kill(pids.read()["0.0"], signal.SIGTERM)
+        three = begun(ringrun.directory, 4 + 3)[4:]
+        os.kill(pids.read()["2.0"], signal.SIGTERM)
+        os.kill(pids.read()["3.0"], signal.SIGTERM)
+        eventually(lambda: told(ringrun.directory, "begin")[-1]["size"] == 1, "the last goes on")
         (ringrun.directory / "stop").touch()
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0 and stderr == "", stderr
-    alone = told(ringrun.directory, "begin")[2]
-    assert (alone["place"], alone["size"]) == (0, 1)
-    assert not list(ringrun.directory.glob("life.1.1")), "nobody came in its place"
+    assert {(line["place"], line["rank"], line["size"]) for line in three} == {(1, 0, 3), (2, 1, 3), (3, 2, 3)}
+    assert _engines(three) | _engines(told(ringrun.directory, "end")) < _engines(first), "nobody met anybody anew"
+    assert not list(ringrun.directory.glob("life.*.1")), "nobody came in their places"
 
 
 @pytest.mark.parametrize(("elastic", "says"), [("1", "was killed by SIGKILL"), ("0", "does not answer, and is killed")])

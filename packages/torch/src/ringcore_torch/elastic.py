@@ -21,7 +21,14 @@ def _restore(value: Any, kept: Any) -> None:
     value.load_state_dict(copy.deepcopy(kept))  # An optimizer goes on with these tensors.
 
 
-_OF_MODELS = Handler(_save, _restore, lambda model: broadcast_parameters(model.state_dict(), root_rank=0))
+def _describe(model: torch.nn.Module) -> dict[str, str]:
+    parts = model.state_dict().items()
+    return {name: f"{v.dtype} of shape {tuple(v.shape)}" for name, v in parts if isinstance(v, torch.Tensor)}
+
+
+_OF_MODELS = Handler(
+    _save, _restore, lambda model: broadcast_parameters(model.state_dict(), root_rank=0), describe=_describe
+)
 _OF_OPTIMIZERS = Handler(_save, _restore, lambda optimizer: broadcast_optimizer_state(optimizer, root_rank=0))
 
 

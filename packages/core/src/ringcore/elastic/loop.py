@@ -14,7 +14,8 @@ from ringcore._errors import (
     ShutdownError,
     TimeoutError,
 )
-from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, State
+from ringcore.elastic.alike import check_alike
+from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, PartedInterrupt, State
 from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
 from ringcore.job.state import context, is_initialized
@@ -46,8 +47,11 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if has_changed:
                     state.on_reset()
                 if must_sync:
+                    check_alike(state)
                     state.sync()
                 return func(state, *args, **options)
+            except PartedInterrupt:
+                must_sync = not _go_on() and _meet_again(intact=True)
             except JoinedInterrupt:
                 must_sync = _go_on() or _meet_again(intact=False)
             except HostsUpdatedInterrupt as interrupt:

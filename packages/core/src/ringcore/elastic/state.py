@@ -17,7 +17,7 @@ from ringcore.job.membership import membership
 from ringcore.job.state import context, rank
 
 # What ranks tell each other at a commit: these, and the places of those who want to join, as numbers of this kind.
-_COMES, _GOES = 1, 2
+_COMES, _GOES, _LEAVES = 1, 2, 4
 _PLACES = "i"
 
 
@@ -35,6 +35,13 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 class JoinedInterrupt(HostsUpdatedInterrupt):
     """Others have joined, and nobody has to meet anybody: `run` gives them the state, and goes on."""
+
+
+class PartedInterrupt(HostsUpdatedInterrupt):
+    """Others have left, and nobody has to meet anybody or needs the state: `run` goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(skip_sync=True)
 
 
 class _HostMessages:
@@ -94,18 +101,36 @@ class State:
         if launcher is None:
             return
         news = launcher.news()
-        own = _COMES * news.comes | _GOES * (news.goes or news.leaves)
-        arrivals = array(_PLACES, context().runtime.arrivals() if context().launcher is not None else [])
-        told, everywhere = 0, set(arrivals)
-        for part in gather_bytes(bytes([own]) + arrivals.tobytes(), context().next_name("elastic.news")):
+        given_up = members.newcomer_given_up() if context().launcher is not None else None
+        if given_up is not None:
+            launcher.give_up(given_up)
+        goes_on = context().launcher is not None  # The engine does, without who leaves and with who comes.
+        own = _COMES * news.comes | _GOES * (news.goes or (news.leaves and not goes_on)) | _LEAVES * news.leaves
+        arrivals = array(_PLACES, context().runtime.arrivals() if goes_on else [])
+        told, everywhere, leaving = 0, set(arrivals), []
+        for place, part in zip(
+            context().members,
+            gather_bytes(bytes([own]) + arrivals.tobytes(), context().next_name("elastic.news")),
+            strict=True,
+        ):
             told |= part[0]
             everywhere &= set(array(_PLACES, part[1:]))
+            if part[0] & _LEAVES:
+                leaving.append(place)
+        if told == _LEAVES and not news.leaves:
+            members.part_with(leaving)
+            self.on_hosts_updated(time.time(), _GOES)
+            raise PartedInterrupt
         if everywhere and not told and members.let_in(min(everywhere)):
             self.on_hosts_updated(time.time(), _COMES)
             raise JoinedInterrupt
         if told:
-            self.on_hosts_updated(time.time(), told)
+            self.on_hosts_updated(time.time(), (_COMES * bool(told & _COMES)) | (_GOES * bool(told & ~_COMES)))
             raise HostsUpdatedInterrupt(skip_sync=not told & _COMES)
+
+    def describe(self) -> dict[str, str]:
+        """What is kept, by name: its kind and shape, which must be the same on all ranks."""
+        return {}
 
     def save(self) -> None:
         """Keep the state in memory."""
@@ -132,12 +157,14 @@ class Handler:
         restore: Puts what was kept back into the value.
         sync: Gives the value of rank 0 to all ranks.
         reset: Fits the value to the number of ranks.
+        describe: Says what is in the value, by name: see `State.describe`.
     """
 
     save: Callable[[Any], Any]
     restore: Callable[[Any, Any], object]
     sync: Callable[[Any], object]
     reset: Callable[[Any], object] = lambda _: None
+    describe: Callable[[Any], dict[str, str]] = lambda _: {}
 
 
 _OF_SAMPLERS = Handler(
@@ -181,6 +208,12 @@ class ObjectState(State):
         handler = vars(self).get("_handlers", {}).get(name)
         if handler is not None:  # Another model, say, takes the place of the one that was kept.
             self._kept[name] = handler.save(value)
+
+    def describe(self) -> dict[str, str]:  # noqa: D102
+        told = dict.fromkeys(self._saved_state, "an object")
+        for name, handler in self._handlers.items():
+            told |= {f"{name}: {part}": text for part, text in handler.describe(getattr(self, name)).items()}
+        return told
 
     def save(self) -> None:  # noqa: D102
         for name, handler in self._handlers.items():

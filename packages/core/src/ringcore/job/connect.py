@@ -37,6 +37,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
             continue
         try:
             connected = _connect(settings, met)
+            launcher.tell_connected()
             if connected.settings.elastic and connected.size > 1:
                 connected.launcher = launcher
                 launcher.attend(connected.runtime, partial(meet_newcomer, connected, connected.rank))
@@ -59,6 +60,7 @@ def _join(settings: Settings | None, invitation: Invitation, launcher: Membershi
         return None
     connected.launcher = launcher
     launcher.attend(connected.runtime, partial(meet_newcomer, connected, invitation.place))
+    launcher.tell_met(invitation.place)
     try:
         connected.runtime.become_member()
     except RingcoreError as error:

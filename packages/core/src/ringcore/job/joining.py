@@ -46,6 +46,7 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
     except RingcoreError:
         del current.peer_fds[invitation.place]
         raise
+    current.arriving = invitation.place
     _log.info("rank %d has met a process that joins the job, at place %d", current.rank, invitation.place)
 
 

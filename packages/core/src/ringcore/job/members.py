@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ringcore._errors import MembershipChangedError
+from ringcore.job.agreement import gather_bytes
 from ringcore.job.process_sets import ProcessSet
 from ringcore.job.state import Context, context, follows, is_initialized
 
@@ -70,6 +73,25 @@ def let_in(place: int) -> bool:
     current.runtime.let_in(place)
     take_note()
     return current.epoch != before
+
+
+def newcomer_given_up() -> int | None:
+    """The place of who was met, and will be no member; told once."""
+    current = context()
+    place = current.arriving
+    if place is None or (place not in current.members and not current.runtime.is_turned_away(place)):
+        return None
+    current.arriving = None
+    return None if place in current.members else place
+
+
+def part_with(places: Sequence[int]) -> None:
+    """Go on without those who leave now, having said so to all: all others have called this."""
+    current = context()
+    while any(place in current.members for place in places):
+        # Whoever has left is a member until somebody needs it.
+        with contextlib.suppress(MembershipChangedError):
+            gather_bytes(b"", current.next_name("elastic.parting"))
 
 
 def settle(current: Context) -> None:

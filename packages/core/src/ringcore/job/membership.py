@@ -133,6 +133,19 @@ class Membership:
         self._say({"leaves": True})
         sys.exit(0)
 
+    def tell_connected(self) -> None:
+        """Tell the launcher that this process has met the others of its epoch."""
+        self._say({"connected": self._epoch})
+
+    def give_up(self, place: int) -> None:
+        """Tell the launcher that who was to join at this place will not."""
+        with contextlib.suppress(BootstrapError):
+            self._say({"given_up": place})
+
+    def tell_met(self, place: int) -> None:
+        """Tell the launcher that this process is connected with all ranks, and waits for them to let it in."""
+        self._say({"met": place})
+
     # The launcher as the witness of an engine.
 
     def attend(self, runtime: _native.Runtime, receive: Callable[[Invitation], None]) -> None:

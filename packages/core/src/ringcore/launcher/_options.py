@@ -21,6 +21,7 @@ class Elastic:
     Attributes:
         min_np: The job goes on with so many ranks.
         max_np: It takes no more; None: all slots.
+        spares: So many processes more wait to be one.
         host_discovery_script: Tells the hosts; None: they are those of the command line.
         slots_per_host: Of a host that the script names without a number.
         elastic_timeout: Fewer ranks than `min_np` wait for so many seconds.
@@ -30,6 +31,7 @@ class Elastic:
 
     min_np: int
     max_np: int | None
+    spares: int
     host_discovery_script: str | None
     slots_per_host: int | None
     elastic_timeout: float
@@ -113,13 +115,17 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 
 def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elastic | None:
-    further = ("slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range")
+    further = ("spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range")
     if found.min_np is None and found.max_np is None and found.host_discovery_script is None:
         for name in further:
             if getattr(found, name) is not None:
                 parser.error(f"--{name.replace('_', '-')} is for elastic jobs: give --min-np, --max-np or both as well")
         return None
-    least, most = found.min_np or found.np or 1, found.max_np
+    least, most, spares = found.min_np or found.np or 1, found.max_np, found.spares or 0
+    if spares and most is None:
+        most = found.np
+    if spares and most is None:
+        parser.error("--spares are more processes than ranks: say by -np or --max-np how many ranks there may be")
     if most is not None and least > most:
         parser.error(f"--min-np {least} is more than --max-np {most}: the job could never run")
     if found.np is not None and not least <= found.np <= (most or found.np):
@@ -133,7 +139,7 @@ def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elas
         parser.error(f"--blacklist-cooldown-range {shortest:g} {longest:g}: the first is the shorter one")
     timeout = 600.0 if found.elastic_timeout is None else found.elastic_timeout
     return Elastic(
-        min_np=least, max_np=most, host_discovery_script=found.host_discovery_script,
+        min_np=least, max_np=most, spares=spares, host_discovery_script=found.host_discovery_script,
         slots_per_host=found.slots_per_host, elastic_timeout=timeout, reset_limit=found.reset_limit,
         cooldown_s=(shortest, longest),
     )  # fmt: skip

@@ -193,6 +193,12 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
     add("--min-np", "--min-num-proc", type=_values.positive, metavar="N", help="go on with so many ranks (-np)")
     add("--max-np", "--max-num-proc", type=_values.positive, metavar="N", help="take no more ranks (all slots)")
     add(
+        "--spares",
+        type=_values.count,
+        metavar="N",
+        help="so many processes more than --max-np (-np) have started, and take the place of a lost rank at once (0)",
+    )
+    add(
         "--host-discovery-script",
         metavar="COMMAND",
         help="is run every second, by no shell, and prints the hosts of that moment: H or H:N a line",

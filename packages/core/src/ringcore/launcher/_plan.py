@@ -118,7 +118,8 @@ def _plan_elastic(options: Options) -> Plan:
     if options.hosts or options.hostfile:
         hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile or "")
     elif asked.host_discovery_script is None:
-        hosts = [Host("localhost", options.nproc_per_node or max(options.np or 0, asked.max_np or 0, asked.min_np))]
+        ranks = max(options.np or 0, asked.max_np or 0, asked.min_np)
+        hosts = [Host("localhost", options.nproc_per_node or ranks + asked.spares)]
     if options.nproc_per_node is not None:
         hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
     total = sum(host.slots for host in hosts)

@@ -17,6 +17,9 @@ from ringcore.launcher.elastic.ranks import FENCE_S
 from ringcore.launcher.elastic.starting import ENGINE_VARIABLE, Starting
 from ringcore.launcher.elastic.witness import Witness
 
+# Whoever joins or meets the others has imported everything: to be connected with them takes it far less.
+_CONNECT_S = 10.0
+
 
 class Epochs(Starting):
     """Lets processes become ranks, and follows what these agree on."""
@@ -24,15 +27,19 @@ class Epochs(Starting):
     def _announce_coming(self) -> None:
         """Lets others join the ranks, or tells these of them, once those that start together are all there."""
         joining = self._joining
-        new = [p for p in self._places.processes() if not (p.in_epoch or p.leaves)]
         now = time.monotonic()
-        is_busy = joining is not None and joining.newcomer is not None
-        if joining is not None and (not joining.is_settled() or (is_busy and now < joining.due_by)):
+        if joining is not None and joining.newcomer is not None and not joining.has_met and joining.due_by <= now:
+            self._give_up_newcomer(joining)
+        if joining is not None and (not joining.is_settled() or joining.newcomer is not None):
             return
-        if not any(p.ready for p in new) or not all(p.ready or p.due_by <= now for p in new):
+        if self._places.is_full():  # Spares wait.
+            return
+        new = [p for p in self._places.processes() if not (p.in_epoch or p.leaves)]
+        # Who was to join and did not keeps nobody waiting.
+        if not any(p.ready for p in new) or not all(p.ready or p.tries or p.due_by <= now for p in new):
             return
         newcomer = next(p for p in new if p.ready)
-        if joining is None or is_busy or self._heralded or not joining.is_possible(newcomer):
+        if joining is None or self._heralded or not joining.is_possible(newcomer):
             self._tell_ranks("comes")
         else:
             self._let_join(joining, newcomer)
@@ -41,15 +48,37 @@ class Epochs(Starting):
         assert self._server is not None
         self._epoch += 1
         self._server.announce(self._epoch, joining.guests())
-        joining.begin(newcomer, self._epoch, time.monotonic() + self._start_timeout_s)
-        self._loop.call_later(self._start_timeout_s, self._review)
+        limit_s = min(self._start_timeout_s, _CONNECT_S)
+        joining.begin(newcomer, self._epoch, time.monotonic() + limit_s)
+        self._loop.call_later(limit_s, self._review)
+
+    def _give_up_newcomer(self, joining: Joining) -> None:
+        """It hangs, or cannot be reached by a rank: others may join now. Where it does not come again, it is ended."""
+        process = joining.newcomer
+        assert process is not None
+        joining.forget(process)
+        self._end_meeting()
+
+        def end() -> None:
+            if joining.newcomer is not process:  # It may try once more.
+                self._fence(process, epoch)
+
+        epoch = process.epoch
+        self._loop.call_later(FENCE_S, end)
 
     def _dismiss(self) -> None:
-        """Lets go whoever has no place any more, once it has left its work as a rank."""
+        """Lets go whoever has no place any more: as a rank it ends its step first."""
         for process in self._places.surplus():
-            if process.ready and not process.leaves:
+            if process.leaves:
+                continue
+            if process.ready:
                 process.leaves = True
                 self._say(process, {"dismissed": True})
+            elif process.in_epoch and self._witness is None:
+                self._tell_ranks("goes")
+            elif process.in_epoch and not process.dismissed:
+                process.dismissed = True
+                self._say(process, {"drain": True})
 
     def _deal(self) -> None:
         """Begins the next epoch, if all are there that should be."""
@@ -64,6 +93,7 @@ class Epochs(Starting):
             return
         if self._witness is not None and any(map(self._witness.may_go_on, self._cut_off)):
             return
+        ready = self._places.choose(ready)
         self._resets += self._began
         self._began = True
         self._needed = self._asked.min_np
@@ -80,17 +110,26 @@ class Epochs(Starting):
         now = time.monotonic()
         for process, slot in dealt:
             process.rank, process.epoch, process.in_epoch, process.ready = slot.rank, self._epoch, True, False
-            process.apart = False
+            process.apart = process.connected = False
             process.began_at = process.began_at or now
             process.place.stillborn = 0
             told = {**self._placement(slot, len(dealt)), "sync": sync, "least": self._asked.min_np}
             self._say(process, {"dealt": told})
+        if self._start_timeout_s > _CONNECT_S:
+            self._loop.call_later(_CONNECT_S, functools.partial(self._end_who_does_not_meet, self._epoch))
         self._witness = self._joining = None
         if self._engines_go_on():
             self._witness = Witness(self._epoch, [process for process, _ in dealt], self._say)
             settings = Settings.from_environ({**os.environ, **self._job_environ()})
             if settings.transport != "mpi":
                 self._joining = Joining(self._witness, self._given.job_id, self._asked.min_np, self._say)
+
+    def _end_who_does_not_meet(self, epoch: int) -> None:
+        """Ends ranks that were ready, and keep the others waiting at the rendezvous: they were stopped, or hang."""
+        posted = self._server.posted() if self._server is not None and self._epoch == epoch else []
+        for process in self._places.processes() if posted else []:
+            if process.in_epoch and process.rank not in posted:
+                self._fence(process, epoch)
 
     def _placement(self, slot: Slot, size: int) -> dict[str, Any]:
         placement = dataclasses.asdict(slot)

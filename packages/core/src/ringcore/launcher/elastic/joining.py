@@ -37,11 +37,12 @@ class Joining:
         self._say = say
         self.newcomer: RankProcess | None = None
         self.place = -1  # It is to have.
-        self.due_by = 0.0  # Nobody else waits longer for it.
+        self.due_by = 0.0  # It has to be connected with all ranks by then.
+        self.has_met = False  # It is.
 
     def is_settled(self) -> bool:
-        """Whether the ranks have gone on without those who have ended."""
-        return all(member.in_epoch for member in self._witness.members)
+        """Whether the ranks have met, and have gone on without those who have ended since."""
+        return all(member.in_epoch and member.connected for member in self._witness.members)
 
     def is_possible(self, newcomer: RankProcess) -> bool:
         """Whether the ranks can be joined by this process."""
@@ -61,10 +62,10 @@ class Joining:
         Args:
             newcomer: The process.
             meeting: The epoch of the rendezvous.
-            due_by: Nobody else waits longer for it, by `time.monotonic()`.
+            due_by: It has to be connected with all ranks by then, by `time.monotonic()`.
         """
         members = self._witness.members
-        self.newcomer, self.due_by = newcomer, due_by
+        self.newcomer, self.due_by, self.has_met = newcomer, due_by, False
         newcomer.ready = False
         newcomer.tries += 1
         self.place = self._witness.add(newcomer)
@@ -101,6 +102,6 @@ class Joining:
         if newcomer is None or newcomer not in members:
             return
         self.newcomer = None
-        newcomer.in_epoch, newcomer.tries = True, 0
+        newcomer.in_epoch, newcomer.connected, newcomer.tries = True, True, 0
         newcomer.began_at = newcomer.began_at or now
         newcomer.place.stillborn = 0

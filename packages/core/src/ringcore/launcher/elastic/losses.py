@@ -42,15 +42,22 @@ class Losses(Epochs):
         if not isinstance(said, dict):  # No word of ringcore's: the program has found the descriptor.
             return
         if said.get("leaves"):
-            process.place.retired |= not process.leaves  # By itself: nobody is to come in its place.
+            # By itself: nobody is to come in its place.
+            process.place.retired |= not (process.leaves or process.dismissed)
             process.leaves = True
         if self._witness is not None and "view" in said and self._witness.hear(process, said):
             self._on_view(self._witness.members)
         process.apart |= bool(said.get("apart"))
+        process.connected |= said.get("connected") == process.epoch
         joining = self._joining
-        if joining is not None and joining.newcomer is not None and said.get("unmet") == joining.place:
-            self._end_meeting()
-            self._tell_ranks("comes")  # They meet anew with it.
+        if joining is not None and joining.newcomer is not None:
+            if said.get("unmet") == joining.place:
+                self._end_meeting()
+                self._tell_ranks("comes")  # They meet anew with it.
+            if said.get("met") == joining.place:
+                joining.has_met = True
+            if said.get("given_up") == joining.place:
+                self._give_up_newcomer(joining)
         if said.get("ready"):
             if self._joining is not None:
                 self._joining.forget(process)

@@ -51,11 +51,13 @@ class RankProcess:
         rank: In the present epoch, or in the last one that it was in.
         epoch: The last one that it was in.
         in_epoch: It is a rank of the present epoch.
+        connected: It has met the others of that epoch.
         ready: It waits for the next epoch.
         intact: It comes with the state of a commit that all have made.
         apart: It has left the ranks of its epoch in order, whatever it still does.
         fenced: It was killed, as the others had lost it.
         leaves: It has said that it ends for good.
+        dismissed: It was told to, as there is no place for it any more.
         tries: How often it was to join ranks that train.
     """
 
@@ -65,11 +67,13 @@ class RankProcess:
     rank: int = -1
     epoch: int = 0
     in_epoch: bool = False
+    connected: bool = False
     ready: bool = False
     intact: bool = False
     apart: bool = False
     fenced: bool = False
     leaves: bool = False
+    dismissed: bool = False
     tries: int = 0
 
 
@@ -80,14 +84,18 @@ class Places:
         cooldown_s: A place rests for so long after a failure, twice as long after each further one ...
         longest_cooldown_s: ... and for so long at most; a process that was a rank for so long wipes the slate clean.
         least: So many processes stay, wherever they are.
-        most: So many places may be used at once; None: all.
+        most: There are so many ranks at most; None: as many as places.
+        spares: So many processes more may be there.
     """
 
-    def __init__(self, cooldown_s: float, longest_cooldown_s: float, least: int, most: int | None) -> None:
+    def __init__(
+        self, cooldown_s: float, longest_cooldown_s: float, least: int, most: int | None, spares: int = 0
+    ) -> None:
         self._cooldown_s = cooldown_s
         self._longest_s = longest_cooldown_s
         self._least = least
         self.most = most
+        self._spares = spares
         self.all: list[Place] = []
 
     def offer(self, hosts: Sequence[Host]) -> list[Place]:
@@ -120,13 +128,25 @@ class Places:
         busy = sum(process.place.usable for process in self.processes())
         free = [place for place in self.all if place.usable and place.process is None]
         free.sort(key=lambda place: (place.due_at, place.number))
-        return free if self.most is None else free[: max(0, self.most - busy)]
+        return free if self.most is None else free[: max(0, self.most + self._spares - busy)]
+
+    def is_full(self) -> bool:
+        """Whether there are as many ranks as may be."""
+        return self.most is not None and sum(process.in_epoch for process in self.processes()) >= self.most
+
+    def choose(self, ready: Iterable[RankProcess]) -> list[RankProcess]:
+        """Those of these that may become ranks together: who was one last comes first."""
+        return sorted(ready, key=lambda process: (-process.epoch, process.place.number))[: self.most]
 
     def surplus(self) -> list[RankProcess]:
         """Processes whose place is none any more, and those that are more than may be; never so many that few stay."""
         processes = self.processes()
-        usable = [process for process in processes if process.place.usable]
-        surplus = (usable[self.most :] if self.most else []) + [p for p in processes if not p.place.usable]
+        surplus = [process for process in processes if not process.place.usable]
+        if self.most is not None:
+            usable = [process for process in processes if process.place.usable]
+            ranks = [process for process in usable if process.in_epoch]
+            others = [process for process in usable if not process.in_epoch]
+            surplus = ranks[self.most :] + others[max(0, self.most + self._spares - len(ranks)) :] + surplus
         return surplus[: max(0, len(processes) - self._least)]
 
     def wanted(self) -> int:

@@ -24,7 +24,7 @@ class ElasticSupervisor(Ending):
         self._launched = True
         self._open.clear()
         self._running.clear()
-        self._places = Places(*asked.cooldown_s, asked.min_np, asked.max_np)
+        self._places = Places(*asked.cooldown_s, asked.min_np, asked.max_np, asked.spares)
         self._needed = max(asked.min_np, self._options.np or 0)
         self._master_port = self._plan.master_port or free_port()
         self._words = {}
@@ -52,8 +52,6 @@ class ElasticSupervisor(Ending):
         self._start_due()
         self._dismiss()
         self._announce_coming()
-        if any(p.in_epoch for p in self._places.surplus()):
-            self._tell_ranks("goes")
         self._deal()
         self._watch_number()
 

@@ -1,0 +1,44 @@
+"""Whether all ranks keep the same: a process that comes with another model is told so before it gets a state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from ringcore._errors import InvalidArgument
+from ringcore.job.agreement import gather_bytes
+from ringcore.job.state import context
+
+if TYPE_CHECKING:
+    from ringcore.elastic.state import State
+
+
+def check_alike(state: State) -> None:
+    """Compare what this rank keeps with what rank 0 keeps. Collective.
+
+    Raises:
+        InvalidArgument: They differ. Not on those who keep what rank 0 does: for them it is a lost rank.
+    """
+    current = context()
+    own = state.describe()
+    data = json.dumps(own).encode()
+    if len(set(gather_bytes(hashlib.sha256(data).digest(), current.next_name("elastic.alike")))) == 1:
+        return
+    first: dict[str, str] = json.loads(gather_bytes(data, current.next_name("elastic.differs"))[0])
+    if own != first:
+        raise InvalidArgument(
+            f"the state of rank {current.rank} is not that of rank 0: {_difference(first, own)}. Remedy: run the same "
+            "script, with the same model, on all hosts"
+        )
+
+
+def _difference(first: dict[str, str], own: dict[str, str]) -> str:
+    """The first one, in the order of rank 0."""
+    for name, is_there in first.items():
+        if name not in own:
+            return f"it has no {name}, which is {is_there} there"
+        if own[name] != is_there:
+            return f"{name} is {own[name]}, and {is_there} there"
+    more = next((name for name in own if name not in first), None)
+    return "what it keeps has another order" if more is None else f"it has {more}, {own[more]}, which rank 0 has not"
