@@ -8,8 +8,8 @@
 #include <random>
 #include <string>
 
-#include "elastic_job.hpp"
 #include "../from_environment.hpp"
+#include "elastic_job.hpp"
 
 using namespace ringcore;
 using simulation::ElasticJob;
