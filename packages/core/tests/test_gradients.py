@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ringcore import adapter
+from ringcore.adapter import gradients
 
 MIB = 1 << 20
 
@@ -20,3 +21,13 @@ def test_buckets_are_filled_from_the_last_gradient_on() -> None:
     assert adapter.buckets([]) == []
     assert adapter.buckets([MIB] * 6) == [[2, 3, 4, 5], [0, 1]]
     assert adapter.buckets([1, 9 * MIB, 1, 1]) == [[1, 2, 3], [0]]
+
+
+def test_in_an_elastic_job_gradients_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their sizes, and however many operations the user wants; a group has room for 2000."""
+    assert adapter.buckets([MIB] * 6, 2) == [[0, 1, 2], [3, 4, 5]]
+    monkeypatch.setattr(gradients, "is_elastic", lambda: True)
+    assert adapter.buckets([]) == []
+    for groups in (None, 2):
+        assert adapter.buckets([9 * MIB] * 6, groups) == [[0, 1, 2, 3, 4, 5]]
+    assert list(map(len, adapter.buckets([1] * 2001))) == [1000, 1001]
