@@ -29,6 +29,7 @@ from tools.distributions import (
     left_out,
     set_version,
 )
+from tools.emulation import run_emulated_tests
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
@@ -242,6 +243,12 @@ def native_asan(session: nox.Session) -> None:
 def native_tsan(session: nox.Session) -> None:
     """The engine's C++ tests under ThreadSanitizer."""
     run_native_tests(session, "tsan", "-DRINGCORE_SANITIZE=thread", env={"TSAN_OPTIONS": "halt_on_error=1"})
+
+
+@nox.session(python=PYTHON)
+def native_aarch64(session: nox.Session) -> None:
+    """The engine's C++ tests, compiled for aarch64 and emulated: takes long, and shows nothing of memory's order."""
+    run_emulated_tests(session)
 
 
 @nox.session(python=PYTHON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,18 +30,37 @@ def build_native(session: nox.Session, variant: str, *options: str, target: str 
     return folder
 
 
-def run_native_tests(session: nox.Session, variant: str, *options: str, env: dict[str, str] | None = None) -> None:
-    """Compile the engine's tests and run them: the fault schedules, which take one processor, beside all others."""
+def run_native_tests(
+    session: nox.Session,
+    variant: str,
+    *options: str,
+    emulator: Iterable[str] = (),
+    without: Iterable[str] = (),
+    env: dict[str, str] | None = None,
+) -> None:
+    """Compile the engine's tests and run them: the fault schedules, which take one processor, beside all others.
+
+    Args:
+        session: The session that tests.
+        variant: The build folder's name.
+        options: For CMake.
+        emulator: Runs the tests where this machine's processor cannot, and what they start.
+        without: Names of test cases that are left out, with wildcards in place of commas.
+        env: Variables besides the session's.
+    """
     install(session, "compile")
     folder = build_native(session, variant, "-DRINGCORE_BUILD_TESTS=ON", *options)
     session.log(f"running the engine's tests ({variant})")
+    tests = [*emulator, str(folder / "ringcore_tests")]
+    env = {"RINGCORE_TEST_EMULATOR": " ".join(emulator), **(env or {})}
+    if without:
+        tests.append(f"--test-case-exclude={','.join(without)}")
     if session.posargs:
-        session.run(str(folder / "ringcore_tests"), *session.posargs, external=True, env=env)
+        session.run(*tests, *session.posargs, external=True, env=env)
         return
     schedules = "*simulation_test*"
-    command = [str(folder / "ringcore_tests"), f"--source-file={schedules}"]
-    with subprocess.Popen(command, env=os.environ | (env or {})) as beside:
-        session.run(command[0], f"--source-file-exclude={schedules}", external=True, env=env)
+    with subprocess.Popen([*tests, f"--source-file={schedules}"], env=os.environ | env) as beside:
+        session.run(*tests, f"--source-file-exclude={schedules}", external=True, env=env)
     if beside.returncode != 0:
         session.error("the tests of fault schedules failed")
 

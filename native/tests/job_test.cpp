@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "anew.hpp"
 #include "link_fixtures.hpp"
 #include "runtime/job.hpp"
 
@@ -87,7 +88,7 @@ bool is_fresh(const char* cases) {
   Child child([&] {
     ::setenv("RINGCORE_TEST_FRESH", "1", 1);
     ::alarm(100);  // whatever it waits for
-    ::execl("/proc/self/exe", "ringcore_tests", cases, static_cast<char*>(nullptr));
+    testing::begin_anew(cases);
     return false;
   });
   CHECK(child.wait() == 0);
