@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterable
@@ -98,8 +99,10 @@ def _make_root(session: nox.Session, root: Path) -> None:
 
 
 def _entering(root: Path, user: str, command: str) -> list[str]:
-    """The command line; the root gets this machine's name servers and settings of pip."""
+    """The command line; the root gets this machine's name, name servers and settings of pip."""
     _give(root, "resolv.conf", Path("/etc/resolv.conf").read_bytes())
+    # As an installer leaves it: torchrun waits long for a host that does not know its own name.
+    _give(root, "hosts", f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n".encode())
     settings = dict(line.split("=", 1) for line in _pip("config", "list"))
     values = {name.rpartition(".")[2]: value.strip("'") for name, value in settings.items()}
     if "cert" in values:
