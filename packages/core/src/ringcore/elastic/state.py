@@ -108,11 +108,8 @@ class State:
         own = _COMES * news.comes | _GOES * (news.goes or (news.leaves and not goes_on)) | _LEAVES * news.leaves
         arrivals = array(_PLACES, context().runtime.arrivals() if goes_on else [])
         told, everywhere, leaving = 0, set(arrivals), []
-        for place, part in zip(
-            context().members,
-            gather_bytes(bytes([own]) + arrivals.tobytes(), context().next_name("elastic.news")),
-            strict=True,
-        ):
+        parts = gather_bytes(bytes([own]) + arrivals.tobytes(), context().next_name("elastic.news"))
+        for place, part in zip(context().members, parts, strict=True):  # A rank may have been lost meanwhile.
             told |= part[0]
             everywhere &= set(array(_PLACES, part[1:]))
             if part[0] & _LEAVES:
