@@ -9,6 +9,7 @@ replay that is told only how many ranks each step had. Not a test of CI: it take
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import random
@@ -88,6 +89,19 @@ class Chaos:
         eventually(lambda: self.steps() >= before + 3 or job.poll() is not None, "the job goes on", _LIMIT_S)
         assert job.poll() is None, f"the job has ended with {job.returncode}"
 
+    def check_left(self) -> None:
+        """Nobody is left of the job; who has not ended soon is told about first."""
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: not self.processes(), "all end", 5.0)
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{pid}/status").read_text()
+                rank = (self._directory / f"pid.{pid}").read_text()
+                print(
+                    f"still there: process {pid}, which was rank {rank}: {' '.join(status.split()[2:16])}", flush=True
+                )
+        eventually(lambda: not self.processes(), "no process is left", _LIMIT_S)
+
     def _kill(self) -> None:
         os.kill(self._choice.choice(self.processes()), signal.SIGKILL)
 
@@ -134,7 +148,7 @@ def main(minutes: float, seed: int) -> None:
                 chaos.harm(job)
             (directory / "stop").touch()
             assert job.wait(_LIMIT_S) == 0
-            eventually(lambda: not chaos.processes(), "no process is left", 10.0)
+            chaos.check_left()
         except BaseException:
             print((directory / "output").read_text(errors="replace")[-20_000:])
             raise
