@@ -164,7 +164,7 @@ def test_groups_by_number_and_by_lists_train_alike() -> None:
             optimizer.step()
         weights.append(torch.cat([parameter.detach().flatten() for parameter in parameters]))
         assert torch.equal(weights[0], weights[-1]), kind
-        assert len(optimizer._ring._buckets) == buckets
+        assert len(optimizer._ring.buckets) == buckets
     with refused("at least 1"):
         wrapped(model, groups=0)
     with refused("does not have"):

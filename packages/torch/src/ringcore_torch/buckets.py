@@ -37,6 +37,8 @@ class Bucket:
         sealed: The gradients are complete, and may not be changed until they hold the average.
         handle: The operation, once it is submitted.
         finished: The gradients hold the average.
+        held: Its update is still to be made; what is on its way stays.
+        priority: The larger, the sooner.
         errors: By the name of a parameter: what was lost of its gradients, and is added to the next ones.
     """
 
@@ -64,6 +66,8 @@ class Bucket:
         self._last: adapter.Handle | None = None  # that of the last step, where it has described many tensors
         self._sent: tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]] = ((), (), {})
         self.finished = False
+        self.held = False
+        self.priority = 0
         self.all_dense = False
         self.touched = False
         self.sealed = False
@@ -101,6 +105,10 @@ class Bucket:
 
     def land(self) -> None:
         """All sums of the step are there: the gradients become the averages."""
+
+    def has_sparse(self) -> bool:
+        """Whether a gradient is sparse on some rank; once its average is there."""
+        return bool(self.flags[1].any())
 
     def result(self, index: int) -> torch.Tensor:
         """The average of the parameter's dense gradients."""

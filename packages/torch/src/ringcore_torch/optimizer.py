@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
@@ -14,15 +15,19 @@ from ringcore_torch import adasum
 from ringcore_torch.buckets import Groups
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.exchanging import ExchangingReducer
+from ringcore_torch.overlap import ForwardOverlap, PendingParameter, narrowed, why_never
 from ringcore_torch.reducer import GradientReducer
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.wrapping import with_methods
+
+_log = logging.getLogger("ringcore")
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """The methods that a wrapped optimizer gets; see `DistributedOptimizer`."""
 
     _ring: GradientReducer | ExchangingReducer
+    _overlap: ForwardOverlap | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "_ring":
@@ -35,6 +40,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Wait for the averaged gradients, then step."""
         adapter.count_step()
+        if self._overlap is not None and self._overlap.defers(closure):
+            return self._overlap.defer()
+        self._settle()
         if closure is None:
             return super().step() if self._ring.end_round() else None
         if self._ring.drops_steps:
@@ -50,11 +58,29 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         return super().step(averaged)
 
+    def step_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Step these, in the place of `param_groups`, now."""
+        with self._in_place_of_groups(groups):
+            super().step()
+
+    @contextlib.contextmanager
+    def _in_place_of_groups(self, groups: list[dict[str, Any]]) -> Iterator[None]:
+        own, self.param_groups = self.param_groups, groups
+        try:
+            yield
+        finally:
+            self.param_groups = own
+
+    def _settle(self) -> None:
+        if self._overlap is not None:
+            self._overlap.settle()
+
     def synchronize(self) -> None:
         """Wait until `grad` of every parameter holds the average; for clipping before `step`.
 
         Call `step` inside `skip_synchronize()` afterwards.
         """
+        self._settle()
         self._ring.synchronize()
 
     @contextlib.contextmanager
@@ -69,22 +95,35 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, also those that are being averaged."""
         self._ring.abandon()
-        super().zero_grad(set_to_none)
+        groups = self.param_groups
+        if self._overlap is not None and self._overlap.is_pending:
+            self._overlap.drop_gradients(set_to_none)
+            others = {id(one) for group in groups for one in group["params"] if type(one) is not PendingParameter}
+            groups = narrowed(groups, others)
+        with self._in_place_of_groups(groups):
+            super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, whose gradients are not averaged."""
+        self._settle()
+        super().add_param_group(param_group)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # `torch.amp.GradScaler.step` asks for this before it unscales the gradients, and looks for infinities in them:
         # they must be the averages by then, so that all ranks unscale, and step or not, alike.
         if self._ring.should_synchronize:
-            self._ring.synchronize()
+            self.synchronize()
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own, and what was lost of this rank's gradients, where that is kept."""
+        self._settle()
         return {**super().state_dict(), **self._ring.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, of a run without `error_feedback` as well."""
+        self._settle()
         super().load_state_dict(state_dict)
         self._ring.load_state_dict(state_dict)
 
@@ -139,6 +178,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     broadcast: bool = False,
     error_feedback: bool = False,
     on_lost_rank: Literal["retry", "skip"] = "retry",
+    overlap: Literal["backward", "forward"] = "backward",
 ) -> Any:
     """Wrap an optimizer: before it steps, gradients are averaged over all ranks.
 
@@ -167,21 +207,21 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         on_lost_rank: In an elastic job: "retry" does the step that is under way again with the ranks that are left, and
             needs memory for the gradients twice; with "skip" all of them leave it out, `step` changes nothing, and
             `ElasticSampler.batches` deals its samples out again.
+        overlap: What communication runs beside. With "forward" also the next forward: `step` returns at once, what
+            that forward needs first is sent first, and whatever reads a parameter waits until it has been stepped. The
+            results are the same. A step that needs all gradients (after `synchronize`, with a `GradScaler`, a closure,
+            or hooks) is as without, and so is every step of an optimizer that does not work by element, of sparse
+            gradients, on GPUs and in elastic jobs: a warning says so once. Drop gradients with the optimizer's
+            `zero_grad`: the model's reads them.
 
     Raises:
         InvalidArgument: Parameters without a name or of a dtype that has no average, parameters in `groups` that the
-            optimizer does not have, an `op` that is neither `Average` nor `Sum`.
+            optimizer does not have, an `op` that is neither `Average` nor `Sum`, an `overlap` that is none.
     """
     if isinstance(optimizer, _DistributedOptimizer | adasum.AdasumOptimizer):
         raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
-    adapter.check_op(op)
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
-        raise InvalidArgument(f"DistributedOptimizer takes op=Average, op=Sum or op=Adasum, not {op.name}")
-    if backward_passes_per_step < 1:
-        raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+    _check_options(op, backward_passes_per_step, groups, compression, overlap)
     _check_on_lost_rank(on_lost_rank, op, compression)
-    if isinstance(groups, int) and groups < 1:
-        raise InvalidArgument(f"groups is at least 1, not {groups}")
     named = named_of(optimizer, named_parameters)
     if groups is not None and not isinstance(groups, int):
         known = {id(parameter) for _, parameter in named}
@@ -216,4 +256,32 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
         error_feedback=error_feedback, drops_steps=on_lost_rank == "skip",
     )  # fmt: skip
+    if overlap == "forward":
+        wrapped._overlap = _overlap_of(wrapped, optimizer, [parameter for _, parameter in named])
     return wrapped
+
+
+def _check_options(
+    op: ReduceOp, backward_passes_per_step: int, groups: Groups, compression: type[Compressor] | Exchange, overlap: str
+) -> None:
+    adapter.check_op(op)
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
+        raise InvalidArgument(f"DistributedOptimizer takes op=Average, op=Sum or op=Adasum, not {op.name}")
+    if backward_passes_per_step < 1:
+        raise InvalidArgument(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+    if isinstance(groups, int) and groups < 1:
+        raise InvalidArgument(f"groups is at least 1, not {groups}")
+    if overlap not in ("backward", "forward"):
+        raise InvalidArgument(f'overlap is "backward" or "forward", not {overlap!r}')
+    if overlap == "forward" and (isinstance(compression, Exchange) or op is ReduceOp.ADASUM):
+        what = type(compression).__name__ if isinstance(compression, Exchange) else "op=Adasum"
+        raise InvalidArgument(f'{what} begins when all gradients are there; leave out overlap="forward"')
+
+
+def _overlap_of(
+    wrapped: Any, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
+) -> ForwardOverlap | None:
+    if reason := why_never(optimizer, parameters, is_elastic=adapter.is_elastic()):
+        _log.warning('overlap="forward" is off: %s', reason)
+        return None
+    return ForwardOverlap(wrapped, wrapped._ring)

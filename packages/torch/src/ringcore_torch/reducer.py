@@ -64,6 +64,7 @@ class GradientReducer:
         self._names = {id(parameter): name for name, parameter in named}
         self._checked = named if check_weights else []  # By each new job, before its first step.
         self._unchecked = self._checked if process_set.size() > 1 else []
+        self.has_seen_sparse = False
         self._op = op
         # Dividing partly before and partly after the sum keeps 16-bit sums in range.
         self._prescale = 1.0 / predivide
@@ -79,12 +80,12 @@ class GradientReducer:
         self.dropped = False  # the step that is under way
         self._lost: MembershipChangedError | None = None  # why nothing more of it is submitted
         self._asks_for_memory = adapter.is_elastic() and not drops_steps
-        self._buckets = make_buckets(named, self._prefix, groups, compression, keeps_errors=error_feedback)
+        self.buckets = make_buckets(named, self._prefix, groups, compression, keeps_errors=error_feedback)
         if self._asks_for_memory:
-            for bucket in self._buckets:
+            for bucket in self.buckets:
                 bucket.keep_inputs()  # when all have what they need
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        packed = [bucket for bucket in self._buckets if isinstance(bucket, PackedBucket)]
+        packed = [bucket for bucket in self.buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
         self._hookless = packed[-1] if packed and not skip_untouched else None
         take_over((parameter for _, parameter in named), self)
@@ -94,7 +95,7 @@ class GradientReducer:
         adapter.after_init(self._on_init)
 
     def _add_hooks(self) -> None:
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for index, parameter in enumerate(bucket.parameters):
                 # One hook tells that a new round has begun, and when its gradients are complete.
                 if bucket is not self._hookless or parameter is bucket.parameters[-1]:
@@ -109,6 +110,11 @@ class GradientReducer:
         self._asks_for_memory = adapter.is_elastic() and not self.drops_steps
         if not self.alone and not self._hooks and not self._replaced:
             self._add_hooks()
+
+    @property
+    def checks_weights(self) -> bool:
+        """Whether the next step compares the parameters of all ranks."""
+        return bool(self._unchecked)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -144,7 +150,7 @@ class GradientReducer:
             return
         try:
             bucket.launch(
-                early=early, blocking=blocking,
+                early=early, blocking=blocking, priority=bucket.priority,
                 sparse_as_dense=self.sparse_as_dense, op=self._op, prescale_factor=self._prescale,
                 postscale_factor=self._postscale, process_set=self._process_set,
             )  # fmt: skip
@@ -188,7 +194,7 @@ class GradientReducer:
     def _drop(self, why: MembershipChangedError) -> None:
         """All ranks that go on leave out this step: what has failed has failed on all of them."""
         self.abandon()
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for parameter in bucket.parameters:
                 parameter.grad = None
         self.dropped = True
@@ -198,7 +204,7 @@ class GradientReducer:
     def _average(self) -> None:
         if self._hookless is not None and self._hookless.finished and self._hookless.has_other_gradients():
             self.reset()  # the averages of a step that was skipped have made room for new gradients
-        wanted = self._touched() if self._skip_untouched else self._buckets
+        wanted = self._touched() if self._skip_untouched else self.buckets
         waiting = [bucket for bucket in wanted if bucket.handle is None]
         for bucket in waiting:
             # Behind the last one there is nothing to do but to wait.
@@ -208,24 +214,40 @@ class GradientReducer:
         unfinished = [bucket for bucket in wanted if not bucket.finished]
         self._sum_up(unfinished)
         for bucket in unfinished:
-            dense, sparse = bucket.flags.tolist()
-            if bucket.all_dense and not any(sparse):
-                bucket.finish(replaced=False)
-                continue
-            for index, parameter in enumerate(bucket.parameters):
-                if sparse[index] != 0:
-                    self._average_sparse(parameter, bucket.result(index) if dense[index] != 0 else None)
-                elif dense[index] == 0:
-                    parameter.grad = None  # no rank had a gradient: the optimizer skips it
-                elif parameter.grad is None:
-                    parameter.grad = bucket.result(index)
-            bucket.finish(replaced=True)
+            self._give(bucket)
+
+    def submit_rest(self) -> None:
+        """Send what has not been sent yet, the most urgent first; nobody waits for it."""
+        self.check_own()
+        for bucket in sorted(self.buckets, key=lambda bucket: -bucket.priority):
+            if bucket.handle is None:
+                self.launch(bucket, early=True)
+
+    def finish(self, bucket: Bucket) -> None:
+        """Wait for the averages of one bucket."""
+        self._sum_up([bucket])
+        self._give(bucket)
+
+    def _give(self, bucket: Bucket) -> None:
+        """Let the parameters have what has come."""
+        dense, sparse = bucket.flags.tolist()
+        if bucket.all_dense and not any(sparse):
+            return bucket.finish(replaced=False)
+        for index, parameter in enumerate(bucket.parameters):
+            if sparse[index] != 0:
+                self.has_seen_sparse = True
+                self._average_sparse(parameter, bucket.result(index) if dense[index] != 0 else None)
+            elif dense[index] == 0:
+                parameter.grad = None  # no rank had a gradient: the optimizer skips it
+            elif parameter.grad is None:
+                parameter.grad = bucket.result(index)
+        return bucket.finish(replaced=True)
 
     def _touched(self) -> list[Bucket]:
         """The buckets of which backward has reached a parameter on any rank."""
-        touched = torch.tensor([bucket.touched for bucket in self._buckets], dtype=torch.uint8, device="cpu")
+        touched = torch.tensor([bucket.touched for bucket in self.buckets], dtype=torch.uint8, device="cpu")
         allreduce_(touched, op=ReduceOp.MAX, name=f"{self._prefix}.touched", process_set=self._process_set)
-        return [bucket for bucket, is_touched in zip(self._buckets, touched.tolist(), strict=True) if is_touched]
+        return [bucket for bucket, is_touched in zip(self.buckets, touched.tolist(), strict=True) if is_touched]
 
     def _average_sparse(self, parameter: torch.Tensor, dense: torch.Tensor | None) -> None:
         """Reduce the gradient that is sparse on some rank; a rank without one contributes no rows.
@@ -269,12 +291,12 @@ class GradientReducer:
     def _ask_for_memory(self) -> None:
         """Once: where one rank cannot keep what is summed up, none can do a step again."""
         self._asks_for_memory = False
-        short = torch.tensor([any(bucket.is_short for bucket in self._buckets)], dtype=torch.uint8, device="cpu")
+        short = torch.tensor([any(bucket.is_short for bucket in self.buckets)], dtype=torch.uint8, device="cpu")
         allreduce_(short, op=ReduceOp.MAX, name=f"{self._prefix}.short", process_set=self._process_set)
         if not short.item():
             return
         self.drops_steps = True
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket.stop_keeping()
         _log.warning(
             "there is too little memory, here or on another rank, for a second buffer of the gradients of '%s': when a "
@@ -288,7 +310,7 @@ class GradientReducer:
         check_weights_of(named, self._process_set, f"{self._prefix}.weights")
 
     def _errors(self) -> dict[str, torch.Tensor]:
-        return {name: lost for bucket in self._buckets for name, lost in bucket.errors.items()}
+        return {name: lost for bucket in self.buckets for name, lost in bucket.errors.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """What was lost of each parameter's gradients so far, where that is kept."""
@@ -303,13 +325,16 @@ class GradientReducer:
 
     def reset(self) -> None:
         """Ready for the next step."""
-        for bucket in self._buckets:
-            bucket.reset()
+        for bucket in self.buckets:
+            if not bucket.held:
+                bucket.reset()
 
     def abandon(self) -> None:
         """Drop what is on the way: its memory is free once the engine is done with it."""
         self.dropped, self._lost = False, None
-        for bucket in self._buckets:
+        for bucket in self.buckets:
+            if bucket.held:
+                continue
             if bucket.handle is not None:
                 with contextlib.suppress(RingcoreError):  # nobody wants it any more, and `step` has told why
                     bucket.handle.wait()
@@ -354,6 +379,8 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
         owner = reducer()
         if owner is None or owner.alone:
             return
+        if bucket.held:  # of a graph that was made before the last step
+            parameter._ring_update.settle()  # type: ignore[attr-defined]
         bucket.touched = True
         if bucket.on_gpu:
             bucket.note_stream()

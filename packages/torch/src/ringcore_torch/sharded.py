@@ -16,13 +16,7 @@ from ringcore_torch.flat import FlatParameters, Piece, flattened
 from ringcore_torch.optimizer import named_of
 from ringcore_torch.reducer import check_weights_of
 from ringcore_torch.state import broadcast_parameters
-from ringcore_torch.wrapping import with_methods
-
-# What they do to a value depends on that value, its gradient and its own state alone, and on counts of steps.
-_BY_ELEMENT = (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
-    torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
-)  # fmt: skip
+from ringcore_torch.wrapping import BY_ELEMENT, with_methods
 
 
 class _ShardedOptimizer(torch.optim.Optimizer):
@@ -206,7 +200,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     """
     if isinstance(optimizer, _ShardedOptimizer) or hasattr(optimizer, "_ring"):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
-    if not by_element and not isinstance(optimizer, _BY_ELEMENT):
+    if not by_element and not isinstance(optimizer, BY_ELEMENT):
         raise InvalidArgument(
             f"{type(optimizer).__name__} is not known to work by element, and a share of a parameter might be stepped "
             "otherwise than the whole; use DistributedOptimizer, or pass by_element=True if it does"

@@ -6,6 +6,12 @@ from typing import Any
 
 import torch
 
+# What they do to a value depends on that value, its gradient and its own state alone, and on counts of steps.
+BY_ELEMENT = (
+    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
+    torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
+)  # fmt: skip
+
 
 def with_methods(optimizer: torch.optim.Optimizer, methods: type[torch.optim.Optimizer]) -> Any:
     """An optimizer of a subclass of `optimizer`'s own class, in which `methods` come first.

@@ -1,0 +1,320 @@
+"""`overlap="forward"`: `step` returns at once, and each bucket is stepped when its parameters are read again.
+
+A parameter that is to be stepped is of another class until then, as torch's own lazy parameters are: whatever reads it
+waits for the average, and steps its bucket. So the next forward begins while the gradients of later layers are still
+on their way. The arithmetic is the optimizer's own, called for the parameters of one bucket, with the learning rates
+and so on that it had when `step` was called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ringcore import RingcoreError, adapter
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.optim import optimizer as optimizers
+
+from ringcore_torch.buckets import Bucket
+from ringcore_torch.reducer import GradientReducer
+from ringcore_torch.wrapping import BY_ELEMENT
+
+_log = logging.getLogger("ringcore")
+
+# What tells nothing about values. Tensors' attributes arrive as the methods that get them.
+_METADATA = {
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad")),
+    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
+}  # fmt: skip
+
+
+class PendingParameter(torch.nn.Parameter):
+    """A parameter that is still to be stepped."""
+
+    _ring_update: Update
+    # The engine would look at its memory, and ask nobody.
+    __dlpack_c_exchange_api__ = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Step what is read, and then do it."""
+        if func in _METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        for parameter in _pending_in((args, kwargs)):
+            parameter._ring_update.settle()
+        return func(*args, **(kwargs or {}))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of what it will be."""
+        self._ring_update.settle()
+        return copy.deepcopy(self, memo)
+
+
+def _pending_in(values: Any) -> Iterator[PendingParameter]:
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from _pending_in(value)
+    elif isinstance(values, dict):
+        yield from _pending_in(list(values.values()))
+    elif type(values) is PendingParameter:
+        yield values
+
+
+@dataclass(eq=False)
+class Update:
+    """One bucket, between `step` and its first use.
+
+    Attributes:
+        owner: Makes it.
+        bucket: Its gradients are on their way.
+        groups: The optimizer's, of this bucket's parameters.
+        gradients: Which the parameters had. Meanwhile they have none, so that nothing is added to what is sent.
+        drops: What `zero_grad` has asked for since: its `set_to_none`.
+        is_shown: The parameters are of their own class again.
+    """
+
+    owner: ForwardOverlap
+    bucket: Bucket
+    groups: list[dict[str, Any]]
+    gradients: list[torch.Tensor | None]
+    drops: bool | None = None
+    is_shown: bool = False
+
+    def hide(self) -> None:
+        """From here on whoever reads the parameters waits."""
+        for parameter in self.bucket.parameters:
+            parameter.grad = None
+            parameter._ring_update = self  # type: ignore[attr-defined]
+            parameter.__class__ = PendingParameter
+        self.bucket.held = True
+
+    def show(self) -> None:
+        """The parameters are what they were at `step`."""
+        if self.is_shown:
+            return
+        self.is_shown = True
+        self.bucket.held = False
+        for index, parameter in enumerate(self.bucket.parameters):
+            parameter.__class__ = torch.nn.Parameter
+            del parameter._ring_update  # type: ignore[attr-defined]
+            parameter.grad, self.gradients[index] = self.gradients[index], parameter.grad
+
+    def settle(self) -> None:
+        """Make it, now."""
+        self.owner.settle_one(self)
+
+    # torch.compile breaks its graph here, and looks at parameters after that. `torch.compiler.disable` loads dynamo.
+    settle._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    def finish(self) -> None:
+        """The gradients are what the script expects them to be."""
+        for parameter, newer in zip(self.bucket.parameters, self.gradients, strict=True):
+            if newer is not None:  # of a graph that was made before `step`
+                parameter.grad = newer
+            elif self.drops:
+                parameter.grad = None
+            elif self.drops is False and parameter.grad is not None:
+                parameter.grad = parameter.grad.detach().zero_()
+
+
+class ForwardOverlap:
+    """The updates of one optimizer that are still to be made.
+
+    Args:
+        optimizer: Steps some of its parameters by `step_groups`.
+        reducer: Averages its gradients.
+    """
+
+    def __init__(self, optimizer: Any, reducer: GradientReducer) -> None:
+        self._optimizer = optimizer
+        self._reducer = reducer
+        self._updates: dict[Bucket, Update] = {}  # in the order of the buckets, which is that of all ranks
+        self._used: list[Bucket] = []  # in the order of the first forward that was seen
+        self._has_begun = False
+        self._has_told = False
+        for index, bucket in enumerate(reducer.buckets):
+            bucket.priority = index - len(reducer.buckets)  # until that is known: the first layers are in the last one
+        _overlaps.add(self)
+        _watch_modules()
+
+    def defers(self, closure: object) -> bool:
+        """Whether this step's updates wait for their use; where they cannot, says why, once."""
+        begins, self._has_begun = not self._has_begun, True
+        if begins or self._reducer.alone or self._reducer.checks_weights:
+            return False  # in the first step ranks learn which gradients are sparse
+        reason = self._why_not(closure)
+        if reason and not self._has_told:
+            self._has_told = True
+            _log.warning('overlap="forward" does nothing in this step, and in others like it: %s', reason)
+        return not reason
+
+    def _why_not(self, closure: object) -> str:
+        optimizer = self._optimizer
+        if closure is not None:
+            return "step() was given a closure"
+        if not self._reducer.should_synchronize or any(bucket.finished for bucket in self._reducer.buckets):
+            return "the averages were asked for before step(), by synchronize() or a GradScaler"
+        if self._reducer.has_seen_sparse:
+            return "gradients are sparse"
+        if _has_compiled():
+            return "torch.compile has compiled something, which reads parameters and asks nobody"
+        hooks = (
+            optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks,
+            optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks,
+        )  # fmt: skip
+        return "hooks are to run before or after step()" if any(hooks) else ""
+
+    def defer(self) -> None:
+        """Send what is not on its way yet, and let every bucket's update wait for its use."""
+        self.settle()
+        self._follow_first_forward()
+        self._reducer.submit_rest()
+        groups = [
+            {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
+            for group in self._optimizer.param_groups
+        ]
+        for bucket in self._reducer.buckets:
+            gradients = [parameter.grad for parameter in bucket.parameters]
+            self._updates[bucket] = Update(self, bucket, narrowed(groups, set(map(id, bucket.parameters))), gradients)
+            self._updates[bucket].hide()
+
+    def _follow_first_forward(self) -> None:
+        """What was used first is the most urgent, from now on."""
+        if len(self._used) == len(self._reducer.buckets):
+            for place, bucket in enumerate(self._used):
+                bucket.priority = -1 - place
+
+    def settle_one(self, update: Update) -> None:
+        """Wait for a bucket's averages, and step it."""
+        with self._giving_up_on_errors():
+            update.show()
+            update.bucket.wait()
+            if update.bucket.has_sparse():
+                self._settle_all()  # ranks reduce these one by one, in one order
+            else:
+                self._make(update)
+        if len(self._used) < len(self._reducer.buckets):
+            self._used.append(update.bucket)
+
+    def settle(self) -> None:
+        """Step all that wait for it."""
+        with self._giving_up_on_errors():
+            self._settle_all()
+
+    def _settle_all(self) -> None:
+        for update in list(self._updates.values()):
+            update.show()
+        for update in list(self._updates.values()):
+            self._make(update)
+
+    def _make(self, update: Update) -> None:
+        del self._updates[update.bucket]
+        with _apart():
+            self._reducer.finish(update.bucket)
+            self._optimizer.step_groups(update.groups)
+        update.finish()
+        update.bucket.reset()
+
+    @contextlib.contextmanager
+    def _giving_up_on_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            for update in self._updates.values():
+                update.show()
+            self._updates.clear()
+            self._reducer.abandon()
+            raise
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether any bucket is still to be stepped."""
+        return bool(self._updates)
+
+    def drop_gradients(self, set_to_none: bool) -> None:
+        """As soon as the updates are made."""
+        for update in self._updates.values():
+            update.drops = set_to_none
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """What is done inside is no part of a model that `torch.jit.trace` looks at, or that `torch.func` transforms."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        with temporarily_clear_interpreter_stack():
+            yield
+    finally:
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
+
+
+def narrowed(groups: list[dict[str, Any]], parameters: set[int]) -> list[dict[str, Any]]:
+    """The groups of an optimizer, with those of their parameters that are among these, by `id`."""
+    return [{**group, "params": [one for one in group["params"] if id(one) in parameters]} for group in groups]
+
+
+def why_never(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor], *, is_elastic: bool) -> str:
+    """Why updates of this optimizer cannot be made one by one; empty where they can."""
+    kind = type(optimizer)
+    known = [inspect.unwrap(one.step) for one in BY_ELEMENT if issubclass(kind, one)]
+    if inspect.unwrap(kind.step) not in known:
+        return f"a step of {kind.__name__} may need all gradients"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "the optimizer is differentiable"
+    for parameter in parameters:
+        if type(parameter) is not torch.nn.Parameter:
+            return f"a parameter is of the class {type(parameter).__name__}, not of torch.nn.Parameter"
+        if not parameter.is_cpu:
+            return "parameters lie on a GPU"
+    return "in an elastic job the ranks that are there at the end of a step repeat it" if is_elastic else ""
+
+
+_overlaps: weakref.WeakSet[ForwardOverlap] = weakref.WeakSet()
+
+
+def _has_compiled() -> bool:
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and bool(dynamo.utils.counters["frames"])
+
+
+def _before_forward(module: torch.nn.Module, _: Any) -> None:
+    """A module waits for its own parameters, also where it hands them to what torch knows nothing of.
+
+    Scripted modules read those of all modules inside; in `torch.func` a module may have others in their place.
+    """
+    if torch.compiler.is_compiling() or not any(overlap.is_pending for overlap in _overlaps):
+        return
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        for overlap in list(_overlaps):
+            overlap.settle()
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    for parameter in list(module.parameters() if scripted else module._parameters.values()):
+        if isinstance(parameter, PendingParameter):
+            parameter._ring_update.settle()
+
+
+@functools.cache
+def _watch_modules() -> None:
+    torch.nn.modules.module.register_module_forward_pre_hook(_before_forward)
+
+
+def _settle_before_shutdown() -> None:
+    for overlap in list(_overlaps):
+        with contextlib.suppress(RingcoreError):  # the job ends, and nobody reads the parameters
+            overlap.settle()
+
+
+adapter.before_shutdown.append(_settle_before_shutdown)
