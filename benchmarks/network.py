@@ -74,14 +74,14 @@ def key_file() -> Iterator[str]:
 
 
 def run_ranks(
-    places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None
+    places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None, script: str = RANK
 ) -> list[dict[str, Any]]:
-    """What rank 0 prints; rank r runs on the host `places[r]`."""
+    """What rank 0 prints; rank r runs `script` on the host `places[r]`."""
     with key_file() as key:
         ranks = []
         for rank, host in enumerate(places):
             local = {"LOCAL_RANK": str(places[:rank].count(host))}
-            command = [sys.executable, RANK, library, str(rank), str(len(places)), places[0].address, key, *words]
+            command = [sys.executable, script, library, str(rank), str(len(places)), places[0].address, key, *words]
             environ = {**os.environ, **local, **(env or {})}
             ranks.append(host.popen(command, stdout=subprocess.PIPE, env=environ))
         outputs = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks]

@@ -40,6 +40,12 @@ struct ExecutionSettings {
   std::size_t slice_bytes = 4 << 20;
   // Tensors of at least this size that all ranks registered run where they lie; smaller ones are cheaper in a bucket.
   std::size_t direct_bytes = 32 << 10;
+  // Between hosts a large tensor with a priority is cut into pieces of this size, and what is more urgent overtakes it
+  // between two of them; small ones with priorities share buckets that are not larger. 0: nothing is cut.
+  std::size_t partition_bytes = 4 << 20;
+  // While so much with a priority is under way in a lane nothing else begins beside it: the other ranks would have to
+  // set aside what they have not begun.
+  std::size_t credit_bytes = 8 << 20;
 };
 
 // What a carrier is told of the process set that it serves. What is referred to outlives it.
@@ -127,6 +133,8 @@ class Carrier {
 
   // How many bytes a bucket holds, and the largest tensor that goes into one; always the same.
   virtual std::size_t bucket_bytes() const = 0;
+  // How large the pieces are that tensors with a priority are cut into; always the same. 0: they are not cut.
+  virtual std::size_t partition_bytes() const { return 0; }
   // Whether an allreduce may share the task with those that are in it. `own`: null when this rank has joined.
   virtual bool fuses(const Task& bucket, const Descriptor& descriptor, const Operation* own) const = 0;
   // The task is the next one in the order of all ranks. Whether it must keep its place in that order within its lane.

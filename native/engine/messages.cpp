@@ -130,6 +130,7 @@ void Engine::say_hello(Peer& peer) {
   peer.link->want(transport::kControlLane);
   const Agreement agreement{.protocol = kProtocolVersion,
                             .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
+                            .partition_bytes = settings_.execution.partition_bytes,
                             .deterministic = settings_.execution.deterministic,
                             .elastic = elastic_ != nullptr};
   const RecordHeader hello{.type = RecordType::kHello,
@@ -310,6 +311,7 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
                                           ". Remedy: give all ranks the same settings");
   };
   differs("RINGCORE_FUSION_THRESHOLD_BYTES", settings_.execution.fusion_threshold_bytes, theirs.fusion_threshold_bytes);
+  differs("RINGCORE_PARTITION_BYTES", settings_.execution.partition_bytes, theirs.partition_bytes);
   differs("RINGCORE_DETERMINISTIC", settings_.execution.deterministic, theirs.deterministic);
   differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
   peer.greeted = true;

@@ -1,12 +1,30 @@
 #include "engine/schedule.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/keep.hpp"
+#include "base/quantise.hpp"
 
 namespace ringcore::engine {
+namespace {
+
+// How much a bucket holds of this urgency: what has a priority may be overtaken after a partition.
+std::size_t most_in_bucket(std::size_t bucket_bytes, std::size_t partition_bytes, std::int32_t priority) {
+  return priority == 0 || partition_bytes == 0 ? bucket_bytes : std::min(bucket_bytes, partition_bytes);
+}
+
+// Before what has no priority, without one, behind it: these have lanes of their own.
+int class_of(std::int32_t priority) { return (priority > 0 ? 1 : 0) - (priority < 0 ? 1 : 0); }
+
+}  // namespace
+
+struct Schedule::Piece {
+  std::shared_ptr<Operation> whole;  // null when this rank has joined
+  Operation operation;
+};
 
 Schedule::Schedule(const CarrierConfig& config, const CarrierFactory& make_carriers)
     : id_(config.process_set),
@@ -19,7 +37,8 @@ Schedule::Schedule(const CarrierConfig& config, const CarrierFactory& make_carri
     for (auto& carrier : make_carriers(config)) {
       const std::size_t bucket_bytes = carrier->bucket_bytes();
       const bool completes_at_launch = carrier->completes_at_launch();
-      posts_.push_back({std::move(carrier), bucket_bytes, completes_at_launch, false, nullptr});
+      const std::size_t partition_bytes = carrier->partition_bytes();
+      posts_.push_back({std::move(carrier), bucket_bytes, partition_bytes, completes_at_launch, false, nullptr});
     }
   }
   if (posts_.empty()) throw Error(ErrorKind::kInvalidArgument, "an engine without carriers can carry out nothing");
@@ -38,10 +57,15 @@ void Schedule::release(Release release, std::shared_ptr<Operation> own) {
 }
 
 void Schedule::release_now(Release release, std::shared_ptr<Operation> own) {
-  if (release.descriptor->is_group()) {
-    return in_place_for_all(release) ? release_row(release, own) : release_parts(release, own);
+  const bool urgent = release.priority > 0;
+  if (!release.descriptor->is_group()) {
+    release_one(release.descriptor, std::move(own), release);
+  } else if (in_place_for_all(release)) {
+    release_row(release, own);
+  } else {
+    release_parts(release, own);
   }
-  release_one(release.descriptor, std::move(own), release);
+  if (urgent) close_buckets([](const Task& bucket) { return bucket.priority > 0; });  // they wait for no others
 }
 
 // Whether it is reduced where it lies.
@@ -96,14 +120,44 @@ void Schedule::release_parts(Release& group, const std::shared_ptr<Operation>& o
   }
 }
 
-// The operation is done; of a group only when all of its parts are.
+// A piece behind the other, of a few large tensors: what is more urgent overtakes the rest.
+void Schedule::release_cut(const std::shared_ptr<const Descriptor>& descriptor, const std::shared_ptr<Operation>& own,
+                           const Release& release, std::size_t partition_bytes) {
+  const std::size_t element = size_of(descriptor->dtype);
+  const std::uint64_t elements = descriptor->shape.elements();
+  const std::uint64_t most = std::max<std::uint64_t>(partition_bytes / element / kQuantisedBlock, 1) * kQuantisedBlock;
+  if (own != nullptr) own->unfinished = (elements + most - 1) / most;
+  for (std::uint64_t begin = 0; begin < elements; begin += most) {
+    const auto piece = std::make_shared<Piece>();
+    piece->whole = own;
+    Operation& operation = piece->operation;
+    operation.descriptor = *descriptor;
+    operation.descriptor.shape = Shape::of(std::array{std::min(most, elements - begin)});
+    Release of_piece = release;
+    for (Contribution& contribution : of_piece.contributions) {
+      if (contribution.location != 0) contribution.location += begin * element;
+    }
+    if (own != nullptr) {
+      operation.whole = own.get();
+      operation.input = own->input + begin * element;
+      operation.output = own->output + begin * element;
+      operation.submitted_at = own->submitted_at;
+      operation.released_at = own->released_at;
+    }
+    const std::shared_ptr<Operation> submitted =
+        own == nullptr ? nullptr : std::shared_ptr<Operation>(piece, &operation);
+    release_one({piece, &operation.descriptor}, submitted, of_piece);
+  }
+}
+
+// The operation is done; of a group, or of what was cut, only when all of its parts are.
 void Schedule::complete(std::shared_ptr<Operation> operation) {
   if (operation->on_device != nullptr && operation->on_device->fetched_by != nullptr) {
     operation->on_device->fetched_by->give_back(operation);
   }
   Operation* whole = operation->whole;
   if (whole == nullptr) return done_.push_back(std::move(operation));
-  if (--whole->unfinished == 0) done_.emplace_back(operation, whole);
+  if (--whole->unfinished == 0) complete({operation, whole});
 }
 
 void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, std::shared_ptr<Operation> own,
@@ -112,10 +166,16 @@ void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, s
   Post& post = find_post(descriptor);
   if (!post.completes_at_launch && finish_small(descriptor, own, release)) return;
   const std::size_t bytes = descriptor.shape.elements() * size_of(descriptor.dtype);
+  const bool cut = descriptor.collective == Collective::kAllreduce && release.priority != 0 &&
+                   post.partition_bytes > 0 && bytes > std::max(post.partition_bytes, kQuantisedBlock * sizeof(double));
+  if (cut) {
+    release.spread(static_cast<std::size_t>(size()));
+    return release_cut(described, own, release, post.partition_bytes);
+  }
   const bool registered = in_place_for_all(release);
   const bool large_and_in_place = registered && bytes >= settings_.direct_bytes;
-  const bool bucket = descriptor.collective == Collective::kAllreduce && release.priority <= 0 &&
-                      bytes <= post.bucket_bytes && !large_and_in_place;
+  const bool bucket =
+      descriptor.collective == Collective::kAllreduce && bytes <= post.bucket_bytes && !large_and_in_place;
   if (bucket) {
     auto* const open = open_bucket(post, release, descriptor, own.get(), bytes);
     if (open != nullptr) return (*open)->add(described, std::move(own), bytes);
@@ -140,11 +200,14 @@ void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, s
 std::unique_ptr<Task>* Schedule::open_bucket(const Post& post, const Release& release, const Descriptor& descriptor,
                                              const Operation* own, std::size_t bytes) {
   const auto open = std::find_if(buckets_.begin(), buckets_.end(), [&](const auto& bucket) {
-    return bucket->carrier == post.carrier.get() && post.carrier->fuses(*bucket, descriptor, own) &&
-           bucket->absent == release.absent();
+    return bucket->carrier == post.carrier.get() && class_of(bucket->priority) == class_of(release.priority) &&
+           post.carrier->fuses(*bucket, descriptor, own) && bucket->absent == release.absent();
   });
   if (open == buckets_.end()) return nullptr;
-  if ((*open)->bytes + bytes <= post.bucket_bytes) return &*open;
+  if ((*open)->bytes + bytes <= most_in_bucket(post.bucket_bytes, post.partition_bytes, release.priority)) {
+    (*open)->priority = std::max((*open)->priority, release.priority);
+    return &*open;
+  }
   std::unique_ptr<Task> full = std::move(*open);
   buckets_.erase(open);
   queue(std::move(full));
@@ -156,9 +219,19 @@ void Schedule::flush() {
     deferred_.emplace_back();
     return;
   }
-  std::vector<std::unique_ptr<Task>> closed = std::move(buckets_);
+  close_buckets([](const Task&) { return true; });
+}
+
+void Schedule::close_buckets(const std::function<bool(const Task&)>& which) {
+  std::vector<std::unique_ptr<Task>> open = std::move(buckets_);
   buckets_.clear();
-  for (auto& bucket : closed) queue(std::move(bucket));
+  for (auto& bucket : open) {
+    if (which(*bucket)) {
+      queue(std::move(bucket));
+    } else {
+      buckets_.push_back(std::move(bucket));
+    }
+  }
 }
 
 void Schedule::fail(bool leaving) {
@@ -167,7 +240,9 @@ void Schedule::fail(bool leaving) {
       if (task->run == nullptr || !task->run->in_use()) continue;
       task->run->abandon();
       for (const auto& operation : task->operations) {
-        (operation->whole == nullptr ? *operation : *operation->whole).in_use = true;
+        Operation* outermost = operation.get();
+        while (outermost->whole != nullptr) outermost = outermost->whole;
+        outermost->in_use = true;
       }
       keep_for_ever(std::move(task));  // who carries out the run goes on writing
     }

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -95,7 +96,8 @@ class Schedule {
   // A carrier, and how far the members have come with its messages.
   struct Post {
     std::unique_ptr<Carrier> carrier;
-    std::size_t bucket_bytes = 0;  // these two are the carrier's, which is not asked for each operation
+    std::size_t bucket_bytes = 0;  // these three are the carrier's, which is not asked for each operation
+    std::size_t partition_bytes = 0;
     bool completes_at_launch = false;
     bool ready = false;  // for some operations: for each that was released
     std::shared_ptr<Operation> exchange;  // the allgather of the present message
@@ -114,6 +116,9 @@ class Schedule {
     int begun = 0;
   };
 
+  // A part of a tensor that is cut.
+  struct Piece;
+
   int size() const { return size_; }
   bool in_place_for_all(const Release& release) const;
   void release_row(Release& group, const std::shared_ptr<Operation>& own);
@@ -121,12 +126,15 @@ class Schedule {
   void release_parts(Release& group, const std::shared_ptr<Operation>& own);
   void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
                    Release& release);
+  void release_cut(const std::shared_ptr<const Descriptor>& descriptor, const std::shared_ptr<Operation>& own,
+                   const Release& release, std::size_t partition_bytes);
   bool finish_small(const Descriptor& descriptor, std::shared_ptr<Operation>& own, const Release& release);
   void finish_alone(Operation& own) const;
   void gather_eager(std::span<const EagerPart> parts, Operation& own) const;
   void reduce_eager(std::span<const EagerPart> parts, Operation& own);
   std::unique_ptr<Task>* open_bucket(const Post& post, const Release& release, const Descriptor& descriptor,
                                      const Operation* own, std::size_t bytes);
+  void close_buckets(const std::function<bool(const Task&)>& which);
   void complete(std::shared_ptr<Operation> operation);
   void record_launch(const Task& task) const;
   void complete_small(std::shared_ptr<Operation> operation);

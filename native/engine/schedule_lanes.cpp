@@ -8,9 +8,6 @@
 namespace ringcore::engine {
 namespace {
 
-// So many tasks with a priority run beside each other: more would begin what the other ranks have not.
-constexpr int kBeside = 2;
-
 // What has a priority is put in order within its lane. What is to stay in the order of release, and is less urgent than
 // what has no priority, comes before none of those that are put in order.
 int lane_of(std::int32_t priority, bool in_order, std::uint64_t run) {
@@ -82,9 +79,10 @@ bool Schedule::progress_lane(Lane& lane) {
   bool moved = false;
   bool sending = false;  // one of those before
   int begun = 0;         // of those before
+  std::size_t under_way = 0;  // bytes of these
   for (auto it = lane.tasks.begin(); it != lane.tasks.end();) {
     Task& task = **it;
-    const bool beside = task.priority != 0 && begun < kBeside && !sending;
+    const bool beside = task.priority != 0 && under_way < settings_.credit_bytes && !sending;
     if (task.run == nullptr && (it == lane.tasks.begin() || beside)) {
       start(task);
       ++lane.begun;
@@ -107,6 +105,7 @@ bool Schedule::progress_lane(Lane& lane) {
     }
     sending = sending || task.run->sending();
     ++begun;
+    under_way += task.bytes;
     ++it;
   }
   return moved;

@@ -16,12 +16,13 @@
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 6;
+constexpr std::uint64_t kProtocolVersion = 7;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {
   std::uint64_t protocol = kProtocolVersion;
   std::uint64_t fusion_threshold_bytes = 0;
+  std::uint64_t partition_bytes = 0;
   std::uint32_t deterministic = 0;
   std::uint32_t elastic = 0;
 };

@@ -36,6 +36,15 @@ std::size_t PlanCarrier::bucket_bytes() const {
   return in_memory ? std::min(most, kCachedBytes) : most;
 }
 
+// In shared memory a tensor is reduced before anything could overtake it.
+std::size_t PlanCarrier::partition_bytes() const {
+  return config_.topology.single_host() ? 0 : config_.settings.partition_bytes;
+}
+
+bool PlanCarrier::packs_apart(const Task& task) const {
+  return task.descriptors.size() > 1 && task.priority != 0 && !config_.topology.single_host();
+}
+
 bool PlanCarrier::fuses(const Task& bucket, const Descriptor& descriptor, const engine::Operation*) const {
   return same_bucket(bucket.descriptor(), descriptor);
 }
@@ -43,7 +52,7 @@ bool PlanCarrier::fuses(const Task& bucket, const Descriptor& descriptor, const 
 bool PlanCarrier::queue(const Task& task) {
   // These stay in the order of their release: what shares the lane's buffer, and what others carry out, who want to see
   // the same order on every rank. Messages from memory to memory meet in the order of the runs, too.
-  return task.descriptors.size() > 1 || slices(task) || chooser_.has_others() ||
+  return (task.descriptors.size() > 1 && !packs_apart(task)) || slices(task) || chooser_.has_others() ||
          std::any_of(config_.links.begin(), config_.links.end(),
                      [](const transport::Link* link) { return link != nullptr && link->has_messages(); });
 }

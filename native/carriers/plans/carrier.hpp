@@ -32,6 +32,7 @@ class PlanCarrier final : public engine::Carrier {
   std::string_view name() const override { return "plans"; }
   bool takes(const engine::Descriptor& descriptor) const override { return !descriptor.captured; }
   std::size_t bucket_bytes() const override;
+  std::size_t partition_bytes() const override;
   bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
              const engine::Operation* own) const override;
   bool queue(const engine::Task& task) override;
@@ -42,6 +43,8 @@ class PlanCarrier final : public engine::Carrier {
   friend class HostRun;
 
   int size() const { return config_.topology.ranks(); }
+  // Whether the task's tensors are packed into memory of its own, not into what the tasks of a lane share.
+  bool packs_apart(const engine::Task& task) const;
   // Whether the task's only tensor goes through the fusion buffer slice by slice.
   bool slices(const engine::Task& task) const;
 

@@ -194,7 +194,10 @@ void HostRun::use_fusion_arena(std::size_t bytes, plan::Operands& operands) {
 
 void HostRun::place_in_fusion_buffer(plan::Operands& operands) {
   // A bucket of several tensors is never larger: `bucket_bytes` is at most the lane's part of the arena.
-  if (carrier_.fusion_.arena != nullptr) {
+  if (carrier_.packs_apart(task_)) {
+    work_ = Memory(task_.bytes);
+    operands.data = packed_ = work_.data();
+  } else if (carrier_.fusion_.arena != nullptr) {
     use_fusion_arena(task_.bytes, operands);
   } else {
     Memory& buffer = carrier_.private_fusion_[static_cast<std::size_t>(task_.lane)];

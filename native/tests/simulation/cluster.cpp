@@ -102,6 +102,8 @@ void Cluster::make_engine(RankState& state) {
   settings.execution.fusion_threshold_bytes = workload_.fusion_bytes;
   settings.execution.slice_bytes = workload_.slice_bytes;
   settings.execution.direct_bytes = workload_.direct_bytes;
+  settings.execution.partition_bytes = workload_.partition_bytes;
+  settings.execution.credit_bytes = workload_.credit_bytes;
   settings.execution.deterministic = workload_.deterministic;
   settings.eager_limit_bytes = workload_.eager_bytes;
   settings.direct_members = workload_.direct_members;

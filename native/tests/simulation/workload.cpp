@@ -320,6 +320,8 @@ Workload draw_workload(Draw& draw) {
   workload.able_devices = !draw.one_in(4);
   workload.library = draw.one_in(4);
   workload.fusion_bytes = draw.of<std::size_t>({0, 1024, 4096, 4096});
+  workload.partition_bytes = draw.of<std::size_t>({0, 100, 1024, 3000});
+  workload.credit_bytes = draw.of<std::size_t>({0, 1, 1500, 1 << 20});
   workload.eager_bytes = draw.of<std::size_t>({0, 256, 2048});
   workload.direct_members = draw.of<int>({1, 2, 16, 16});
   workload.sets.emplace_back(static_cast<std::size_t>(workload.ranks));

@@ -97,6 +97,8 @@ struct Workload {
   std::size_t fusion_bytes = 4096;
   std::size_t slice_bytes = 1024;
   std::size_t direct_bytes = 512;
+  std::size_t partition_bytes = 0;
+  std::size_t credit_bytes = 1;
   std::size_t eager_bytes = 256;
   int direct_members = 16;
   std::vector<std::vector<Rank>> sets;  // members in ascending order; the first one is the world

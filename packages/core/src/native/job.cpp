@@ -68,10 +68,11 @@ plan::Links links_of(const NetworkTuple& told) {
 
 void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch, std::shared_ptr<HostMemory> memory,
                   const std::vector<PeerTuple>& peers, std::vector<int> host_of, Rank local_rank, int local_size,
-                  std::size_t fusion_threshold_bytes, std::size_t eager_limit_bytes, bool deterministic,
-                  double timeout_s, double stall_warning_s, double heartbeat_s, bool elastic, double elastic_timeout_s,
-                  bool has_witness, double start_timeout_s, double spin_s, bool nccl_shares_gpus,
-                  std::shared_ptr<transport::MpiWorld> mpi, bool joins, const std::optional<NetworkTuple>& network) {
+                  std::size_t fusion_threshold_bytes, std::size_t partition_bytes, std::size_t credit_bytes,
+                  std::size_t eager_limit_bytes, bool deterministic, double timeout_s, double stall_warning_s,
+                  double heartbeat_s, bool elastic, double elastic_timeout_s, bool has_witness, double start_timeout_s,
+                  double spin_s, bool nccl_shares_gpus, std::shared_ptr<transport::MpiWorld> mpi, bool joins,
+                  const std::optional<NetworkTuple>& network) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
@@ -86,6 +87,8 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.nccl_shares_gpus = nccl_shares_gpus;
   config.local_size = local_size;
   config.settings.execution.fusion_threshold_bytes = fusion_threshold_bytes;
+  config.settings.execution.partition_bytes = partition_bytes;
+  config.settings.execution.credit_bytes = credit_bytes;
   config.settings.execution.deterministic = deterministic;
   config.settings.eager_limit_bytes = eager_limit_bytes;
   config.settings.timeout = limit_of(timeout_s);
@@ -170,11 +173,11 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
   runtime
       .def("__init__", &make_runtime, nb::arg("rank"), nb::arg("size"), nb::arg("epoch"), nb::arg("memory").none(),
            nb::arg("peers"), nb::arg("host_of"), nb::arg("local_rank"), nb::arg("local_size"), nb::kw_only(),
-           nb::arg("fusion_threshold_bytes"), nb::arg("eager_limit_bytes"), nb::arg("deterministic"),
-           nb::arg("timeout_s"), nb::arg("stall_warning_s"), nb::arg("heartbeat_s"), nb::arg("elastic"),
-           nb::arg("elastic_timeout_s"), nb::arg("has_witness"), nb::arg("start_timeout_s"), nb::arg("spin_s"),
-           nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(), nb::arg("joins") = false,
-           nb::arg("network") = nb::none())
+           nb::arg("fusion_threshold_bytes"), nb::arg("partition_bytes"), nb::arg("credit_bytes"),
+           nb::arg("eager_limit_bytes"), nb::arg("deterministic"), nb::arg("timeout_s"), nb::arg("stall_warning_s"),
+           nb::arg("heartbeat_s"), nb::arg("elastic"), nb::arg("elastic_timeout_s"), nb::arg("has_witness"),
+           nb::arg("start_timeout_s"), nb::arg("spin_s"), nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(),
+           nb::arg("joins") = false, nb::arg("network") = nb::none())
       .def(
           "members",
           [](PythonRuntime& self, std::optional<std::uint32_t> epoch) {

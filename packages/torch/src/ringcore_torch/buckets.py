@@ -23,7 +23,9 @@ Groups = int | Sequence[Sequence[torch.Tensor]] | None
 
 # The first bucket is small, so that communication starts early; the figures are those of DistributedDataParallel.
 _FIRST_BUCKET_BYTES = 1 << 20
-_BUCKET_BYTES = 25 << 20
+BUCKET_BYTES = 25 << 20
+# Where each bucket is waited for by itself, as large as what may be overtaken.
+SOONER_BUCKET_BYTES = 4 << 20
 _ALIGNMENT_BYTES = 64
 _MOST_PACKED = 2000  # a group is described in one record
 
@@ -496,12 +498,12 @@ def check_dtypes(named: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 def make_buckets(
     named: list[tuple[str, torch.Tensor]], prefix: str, groups: Groups, compression: type[Compressor],
-    *, keeps_errors: bool = False,
+    *, keeps_errors: bool = False, bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Bucket]:  # fmt: skip
     """Deal parameters to buckets: those of `groups` together, the others by their size."""
     names = {id(parameter): name for name, parameter in named}
     buckets: list[Bucket] = []
-    for parameters in _deal([parameter for _, parameter in named], groups):
+    for parameters in _deal([parameter for _, parameter in named], groups, bucket_bytes):
         name = f"{prefix}.bucket{len(buckets)}"
         own = [names[id(parameter)] for parameter in parameters]
         if compression.wire_dtype is None and _bytes(parameters) < adapter.SMALL_BYTES * len(parameters):
@@ -537,7 +539,7 @@ def registered_zeros(count: int, dtype: Any, device: torch.device) -> torch.Tens
     return torch.frombuffer(registered.view(), dtype=dtype)[:count].zero_()
 
 
-def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Tensor]]:
+def _deal(parameters: list[torch.Tensor], groups: Groups, bucket_bytes: int) -> list[list[torch.Tensor]]:
     """The parameters of each bucket: those of `groups`, the rest by size in the reverse of their order."""
     if isinstance(groups, int):
         chosen = [[parameters[i] for i in group] for group in reversed(adapter.dealt_out(len(parameters), groups))]
@@ -548,18 +550,20 @@ def _deal(parameters: list[torch.Tensor], groups: Groups) -> list[list[torch.Ten
     rest = [parameter for parameter in reversed(parameters) if id(parameter) not in taken]
     for small in (False, True):
         for same in _by_kind(p for p in rest if (_bytes([p]) < adapter.SMALL_BYTES) is small):
-            dealt += _fill(same, first=not dealt, small=small)
+            limit = _FIRST_BUCKET_BYTES if small else bucket_bytes
+            dealt += _fill(same, _FIRST_BUCKET_BYTES if not dealt else limit, limit, small=small)
     return dealt
 
 
-def _fill(parameters: list[torch.Tensor], *, first: bool, small: bool) -> Iterable[list[torch.Tensor]]:
+def _fill(parameters: list[torch.Tensor], first: int, others: int, *, small: bool) -> Iterable[list[torch.Tensor]]:
+    """Buckets that are closed as soon as they have so many bytes, `first` of the first one."""
     bucket: list[torch.Tensor] = []
+    limit = first
     for parameter in parameters:
         bucket.append(parameter)
-        limit = _FIRST_BUCKET_BYTES if first or small else _BUCKET_BYTES
         if _bytes(bucket) >= limit or (small and len(bucket) == _MOST_PACKED):
             yield bucket
-            bucket, first = [], False
+            bucket, limit = [], others
     if bucket:
         yield bucket
 

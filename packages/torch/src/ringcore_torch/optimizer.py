@@ -12,7 +12,7 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet, ReduceOp, global_process_set
 
 from ringcore_torch import adasum
-from ringcore_torch.buckets import Groups
+from ringcore_torch.buckets import BUCKET_BYTES, SOONER_BUCKET_BYTES, Groups
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.exchanging import ExchangingReducer
 from ringcore_torch.overlap import ForwardOverlap, PendingParameter, narrowed, why_never
@@ -255,6 +255,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
         compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
         error_feedback=error_feedback, drops_steps=on_lost_rank == "skip",
+        bucket_bytes=SOONER_BUCKET_BYTES if overlap == "forward" else BUCKET_BYTES,
     )  # fmt: skip
     if overlap == "forward":
         wrapped._overlap = _overlap_of(wrapped, optimizer, [parameter for _, parameter in named])

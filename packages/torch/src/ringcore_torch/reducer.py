@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ringcore_torch._operations import allreduce_
 from ringcore_torch._profiling import seen
-from ringcore_torch.buckets import Bucket, Groups, PackedBucket, check_dtypes, make_buckets
+from ringcore_torch.buckets import BUCKET_BYTES, Bucket, Groups, PackedBucket, check_dtypes, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
 
@@ -47,6 +47,7 @@ class GradientReducer:
             Else it is done again in an elastic job, where there is memory enough.
         skip_untouched: Leave out the buckets that backward reached on no rank. Ranks agree on them, which takes an
             operation more: for models of which some backward passes leave large parts alone.
+        bucket_bytes: A bucket is closed when it has so many.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class GradientReducer:
         op: ReduceOp = ReduceOp.AVERAGE, predivide: float = 1.0, compression: type[Compressor] = Compression.none,
         groups: Groups = None, sparse_as_dense: bool = False, skip_untouched: bool = False,
         check_weights: bool = False, error_feedback: bool = False, drops_steps: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:  # fmt: skip
         check_dtypes(named)
         self.passes_per_step = passes_per_step
@@ -80,7 +82,9 @@ class GradientReducer:
         self.dropped = False  # the step that is under way
         self._lost: MembershipChangedError | None = None  # why nothing more of it is submitted
         self._asks_for_memory = adapter.is_elastic() and not drops_steps
-        self.buckets = make_buckets(named, self._prefix, groups, compression, keeps_errors=error_feedback)
+        self.buckets = make_buckets(
+            named, self._prefix, groups, compression, keeps_errors=error_feedback, bucket_bytes=bucket_bytes
+        )
         if self._asks_for_memory:
             for bucket in self.buckets:
                 bucket.keep_inputs()  # when all have what they need

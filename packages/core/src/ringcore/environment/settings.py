@@ -153,6 +153,18 @@ class Settings:
         _SIZE,
         "largest bucket that small tensors are fused into, 1 MiB at most in shared memory; 0: no fusion",
     )
+    partition_bytes: int = _setting(
+        4 * _KIB**2,
+        _size,
+        _SIZE,
+        "between hosts a tensor with a priority is cut into pieces of this size, and overtaken between two; 0: not cut",
+    )
+    credit_bytes: int = _setting(
+        8 * _KIB**2,
+        _size,
+        _SIZE,
+        "operations with a priority begin side by side until so much is under way; 0: one after the other",
+    )
     eager_limit_bytes: int = _setting(
         65536, _size, _SIZE, "blocking operations send their data at once while a rank then sends no more than this"
     )

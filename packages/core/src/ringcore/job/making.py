@@ -66,6 +66,8 @@ def make_context(
         place[0],
         place[1],
         fusion_threshold_bytes=settings.fusion_threshold_bytes,
+        partition_bytes=settings.partition_bytes,
+        credit_bytes=settings.credit_bytes,
         eager_limit_bytes=settings.eager_limit_bytes,
         deterministic=settings.deterministic,
         timeout_s=settings.timeout_s,
