@@ -56,7 +56,8 @@ std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) 
 }
 
 plan::Links links_of(const NetworkTuple& told) {
-  plan::Links links{.told = true};
+  plan::Links links;
+  links.told = true;
   const auto& [latency_s, bytes_per_s, cables] = told;
   links.between_hosts.latency_s = latency_s;
   links.between_hosts.seconds_per_byte = 1 / bytes_per_s;
