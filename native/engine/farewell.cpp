@@ -262,7 +262,7 @@ bool Engine::farewell_seen() const {
   const auto peers = membership_.known();
   if (failure_ != nullptr) return true;
   return (!goodbye_ || said_goodbye_) && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
-           return peer->saw_farewell || peer->left || peer->link->failure();
+           return peer->saw_farewell || (peer->left && peer->backlog.empty()) || peer->link->failure();
          });
 }
 

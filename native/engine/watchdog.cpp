@@ -88,6 +88,8 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
     if (const auto failure = peer->link->failure(); failure && !peer->left) {
       if (eager_.operation != nullptr) leave_eager();
       read_control(*peer);  // its last words
+      // To a rank that has left before, its goodbye is not said: that it saw that farewell are its last words.
+      if (peer->saw_farewell) peer->left = true;
       if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
     } else if (!peer->left && peer->connected && now - peer->last_heard > patience_for(*peer)) {
       if (eager_.operation != nullptr) leave_eager();

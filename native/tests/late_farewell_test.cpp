@@ -42,6 +42,21 @@ TEST_CASE("a member that is connected with only after it has said goodbye says s
   REQUIRE(job.run_until([&] { return job.engine(kLeaver).farewell_seen(); }));
 }
 
+TEST_CASE("the end of a rank that has seen this one's farewell is no loss, though it says no goodbye itself") {
+  SimJob job(2);
+  job.engine(0).leave("");
+  REQUIRE(job.run_until([&] { return job.engine(1).membership().peer(0)->left; }));
+  REQUIRE_FALSE(job.engine(0).farewell_seen());
+  job.engine(1).leave("");
+  REQUIRE(job.run_until([&] { return job.engine(1).farewell_seen(); }));  // now it may go
+  job.network().run_until(job.now() + 20 * kMillisecond);
+  job.network().kill(1);
+  job.network().run_until(job.now() + 100 * kMillisecond);
+  job.engine(0).check_timers(false);  // before it looks at what has arrived
+  CHECK(job.engine(0).failure() == nullptr);
+  CHECK(job.engine(0).farewell_seen());
+}
+
 TEST_CASE("an alltoall of more ranks than a record has room for is refused with the reason") {
   constexpr int kMany = 9000;
   transport::VirtualClock clock;

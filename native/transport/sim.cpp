@@ -200,7 +200,7 @@ std::size_t SimNetwork::write(Rank from, Rank to, int lane, std::span<const std:
   const Stream& stream = connection(to, from).lanes[lane];
   const std::size_t used = stream.arrived.size() - stream.consumed + stream.in_flight;
   std::size_t taken = std::min(bytes.size(), capacity(lane) - std::min(used, capacity(lane)));
-  if (taken > 1 && random_below(kShortWrites) == 0) {
+  if (options_.short_writes && taken > 1 && random_below(kShortWrites) == 0) {
     taken = 1 + random_below(taken);
     // The rest can be written at once, but who tries only after an event must get one.
     tell_room(to, from);

@@ -45,6 +45,7 @@ struct SimOptions {
   std::size_t arena_bytes = 1 << 20;
   std::size_t reserved_bytes = 0;   // of the arena, as in Arena's constructor
   bool keep_history = false;        // for SimNetwork::history
+  bool short_writes = true;         // now and then a lane takes only a part, though there is room
   std::vector<Pace> paces = {};     // by rank: what its links say of theirs; empty: they know nothing
   bool late_lanes = false;          // lanes of data are opened when both ends want them
 };
