@@ -35,8 +35,9 @@ from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_envir
 from tools.fuzzing import run_fuzzers
 from tools.release import make_release
 from tools.suites import (
+    ALONE,
+    BESIDE_OTHERS,
     DOCUMENTED_CLUSTERS,
-    SUITES,
     WITH_CLUSTERS,
     adapter_of,
     pytest_command,
@@ -223,7 +224,9 @@ def bench_clusters(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
-    run_side_by_side(session, SUITES)
+    for suite in ALONE:
+        run_pytest(session, *suite)
+    run_side_by_side(session, BESIDE_OTHERS)
 
 
 @nox.session(python=PYTHON)

@@ -13,8 +13,8 @@ from tools.distributions import CLUSTERS, left_out
 from tools.environments import at_a_time, environment_binary
 
 _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
-# Framework, what is tested, arguments of pytest; the longest first.
-OF_PACKAGES = [
+# Framework, what is tested, arguments of pytest. These wait more than they compute; the longest first.
+BESIDE_OTHERS = [
     ("torch", "the Lightning strategies", "packages/lightning/tests"),
     *(
         (name, f"conformance with {name}", "tests/conformance", f"-k={name} or keras")
@@ -41,13 +41,13 @@ OF_PACKAGES = [
     ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]  # fmt: skip
-SUITES = [
+# What tells a lost rank from a slow one, and what sees the whole machine.
+ALONE = [
+    ("torch", "the core package", "packages/core/tests"),
     (
         "torch", "what crosses the packages: faults, launchers, packaging, README", "tests",
-        *(f"--ignore={path}" for framework, _, path, *_ in OF_PACKAGES if framework == "torch"),
+        *(f"--ignore={path}" for framework, _, path, *_ in BESIDE_OTHERS if framework == "torch"),
     ),
-    ("torch", "the core package", "packages/core/tests"),
-    *OF_PACKAGES,
 ]  # fmt: skip
 
 # Minutes: each script of theirs starts a cluster.
