@@ -33,7 +33,7 @@ WARNINGS_ARE_ERRORS = f"-DCMAKE_COMPILE_WARNING_AS_ERROR={'ON' if os.environ.get
 C_INTERFACE = ["native/capi/ringcore.h", "native/capi/ringcore.hpp"]
 # Distribution -> the folders and files that its wheel is made of.
 DISTRIBUTIONS = {
-    "core": ["native", "packages/core"],
+    "core": ["native", "packages/core", "docs/errors.md"],
     "torch": ["packages/torch"],
     "horovod": ["packages/horovod"],
     "lightning": ["packages/lightning"],

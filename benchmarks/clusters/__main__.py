@@ -6,7 +6,8 @@
     ray      RingTrainer and Ray Train's TorchTrainer: the same from fit(); RingExecutor's start() alone; 64 MiB between
              actors; from a kill of an actor to the error
 
-Two ranks each, interleaved; the first of each, and the median, least and most of the others. Results are checked.
+Two ranks each, interleaved; the first of each, and the median, least and most of the others. Results are checked, and
+rows go to benchmarks/results/clusters-spark.jsonl and clusters-ray.jsonl.
 Both: `nox -s bench_clusters -- 5`. For a machine that does nothing else. Where petastorm is installed (it needs pyarrow
 before 13), `python benchmarks/clusters petastorm` reads the same Parquet by it.
 """
@@ -21,6 +22,8 @@ from pathlib import Path
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
 
 if __name__ == "__main__":
+    import common
+
     if sys.argv[1] == "spark":
         import on_spark as measured
     elif sys.argv[1] == "ray":
@@ -28,3 +31,5 @@ if __name__ == "__main__":
     else:
         import reading as measured
     measured.main(int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    results = Path(__file__).parents[1] / "results" / f"clusters-{sys.argv[1]}.jsonl"
+    results.write_text("\n".join(common.rows) + "\n")

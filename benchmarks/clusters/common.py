@@ -15,6 +15,8 @@ import numpy as np
 ELEMENTS = 1 << 20  # 4 MiB
 LARGE = 1 << 24  # 64 MiB
 
+rows: list[str] = []  # that were told
+
 
 def interleaved(what: str, repeats: int, calls: Mapping[str, Callable[[], Any]]) -> None:
     """Call each so often, one after the other, and tell what it took: what a call returns, if that is a number."""
@@ -29,10 +31,11 @@ def interleaved(what: str, repeats: int, calls: Mapping[str, Callable[[], Any]])
 
 
 def tell(what: str, who: str, seconds: list[float]) -> None:
-    """Print a row."""
+    """Print a row, and keep it."""
     first, *later = seconds
     row = {"first_s": first, "median_s": statistics.median(later), "least_s": min(later), "most_s": max(later)}
-    print(json.dumps({"what": what, "who": who, **{key: round(value, 4) for key, value in row.items()}}), flush=True)
+    rows.append(json.dumps({"what": what, "who": who, **{key: round(value, 4) for key, value in row.items()}}))
+    print(rows[-1], flush=True)
 
 
 def check(found: Any) -> None:

@@ -22,6 +22,43 @@ def test_a_mistyped_command_is_recognized(word: str, meant: str, capsys: pytest.
     assert f"there is no command '{word}'; did you mean '{meant}'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["mismatch", "MismatchError", "ringcore.MismatchError"])
+def test_an_error_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", name]) == 0
+    said = capsys.readouterr().out
+    assert "everything goes on working" in said
+    assert "A tensor has another dtype on one rank. Convert the tensor to one dtype on all ranks." in " ".join(
+        said.split()
+    )
+
+
+def test_the_mistake_behind_an_error_is_found_by_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "mismatch", "another", "dtype"]) == 0
+    said = capsys.readouterr().out
+    assert "np.float64 if ring.rank() == 1 else np.float32" in said
+    assert "process set" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["mismach"], "there is no error 'mismach'; did you mean 'mismatch'?"),
+        (["LookupError"], "there is no error 'LookupError': there is not-initialized, invalid-argument"),
+        (["mismatch", "unicorn"], "no mistake there has the words 'unicorn'"),
+    ],
+)
+def test_what_cannot_be_explained_is_said(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", *words]) == 2
+    assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", sorted(name for name in dir(ringcore) if name.endswith(("Error", "Argument"))))
+def test_every_error_is_explained(error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if error != "RingcoreError":
+        assert cli.main(["explain", error]) == 0
+        assert error in capsys.readouterr().out
+
+
 def test_the_demonstration_asks_for_numpy_where_it_is_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from ringcore._version import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ringcore.launcher.main", "start the ranks of a job (also: ringrun)"),
     "doctor": ("ringcore.commands.doctor", "try what is installed here, and tell what to do about what does not work"),
+    "explain": ("ringcore.commands.explain", "tell what an error means, and which mistakes lead to it"),
     "migrate": ("ringcore.commands.migrate", "show what changes in a script that was written for Horovod"),
     "demo": ("ringcore.commands.demo", "let two ranks sum an array, and draw what they did: ten seconds"),
     "status": ("ringcore.commands.status", "tell what the ranks of a running job do, and wait for"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from ringcore._display import print_table
 from ringcore._errors import RingcoreError
 from ringcore.network.units import parse_bytes
 from ringcore.planning import Plan
@@ -92,7 +91,7 @@ def _show(plan: Plan, options: argparse.Namespace) -> int:
     print(f"{plan.chunks} chunks, {plan.steps} steps, {plan.hash}")
     if options.rank is None:
         rows = [_row(plan, rank) for rank in range(plan.native.nodes)]
-        _print_table(("rank", "channels", "steps", "sends", "receives", "peers"), rows)
+        print_table(("rank", "channels", "steps", "sends", "receives", "peers"), rows)
     else:
         for number, channel in enumerate(plan.program(options.rank)):
             print(f"rank {options.rank}, channel {number}:")
@@ -139,7 +138,7 @@ def _predict(plan: Plan, options: argparse.Namespace) -> int:
     others = [(each.seconds, each.algorithm) for each in job.times]
     times = sorted([(seconds, f"{plan.generator} (this plan)"), *others])
     print(f"{plan.collective} of {bytes_text(nbytes)} among {plan.ranks} ranks on {hosts} hosts, {options.network}")
-    _print_table(("plan", "time"), [(name, time_text(each)) for each, name in times])
+    print_table(("plan", "time"), [(name, time_text(each)) for each, name in times])
     return 0
 
 
@@ -155,21 +154,6 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
         command = [sys.executable, "-m", "ringcore.launcher.main", "-np", str(plan.ranks), "--no-python"]
         command += [sys.executable, "-c", _PROGRAM, str(path), str(count), str(options.repeat)]
         return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_LIMIT_S, check=False).returncode
-
-
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    try:
-        table: Any = importlib.import_module("rich.table").Table()
-    except ImportError:
-        widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-        for row in [headings, *rows]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        return
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row)
-    importlib.import_module("rich.console").Console().print(table)
 
 
 def _positive(text: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ringcore._errors import RingcoreError
 from ringcore.simulation.job import Simulation, simulate
-from ringcore.simulation.picture import draw, print_table
+from ringcore.simulation.picture import draw, print_times
 
 _FIRST_OF_CURVE = 8
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin = time.monotonic()
     try:
         jobs = [_job(options, ranks) for ranks in _curve(options)]
-        print_table(jobs[-1])
+        print_times(jobs[-1])
         if options.picture:
             draw(jobs, options.picture)
             print(f"{options.picture}: {len(jobs)} jobs of {jobs[0].ranks} to {jobs[-1].ranks} ranks")

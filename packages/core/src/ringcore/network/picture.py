@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
-from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO
 
-from ringcore._errors import InvalidArgument
+from ringcore._display import new_figure, print_table
 from ringcore.network.findings import Findings, shares_port
 from ringcore.network.topology import Topology
 from ringcore.network.units import rate_text, seconds_text
@@ -28,9 +26,10 @@ def print_tables(topology: Topology, findings: Findings | None, file: IO[str] | 
     if findings is None:
         print("all ranks are on one host: there is no network between them", file=out)
         return
-    _print("hosts", ("host", "sends", "receives", "its links"), _hosts(findings), out)
+    print_table(("host", "sends", "receives", "its links"), _hosts(findings), title="hosts", file=out)
     pairs = _pairs(findings)
-    _print("links", ("from", "to", "alone", "beside others", "latency", "beside others"), pairs[:_MOST_PAIRS], out)
+    headings = ("from", "to", "alone", "beside others", "latency", "beside others")
+    print_table(headings, pairs[:_MOST_PAIRS], title="links", file=out)
     if len(pairs) > _MOST_PAIRS:
         print(f"and {len(pairs) - _MOST_PAIRS} more, of {len(pairs)}", file=out)
     print(f"planned for: {describe(topology)}", file=out)
@@ -75,22 +74,6 @@ def _pairs(findings: Findings) -> list[tuple[str, ...]]:
     ]
 
 
-def _print(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str]) -> None:
-    try:
-        table: Any = importlib.import_module("rich.table").Table(title=title)
-    except ImportError:
-        widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-        print(title, file=file)
-        for row in [headings, *rows]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=file)
-        return
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row)
-    importlib.import_module("rich.console").Console(file=file).print(table)
-
-
 def draw(topology: Topology, path: str) -> None:
     """Draw hosts, switches and links: the wider a line, the quicker the link.
 
@@ -101,10 +84,7 @@ def draw(topology: Topology, path: str) -> None:
     Raises:
         InvalidArgument: matplotlib is not installed.
     """
-    try:
-        figure: Any = importlib.import_module("matplotlib.figure").Figure(figsize=(6.4, 6.4))
-    except ImportError:
-        raise InvalidArgument("a picture needs matplotlib: pip install 'ringcore[simulate]'") from None
+    figure = new_figure(6.4, 6.4)
     axes = figure.subplots()
     axes.set_axis_off()
     axes.set_aspect("equal")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import IO
 
-from ringcore._errors import InvalidArgument
+from ringcore._display import new_figure, print_table
 from ringcore.simulation.job import Simulation
 
 _HEADINGS = ("algorithm", "time", "parts", "a rank sends", "its program", "peers")
@@ -29,7 +28,7 @@ def bytes_text(nbytes: float) -> str:
     return in_units(nbytes, [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
 
 
-def print_table(job: Simulation, file: IO[str] | None = None) -> None:
+def print_times(job: Simulation, file: IO[str] | None = None) -> None:
     """Print what a job takes; with rich where that is installed.
 
     Args:
@@ -48,7 +47,7 @@ def print_table(job: Simulation, file: IO[str] | None = None) -> None:
         for each in job.times
     ]
     title = f"{job.collective} of {bytes_text(job.nbytes)} among {job.ranks} ranks on {job.hosts} hosts"
-    _printer()(title, rows, file or sys.stdout)
+    print_table(_HEADINGS, rows, title=title, right=True, file=file)
     agreement = job.agreement
     print(
         f"agreement: {time_text(agreement.again_s)} for an operation ({time_text(agreement.first_s)} the first time), "
@@ -56,32 +55,6 @@ def print_table(job: Simulation, file: IO[str] | None = None) -> None:
         f"{bytes_text(agreement.step_bytes)} in {agreement.step_records} records to {agreement.neighbours} others",
         file=file or sys.stdout,
     )
-
-
-def _printer() -> Callable[[str, list[tuple[str, ...]], IO[str]], None]:
-    try:
-        importlib.import_module("rich")
-    except ImportError:
-        return _print_plain
-    return _print_rich
-
-
-def _print_plain(title: str, rows: list[tuple[str, ...]], file: IO[str]) -> None:
-    table = [_HEADINGS, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(_HEADINGS))]
-    print(title, file=file)
-    for row in table:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        print("  ".join(cells), file=file)
-
-
-def _print_rich(title: str, rows: list[tuple[str, ...]], file: IO[str]) -> None:
-    table: Any = importlib.import_module("rich.table").Table(title=title)
-    for column, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*row)
-    importlib.import_module("rich.console").Console(file=file).print(table)
 
 
 def draw(jobs: Sequence[Simulation], path: str) -> None:
@@ -94,10 +67,7 @@ def draw(jobs: Sequence[Simulation], path: str) -> None:
     Raises:
         InvalidArgument: matplotlib is not installed.
     """
-    try:
-        figure: Any = importlib.import_module("matplotlib.figure").Figure(figsize=(6.4, 4))
-    except ImportError:
-        raise InvalidArgument("a picture needs matplotlib: pip install 'ringcore[simulate]'") from None
+    figure = new_figure(6.4, 4)
     axes = figure.subplots()
     names = sorted({each.algorithm for job in jobs for each in job.times})
     for name in names:
