@@ -263,6 +263,17 @@ def packings(session: nox.Session) -> None:
     session.run(*command, external=True, env={"RINGCORE_PACKINGS": "6700"})
 
 
+@nox.session(python=PYTHON, requires=[environment_of("torch")])
+def tampering(session: nox.Session) -> None:
+    """Change what goes between ranks 10,000 times, in TLS alone and in whole jobs: takes hours. Or so many times."""
+    times = {"RINGCORE_TAMPERINGS": " ".join(session.posargs) or "10000"}
+    install(session, "compile")
+    folder = build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON")
+    session.run(str(folder / "ringcore_tests"), "-tc=tls: whatever*", external=True, env=times)
+    command, environ = pytest_command("torch", "tests/faults/test_tampering.py")
+    session.run(*command, external=True, env=environ | times)
+
+
 @nox.session(python=PYTHON)
 def mutants(session: nox.Session) -> None:
     """Plant mistakes in the engine, one at a time, and see its tests catch every one."""

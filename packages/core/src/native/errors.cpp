@@ -15,7 +15,11 @@ void raise(const Error& error) {
   const std::string name(name_of(error.kind()));
   const nb::object type = nb::module_::import_("ringcore._errors").attr(name.c_str());
   if (error.kind() == ErrorKind::kMembershipChanged) nb::module_::import_("ringcore.job.members").attr("take_note")();
-  PyErr_SetString(type.ptr(), error.what());
+  // A peer may have had a part in the text, and need not have written UTF-8.
+  const std::string text = error.what();
+  const nb::object message =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (message.is_valid()) PyErr_SetObject(type.ptr(), message.ptr());
 }
 
 void register_errors(nb::module_&) {

@@ -34,6 +34,8 @@ HELLO_BYTES = _HELLO.size + _NONCE_BYTES
 # Until a stranger has proved the key, no more than this is read from it.
 MAX_UNAUTHENTICATED_BYTES = HELLO_BYTES + _PROOF_BYTES
 _WELCOME = b"+"
+# Asked of the kernel at a time: a length is another's word, and Python makes room for as much as it asks for.
+_PIECE_BYTES = 1 << 20
 # Whoever is turned away dials again after about so long.
 _AGAIN_S = 0.05
 TURNED_AWAY = (
@@ -141,6 +143,7 @@ class Introduction:
 
     def __init__(self, key: bytes, hello: Hello) -> None:
         self._key = key
+        self._hello = hello
         self.greeting = hello.pack() + secrets.token_bytes(_NONCE_BYTES)
         self._received = b""
         self._answered = False
@@ -168,9 +171,13 @@ class Introduction:
             return b""
         nonce, proof = self._received[:_NONCE_BYTES], self._received[_NONCE_BYTES:]
         if not hmac.compare_digest(proof, _proof(self._key, b"acceptor", self.greeting, nonce)):
+            hello = self._hello
+            who = "the other end"
+            if hello.purpose == MESH:
+                who = f"what answers rank {hello.from_rank} as rank {hello.to_rank}"
             raise BootstrapError(
-                "the other end does not know this job's key; are two jobs using the same address, or do the ranks "
-                "have different RINGCORE_KEY_FILEs?"
+                f"{who} does not know this job's key; are two jobs using the same address, do the ranks have different "
+                "RINGCORE_KEY_FILEs, or does something between the two change what they send?"
             )
         self._answered = True
         self._secret = _secret_of(self._key, self.greeting, nonce)
@@ -252,7 +259,7 @@ def receive_exactly(connection: socket.socket, count: int, deadline: float) -> b
     while len(data) < count:
         connection.settimeout(_left(deadline))
         try:
-            piece = connection.recv(count - len(data))
+            piece = connection.recv(min(count - len(data), _PIECE_BYTES))
         except OSError as error:
             raise _broken(error, "receiving") from error
         if not piece:

@@ -57,18 +57,28 @@ def meet(
             f"what rank {contact['rank']} has to tell the others has {len(posted)} bytes, but {MAX_CONTACT_BYTES} are "
             "allowed; choose some of its addresses with --network (RINGCORE_NETWORK)"
         )
-    connection, secret, key = until_let_in(lambda: _enter(address, key, contact["rank"], deadline), deadline)
+    here = f"rank {contact['rank']} on {contact.get('host')} at the rendezvous {address}"
+    try:
+        connection, secret, key = until_let_in(lambda: _enter(address, key, contact["rank"], deadline), deadline)
+    except RanksMissingError:
+        raise
+    except BootstrapError as error:
+        raise BootstrapError(f"{here}: {error}") from error
     with connection:
-        send_all(connection, headers(posted, RANK, [secret])[0] + posted, deadline)
-        # The server itself says which ranks are missing, a little after this rank's patience ends.
-        patience = deadline + 2.0
-        header = receive_exactly(connection, HEADER.size, patience)
-        length, _ = HEADER.unpack(header)
-        data = receive_exactly(connection, length, patience)
+        try:
+            send_all(connection, headers(posted, RANK, [secret])[0] + posted, deadline)
+            # The server itself says which ranks are missing, a little after this rank's patience ends.
+            patience = deadline + 2.0
+            header = receive_exactly(connection, HEADER.size, patience)
+            length, _ = HEADER.unpack(header)
+            data = receive_exactly(connection, length, patience)
+        except BootstrapError as error:
+            raise BootstrapError(
+                f"{here} was not told where the others are: {error}; look at what rank 0 (or the launcher) says"
+            ) from error
     if not is_genuine(header, data, SERVER, secret):
         raise BootstrapError(
-            f"what the rendezvous at {address} answered was changed on its way: something between the two hosts "
-            "changes what they send"
+            f"{here}: what it answered was changed on its way: something between the two hosts changes what they send"
         )
     answer = decode_answer(data)
     if "error" in answer:

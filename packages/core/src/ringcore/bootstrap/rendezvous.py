@@ -43,6 +43,7 @@ class _Guest:
 
     connection: socket.socket
     secret: bytes
+    said: int  # its rank, as its hello has it
     received: bytearray = field(default_factory=bytearray)
     rank: int | None = None
     unsent_header: bytes = b""
@@ -179,7 +180,7 @@ class RendezvousServer(Closing):
         if hello.purpose != RENDEZVOUS:
             connection.close()
             return
-        guest = _Guest(connection, secret)
+        guest = _Guest(connection, secret, hello.from_rank)
         self._guests.add(guest)
         self._selector.register(connection, selectors.EVENT_READ, guest)
 
@@ -205,7 +206,11 @@ class RendezvousServer(Closing):
 
     def _take(self, guest: _Guest, header: bytes, data: bytes) -> None:
         if not is_genuine(header, data, RANK, guest.secret):
-            self._refuse(guest, "what this rank sent to the rendezvous was changed on its way")
+            self._refuse(
+                guest,
+                f"what rank {guest.said} sent to the rendezvous was changed on its way: something between the two "
+                "hosts changes what they send",
+            )
             return
         try:
             contact = parse_contact(data)

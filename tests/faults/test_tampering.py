@@ -1,0 +1,169 @@
+"""Somebody between the ranks changes what they send: all of them hear of it, no sum is wrong, and nobody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ringcore
+from support import ranks
+from support.middle import Middle, Tamper, Tampering, Way, carry, middle, strip_encryption
+from support.rank import await_mark, caught, mark
+
+# `nox -s tampering` asks for more.
+ROUNDS = int(os.environ.get("RINGCORE_TAMPERINGS", "24"))
+SIZE = 3
+# Of what a round carries, up to here: whatever happens later may be found by one end only, as the job ends.
+PART = 0.6
+HANDSHAKES = 9_000
+
+
+def names_below(kind: type[Exception]) -> set[str]:
+    return {kind.__name__}.union(*map(names_below, kind.__subclasses__()))
+
+
+ERRORS = names_below(ringcore.RingcoreError)
+
+
+def works_behind_a_middle(rounds: int, ports: list[int]) -> list[dict]:
+    """In each round: starts, reduces, ends. The others are told that this rank listens where the middle does."""
+    from dataclasses import replace
+
+    from ringcore.bootstrap import mesh
+
+    plain, me = mesh.listen, int(os.environ["RANK"])
+
+    def listen(*args: object) -> tuple[list, list]:
+        sockets, endpoints = plain(*args)
+        Path(f"new.port.{me}").write_text(str(endpoints[0].port))
+        os.rename(f"new.port.{me}", f"port.{me}")
+        return sockets, [replace(endpoint, port=ports[me]) for endpoint in endpoints]
+
+    mesh.listen = listen
+
+    def reduces() -> str:
+        ringcore.init()
+        for step in range(6):
+            for elements in (3, 20_000):
+                tensor = np.arange(elements, dtype=np.float32) + step * ringcore.rank()
+                total = ringcore.allreduce(tensor, op=ringcore.Sum, name=f"of.{elements}.{step}")
+                if not (total == 3 * np.arange(elements, dtype=np.float32) + 3 * step).all():
+                    return "a wrong sum"
+            if ringcore.broadcast_object(f"object {step}" if me == 0 else None) != f"object {step}":
+                return "a wrong object"
+        return "right"
+
+    outcomes = []
+    for number in range(rounds):
+        mark(f"ready.{number}")
+        await_mark(f"go.{number}", "test")
+        outcomes.append(caught(reduces))
+        ringcore.shutdown()
+    mark(f"ready.{rounds}")
+    return outcomes
+
+
+@contextlib.contextmanager
+def job_behind_a_middle(directory: Path, rounds: int) -> Iterator[tuple[Middle, ranks.Ranks]]:
+    with open(os.open(directory / "key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = probe.getsockname()[1]
+    targets = [lambda rank=rank: int((directory / f"port.{rank}").read_text()) for rank in range(SIZE)]
+    env = {
+        "RINGCORE_TRANSPORT": "tcp", "RINGCORE_ENCRYPTION": "on", "RINGCORE_KEY_FILE": str(directory / "key"),
+        "RINGCORE_HEARTBEAT_S": "1", "RINGCORE_TIMEOUT_S": "10", "RINGCORE_START_TIMEOUT_S": "5",
+    }  # fmt: skip
+    with middle([*targets, lambda: meeting]) as between:
+
+        def wrap(rank: int, command: list[str]) -> list[str]:
+            port = meeting if rank == 0 else between.ports[SIZE]
+            return ["env", f"RINGCORE_RENDEZVOUS=tcp:127.0.0.1:{port}", *command]
+
+        arguments = (rounds, between.ports[:SIZE])
+        with ranks.started(works_behind_a_middle, SIZE, directory, *arguments, env=env, wrap=wrap) as job:
+            yield between, job
+
+
+def play(between: Middle, job: ranks.Ranks, number: int, tamper: Tamper) -> int:
+    """One round; returns the bytes that were carried."""
+    job.await_mark(f"ready.{number}", *range(SIZE))
+    between.tamper, before = tamper, between.carried
+    job.mark(f"go.{number}")
+    job.await_mark(f"ready.{number + 1}", *range(SIZE))
+    return between.carried - before
+
+
+def named(message: str) -> set[int]:
+    """The ranks that a message speaks of."""
+    groups = re.findall(r"ranks? \[?((?:\d+(?:, | and )?)+)", message)
+    return {int(number) for group in groups for number in re.findall(r"\d+", group)}
+
+
+def problem_of(tampering: Tampering, outcomes: list[dict[str, Any]]) -> str | None:
+    """What is wrong with what the ranks have made of a round; outcomes are of `caught`."""
+    rights = [outcome["message"] == "returned 'right'" for outcome in outcomes]
+    if all(rights):  # The handshake was repeated, or TLS gives no meaning to what was changed.
+        return "nobody noticed" if tampering.in_data else None
+    if any(rights):
+        return "not all have noticed"
+    for rank, outcome in enumerate(outcomes):
+        ranks_said = named(outcome["message"])
+        if outcome["type"] not in ERRORS:
+            return f"no error of ours on rank {rank}"
+        between = set(tampering.ranks or ())
+        # In a handshake nobody may have heard of it: who waits says who is missing.
+        if tampering.in_data and rank in between and not between <= ranks_said:
+            return f"the error of rank {rank} does not name both"
+        # A third one may see one of the two go before it hears why.
+        if tampering.in_data and not between & ranks_said:
+            return f"the error of rank {rank} names neither"
+        if not ranks_said:
+            return f"the error of rank {rank} names no rank"
+    return None
+
+
+def test_whatever_is_changed_between_ranks_is_an_error_on_all_or_changes_nothing(tmp_path: Path) -> None:
+    with job_behind_a_middle(tmp_path, ROUNDS + 1) as (between, job):
+        total = play(between, job, 0, carry)
+        tamperings = []
+        for number in range(1, ROUNDS + 1):
+            most = HANDSHAKES if number % 2 else int(PART * total)
+            tamperings.append(Tampering(number, most))
+            play(between, job, number, tamperings[-1])
+        results = [outcome.result for outcome in job.wait()]
+    untouched, *rounds = zip(*results, strict=True)
+    assert [outcome["message"] for outcome in untouched] == ["returned 'right'"] * SIZE
+    problems = []
+    for tampering, outcomes in zip(tamperings, rounds, strict=True):
+        problem = problem_of(tampering, list(outcomes))
+        if problem is not None:
+            said = "\n".join(f"  {outcome['type']}: {outcome['message']}" for outcome in outcomes)
+            problems.append(f"{tampering}: {problem}\n{said}")
+    assert not problems, "\n".join(problems)
+    assert sum(outcome["type"] is not None for outcome, *_ in rounds) > ROUNDS // 4
+
+
+def test_nobody_in_between_talks_ranks_out_of_encryption(tmp_path: Path) -> None:
+    seen = bytearray()
+
+    def strip_and_read(way: Way, data: bytes) -> bytes:
+        seen.extend(data)
+        return strip_encryption(way, data)
+
+    with job_behind_a_middle(tmp_path, 2) as (between, job):
+        play(between, job, 0, strip_and_read)
+        play(between, job, 1, carry)
+        stripped, untouched = zip(*(outcome.result for outcome in job.wait()), strict=True)
+    for outcome in stripped:
+        assert outcome["type"] == "BootstrapError", outcome
+        assert len(named(outcome["message"])) >= 2, outcome
+    assert bytes(np.arange(4, dtype=np.float32)) not in seen
+    assert [outcome["message"] for outcome in untouched] == ["returned 'right'"] * SIZE
