@@ -14,7 +14,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from ringcore_torch.overlap import PendingParameter
+from ringcore_torch.pending import PendingParameter
 from support import ranks
 from support.on_ranks import TWO, TWO_OVER_TCP, Start, on
 from support.rank import caught

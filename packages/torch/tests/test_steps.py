@@ -96,7 +96,7 @@ def test_a_gradient_that_is_changed_before_the_step_is_refused_whenever_its_aver
     torch.manual_seed(0)
     inputs, layers = torch.full((1, 3), 1.0 + ring.rank()), torch.nn.ModuleList(torch.nn.Linear(3, width) for _ in "ab")
     optimizer = wrapped(layers, 0.01)
-    optimizer._ring._overlaps = overlaps
+    optimizer._ring.overlaps = overlaps
 
     def replace(parameter: torch.Tensor) -> None:
         parameter.grad = parameter.grad * 0.5

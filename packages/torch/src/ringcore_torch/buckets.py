@@ -497,13 +497,13 @@ def check_dtypes(named: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def make_buckets(
-    named: list[tuple[str, torch.Tensor]], prefix: str, groups: Groups, compression: type[Compressor],
-    *, keeps_errors: bool = False, bucket_bytes: int = BUCKET_BYTES,
+    named: list[tuple[str, torch.Tensor]], prefix: str, *, groups: Groups, compression: type[Compressor],
+    keeps_errors: bool = False, bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Bucket]:  # fmt: skip
     """Deal parameters to buckets: those of `groups` together, the others by their size."""
     names = {id(parameter): name for name, parameter in named}
     buckets: list[Bucket] = []
-    for parameters in _deal([parameter for _, parameter in named], groups, bucket_bytes):
+    for parameters in deal([parameter for _, parameter in named], groups, bucket_bytes):
         name = f"{prefix}.bucket{len(buckets)}"
         own = [names[id(parameter)] for parameter in parameters]
         if compression.wire_dtype is None and _bytes(parameters) < adapter.SMALL_BYTES * len(parameters):
@@ -539,7 +539,7 @@ def registered_zeros(count: int, dtype: Any, device: torch.device) -> torch.Tens
     return torch.frombuffer(registered.view(), dtype=dtype)[:count].zero_()
 
 
-def _deal(parameters: list[torch.Tensor], groups: Groups, bucket_bytes: int) -> list[list[torch.Tensor]]:
+def deal(parameters: list[torch.Tensor], groups: Groups, bucket_bytes: int) -> list[list[torch.Tensor]]:
     """The parameters of each bucket: those of `groups`, the rest by size in the reverse of their order."""
     if isinstance(groups, int):
         chosen = [[parameters[i] for i in group] for group in reversed(adapter.dealt_out(len(parameters), groups))]

@@ -9,7 +9,8 @@ from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet, name_or_next
 
 from ringcore_torch.buckets import check_dtypes
-from ringcore_torch.reducer import check_weights_of, take_over
+from ringcore_torch.reducer import take_over
+from ringcore_torch.state import check_weights_of
 
 
 class ExchangingReducer:

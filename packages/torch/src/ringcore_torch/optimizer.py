@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from ringcore import InvalidArgument, adapter
@@ -15,9 +15,11 @@ from ringcore_torch import adasum
 from ringcore_torch.buckets import BUCKET_BYTES, SOONER_BUCKET_BYTES, Groups
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.exchanging import ExchangingReducer
-from ringcore_torch.overlap import ForwardOverlap, PendingParameter, narrowed, why_never
+from ringcore_torch.overlap import ForwardOverlap, narrowed, why_never
+from ringcore_torch.pending import PendingParameter
 from ringcore_torch.reducer import GradientReducer
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
+from ringcore_torch.tuning import Sending, tuner_of
 from ringcore_torch.wrapping import with_methods
 
 _log = logging.getLogger("ringcore")
@@ -28,6 +30,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     _ring: GradientReducer | ExchangingReducer
     _overlap: ForwardOverlap | None = None
+    _tuner: adapter.Tuner[Sending] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "_ring":
@@ -40,6 +43,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Wait for the averaged gradients, then step."""
         adapter.count_step()
+        loss = self._step(closure)
+        if self._tuner is not None:
+            self._tuner.after_step()
+        return loss
+
+    def _step(self, closure: Callable[[], float] | None) -> Any:
         if self._overlap is not None and self._overlap.defers(closure):
             return self._overlap.defer()
         self._settle()
@@ -74,6 +83,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _settle(self) -> None:
         if self._overlap is not None:
             self._overlap.settle()
+
+    def send(self, sending: Sending) -> None:
+        """Send gradients like this from the next backward pass on: all ranks do so behind the same step."""
+        self._settle()
+        cast(GradientReducer, self._ring).deal_anew(sending.bucket_bytes, overlaps=sending.overlaps)
+        if self._overlap is not None:
+            self._overlap.begin_anew()
 
     def synchronize(self) -> None:
         """Wait until `grad` of every parameter holds the average; for clipping before `step`.
@@ -251,14 +267,20 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
         return adasum.wrap(optimizer, named, process_set, compression)
     adapter.keep_freed_memory()
     wrapped = with_methods(optimizer, _DistributedOptimizer)
+    bucket_bytes = SOONER_BUCKET_BYTES if overlap == "forward" else BUCKET_BYTES
     wrapped._ring = GradientReducer(
         named, process_set, passes_per_step=backward_passes_per_step, op=op, predivide=gradient_predivide_factor,
         compression=compression, groups=groups, sparse_as_dense=sparse_as_dense, check_weights=check_weights,
         error_feedback=error_feedback, drops_steps=on_lost_rank == "skip",
-        bucket_bytes=SOONER_BUCKET_BYTES if overlap == "forward" else BUCKET_BYTES,
+        bucket_bytes=bucket_bytes,
     )  # fmt: skip
     if overlap == "forward":
         wrapped._overlap = _overlap_of(wrapped, optimizer, [parameter for _, parameter in named])
+    if adapter.context().settings.autotune:
+        wrapped._tuner = tuner_of(
+            wrapped, [parameter for _, parameter in named], Sending(bucket_bytes, wrapped._ring.overlaps),
+            groups=groups, keeps_errors=error_feedback, process_set=process_set,
+        )  # fmt: skip
     return wrapped
 
 

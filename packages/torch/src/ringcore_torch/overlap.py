@@ -1,22 +1,19 @@
 """`overlap="forward"`: `step` returns at once, and each bucket is stepped when its parameters are read again.
 
-A parameter that is to be stepped is of another class until then, as torch's own lazy parameters are: whatever reads it
-waits for the average, and steps its bucket. So the next forward begins while the gradients of later layers are still
-on their way. The arithmetic is the optimizer's own, called for the parameters of one bucket, with the learning rates
-and so on that it had when `step` was called.
+Whatever reads a parameter that is to be stepped waits for the average, and steps its bucket (pending.py). So the next
+forward begins while the gradients of later layers are still on their way. The arithmetic is the optimizer's own, called
+for the parameters of one bucket, with the learning rates and so on that it had when `step` was called.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import inspect
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,108 +22,11 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.optim import optimizer as optimizers
 
 from ringcore_torch.buckets import Bucket
+from ringcore_torch.pending import PendingParameter, Update
 from ringcore_torch.reducer import GradientReducer
 from ringcore_torch.wrapping import BY_ELEMENT
 
 _log = logging.getLogger("ringcore")
-
-# What tells nothing about values. Tensors' attributes arrive as the methods that get them.
-_METADATA = {
-    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad")),
-    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
-}  # fmt: skip
-
-
-class PendingParameter(torch.nn.Parameter):
-    """A parameter that is still to be stepped."""
-
-    _ring_update: Update
-    # The engine would look at its memory, and ask nobody.
-    __dlpack_c_exchange_api__ = None
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Step what is read, and then do it."""
-        if func in _METADATA:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        for parameter in _pending_in((args, kwargs)):
-            parameter._ring_update.settle()
-        return func(*args, **(kwargs or {}))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of what it will be."""
-        self._ring_update.settle()
-        return copy.deepcopy(self, memo)
-
-
-def _pending_in(values: Any) -> Iterator[PendingParameter]:
-    if isinstance(values, list | tuple):
-        for value in values:
-            yield from _pending_in(value)
-    elif isinstance(values, dict):
-        yield from _pending_in(list(values.values()))
-    elif type(values) is PendingParameter:
-        yield values
-
-
-@dataclass(eq=False)
-class Update:
-    """One bucket, between `step` and its first use.
-
-    Attributes:
-        owner: Makes it.
-        bucket: Its gradients are on their way.
-        groups: The optimizer's, of this bucket's parameters.
-        gradients: Which the parameters had. Meanwhile they have none, so that nothing is added to what is sent.
-        drops: What `zero_grad` has asked for since: its `set_to_none`.
-        is_shown: The parameters are of their own class again.
-    """
-
-    owner: ForwardOverlap
-    bucket: Bucket
-    groups: list[dict[str, Any]]
-    gradients: list[torch.Tensor | None]
-    drops: bool | None = None
-    is_shown: bool = False
-
-    def hide(self) -> None:
-        """From here on whoever reads the parameters waits."""
-        for parameter in self.bucket.parameters:
-            parameter.grad = None
-            parameter._ring_update = self  # type: ignore[attr-defined]
-            parameter.__class__ = PendingParameter
-        self.bucket.held = True
-
-    def show(self) -> None:
-        """The parameters are what they were at `step`."""
-        if self.is_shown:
-            return
-        self.is_shown = True
-        self.bucket.held = False
-        for index, parameter in enumerate(self.bucket.parameters):
-            parameter.__class__ = torch.nn.Parameter
-            del parameter._ring_update  # type: ignore[attr-defined]
-            parameter.grad, self.gradients[index] = self.gradients[index], parameter.grad
-
-    def settle(self) -> None:
-        """Make it, now."""
-        self.owner.settle_one(self)
-
-    # torch.compile breaks its graph here, and looks at parameters after that. `torch.compiler.disable` loads dynamo.
-    settle._torchdynamo_disable = True  # type: ignore[attr-defined]
-
-    def finish(self) -> None:
-        """The gradients are what the script expects them to be."""
-        for parameter, newer in zip(self.bucket.parameters, self.gradients, strict=True):
-            if newer is not None:  # of a graph that was made before `step`
-                parameter.grad = newer
-            elif self.drops:
-                parameter.grad = None
-            elif self.drops is False and parameter.grad is not None:
-                parameter.grad = parameter.grad.detach().zero_()
 
 
 class ForwardOverlap:
@@ -144,10 +44,16 @@ class ForwardOverlap:
         self._used: list[Bucket] = []  # in the order of the first forward that was seen
         self._has_begun = False
         self._has_told = False
-        for index, bucket in enumerate(reducer.buckets):
-            bucket.priority = index - len(reducer.buckets)  # until that is known: the first layers are in the last one
+        self.begin_anew()
         _overlaps.add(self)
         _watch_modules()
+
+    def begin_anew(self) -> None:
+        """The buckets are others; no update is to be made."""
+        self._used.clear()
+        for index, bucket in enumerate(self._reducer.buckets):
+            # Until it is known what is used first: the first layers are in the last one.
+            bucket.priority = index - len(self._reducer.buckets)
 
     def defers(self, closure: object) -> bool:
         """Whether this step's updates wait for their use; where they cannot, says why, once."""
@@ -187,7 +93,8 @@ class ForwardOverlap:
         ]
         for bucket in self._reducer.buckets:
             gradients = [parameter.grad for parameter in bucket.parameters]
-            self._updates[bucket] = Update(self, bucket, narrowed(groups, set(map(id, bucket.parameters))), gradients)
+            own = narrowed(groups, set(map(id, bucket.parameters)))
+            self._updates[bucket] = Update(self.settle_one, bucket, own, gradients)
             self._updates[bucket].hide()
 
     def _follow_first_forward(self) -> None:

@@ -8,6 +8,7 @@ when all buckets are done, and every rank knows which they are.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ from ringcore_torch._profiling import seen
 from ringcore_torch.buckets import BUCKET_BYTES, Bucket, Groups, PackedBucket, check_dtypes, make_buckets
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.sparse import sparse_allreduce_async
+from ringcore_torch.state import check_weights_of
 
 _log = logging.getLogger("ringcore")
 # Which reducer averages a parameter's gradient: the one that was made last.
@@ -77,26 +79,44 @@ class GradientReducer:
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._replaced = False
         on_gpu = any(parameter.is_cuda for _, parameter in named)
-        self._overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
+        self.overlaps = on_gpu or adapter.has_room_to_overlap(torch.get_num_threads())
         self.drops_steps = drops_steps
         self.dropped = False  # the step that is under way
         self._lost: MembershipChangedError | None = None  # why nothing more of it is submitted
         self._asks_for_memory = adapter.is_elastic() and not drops_steps
-        self.buckets = make_buckets(
-            named, self._prefix, groups, compression, keeps_errors=error_feedback, bucket_bytes=bucket_bytes
+        self._make_buckets = functools.partial(
+            make_buckets, named, groups=groups, compression=compression, keeps_errors=error_feedback
         )
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._deal(self._prefix, bucket_bytes)
         if self._asks_for_memory:
             for bucket in self.buckets:
                 bucket.keep_inputs()  # when all have what they need
-        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        packed = [bucket for bucket in self.buckets if isinstance(bucket, PackedBucket)]
-        # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
-        self._hookless = packed[-1] if packed and not skip_untouched else None
         take_over((parameter for _, parameter in named), self)
         weakref.finalize(self, _remove, self._hooks)
+        adapter.after_init(self._on_init)
+
+    def _deal(self, prefix: str, bucket_bytes: int) -> None:
+        self.buckets = self._make_buckets(prefix, bucket_bytes=bucket_bytes)
+        packed = [bucket for bucket in self.buckets if isinstance(bucket, PackedBucket)]
+        # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
+        self._hookless = packed[-1] if packed and not self._skip_untouched else None
         if not self.alone:
             self._add_hooks()
-        adapter.after_init(self._on_init)
+
+    def deal_anew(self, bucket_bytes: int, *, overlaps: bool) -> None:
+        """Between two steps, on all ranks between the same: send gradients in other buckets from now on.
+
+        Nothing that was lost by a compression may be kept, nor memory to do a step again.
+
+        Args:
+            bucket_bytes: See `GradientReducer`.
+            overlaps: Submit a bucket when its last gradient is there, else when backward is done.
+        """
+        self.abandon()
+        _remove(self._hooks)
+        self.overlaps = overlaps
+        self._deal(f"{self._prefix}.{bucket_bytes}", bucket_bytes)
 
     def _add_hooks(self) -> None:
         for bucket in self.buckets:
@@ -354,27 +374,6 @@ def take_over(parameters: Iterable[torch.Tensor], reducer: Any) -> None:
         _reducers[parameter] = weakref.ref(reducer)
 
 
-def check_weights_of(named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str) -> None:
-    """Before the first step: do all ranks begin with the same parameters?
-
-    Args:
-        named: The parameters.
-        process_set: The ranks that train together.
-        name: Identifies the call on all ranks.
-
-    Raises:
-        MismatchError: They do not. On every rank.
-    """
-    held = [parameter.detach().cpu().contiguous() for _, parameter in named]
-    adapter.check_weights(
-        [name for name, _ in named],
-        [adapter.hash_of(each.data_ptr(), each.numel() * each.element_size()) for each in held],
-        process_set, name=name,
-        remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
-        "broadcast=True to DistributedOptimizer",
-    )  # fmt: skip
-
-
 def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
     """What happens when a parameter has a gradient. It holds no reducer: one that nobody steps any more is freed."""
     passes, count = bucket.passes, len(bucket.parameters)
@@ -412,7 +411,7 @@ def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> 
             bucket.ready += 1
             if bucket.ready == count:
                 bucket.seal()
-                if owner._overlaps:
+                if owner.overlaps:
                     owner.launch(bucket, early=True)
 
     return collect

@@ -14,8 +14,7 @@ from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 from ringcore_torch import _operations as plain
 from ringcore_torch.flat import FlatParameters, Piece, flattened
 from ringcore_torch.optimizer import named_of
-from ringcore_torch.reducer import check_weights_of
-from ringcore_torch.state import broadcast_parameters
+from ringcore_torch.state import broadcast_parameters, check_weights_of
 from ringcore_torch.wrapping import BY_ELEMENT, with_methods
 
 

@@ -1,4 +1,4 @@
-"""Give all ranks the same start: parameters and optimizer state of one of them."""
+"""Give all ranks the same start: parameters and optimizer state of one of them; or see whether they have it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from ringcore import InvalidArgument, ProcessSet, broadcast_object, global_process_set, rank, synchronize
+from ringcore import InvalidArgument, ProcessSet, adapter, broadcast_object, global_process_set, rank, synchronize
 
 from ringcore_torch._operations import broadcast_async_
 
@@ -93,3 +93,24 @@ def _map_tensors(value: Any, change: Any, kind: type) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_map_tensors(item, change, kind) for item in value)
     return value
+
+
+def check_weights_of(named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str) -> None:
+    """Before the first step: do all ranks begin with the same parameters?
+
+    Args:
+        named: The parameters.
+        process_set: The ranks that train together.
+        name: Identifies the call on all ranks.
+
+    Raises:
+        MismatchError: They do not. On every rank.
+    """
+    held = [parameter.detach().cpu().contiguous() for _, parameter in named]
+    adapter.check_weights(
+        [name for name, _ in named],
+        [adapter.hash_of(each.data_ptr(), each.numel() * each.element_size()) for each in held],
+        process_set, name=name,
+        remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
+        "broadcast=True to DistributedOptimizer",
+    )  # fmt: skip

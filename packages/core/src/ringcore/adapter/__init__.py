@@ -54,6 +54,7 @@ from ringcore.adapter.objects import gather_bytes
 from ringcore.adapter.refusals import refusing, title_of
 from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
+from ringcore.adapter.tuning import Tuner
 from ringcore.adapter.verbs import Verbs
 from ringcore.adapter.weights import check_weights, comparable, different_weights, differing, hash_of
 from ringcore.environment.libraries import version_here
@@ -95,6 +96,7 @@ __all__ = [
     "ReduceOp",
     "Settings",
     "Statistics",
+    "Tuner",
     "UnsupportedArray",
     "Verbs",
     "__version__",

@@ -352,6 +352,7 @@ def join(*, process_set: ProcessSet = global_process_set) -> int:
     """Contribute nothing to the allreduces of the others until all ranks have joined; returns the last one to join."""
     handle = context().runtime.join(process_set_id_of(process_set))
     handle.wait()
+    context().joins += 1
     return int(handle.last_joined)
 
 

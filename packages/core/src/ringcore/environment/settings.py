@@ -45,6 +45,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _some(text: str) -> int:
+    if _count(text) == 0:
+        raise ValueError
+    return int(text)
+
+
 def _port(text: str) -> int:
     if _count(text) > _MAX_PORT:
         raise ValueError
@@ -247,6 +253,27 @@ class Settings:
         _flag,
         "1, true, yes, on, 0, false, no or off",
         "results do not depend on timing, fusion or the plan that was chosen",
+    )
+    autotune: bool = _setting(
+        False,
+        _flag,
+        "1, true, yes, on, 0, false, no or off",
+        "PyTorch's DistributedOptimizer tries ways of sending gradients in its first steps, and keeps the quickest",
+    )
+    autotune_file: str | None = _setting(
+        None,
+        str,
+        "a path on the host of rank 0",
+        "what was chosen is kept here, for later jobs of this shape; unset: ringcore/tuned.json in the user's cache",
+    )
+    autotune_log_file: str | None = _setting(
+        None, str, "a path on the host of rank 0", "write what the trials have measured to this file"
+    )
+    autotune_warmup_samples: int = _setting(
+        3, _count, "a whole number", "the trials begin after so many samples, of as many steps as follows"
+    )
+    autotune_steps_per_sample: int = _setting(
+        5, _some, "a whole number, 1 or more", "each way is tried for so many steps, twice in a round"
     )
     timeline: str | None = _setting(
         None, str, "a path", "write a trace of all ranks to this file", ("--timeline-filename",)

@@ -62,6 +62,7 @@ class Context:
     began: float = field(default_factory=time.monotonic)
     steps: int = 0
     dropped_steps: int = 0  # as a rank was lost in them: see DistributedOptimizer's on_lost_rank
+    joins: int = 0  # that have ended, of all process sets
     services: list[Service] = field(default_factory=list)
     epoch: int = 0
     # By rank of the first epoch: who was lost is among them.

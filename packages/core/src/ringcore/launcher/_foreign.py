@@ -5,7 +5,7 @@ from __future__ import annotations
 # Options of other launchers that change nothing here: how many values they take, and why.
 _NO_CYCLE = "ringcore has no cycle and no cache to tune"
 _PLANNED = "ringcore chooses the algorithm by itself"
-_NO_TUNER = "there is nothing to tune by hand"
+_NO_MODEL = "each way is measured, and no model of them is made"
 WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
     "--gloo": (0, "ringcore brings its own transports"),
     "--disable-cache": (0, "nothing is cached"),
@@ -17,13 +17,8 @@ WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
     "--no-hierarchical-allgather": (0, _PLANNED),
     "--torus-allreduce": (0, _PLANNED),
     "--no-torus-allreduce": (0, _PLANNED),
-    "--autotune": (0, _NO_TUNER),
-    "--no-autotune": (0, _NO_TUNER),
-    "--autotune-log-file": (1, _NO_TUNER),
-    "--autotune-warmup-samples": (1, _NO_TUNER),
-    "--autotune-steps-per-sample": (1, _NO_TUNER),
-    "--autotune-bayes-opt-max-samples": (1, _NO_TUNER),
-    "--autotune-gaussian-process-noise": (1, _NO_TUNER),
+    "--autotune-bayes-opt-max-samples": (1, _NO_MODEL),
+    "--autotune-gaussian-process-noise": (1, _NO_MODEL),
     "--timeline-mark-cycles": (0, _NO_CYCLE),
     "--no-timeline-mark-cycles": (0, _NO_CYCLE),
     "--stall-check": (0, "it is on unless --stall-warning-s is 0"),

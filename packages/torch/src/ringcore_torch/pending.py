@@ -1,0 +1,113 @@
+"""Parameters that are still to be stepped: whoever reads one waits for that.
+
+Until then it is of another class, as torch's own lazy parameters are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ringcore_torch.buckets import Bucket
+
+# What tells nothing about values. Tensors' attributes arrive as the methods that get them.
+_METADATA = {
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad")),
+    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point,
+}  # fmt: skip
+
+
+class PendingParameter(torch.nn.Parameter):
+    """A parameter that is still to be stepped."""
+
+    _ring_update: Update
+    # The engine would look at its memory, and ask nobody.
+    __dlpack_c_exchange_api__ = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Step what is read, and then do it."""
+        if func in _METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        for parameter in _pending_in((args, kwargs)):
+            parameter._ring_update.settle()
+        return func(*args, **(kwargs or {}))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of what it will be."""
+        self._ring_update.settle()
+        return copy.deepcopy(self, memo)
+
+
+def _pending_in(values: Any) -> Iterator[PendingParameter]:
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from _pending_in(value)
+    elif isinstance(values, dict):
+        yield from _pending_in(list(values.values()))
+    elif type(values) is PendingParameter:
+        yield values
+
+
+@dataclass(eq=False)
+class Update:
+    """One bucket, between `step` and its first use.
+
+    Attributes:
+        make: Settles it: waits for the averages, and steps the bucket.
+        bucket: Its gradients are on their way.
+        groups: The optimizer's, of this bucket's parameters.
+        gradients: Which the parameters had. Meanwhile they have none, so that nothing is added to what is sent.
+        drops: What `zero_grad` has asked for since: its `set_to_none`.
+        is_shown: The parameters are of their own class again.
+    """
+
+    make: Callable[[Update], None]
+    bucket: Bucket
+    groups: list[dict[str, Any]]
+    gradients: list[torch.Tensor | None]
+    drops: bool | None = None
+    is_shown: bool = False
+
+    def hide(self) -> None:
+        """From here on whoever reads the parameters waits."""
+        for parameter in self.bucket.parameters:
+            parameter.grad = None
+            parameter._ring_update = self  # type: ignore[attr-defined]
+            parameter.__class__ = PendingParameter
+        self.bucket.held = True
+
+    def show(self) -> None:
+        """The parameters are what they were at `step`."""
+        if self.is_shown:
+            return
+        self.is_shown = True
+        self.bucket.held = False
+        for index, parameter in enumerate(self.bucket.parameters):
+            parameter.__class__ = torch.nn.Parameter
+            del parameter._ring_update  # type: ignore[attr-defined]
+            parameter.grad, self.gradients[index] = self.gradients[index], parameter.grad
+
+    def settle(self) -> None:
+        """Make it, now."""
+        self.make(self)
+
+    # torch.compile breaks its graph here, and looks at parameters after that. `torch.compiler.disable` loads dynamo.
+    settle._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+    def finish(self) -> None:
+        """The gradients are what the script expects them to be."""
+        for parameter, newer in zip(self.bucket.parameters, self.gradients, strict=True):
+            if newer is not None:  # of a graph that was made before `step`
+                parameter.grad = newer
+            elif self.drops:
+                parameter.grad = None
+            elif self.drops is False and parameter.grad is not None:
+                parameter.grad = parameter.grad.detach().zero_()

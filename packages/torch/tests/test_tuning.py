@@ -1,0 +1,202 @@
+"""Ways to send gradients, tried in the first steps: all ranks decide alike, and results stay as they are."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ringcore
+import ringcore_torch as ring
+import torch
+from ringcore import adapter
+from ringcore_torch import buckets, optimizer
+from support.on_ranks import IN_A_RANK, TWO, TWO_OVER_TCP, Start, on
+
+# Results do not depend on buckets there.
+THREE_IN_ORDER = Start(3, "tcp", variables=(("RINGCORE_DETERMINISTIC", "1"),))
+WAYS = ["static", "a", "b", "c"]
+
+
+@pytest.fixture
+def settings(shared_folder: Path) -> Iterator[Callable[..., None]]:
+    """Changes settings; what is chosen is kept in the test's own folder."""
+    if not IN_A_RANK:
+        yield lambda **_: None
+        return
+    current = adapter.context()
+    before = current.settings
+
+    def change(**values: Any) -> None:
+        current.settings = dataclasses.replace(current.settings, **values)
+
+    change(autotune=True, autotune_file=str(shared_folder / "tuned.json"), autotune_steps_per_sample=2)
+    yield change
+    current.settings = before
+
+
+class Job:
+    """Steps of which it is known how long they take.
+
+    Args:
+        seconds: Of a step, by the way it is done.
+    """
+
+    def __init__(self, name: str, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self.now = 0.0
+        self.done: list[str] = []
+        self.used = [WAYS[0]]
+        self.tuner = adapter.Tuner(
+            name, WAYS, self.used.append, process_set=ringcore.global_process_set, shape="of a test",
+            clock=lambda: self.now,
+        )  # fmt: skip
+
+    def step(self) -> None:
+        """One, in the way that is asked for."""
+        self.done.append(self.used[-1])
+        self.now += self.seconds[self.used[-1]]
+        self.tuner.after_step()
+
+    def decide(self) -> str:
+        """Until the trials are over."""
+        self.step()
+        while not self.tuner.decided:
+            self.step()
+            assert len(self.done) < 1000
+        assert self.tuner.way == self.used[-1]
+        return self.tuner.way
+
+
+def seconds(**others: float) -> dict[str, float]:
+    return {**dict.fromkeys(WAYS, 1.0), **others}
+
+
+def same_on_all_ranks(value: Any) -> bool:
+    return len({json.dumps(each) for each in ringcore.allgather_object(value)}) == 1
+
+
+@on(TWO)
+def test_all_ranks_take_what_is_the_quickest_by_the_slowest_of_them(settings: Callable[..., None]) -> None:
+    # On rank 0 "a" is the quickest by far.
+    job = Job("slowest", seconds(a=(0.1, 2.0)[ring.rank()], b=(0.7, 0.8)[ring.rank()]))
+    assert job.decide() == "b"
+    assert same_on_all_ranks(job.done)
+    assert set(job.done) == set(WAYS)
+
+
+@on(TWO)
+def test_what_was_chosen_is_tried_first_by_the_next_job(settings: Callable[..., None]) -> None:
+    assert Job("first", seconds(b=0.5)).decide() == "b"
+    again = Job("again", seconds(b=0.5))
+    assert again.decide() == "b"
+    assert set(again.done) == {"static", "b"}
+    # Another network, where it is not the quickest any more: everything is tried.
+    changed = Job("changed", seconds(b=1.5, c=0.5))
+    assert changed.decide() == "c"
+    assert Job("static", seconds(b=1.5, c=1.5)).decide() == "static"
+    of_static = Job("of static", seconds())
+    of_static.decide()
+    assert set(of_static.done) == {"static"}
+
+
+@on(TWO)
+def test_where_steps_take_longer_than_they_did_everything_is_tried_again(settings: Callable[..., None]) -> None:
+    job = Job("longer", seconds(a=0.5))
+    assert job.decide() == "a"
+    steps = len(job.done)
+    for _ in range(1000):
+        job.step()
+    assert set(job.done[steps:]) == {"a"}
+    job.seconds = seconds(a=2.0, c=0.9) if ring.rank() == 1 else seconds(a=0.5, c=0.9)
+    for _ in range(1000):
+        job.step()
+    assert same_on_all_ranks(job.done)
+    assert job.tuner.decided
+    assert job.tuner.way == "c"
+
+
+@on(TWO)
+def test_a_rank_that_joins_before_the_other_ends_the_trials(settings: Callable[..., None]) -> None:
+    job = Job("join", seconds(a=0.5))
+    for _ in range(9 if ring.rank() == 0 else 60):
+        job.step()
+    ring.join()
+    for _ in range(3):
+        job.step()
+    assert job.used[-1] == "static"
+    assert same_on_all_ranks(job.done[-2:])
+
+
+@on(TWO)
+def test_a_log_of_what_was_measured(settings: Callable[..., None], shared_folder: Path) -> None:
+    settings(autotune_log_file=str(shared_folder / "log.csv"))
+    Job("log", seconds(c=0.5)).decide()
+    if ring.rank() == 0:
+        lines = (shared_folder / "log.csv").read_text().splitlines()
+        assert lines[0].split(",") == ["log", "round", "static", "1.000000"]
+        assert lines[-1].split(",") == ["log", "decided", "c", "0.500000"]
+
+
+@on(TWO)
+def test_a_file_that_cannot_be_used_does_not_matter(settings: Callable[..., None], shared_folder: Path) -> None:
+    for content in ("", "[]", '{"x": 1}', '{"of a test": []}'):
+        (shared_folder / f"tuned{ring.rank()}.json").write_text(content)
+        settings(autotune_file=str(shared_folder / f"tuned{ring.rank()}.json"))
+        assert Job("spoilt", seconds(a=0.5)).decide() == "a"
+    settings(autotune_file="/proc/none/tuned.json")
+    assert Job("nowhere", seconds(a=0.5)).decide() == "a"
+
+
+def train(model: torch.nn.Module, overlap: Any, steps: int) -> tuple[Any, set[tuple[int, bool]]]:
+    """The optimizer, and all ways in which it has sent gradients: how many buckets, and when."""
+    wrapped: Any = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model.named_parameters(), overlap=overlap
+    )
+    batches = torch.Generator().manual_seed(ring.rank())
+    seen = set()
+    for step in range(steps):
+        wrapped.zero_grad(set_to_none=step % 3 != 0)
+        model(torch.randn(2, 100, generator=batches)).square().mean().backward()
+        wrapped.step()
+        seen.add((len(wrapped._ring.buckets), wrapped._ring.overlaps))
+    return wrapped, seen
+
+
+@on(THREE_IN_ORDER, TWO_OVER_TCP)
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+def test_training_is_the_same_while_ways_are_tried(
+    overlap: str, settings: Callable[..., None], equal_on_all_ranks: Callable[..., bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for module, name in ((buckets, "_FIRST_BUCKET"), (optimizer, "BUCKET"), (optimizer, "SOONER_BUCKET")):
+        monkeypatch.setattr(module, f"{name}_BYTES", 100_000)
+    settings(autotune_steps_per_sample=1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(100, 100) for _ in range(8)), torch.nn.Linear(100, 2))
+    plain = copy.deepcopy(model)
+    tuned, seen = train(model, overlap, 60)
+    assert tuned._tuner is not None
+    assert len({number for number, _ in seen}) >= 3
+    assert len({overlaps for _, overlaps in seen}) == 2
+    settings(autotune=False)
+    without, _ = train(plain, overlap, 60)
+    assert without._tuner is None
+    for own, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(own, other)
+    assert equal_on_all_ranks(model.parameters())
+
+
+@on(TWO)
+def test_where_nothing_can_be_tried(settings: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ringcore")
+    model = torch.nn.Linear(3, 2)
+    wrapped: Any = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), error_feedback=True,
+        compression=ring.Compression.int8,
+    )  # fmt: skip
+    assert wrapped._tuner is None
+    assert "error_feedback keeps what is lost" in caplog.text
