@@ -143,3 +143,34 @@ def test_most_ranks_go_on_without_the_launcher_and_the_rest_only_when_those_have
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
     assert not any(map(is_alive, pids.read().values()))
+
+
+# In the place of ssh: the first connection leads to an agent, of the others nothing is heard.
+_SSH_ONCE = """#!/bin/sh
+if mkdir connected 2> /dev/null; then exec {ssh} "$@"; fi
+echo $$ > ssh.new
+mv ssh.new pid.ssh
+while :; do sleep 0.1; done
+"""
+
+
+def test_a_job_that_is_done_does_not_wait_for_a_host_that_has_yet_to_answer(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host]
+) -> None:
+    directory = ringrun.directory
+    environ = environ_with_ssh(hosts[0], ringrun.environ)
+    (directory / "bin").mkdir()
+    (directory / "bin" / "ssh").write_text(_SSH_ONCE.format(ssh=hosts[0].directory / "bin" / "ssh"))
+    (directory / "bin" / "ssh").chmod(0o755)
+    ringrun.environ = {**environ, "PATH": f"{directory}/bin{os.pathsep}{environ['PATH']}"}
+    words = ["-np", "2", "--min-np", "1", "-H", "host0,host1", "--blacklist-cooldown-range", "0.01", "0.01"]
+    with ringrun.started(*words, train(script), prefix=hosts[0].command([], directory)) as process:
+        far = next(line["pid"] for line in begun(directory, 2) if line["place"] == 1)
+        os.kill(far, signal.SIGKILL)
+        eventually(lambda: "ssh" in pids.read(), "the host is connected to once more")
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "did not end" not in stderr
+    assert [line["size"] for line in told(directory, "end")] == [1]
+    assert not any(map(is_alive, pids.read().values()))

@@ -67,14 +67,19 @@ class Ending(Orders):
         self._end_others()
 
     def _begin_stop(self, number: int, grace_s: float) -> None:
-        self._ask_no_more()
+        self._begin_no_more()
         super()._begin_stop(number, grace_s)
 
     def _kill(self) -> None:
-        self._ask_no_more()
+        self._begin_no_more()
         super()._kill()
         self._stopping = True
 
-    def _ask_no_more(self) -> None:
+    def _begin_no_more(self) -> None:
+        """Asks for no more hosts, and lets go of those that have yet to answer: one that did would begin a process."""
         if self._discovery is not None:
             self._discovery.close()
+        for index in [i for i in self._open if self._plan.nodes[i].is_far and i not in self._hello]:
+            self._hosts[index].close()
+            self._open.discard(index)
+            self._running.discard(index)

@@ -47,6 +47,7 @@ class Starting(Ranks):
         self._open.add(number)
         self._running.add(number)
         self._words.pop(number, None)
+        self._hello.pop(number, None)
         self._output.begin(number)
         node, events = self._plan.nodes[number], NodeEvents(self, number)
         try:
@@ -60,6 +61,7 @@ class Starting(Ranks):
 
     def on_hello(self, index: int, hello: dict[str, Any]) -> None:
         """The agent of a place on another host is there."""
+        self._hello[index] = hello
         self.note(f"{self._plan.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
         self._hosts[index].start(self._job_at(index))
 
