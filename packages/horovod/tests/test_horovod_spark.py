@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,11 +62,36 @@ def test_a_script_for_horovod_runs_as_it_is() -> None:
     assert isinstance(caught.value.original, LookupError)
 
 
+def train_elastic(folder: str) -> tuple[int, int, float]:
+    import ringcore as hvd
+    from ringcore import elastic
+
+    hvd.init()
+
+    @elastic.run
+    def steps(state: elastic.ObjectState) -> tuple[int, int, float]:
+        while state.step < 6 or hvd.size() < 2:
+            if (hvd.rank(), state.step) == (1, 3) and not Path(folder, "killed").exists():
+                Path(folder, "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            state.total += float(hvd.allreduce(np.ones(3), op=hvd.Average)[0])
+            state.step += 1
+            state.commit()
+        return hvd.rank(), hvd.size(), state.total - state.step
+
+    return steps(elastic.ObjectState(step=0, total=0.0))
+
+
+def test_an_elastic_job_goes_on_without_a_rank_that_is_killed(tmp_path: Path) -> None:
+    err = io.StringIO()
+    results = horovod.spark.run_elastic(train_elastic, (str(tmp_path),), min_num_proc=1, max_num_proc=2, stderr=err)
+    assert results == [(0, 2, 0.0), (1, 2, 0.0)]
+    assert "was killed by SIGKILL" in err.getvalue()
+
+
 def test_what_horovod_can_and_this_cannot_is_said() -> None:
     with pytest.raises(ValueError, match=r"has no use_mpi, extra_mpi_args: leave it out"):
         horovod.spark.run(fails, use_mpi=True, extra_mpi_args="--bind-to none")
-    with pytest.raises(NotImplementedError, match=r"retries=3"):
-        horovod.spark.run_elastic(fails, num_proc=2)
 
 
 def test_horovods_estimators_are_ringcores(tmp_path: Path) -> None:

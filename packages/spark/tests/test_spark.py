@@ -277,9 +277,6 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
         ringcore_spark.run(total, (1.0,), num_proc=3)
     with pytest.raises(ValueError, match="at least one rank, not 0"):
         ringcore_spark.run(total, (1.0,), num_proc=0)
-    for options in ({"elastic": True}, {"min_num_proc": 1}, {"max_num_proc": 4}):
-        with pytest.raises(ValueError, match=r"elastic=True, with min_num_proc= .*, is not there yet.*retries="):
-            ringcore_spark.run(total, (1.0,), **options)
     with pytest.raises(
         ValueError, match=r"Spark does not take resources= here: TaskResourceProfiles .*spark\.task\.cpus"
     ):

@@ -11,6 +11,7 @@ from typing import Any
 from ringcore.adapter import import_framework
 from ringcore.launcher.external import own_address
 
+_DYNAMIC = "spark.dynamicAllocation.enabled"
 _warned = False
 
 
@@ -60,9 +61,50 @@ def number_of_ranks(session: Any, wanted: int | None, profile: Any = None) -> in
     """
     slots = _slots(session, profile)
     if wanted is None:
-        if slots is None:
-            raise ValueError("say how many ranks (num_proc=): Spark does not tell how many slots there are")
-        wanted = slots
+        wanted = _known(slots, "num_proc=")
+    _check_slots(session, wanted, slots, profile)
+    if wanted < 1:
+        raise ValueError(f"a job has at least one rank, not {wanted}")
+    return wanted
+
+
+def numbers_of_ranks(
+    session: Any, wanted: int | None, least: int | None, most: int | None, profile: Any = None
+) -> tuple[int, int, int]:
+    """How many ranks an elastic job begins with, at least has, and at most has.
+
+    Args:
+        session: The session.
+        wanted: It begins with so many; None: as many as fit.
+        least: None: as many as it begins with, if that was said, or else one.
+        most: None: as many as fit.
+        profile: See `number_of_ranks`.
+
+    Raises:
+        ValueError: They do not fit together, or there are not as many slots and Spark makes no more.
+    """
+    slots = _slots(session, profile)
+    may_grow = _is_on(session, _DYNAMIC)
+    least = (wanted or 1) if least is None else least
+    most = max(least, wanted or 0, _known(slots, "max_num_proc=")) if most is None else most
+    wanted = max(least, min(most, _known(slots, "num_proc="))) if wanted is None else wanted
+    if not 1 <= least <= wanted <= most:
+        raise ValueError(
+            f"an elastic job begins with num_proc={wanted} ranks, which is not between min_num_proc={least} and "
+            f"max_num_proc={most}"
+        )
+    if not may_grow:
+        _check_slots(session, wanted, slots, profile)
+    return wanted, least, most
+
+
+def _known(slots: int | None, argument: str) -> int:
+    if slots is None:
+        raise ValueError(f"say how many ranks ({argument}): Spark does not tell how many slots there are")
+    return slots
+
+
+def _check_slots(session: Any, wanted: int, slots: int | None, profile: Any) -> None:
     if slots is not None and wanted > slots:
         need = f"{_setting(session, 'spark.task.cpus', '1')} core(s) of its executors (spark.task.cpus)"
         raise ValueError(
@@ -70,9 +112,6 @@ def number_of_ranks(session: Any, wanted: int | None, profile: Any = None) -> in
             f"{need if profile is None else 'share of its executors that resources= says'}. Ask for fewer "
             "ranks, or raise spark.executor.instances or spark.executor.cores"
         )
-    if wanted < 1:
-        raise ValueError(f"a job has at least one rank, not {wanted}")
-    return wanted
 
 
 def _slots(session: Any, profile: Any) -> int | None:
@@ -105,16 +144,17 @@ def _slots(session: Any, profile: Any) -> int | None:
     return int(scala.maxNumConcurrentTasks(wanted))
 
 
-def check_settings(session: Any) -> None:
+def check_settings(session: Any, *, elastic: bool = False) -> None:
     """Refuse what Spark would refuse later, or do in silence.
 
     Raises:
         ValueError: With the setting.
     """
-    if _is_on(session, "spark.dynamicAllocation.enabled"):
+    if _is_on(session, _DYNAMIC) and not elastic:
         raise ValueError(
-            "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage then: all ranks have to run at "
-            "the same time. Set it to false for this application, with spark.executor.instances executors"
+            f"{_DYNAMIC} is true, and Spark runs no barrier stage then: all ranks have to run at the same time. Set it "
+            "to false for this application, with spark.executor.instances executors; or give elastic=True, whose ranks "
+            "come and go as executors do"
         )
     if _is_on(session, "spark.speculation"):
         raise ValueError(

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ringcore.launcher.external import LaunchError, PlacedJob, RankError
+from ringcore.launcher.external import Elasticity, LaunchError, PlacedJob, RankError
 
 from ringcore_spark import cluster
 from ringcore_spark.progress import Progress
@@ -15,6 +15,8 @@ from ringcore_spark.tasks import Tasks
 
 T = TypeVar("T")
 
+# Clusters may have to start machines before they have slots for all; an elastic job begins with fewer before.
+_LIMIT_S, _FEWER_S = 600.0, 60.0
 # All ranks have ended: what Spark does then is to hear of its tasks.
 _END_LIMIT_S = 30.0
 # Spark and the launcher both hear of a task that dies; only the launcher knows which rank it was.
@@ -37,18 +39,20 @@ def run(
     elastic: bool = False,
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
 ) -> list[T]:
     """Call a function on several ranks at the same time, each in a task of Spark, and wait for all of them.
 
-    The tasks are one barrier stage. A rank is a child process of its task's Python worker: what it does to itself does
-    not harm the worker, and it is dead when the task is. What ranks print appears here as it comes; a line of rank 0
-    that begins with `progress: ` appears in Spark's page as well.
+    The tasks are one barrier stage, or an ordinary one where the job is elastic. A rank is a child process of its
+    task's Python worker: what it does to itself does not harm the worker, and it is dead when the task is. What ranks
+    print appears here as it comes; a line of rank 0 that begins with `progress: ` appears in Spark's page as well.
 
     Args:
         fn: The function; it calls `ring.init()`. Pickled by cloudpickle, if that is installed.
         args: Its arguments, the same on each rank.
         kwargs: Its keyword arguments.
-        num_proc: Number of ranks; `None`: as many as tasks fit.
+        num_proc: Number of ranks; `None`: as many as tasks fit. An elastic job begins with so many.
         spark: The session; `None`: the active one.
         env: Variables for the ranks, `RINGCORE_*` settings among them.
         resources: What a task needs, as a ResourceProfile of Spark or as `{"cpus": 2, "gpu": 1}`; `None`: as set.
@@ -56,13 +60,19 @@ def run(
             part on its own disk, and nothing is written elsewhere.
         verbose: Say what is done.
         start_timeout: Seconds after which all tasks must have begun, with their part of the DataFrame; `None`: 600.
+            An elastic job begins then with fewer (`None`: 60).
         retries: How often to start anew when ranks or executors fail. The function has to load its checkpoint itself.
-        elastic: Not there yet.
-        min_num_proc: Of elastic jobs.
-        max_num_proc: Likewise.
+        elastic: Go on without ranks that are lost, and take in others: the function calls one that
+            `ringcore.elastic.run` decorates. A task whose rank fails brings another one, and so does a task that Spark
+            tries again, or that begins later.
+        min_num_proc: An elastic job with fewer waits; `None`: `num_proc`, or 1 if that is not given.
+        max_num_proc: It has no more; `None`: as many as tasks fit.
+        elastic_timeout: Seconds for which it waits with fewer than `min_num_proc`; `None`: 600.
+        reset_limit: It ends after so many changes; `None`: it does not.
 
     Returns:
-        What it returned, in the order of ranks. Ranks of an executor's host are neighbours.
+        What it returned, in the order of ranks; of an elastic job, by those that were there in the end. Ranks of an
+        executor's host are neighbours.
 
     Raises:
         RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
@@ -70,15 +80,26 @@ def run(
         ValueError: There are too few slots, or a setting of Spark stands in the way.
         RuntimeError: There is no session, or this is a rank itself.
     """
-    if elastic or min_num_proc is not None or max_num_proc is not None:
+    further = (min_num_proc, max_num_proc, elastic_timeout, reset_limit)
+    if not elastic and further != (None,) * len(further):
         raise ValueError(
-            "elastic=True, with min_num_proc= and max_num_proc=, is not there yet: jobs have a fixed number of ranks. "
-            "retries= starts a job anew, and the function goes on from its checkpoint"
+            "min_num_proc=, max_num_proc=, elastic_timeout= and reset_limit= are of elastic jobs: give elastic=True as "
+            "well"
+        )
+    if elastic and dataframe is not None:
+        raise ValueError(
+            "dataframe= deals its rows to fixed ranks, and those of a lost one would be lost: leave elastic=True out, "
+            "or let ranks read shared files, by ringcore.data.ParquetShards or an ElasticSampler"
         )
     session = cluster.active_session(spark)
-    cluster.check_settings(session)
+    cluster.check_settings(session, elastic=elastic)
     profile = _profile(resources)
-    size = cluster.number_of_ranks(session, num_proc, profile)
+    elasticity = None
+    if elastic:
+        size, least, most = cluster.numbers_of_ranks(session, num_proc, min_num_proc, max_num_proc, profile)
+        elasticity = Elasticity(least, most, _LIMIT_S if elastic_timeout is None else elastic_timeout, reset_limit)
+    else:
+        size = cluster.number_of_ranks(session, num_proc, profile)
     environ = {**cluster.encryption(session, env or {}), **(env or {})}
     description = f"{_name(fn)} on {size} ranks"
     for attempt in range(retries + 1):
@@ -92,9 +113,10 @@ def run(
             kwargs,
             host=cluster.driver_host(session),
             env=environ,
-            start_timeout_s=600.0 if start_timeout is None else start_timeout,
+            start_timeout_s=start_timeout or (_FEWER_S if elastic else _LIMIT_S),
             verbose=verbose,
             hear=progress.hear,
+            elastic=elasticity,
         ) as job:
             try:
                 stage = _Stage(session, job, profile, dataframe, tag, description)
@@ -168,16 +190,19 @@ class _Stage:
                 self._job.stop()
 
     def _submit(self) -> None:
-        size = self._job.size
+        count = self._job.tasks
         if self._context is not None:
             self._context.setJobGroup(self._tag, self._description, interruptOnCancel=True)
         else:
             self._session.addTag(self._tag)
         keep = self._dataframe is not None
-        tasks = Tasks([self._job.ticket(index) for index in range(size)], self._job.call, keep=keep)
-        rows = self._dataframe.repartition(size) if keep else self._session.range(0, size, 1, size)
+        fixed = not self._job.is_elastic
+        tasks = Tasks(
+            [self._job.ticket(index) for index in range(count)], self._job.call, keep=keep, again=not fixed
+        )  # fmt: skip
+        rows = self._dataframe.repartition(count) if keep else self._session.range(0, count, 1, count)
         profile = {} if self._profile is None else {"profile": self._profile}  # Spark 3.5 has no such argument.
-        rows.mapInArrow(tasks, "nothing int", barrier=True, **profile).collect()
+        rows.mapInArrow(tasks, "nothing int", barrier=fixed, **profile).collect()
 
     def _cancel(self) -> None:
         if self._context is not None:

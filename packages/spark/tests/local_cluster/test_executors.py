@@ -70,6 +70,50 @@ def test_a_rank_sees_the_gpu_of_its_task(spark: SparkSession) -> None:
     assert sorted(devices) == ["0", "1"], "the executors' two, as the script of the test has told Spark"
 
 
+def goes_on(folder: str) -> tuple[int, int, int, float]:
+    """Adds up ones until it is to stop and two ranks are there."""
+    import ringcore as ring
+    from ringcore import elastic
+
+    ring.init()
+    os.chdir(folder)
+    namespace: dict[str, Any] = {}
+    exec(WRITE_PID, namespace)
+    namespace["write_pid"](ring.rank())
+    engines = set()
+
+    @elastic.run
+    def steps(state: Any) -> tuple[int, int, int, float]:
+        engines.add(ring.job.state.context().began)
+        Path(f"begun.{os.getpid()}").touch()
+        while True:
+            state.total += float(ring.allreduce(np.ones(3), op=ring.Sum)[0])
+            state.commit()
+            if ring.allreduce(np.array([Path("stop").exists()]), op=ring.Min)[0] and ring.size() == 2:
+                return os.getpid(), ring.size(), len(engines), state.total
+
+    return steps(elastic.ObjectState(total=0.0))
+
+
+def test_an_executor_that_is_killed_costs_no_restart_of_an_elastic_job(spark: SparkSession, tmp_path: Path) -> None:
+    pids: dict[str, int] = {}
+
+    def kill() -> None:
+        pids.update(Pids(tmp_path).wait(2))
+        eventually(lambda: len(list(tmp_path.glob("begun.*"))) == 2, "both train")
+        os.kill(executor_of(pids["1"]), signal.SIGKILL)
+        eventually(lambda: len(list(tmp_path.glob("begun.*"))) == 3, "Spark has brought another rank")
+        (tmp_path / "stop").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ranks = ringcore_spark.run(goes_on, (str(tmp_path),), num_proc=2, min_num_proc=1, elastic=True)
+    killer.join()
+    assert [size for _, size, _, _ in ranks] == [2, 2] and len({total for *_, total in ranks}) == 1
+    assert ranks[0][0] == pids["0"] and ranks[0][2] == 1, "who is left has kept its process and its connections"
+    eventually(lambda: not is_alive(pids["1"]), "no rank is left", 30)
+
+
 @pytest.mark.parametrize("moment", ["start", "allreduce"])
 def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(
     spark: SparkSession, tmp_path: Path, moment: str

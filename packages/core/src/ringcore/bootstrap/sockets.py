@@ -22,6 +22,10 @@ class RanksMissingError(BootstrapError):
     """Not all ranks have come to where they meet."""
 
 
+class NobodyListensError(BootstrapError):
+    """Whoever listened has gone."""
+
+
 # Listeners, selectors, what a library opens meanwhile.
 _SPARE_DESCRIPTORS = 32
 
@@ -56,10 +60,16 @@ def await_name(host: str, limit_s: float) -> None:
             time.sleep(_RETRY_S)
 
 
-def dial(address: str, deadline: float) -> socket.socket:
+def dial(address: str, deadline: float, *, listens: bool = False) -> socket.socket:
     """Connect to "tcp:host:port" or "unix:path", trying until the deadline while nobody listens yet.
 
+    Args:
+        address: See above.
+        deadline: By `time.monotonic()`.
+        listens: Somebody has listened there already, and does not any more where a connection is refused.
+
     Raises:
+        NobodyListensError: It was refused, and `listens` was given.
         RanksMissingError: Nobody answers.
         BootstrapError: The host does not resolve (at once).
     """
@@ -80,6 +90,8 @@ def dial(address: str, deadline: float) -> socket.socket:
                 return _connect(family, target, min(5.0, (deadline - time.monotonic()) / len(targets)))
             except OSError as error:
                 problems.append(f"{target[0]}: {error}" if len(targets) > 1 else str(error))
+                if listens and isinstance(error, ConnectionRefusedError):
+                    raise NobodyListensError(f"nobody listens at {address} any more") from error
         if time.monotonic() > deadline:
             raise RanksMissingError(
                 f"nobody answers at {address} ({'; '.join(problems)}); is rank 0 (or the launcher) running, and does a "

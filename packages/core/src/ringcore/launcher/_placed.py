@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore.launcher import _hosts
@@ -72,6 +72,7 @@ class Gate:
 
         self._loop = loop
         self._hosts: dict[int, PlacedHost] = {}
+        self._welcome: Callable[[socket.socket, Hello, bytes], None] | None = None
         self._acceptor = Acceptor([socket.socket(fileno=listener)], key, self._accepted)
         loop.on_readable(self._acceptor.fileno(), lambda: self._acceptor.service(0))
         self._look()
@@ -80,6 +81,10 @@ class Gate:
         """The agent of this number, which may come later."""
         self._hosts[index] = PlacedHost(self._loop, name, events, silence_limit_s)
         return self._hosts[index]
+
+    def welcome_all(self, welcome: Callable[[socket.socket, Hello, bytes], None]) -> None:
+        """Let this take each agent that comes, whatever its number: of an elastic job."""
+        self._welcome = welcome
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -95,13 +100,15 @@ class Gate:
         from ringcore.bootstrap.auth import AGENT
 
         host = self._hosts.get(hello.from_rank)
+        if hello.purpose == AGENT and self._welcome is not None:
+            self._welcome(connection, hello, secret)
         # One that comes a second time is a task that the scheduler has tried again: another job is made for that.
-        if hello.purpose != AGENT or host is None or not host.attach(connection, secret):
+        elif hello.purpose != AGENT or host is None or not host.attach(connection, secret):
             connection.close()
 
 
 def plan_of(size: int, bind: str) -> Plan:
-    """A job of which nobody knows yet where its ranks will run."""
+    """A job of which nobody knows yet where its ranks will run, nor how many, if its size is 0."""
     slots = _hosts.slots_of([1] * size)
     nodes = tuple(Node(f"task {index}", (slot,), placed=True) for index, slot in enumerate(slots))
     return Plan(size, size, nodes, bind=bind)

@@ -332,6 +332,7 @@ class _RemoteAgent:
         self._agent = Agent(self._loop, self._guard, self, start)
         self._running = True
         self._done = False
+        self._failed = False  # A rank has ended badly.
         self._silence: Timer | None = None
         self._silence_limit_s = 30.0
         self._held: frozenset[Kind] = frozenset()  # As the launcher says.
@@ -339,7 +340,7 @@ class _RemoteAgent:
         self._channel = Channel(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close, seals=seals)
         self._channel.on_drained = self._hold
 
-    def run(self) -> None:
+    def run(self) -> bool:
         self._loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
         hello = {"host": socket.gethostname(), "port": free_port(), "python": sys.version.split()[0]}
         hello |= {"executable": sys.executable, "cwd": os.getcwd(), **self._given.get("hello", {})}
@@ -350,6 +351,7 @@ class _RemoteAgent:
             self._loop.run_once()
         self._agent.close()
         self._guard.close()
+        return self._done and self._failed
 
     # Events of the agent.
 
@@ -359,6 +361,7 @@ class _RemoteAgent:
             self._hold()
 
     def on_exit(self, rank: int, how: RankExit) -> None:
+        self._failed |= how.code != 0
         self._channel.send(Kind.EXIT, rank, json.dumps(dataclasses.asdict(how)).encode())
 
     def on_note(self, text: str) -> None:
@@ -420,14 +423,17 @@ class _RemoteAgent:
         self._running = False
 
 
-def serve(given: Mapping[str, Any], start: Start = _process.start) -> None:
+def serve(given: Mapping[str, Any], start: Start = _process.start) -> bool:
     """Serve one launcher, at standard input and output.
 
     Args:
         given: More than a launcher gives that has started this by ssh: see `external.hosting`.
         start: Starts a rank, as `_process.start` does.
+
+    Returns:
+        Whether the launcher was there to hear that a rank had ended badly.
     """
-    _RemoteAgent(given, start).run()
+    return _RemoteAgent(given, start).run()
 
 
 if __name__ == "__main__":

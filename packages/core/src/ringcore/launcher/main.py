@@ -105,9 +105,12 @@ def start_job(
         HostError, InvalidArgument, BootstrapError, KeyFileError: Found before any rank was started.
     """
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
-    if options.elastic is not None and (on_result is not None or placed is not None):
+    if options.elastic is not None and on_result is not None and placed is None:
         raise _hosts.HostError("a call has a fixed number of ranks: start a script with ringrun for an elastic job")
-    plan = _plan.make_plan(options, settings) if placed is None else _placed.plan_of(options.np or 1, placed.bind)
+    if placed is None:
+        plan = _plan.make_plan(options, settings)
+    else:
+        plan = _placed.plan_of((options.np or 1) if options.elastic is None else 0, placed.bind)
     key = _read_key(options) if placed is None else placed.key
     loop = loop or Loop()
     output = Output(loop, _output_options(options, plan), os.environ)
@@ -133,7 +136,7 @@ def start_job(
         )
         if given.gate is not None:
             stack.callback(given.gate.close)
-        make = Supervisor if options.elastic is None else _elastic_supervisor()
+        make = Supervisor if options.elastic is None else _elastic_supervisor(placed is not None)
         supervisor = make(loop, guard, output, options, plan, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
@@ -141,8 +144,13 @@ def start_job(
         return supervisor.run()
 
 
-def _elastic_supervisor() -> type[Supervisor]:
-    from ringcore.launcher.elastic.supervisor import ElasticSupervisor  # Most jobs are none.
+def _elastic_supervisor(is_placed: bool) -> type[Supervisor]:
+    # Most jobs are neither.
+    if is_placed:
+        from ringcore.launcher.elastic.arrivals import PlacedElasticSupervisor
+
+        return PlacedElasticSupervisor
+    from ringcore.launcher.elastic.supervisor import ElasticSupervisor
 
     return ElasticSupervisor
 

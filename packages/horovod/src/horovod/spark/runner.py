@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import ringcore_spark
 
@@ -68,22 +68,97 @@ def run(
     refused = [name for name, value in given.items() if value]
     if refused:
         raise ValueError(f"horovod.spark.run on ringcore has no {', '.join(refused)}: leave it out")
-    interfaces = {"RINGCORE_NETWORK_INTERFACES": ",".join(sorted(nics))} if nics else {}
-    with (
-        _prefixed(stdout or sys.stdout, prefix_output_with_timestamp) as out,
-        _prefixed(stderr or sys.stderr, prefix_output_with_timestamp) as err,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
+    with _shown(stdout, stderr, prefix_output_with_timestamp):
         return ringcore_spark.run(
             fn,
             args,
             kwargs,
             num_proc,
-            env={**interfaces, **(env or {})},
+            env=_environ(env, nics),
             start_timeout=start_timeout,
             verbose=verbose > 1,
         )
+
+
+def run_elastic(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: IO[str] | None = None,
+    stderr: IO[str] | None = None,
+    verbose: int = 1,
+    nics: Sequence[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Call a function on ranks that are tasks of Spark, and come and go: it calls what `hvd.elastic.run` decorates.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        num_proc: It begins with so many ranks; `None`: as many as tasks fit.
+        min_num_proc: It goes on with so many; `None`: `num_proc`, or 1 if that is not given.
+        max_num_proc: It has no more; `None`: as many as tasks fit.
+        start_timeout: Seconds after which it begins with fewer than `num_proc`.
+        elastic_timeout: Seconds for which it waits with fewer than `min_num_proc`.
+        reset_limit: It ends after so many changes.
+        env: Variables for the ranks.
+        stdout: Where what ranks print goes; `None`: `sys.stdout`.
+        stderr: Likewise.
+        verbose: 2 and more say what is done.
+        nics: Network interfaces to use.
+        prefix_output_with_timestamp: Put the time before the rank that stands before each line.
+        min_np: `min_num_proc`.
+        max_np: `max_num_proc`.
+
+    Returns:
+        What `fn` returned, in the order of the ranks that were there in the end.
+
+    Raises:
+        RuntimeError: All have failed, or too few were there; what the first raised is its `original`.
+        ValueError: There are too few slots, or the numbers do not fit together.
+    """
+    with _shown(stdout, stderr, prefix_output_with_timestamp):
+        return ringcore_spark.run(
+            fn,
+            args,
+            kwargs,
+            num_proc,
+            env=_environ(env, nics),
+            start_timeout=start_timeout,
+            verbose=verbose > 1,
+            elastic=True,
+            min_num_proc=min_np if min_num_proc is None else min_num_proc,
+            max_num_proc=max_np if max_num_proc is None else max_num_proc,
+            elastic_timeout=elastic_timeout,
+            reset_limit=reset_limit,
+        )
+
+
+def _environ(env: Mapping[str, str] | None, nics: Sequence[str] | None) -> dict[str, str]:
+    interfaces = {"RINGCORE_NETWORK_INTERFACES": ",".join(sorted(nics))} if nics else {}
+    return {**interfaces, **(env or {})}
+
+
+@contextlib.contextmanager
+def _shown(stdout: IO[str] | None, stderr: IO[str] | None, timestamps: bool) -> Iterator[None]:
+    """Show what ranks print as Horovod does, there."""
+    with (
+        _prefixed(stdout or sys.stdout, timestamps) as out,
+        _prefixed(stderr or sys.stderr, timestamps) as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -119,15 +194,3 @@ class _Prefixed(io.TextIOBase):
     def _own(self, line: str) -> str:
         time_of = time.asctime() if self._timestamps else ""
         return _PREFIX.sub(lambda found: f"{time_of}{found[1]}:", line, count=1)
-
-
-def run_elastic(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """Not there yet.
-
-    Raises:
-        NotImplementedError: Always.
-    """
-    raise NotImplementedError(
-        "elastic jobs on Spark are not there yet: use horovod.spark.run, or ringcore_spark.run(fn, retries=3), which "
-        "starts a job anew"
-    )

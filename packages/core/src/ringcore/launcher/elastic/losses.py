@@ -12,7 +12,7 @@ from ringcore.launcher._frames import Kind
 from ringcore.launcher._job import RankExit
 from ringcore.launcher._summary import Failure
 from ringcore.launcher.elastic.epochs import Epochs
-from ringcore.launcher.elastic.places import RankProcess
+from ringcore.launcher.elastic.places import Place, RankProcess
 from ringcore.launcher.elastic.ranks import FENCE_S
 
 # Of a line that a process writes to its launcher.
@@ -95,8 +95,12 @@ class Losses(Epochs):
         others = "the others go on, and it" if self._places.processes() else "it"
         self._output.say(
             f"ringrun: rank {failure.rank} on {place.host.name} {_summary.how(failure)}; {others} is started again in "
-            f"{rest_s:g} s"
+            f"{rest_s:g} s{self._condition(place)}"
         )
+
+    def _condition(self, place: Place) -> str:
+        """What a process in this place needs besides."""
+        return ""
 
     def _remove(self, process: RankProcess) -> None:
         was_rank, process.in_epoch = process.in_epoch, False

@@ -44,11 +44,14 @@ class Orders(Losses):
 
     def _serve(self, hosts: list[Host]) -> None:
         if self._server is None and hosts:
-            assert self._given.serve is not None
             settings = Settings.from_environ({**os.environ, **self._options.settings})
-            self._bind = _plan.bind_address(hosts, settings)
-            self._server = self._given.serve(self._bind)
-            self._plan = dataclasses.replace(self._plan, master_addr=self._plan.master_addr or self._bind)
+            self._serve_at(_plan.bind_address(hosts, settings))
+
+    def _serve_at(self, bind: str) -> None:
+        assert self._given.serve is not None
+        self._bind = bind
+        self._server = self._given.serve(bind)
+        self._plan = dataclasses.replace(self._plan, master_addr=self._plan.master_addr or bind)
 
     def _on_problem(self, text: str) -> None:
         self._output.say(f"ringrun: {text}")
@@ -72,14 +75,18 @@ class Orders(Losses):
         self._places.most = size
         for place in self._places.all:
             place.retired = False
+        self._make_slots(size)
+        wanted = self._places.wanted()
+        more = "" if wanted == size else f", as there are no more slots than that for {size}"
+        return f"{are(wanted)} wanted from now on{more}"
+
+    def _make_slots(self, size: int) -> None:
+        """Where nobody has named hosts, this one has as many slots as are asked for."""
         if self._asked.host_discovery_script is None and not (self._options.hosts or self._options.hostfile):
             slots = max(size, len(self._places.all))
             self._on_hosts([Host("localhost", slots)])
         else:
             self._review()
-        wanted = self._places.wanted()
-        more = "" if wanted == size else f", as there are no more slots than that for {size}"
-        return f"{are(wanted)} wanted from now on{more}"
 
     def _drain(self, number: str) -> str:
         process = next((p for p in self._places.processes() if str(p.place.number) == number), None)

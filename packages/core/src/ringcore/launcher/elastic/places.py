@@ -119,6 +119,16 @@ class Places:
             place.retired = place.retired and place.offered  # A host that comes again is as good as a new one.
         return new
 
+    def take(self, host: Host) -> Place:
+        """An agent has come to a host by itself: a slot of it that no other agent has."""
+        of_host = [place for place in self.all if place.host.name == host.name]
+        place = next((place for place in of_host if not place.offered), None)
+        if place is None:
+            place = Place(len(self.all), host, len(of_host))
+            self.all.append(place)
+        place.offered = True
+        return place
+
     def processes(self) -> list[RankProcess]:
         """Those that run, in the order of places."""
         return [place.process for place in self.all if place.process is not None]

@@ -49,15 +49,18 @@ class Starting(Ranks):
         self._words.pop(number, None)
         self._hello.pop(number, None)
         self._output.begin(number)
-        node, events = self._plan.nodes[number], NodeEvents(self, number)
         try:
-            if node.remote is not None:
-                self._hosts[number] = self._connect_to(node, events)  # Which will say hello.
-                return
-            agent = self._hosts[number] = Agent(self._loop, self._guard, events)
-            agent.start(self._job_at(number))
+            self._start_at(number)
         except _process.StartError as error:
             self.on_lost(number, str(error), error.exit_code)
+
+    def _start_at(self, number: int) -> None:
+        node, events = self._plan.nodes[number], NodeEvents(self, number)
+        if node.remote is not None:
+            self._hosts[number] = self._connect_to(node, events)  # Which will say hello.
+            return
+        agent = self._hosts[number] = Agent(self._loop, self._guard, events)
+        agent.start(self._job_at(number))
 
     def on_hello(self, index: int, hello: dict[str, Any]) -> None:
         """The agent of a place on another host is there."""

@@ -32,6 +32,10 @@ class ElasticSupervisor(Ending):
         self._cut_off = []
         self._loop.call_later(self._start_timeout_s, self._on_patience_ends)
         self.note(f"job {self._given.job_id}, as `ringcore scale` and `ringcore drain` know it")
+        self._look_for_hosts()
+
+    def _look_for_hosts(self) -> None:
+        asked = self._asked
         if asked.host_discovery_script is None:
             self._on_hosts([Host(node.name, len(node.slots)) for node in self._plan.nodes])
             return

@@ -8,11 +8,12 @@ a launcher watches.
 from ringcore.bootstrap.interfaces import own_address
 from ringcore.launcher.external.hosting import host_rank
 from ringcore.launcher.external.meeting import Job, Seat, connect
-from ringcore.launcher.external.placing import PlacedJob
+from ringcore.launcher.external.placing import Elasticity, PlacedJob
 from ringcore.launcher.external.tickets import TicketError
 from ringcore.launcher.outcomes import LaunchError, Raised, RankError, outcome_of, raise_first
 
 __all__ = [
+    "Elasticity",
     "Job",
     "LaunchError",
     "PlacedJob",

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ringcore.bootstrap.auth import AGENT, Hello, authenticate, until_let_in
-from ringcore.bootstrap.sockets import dial
+from ringcore.bootstrap.auth import AGENT, ConnectionClosedError, Hello, authenticate, until_let_in
+from ringcore.bootstrap.sockets import NobodyListensError, dial
 from ringcore.launcher import _process
 from ringcore.launcher.agent import memory_file
+from ringcore.launcher.external.answers import RANK_FAILED
 from ringcore.launcher.external.tickets import Ticket
 
 # The driver listens before it hands tickets out: one that does not answer is over, or its host is very busy.
@@ -29,7 +30,8 @@ _of_thread = threading.local()  # The kernel kills a zygote when the thread ends
 def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = None) -> None:
     """Run one rank in a process of its own until the job's end. It is told to the job's driver how that went, not here.
 
-    A second attempt at a ticket, as schedulers make, ends at once: its job goes on, or is over.
+    A second attempt at a ticket, as schedulers make, ends at once: its job goes on, or is over. Where the job is
+    elastic and goes on it has another rank, which joins the others; and so has this attempt when its rank has failed.
 
     Args:
         ticket: From `PlacedJob.ticket`.
@@ -41,14 +43,25 @@ def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = No
         BootstrapError: The driver is not there any more.
     """
     place = Ticket.unpack(ticket)
-    connection, secret = _dial(place)
+    while _host_one(place, call, environ or {}):
+        pass
+
+
+def _host_one(place: Ticket, call: bytes, environ: Mapping[str, str]) -> bool:
+    """Returns whether there may be another rank for this ticket."""
+    try:
+        connection, secret = _dial(place)
+    except (ConnectionClosedError, NobodyListensError):  # The job is over.
+        if place.elastic:
+            return False
+        raise
     with connection:
         connection.setblocking(True)
         given: dict[str, Any] = {
             "secret": secret,
             "hello": {"machine": _machine(), "address": connection.getsockname()[0]},
             "blobs": {"RINGCORE_KEY_FD": place.key, "RINGCORE_CALL_FD": call},
-            "environ": dict(environ or {}),
+            "environ": dict(environ),
         }
         fd = memory_file("ringcore-given", pickle.dumps(given))
         try:
@@ -56,14 +69,14 @@ def host_rank(ticket: bytes, call: bytes, environ: Mapping[str, str] | None = No
         finally:
             os.close(fd)
     # Nobody but the agent has the connection now: the launcher hears of its end at once.
-    zygote.wait()
+    return zygote.wait() and place.elastic
 
 
 def _dial(place: Ticket) -> tuple[socket.socket, bytes]:
     deadline = time.monotonic() + _DIAL_S
 
     def enter() -> tuple[socket.socket, bytes]:
-        connection = dial(place.address, deadline)
+        connection = dial(place.address, deadline, listens=place.elastic)
         try:
             secret = authenticate(connection, place.key, Hello(AGENT, 0, place.rank, 0), deadline)
         except BaseException:
@@ -100,19 +113,24 @@ class _Zygote:
         """Have it fork an agent with this connection to the launcher, and what it is given."""
         socket.send_fds(self._line, [b"job"], descriptors)
 
-    def wait(self) -> None:
-        """Wait for the agent's end, and keep this for the next job; what ends the task meanwhile ends the agent."""
+    def wait(self) -> bool:
+        """Wait for the agent's end, and keep this for the next job; what ends the task meanwhile ends the agent.
+
+        Returns:
+            Whether its rank has failed, and the launcher has heard so.
+        """
         try:
-            stays = bool(self._line.recv(1))
+            said = self._line.recv(1)
         except ConnectionResetError:  # Somebody has killed it.
-            stays = False
+            said = b""
         except BaseException:
             self.close()
             raise
-        if stays:
+        if said:
             _of_thread.zygote = self
         else:
             self.close()
+        return said == RANK_FAILED
 
     def close(self) -> None:
         """End it, its agent and its rank."""

@@ -26,6 +26,7 @@ class Ticket:
         address: Where the ranks meet; or the launcher, which tells where that is.
         key: The job's key: whoever has it can take part, and have code run. It must go by a channel that is trusted.
         environ: Variables for the rank.
+        elastic: Of an elastic job, which takes one rank after the other for the ticket.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Ticket:
     address: str
     key: bytes = dataclasses.field(repr=False)
     environ: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    elastic: bool = False
 
     def pack(self) -> bytes:
         """As bytes; not a pickle, so that another version of ringcore can tell that it is another version."""

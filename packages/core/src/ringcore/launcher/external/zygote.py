@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ringcore.launcher import _process, agent
+from ringcore.launcher.external.answers import CODE_RANK_FAILED, ENDED, RANK_FAILED
 from ringcore.launcher.external.ready import ReadyRank, Threads
 
 _MODULES = (
@@ -37,8 +38,8 @@ def main() -> None:
         pid = _fork_agent(line, descriptors, Threads(say, imported_for))
         for fd in (*descriptors, say):
             os.close(fd)
-        os.waitpid(pid, 0)
-        line.send(b"\0")
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        line.send(RANK_FAILED if code == CODE_RANK_FAILED else ENDED)
         with open(said, "rb", buffering=0) as file:
             threads = (file.read(64) or b"").decode()
         if threads and imported_for is None:
@@ -87,8 +88,7 @@ def _be_agent(connection: int, given_fd: int, threads: Threads) -> NoReturn:
             os.dup2(connection, standard)
         os.close(connection)
         os.environ.update(given["environ"])
-        agent.serve(given, rank.start)
-        code = 0
+        code = CODE_RANK_FAILED if agent.serve(given, rank.start) else 0
     except BaseException:
         traceback.print_exc()
     finally:

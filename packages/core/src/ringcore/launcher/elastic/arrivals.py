@@ -1,0 +1,171 @@
+"""An elastic job whose agents a scheduler starts: each that comes is a slot of its host, as long as it is there.
+
+What the ranks return goes to the caller when the job has ended: before, nobody knows who will have been a rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ringcore.launcher._frames import Kind
+from ringcore.launcher._hosts import Host, Slot
+from ringcore.launcher._job import RankExit
+from ringcore.launcher._placed import PlacedHost
+from ringcore.launcher._plan import Node
+from ringcore.launcher._supervisor import NodeEvents
+from ringcore.launcher.elastic.places import Place
+from ringcore.launcher.elastic.supervisor import ElasticSupervisor
+
+if TYPE_CHECKING:
+    import socket
+
+    from ringcore.bootstrap.auth import Hello
+
+
+class PlacedElasticSupervisor(ElasticSupervisor):
+    """One such job from start to end."""
+
+    _names: dict[str, str]  # Of each machine, as it is shown.
+    _strangers: set[_Arrival]  # Agents that have not said where they are.
+    _returned: dict[int, bytes]  # By place, what the process there has returned or raised ...
+    _finished: list[tuple[int, int, bytes]]  # ... and by rank and epoch, what those have that did their work.
+
+    def _look_for_hosts(self) -> None:
+        assert self._given.gate is not None
+        self._names, self._strangers, self._returned, self._finished = {}, set(), {}, []
+        self._serve_at(self._plan.bind)
+        self._given.gate.welcome_all(self._welcome)
+        self._too_few = self._loop.call_later(self._asked.elastic_timeout, self._on_too_few)
+
+    def run(self) -> int:  # noqa: D102
+        try:
+            code = super().run()
+        finally:
+            for arrival in self._strangers:
+                arrival.agent.close()
+        self._hand_over(code)
+        return code
+
+    def _is_over(self) -> bool:
+        # Without places others may come; how long they are waited for is said by --elastic-timeout.
+        return super()._is_over() and (self._finishing or bool(self._failures))
+
+    def _whom(self) -> str:
+        return "the scheduler to start tasks"
+
+    def _make_slots(self, size: int) -> None:
+        self._review()
+
+    def _condition(self, place: Place) -> str:
+        return "" if place.number in self._hello else ", if the scheduler starts its task again"
+
+    # Agents.
+
+    def _welcome(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
+        if self._stopping:
+            connection.close()
+            return
+        arrival = _Arrival(self)
+        self._strangers.add(arrival)
+        arrival.agent = PlacedHost(self._loop, f"task {hello.from_rank}", arrival, self._options.agent_timeout)
+        arrival.agent.attach(connection, secret)
+
+    def take(self, arrival: _Arrival, hello: dict[str, Any]) -> int:
+        """An agent has said where it is.
+
+        Returns:
+            The number of its place.
+        """
+        self._strangers.discard(arrival)
+        place = self._places.take(Host(self._name_of(hello), 1))
+        number = place.number
+        self._hosts[number], self._hello[number] = arrival.agent, hello
+        nodes = tuple(_node_of(place) for place in self._places.all)
+        hosts = {node.name for node in nodes}
+        self._plan = dataclasses.replace(self._plan, size=len(nodes), group_size=len(hosts), nodes=nodes)
+        self.note(f"{place.host.name} answers: place {number}, Python {hello['python']}")
+        self._review()
+        return number
+
+    def forget(self, arrival: _Arrival) -> None:
+        """An agent has gone before it said where it was."""
+        self._strangers.discard(arrival)
+        arrival.agent.close()
+
+    def _name_of(self, hello: dict[str, Any]) -> str:
+        machine, host = hello["machine"], hello["host"]
+        if machine not in self._names:
+            namesakes = sum(name.partition(" ")[0] == host for name in self._names.values())
+            self._names[machine] = f"{host} ({namesakes + 1})" if namesakes else host
+        return self._names[machine]
+
+    def _start_at(self, number: int) -> None:
+        self._returned.pop(number, None)
+        self._told.discard(number)
+        self._hosts[number].start(self._job_at(number))
+
+    def on_done(self, index: int) -> None:  # noqa: D102
+        self._withdraw(index)
+        super().on_done(index)
+
+    def on_lost(self, index: int, reason: str, code: int) -> None:  # noqa: D102
+        del self._hello[index]
+        if self._places.all[index].process is not None:
+            super().on_lost(index, reason, code)
+        self._open.discard(index)
+        self._withdraw(index)
+        self._review()
+
+    def _withdraw(self, number: int) -> None:
+        """Its agent has gone: nothing can be started in this place until one comes."""
+        self._places.all[number].offered = False
+        self._hosts[number].close()
+
+    # Results.
+
+    def on_output(self, rank: int, kind: Kind, data: bytes) -> None:  # noqa: D102
+        if kind is Kind.RESULT:
+            self._told.add(rank)
+            self._returned[rank] = self._returned.get(rank, b"") + data
+        else:
+            super().on_output(rank, kind, data)
+
+    def on_exit(self, rank: int, how: RankExit) -> None:  # noqa: D102
+        process = self._places.all[rank].process
+        if how.code == 0 and process is not None and not process.leaves:
+            self._finished.append((process.rank, process.epoch, self._returned.pop(rank, b"")))
+        super().on_exit(rank, how)
+
+    def _hand_over(self, code: int) -> None:
+        """Gives the caller the results in the order of ranks, or what the one has raised that is to blame."""
+        assert self._given.on_result is not None
+        if code == 0:
+            ranks = [found for found in self._finished if found[0] >= 0]  # Who was none is one too many.
+            for number, (_, _, data) in enumerate(sorted(ranks or self._finished)):
+                self._given.on_result(number, data)
+        elif self.blamed is not None:
+            self._given.on_result(self.blamed, self._returned.get(self.blamed, b""))
+
+
+class _Arrival(NodeEvents):
+    """An agent, which has a place once it has said where it is."""
+
+    agent: PlacedHost
+
+    def __init__(self, supervisor: PlacedElasticSupervisor) -> None:
+        super().__init__(supervisor, -1)
+        self._owner = supervisor
+
+    def on_hello(self, hello: dict[str, Any]) -> None:
+        self._index = self._owner.take(self, hello)
+
+    def on_lost(self, reason: str, code: int) -> None:
+        if self._index < 0:
+            self._owner.forget(self)
+        else:
+            self._owner.on_lost(self._index, reason, code)
+
+
+def _node_of(place: Place) -> Node:
+    return Node(place.host.name, (Slot(place.number, place.number, place.index, 1, 0, 1),), placed=True)
