@@ -107,7 +107,7 @@ void Engine::find_deadlock() {
     absent.push_back(world.negotiation.joined(world.member(rank)) || (peer != nullptr && peer->left));
   }
   if (!standstill_.all.deadlock(absent, key_of(kWorld, world.negotiation.members()))) return;
-  const std::string error = "every rank waits for another one: " + standstill_.all.describe() +
+  const std::string error = std::string(kEveryRankWaits) + standstill_.all.describe() +
                             ". Remedy: make all ranks submit the same operations, and wait for them in the same order.";
   // A barrier is where ranks meet again that have lost each other: see Negotiation::detect_deadlock.
   const bool only_barriers = standstill_.all.only_barriers();

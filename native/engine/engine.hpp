@@ -356,7 +356,7 @@ class Engine {
   static LogEnd removal(const ProcessSet& set, Rank by);
   bool end_log(ProcessSet& set, int member, const LogEnd& end);
   std::shared_ptr<const Error> ended_error(ProcessSet& set, const Operation& operation, const LogEnd& end) const;
-  // What all ranks were told, if that is why the member has left.
+  // What all ranks are told, if that is why the member has left.
   std::shared_ptr<const Error> told_as(const LogEnd& end) const;
   [[noreturn]] void throw_ended(const ProcessSet& set, const Operation& operation, const LogEnd& end) const;
   void tell_removal(const ProcessSet& set);

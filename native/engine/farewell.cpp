@@ -86,11 +86,15 @@ Engine::LogEnd Engine::removal(const ProcessSet& set, Rank by) {
       .why = {}};
 }
 
+// Whoever has found a deadlock may be told, and gone, before others have found the same one.
 std::shared_ptr<const Error> Engine::told_as(const LogEnd& end) const {
   constexpr std::size_t kTelling = 200;
-  if (told_ == nullptr) return nullptr;
-  const std::string text = std::string(told_->what()).substr(0, kTelling);
-  return end.why.find(text) == std::string::npos ? nullptr : told_;
+  if (told_ != nullptr && end.why.find(std::string(told_->what()).substr(0, kTelling)) != std::string::npos) {
+    return told_;
+  }
+  const std::size_t deadlock = end.why.find(kEveryRankWaits);
+  if (deadlock == std::string::npos) return nullptr;
+  return std::make_shared<const Error>(ErrorKind::kDeadlock, end.why.substr(deadlock));
 }
 
 // The others need not wait for what this rank has left out.

@@ -598,7 +598,7 @@ void Negotiation::detect_deadlock(std::vector<Decision>& decisions) {
   }
   if (!anyone) return;
   const auto error = make_error(ErrorKind::kDeadlock,
-                                "every rank waits for another one: " + cycle +
+                                std::string(kEveryRankWaits) + cycle +
                                     ". Remedy: call blocking operations in the same order on all ranks, or submit them "
                                     "with the _async forms and synchronize afterwards.");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stuck;

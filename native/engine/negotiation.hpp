@@ -17,6 +17,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +26,9 @@
 #include "engine/request.hpp"
 
 namespace ringcore::engine {
+
+// How each error begins that tells of a deadlock.
+inline constexpr std::string_view kEveryRankWaits = "every rank waits for another one: ";
 
 // One position of a log.
 struct Entry {

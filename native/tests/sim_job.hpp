@@ -52,8 +52,9 @@ class SimJob {
 
   // `apart`: have no connection before one of the two needs it.
   explicit SimJob(int ranks, transport::SimOptions options = {}, int direct_members = 16,
-                  const std::vector<std::pair<Rank, Rank>>& apart = {}, const Change& change = {})
-      : network_(ranks, 1, options) {
+                  const std::vector<std::pair<Rank, Rank>>& apart = {}, const Change& change = {},
+                  std::uint64_t seed = 1)
+      : network_(ranks, seed, options) {
     for (const auto& [a, b] : apart) network_.disconnect(a, b);
     engine::EngineSettings settings;
     settings.execution.fusion_threshold_bytes = 4096;
