@@ -83,6 +83,7 @@ from ringcore_torch.sharded import ShardedOptimizer
 from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import broadcast_optimizer_state, broadcast_parameters
 from ringcore_torch.sync_batch_norm import SyncBatchNorm
+from ringcore_torch.virtual import VirtualRanks
 
 __all__ = [
     "Adasum",
@@ -99,6 +100,7 @@ __all__ = [
     "ShardedOptimizer",
     "Sum",
     "SyncBatchNorm",
+    "VirtualRanks",
     "__version__",
     "add_process_set",
     "allgather",

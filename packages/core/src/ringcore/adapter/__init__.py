@@ -56,6 +56,7 @@ from ringcore.adapter.sparse import check_rows, start_allreduce_of_rows
 from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.tuning import Tuner
 from ringcore.adapter.verbs import Verbs
+from ringcore.adapter.virtual import Node, SumTree, nodes_of, seed_of, share_out
 from ringcore.adapter.weights import check_weights, comparable, different_weights, differing, hash_of
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
@@ -91,11 +92,13 @@ __all__ = [
     "Framework",
     "Handle",
     "NoExchanges",
+    "Node",
     "Placement",
     "ProcessSet",
     "ReduceOp",
     "Settings",
     "Statistics",
+    "SumTree",
     "Tuner",
     "UnsupportedArray",
     "Verbs",
@@ -144,6 +147,7 @@ __all__ = [
     "keep_freed_memory",
     "launched_by_mpi",
     "name_or_next",
+    "nodes_of",
     "process_set_id_of",
     "rank_and_size",
     "reduce_compressed",
@@ -152,7 +156,9 @@ __all__ = [
     "require_same_version",
     "root_index",
     "round_to_quantised",
+    "seed_of",
     "share_of",
+    "share_out",
     "start_allreduce_of_rows",
     "title_of",
     "version_here",
