@@ -146,6 +146,94 @@ def test_training_goes_on_from_a_state(form: str) -> None:
             second.load_state_dict(state)
 
 
+BY_PARAMETER: dict[str, Make] = {
+    "muon": lambda p: torch.optim.Muon(p, lr=0.02, weight_decay=0.1),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
+}
+
+
+def matrices() -> list[torch.nn.Parameter]:
+    """Of many sizes; one of them is never used."""
+    shapes = [(3, 5), (8, 8), (1, 7), (20, 4), (6, 6), (9, 2), (5, 12)]
+    return [torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in shapes]
+
+
+def draw_gradients(models: Iterable[list[torch.nn.Parameter]], seed: int) -> None:
+    """Whole numbers: their sum is the same in every order, and so what is rounded to bfloat16 of it."""
+    generator = torch.Generator().manual_seed(seed * 10 + ring.rank())
+    for parameters in zip(*models, strict=True):
+        if parameters[0].shape != (9, 2):
+            drawn = torch.randint(-9, 10, parameters[0].shape, generator=generator, dtype=torch.float64)
+            for parameter in parameters:
+                parameter.grad = drawn.clone()
+
+
+@on(TWO, THREE_OVER_TCP)
+@pytest.mark.parametrize("way", BY_PARAMETER)
+def test_matrices_are_dealt_out_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[torch.Size] = []
+    orthogonalise = torch.optim._muon._zeropower_via_newtonschulz
+
+    def counting(matrix: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        counted.append(matrix.shape)
+        return orthogonalise(matrix, *arguments)
+
+    models = [matrices()]
+    models += [copy.deepcopy(models[0]) for _ in range(2)]
+    make = BY_PARAMETER[way]
+    sharded = ring.ShardedOptimizer(make(models[0]))
+    plain = make(models[1])
+    reference = ring.DistributedOptimizer(plain)
+    for step in range(3):
+        draw_gradients(models, step)
+        reference.step()
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.optim._muon, "_zeropower_via_newtonschulz", counting)
+            sharded.step()
+        for own, other in zip(*models[:2], strict=True):
+            assert torch.equal(own, other)
+    every = [tuple(shape) for each in ringcore.allgather_object(counted) for shape in each]
+    assert len(every) == (3 * 6 if way == "muon" else 0)  # once each in a step, wherever it is
+    # 280 values: the largest matrix first, each to the rank that has least.
+    assert len(sharded._flats[0].values) == {2: 2 * 141, 3: 3 * 96}[ring.size()]
+    # Whole states, from here to an optimizer that is not sharded, and from there to one that is.
+    whole = sharded.full_state_dict()
+    assert set(whole["state"]) == set(plain.state_dict()["state"])
+    again = ring.ShardedOptimizer(make(models[2]))
+    with torch.no_grad():
+        for own, other in zip(models[2], models[0], strict=True):
+            own.copy_(other)
+    again.load_state_dict(plain.state_dict())
+    plain.load_state_dict(whole)
+    sharded.load_state_dict(copy.deepcopy(sharded.state_dict()))
+    draw_gradients(models, 9)
+    for optimizer in (sharded, reference, again):
+        optimizer.step()
+    for first, second, third in zip(*models, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(first, third)
+
+
+@on(TWO)
+def test_an_optimizer_that_is_said_to_step_each_parameter_by_itself() -> None:
+    class Unit(torch.optim.SGD):
+        """Steps by one, whatever the gradient's norm is."""
+
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.data -= group["lr"] * parameter.grad / parameter.grad.norm()
+
+    parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(3))]
+    optimizer = ring.ShardedOptimizer(Unit(parameters, lr=1.0), by_parameter=True)
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 1.0 + ring.rank())
+    optimizer.step()
+    assert torch.equal(parameters[0], torch.full((2, 2), -0.5))
+    assert torch.allclose(parameters[1], torch.full((3,), -(3**-0.5)))
+
+
 @on(TWO)
 def test_what_a_sharded_optimizer_does_not_take() -> None:
     model = torch.nn.Linear(3, 3)

@@ -70,6 +70,7 @@ from ringcore_jax._operations import (
 )
 from ringcore_jax.compression import Compression
 from ringcore_jax.optimizer import DistributedOptimizer, allreduce_gradients, value_and_grad
+from ringcore_jax.sharded import ShardedOptimizer, gather_state, shard_state
 from ringcore_jax.state import broadcast_parameters
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "ShardedOptimizer",
     "Sum",
     "__version__",
     "add_process_set",
@@ -101,6 +103,7 @@ __all__ = [
     "broadcast_parameters",
     "cross_rank",
     "cross_size",
+    "gather_state",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
@@ -120,6 +123,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "shard_state",
     "shutdown",
     "size",
     "start_timeline",

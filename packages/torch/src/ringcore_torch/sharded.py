@@ -15,7 +15,7 @@ from ringcore_torch import _operations as plain
 from ringcore_torch.flat import FlatParameters, Piece, flattened
 from ringcore_torch.optimizer import named_of
 from ringcore_torch.state import broadcast_parameters, check_weights_of
-from ringcore_torch.wrapping import BY_ELEMENT, with_methods
+from ringcore_torch.wrapping import BY_ELEMENT, BY_PARAMETER, with_methods
 
 
 class _ShardedOptimizer(torch.optim.Optimizer):
@@ -29,6 +29,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
     _prefix: str
     _unchecked: bool
     _reduced: bool
+    _whole: bool
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Average the gradients of this rank's share, step it, and gather everybody's parameters."""
@@ -110,6 +111,9 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         for index, part in (part for each in allgather_object(share, process_set=self._process_set) for part in each):
             if not part:
                 continue
+            if self._whole:
+                state[index] = part
+                continue
             whole = state.setdefault(
                 index, {key: [] if _is_by_element(value) else value for key, value in part.items()}
             )
@@ -165,9 +169,7 @@ def _is_by_element(value: Any) -> bool:
 
 
 def _of_piece(value: Any, piece: Piece) -> Any:
-    if not _is_by_element(value):
-        return copy.deepcopy(value)
-    return value.reshape(-1)[piece.begin : piece.end].to(piece.values.device, copy=True)
+    return piece.of(value) if _is_by_element(value) else copy.deepcopy(value)
 
 
 def ShardedOptimizer(  # noqa: N802 - the field's name for it
@@ -178,31 +180,38 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     check_weights: bool = True,
     broadcast: bool = False,
     by_element: bool = False,
+    by_parameter: bool = False,
 ) -> Any:
     """Wrap an optimizer: each rank keeps the state of a share of the parameters, and steps that.
 
     Gradients are reduce-scattered, each rank steps what it owns, and the parameters are gathered: as many bytes as an
-    allreduce, and 1/ranks of the optimizer's memory. The parameters become views into one piece of memory a group and
-    dtype. The result is of the optimizer's own class and shares its `param_groups`, so that schedulers go on working.
+    allreduce, and 1/ranks of the optimizer's memory. Muon and Adafactor need each matrix as a whole: these are dealt
+    out whole, the largest first, so that each is orthogonalised once in the job. The parameters become views into one
+    piece of memory a group and dtype. The result is of the optimizer's own class and shares its `param_groups`, so that
+    schedulers go on working.
 
     Args:
         optimizer: Of a class that works by element, in `torch.optim`: SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad,
-            Adadelta, RMSprop, Rprop, ASGD; before its first step. Move the model first.
+            Adadelta, RMSprop, Rprop, ASGD; or by parameter: Muon, Adafactor; before its first step. Move the model
+            first.
         named_parameters: `model.named_parameters()`; names make errors readable.
         process_set: The ranks that train together.
         check_weights: Before the first step, compare the parameters of all ranks.
         broadcast: Give all ranks the parameters of the first rank now.
         by_element: An optimizer of another class works by element as well.
+        by_parameter: An optimizer of another class steps each parameter by itself: parameters are dealt out whole.
 
     Raises:
         InvalidArgument: A class that is not known to work by element, an optimizer that has stepped, or is wrapped.
     """
     if isinstance(optimizer, _ShardedOptimizer) or hasattr(optimizer, "_ring"):
         raise InvalidArgument("the optimizer is wrapped already; wrap it once")
-    if not by_element and not isinstance(optimizer, BY_ELEMENT):
+    whole = by_parameter or isinstance(optimizer, BY_PARAMETER)
+    if not by_element and not whole and not isinstance(optimizer, BY_ELEMENT):
         raise InvalidArgument(
             f"{type(optimizer).__name__} is not known to work by element, and a share of a parameter might be stepped "
-            "otherwise than the whole; use DistributedOptimizer, or pass by_element=True if it does"
+            "otherwise than the whole; use DistributedOptimizer, or pass by_element=True or by_parameter=True if it "
+            "does, or steps each parameter by itself"
         )
     if any(optimizer.state.values()) and not isinstance(optimizer, torch.optim.Adagrad):
         raise InvalidArgument("the optimizer has a state already; wrap it first, and load_state_dict() then")
@@ -212,7 +221,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
     adapter.keep_freed_memory()
     names = {id(parameter): name for name, parameter in named}
     wrapped = with_methods(optimizer, _ShardedOptimizer)
-    flats, pieces = flattened(optimizer.param_groups, process_set)
+    flats, pieces = flattened(optimizer.param_groups, process_set, whole=whole)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     inner: Any = object.__new__(type(optimizer))
     inner.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
@@ -226,7 +235,7 @@ def ShardedOptimizer(  # noqa: N802 - the field's name for it
         inner.state[piece.values] = {key: _of_piece(value, piece) for key, value in kept.items()}
     wrapped.state = defaultdict(dict)
     optimizer.state.clear()
-    wrapped._flats, wrapped._pieces, wrapped._inner = flats, pieces, inner
+    wrapped._flats, wrapped._pieces, wrapped._inner, wrapped._whole = flats, pieces, inner, whole
     wrapped._named = [(names.get(id(one), f"parameter.{index}"), one) for index, one in enumerate(parameters)]
     wrapped._process_set = process_set
     wrapped._prefix = name_or_next(None, "sharded", process_set) if process_set.included() else "sharded"

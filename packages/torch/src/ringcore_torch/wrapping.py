@@ -12,6 +12,11 @@ BY_ELEMENT = (
     torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
 )  # fmt: skip
 
+# What they do to a parameter depends on that parameter, its gradient and its own state alone. Muon came with torch 2.9.
+BY_PARAMETER: tuple[type[torch.optim.Optimizer], ...] = (
+    torch.optim.Adafactor, *((torch.optim.Muon,) if hasattr(torch.optim, "Muon") else ()),
+)  # fmt: skip
+
 
 def with_methods(optimizer: torch.optim.Optimizer, methods: type[torch.optim.Optimizer]) -> Any:
     """An optimizer of a subclass of `optimizer`'s own class, in which `methods` come first.
