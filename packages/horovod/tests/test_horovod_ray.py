@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,8 +58,36 @@ def test_a_script_for_horovod_runs_as_it_is() -> None:
     executor.shutdown()
 
 
+def train_elastic(folder: str) -> tuple[int, int, float]:
+    import ringcore as hvd
+    from ringcore import elastic
+
+    hvd.init()
+
+    @elastic.run
+    def steps(state: elastic.ObjectState) -> tuple[int, int, float]:
+        while state.step < 6 or hvd.size() < 2:
+            if (hvd.rank(), state.step) == (1, 3) and not Path(folder, "killed").exists():
+                Path(folder, "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            state.total += float(hvd.allreduce(np.ones(3), op=hvd.Average)[0])
+            state.step += 1
+            state.commit()
+        return hvd.rank(), hvd.size(), state.total - state.step
+
+    return steps(elastic.ObjectState(step=0, total=0.0))
+
+
+def test_an_elastic_job_goes_on_without_a_rank_that_is_killed(tmp_path: Path) -> None:
+    settings = RayExecutor.create_settings(placement_group_timeout_s=60)
+    executor = RayExecutor(settings, min_workers=2, max_workers=2, cooldown_range=[0.1, 1])
+    executor.start()
+    assert executor.run(train_elastic, args=[str(tmp_path)]) == [(0, 2, 0.0), (1, 2, 0.0)]
+    executor.shutdown()
+
+
 def test_what_horovod_can_and_this_cannot_is_said() -> None:
-    with pytest.raises(ValueError, match=r"max_workers, min_workers: elastic jobs on Ray are not there yet"):
-        RayExecutor(RayExecutor.create_settings(), min_workers=1, max_workers=4)
+    with pytest.raises(ValueError, match=r"has no override_discovery: leave it out"):
+        RayExecutor(RayExecutor.create_settings(), min_workers=1, max_workers=4, override_discovery=False)
     with pytest.raises(ValueError, match="use_gpu is not True"):
         RayExecutor(RayExecutor.create_settings(), num_workers=1, gpus_per_worker=1)

@@ -192,12 +192,9 @@ def test_keras_reports_what_it_has_made_and_who_fails_is_in_rays_error(tmp_path:
 
 
 def test_what_cannot_be_is_said() -> None:
-    from ringcore_ray.keras import ReportCheckpointCallback, RingKerasTrainer
+    from ringcore_ray.keras import ReportCheckpointCallback
 
     with pytest.raises(ValueError, match=r"torch_config= says how gloo or NCCL meet, and the backend here is ringcore"):
         RingTorchTrainer(train_torch, torch_config=object())
-    for trainer in (RingTrainer, RingTorchTrainer, RingKerasTrainer):
-        with pytest.raises(ValueError, match=r"num_workers=\(2, 8\) asks for an elastic job"):
-            trainer(train_keras, scaling_config=ScalingConfig(num_workers=(2, 8)))
     with pytest.raises(ValueError, match="there is no moment 'epoch'; there are epoch_begin, "):
         ReportCheckpointCallback("epoch")

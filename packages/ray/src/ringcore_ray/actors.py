@@ -88,9 +88,9 @@ class Placement:
         if self._own and not self.group.wait(limit_s):
             self.remove()
             raise TimeoutError(
-                f"Ray had no place for {len(bundles)} bundle(s) of {_resources(bundles[0])} ({strategy}) within "
-                f"{limit_s:g} s. The cluster has {_resources(ray.cluster_resources())}, of which free: "
-                f"{_resources(ray.available_resources())}. Ask for fewer workers or less for each, end what holds the "
+                f"Ray had no place for {len(bundles)} bundle(s) of {in_words(bundles[0])} ({strategy}) within "
+                f"{limit_s:g} s. The cluster has {in_words(ray.cluster_resources())}, of which free: "
+                f"{in_words(ray.available_resources())}. Ask for fewer workers or less for each, end what holds the "
                 "rest, or raise placement_timeout_s where the cluster grows by itself"
             )
 
@@ -115,5 +115,6 @@ class Placement:
             remove_placement_group(self.group)
 
 
-def _resources(found: Mapping[str, float]) -> str:
+def in_words(found: Mapping[str, float]) -> str:
+    """What there is, as a message says it."""
     return ", ".join(f"{found[name]:g} {name}" for name in ("CPU", "GPU") if name in found) or "nothing"

@@ -10,11 +10,14 @@ from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
-from ringcore.launcher.external import Raised, RankError, raise_first
+from ringcore.launcher.external import Elasticity, Raised, RankError, raise_first
 
 from ringcore_ray import process
 from ringcore_ray.actors import Placement
+from ringcore_ray.elastic import ElasticWorkers, numbers_of_workers
 
+# A class, and the arguments for it.
+Executable = tuple[Callable[..., Any] | None, Sequence[Any], Mapping[str, Any]]
 # A rank that has lost another may be heard before the one that is to blame.
 _SETTLE_S = 5.0
 # At a restart, an actor that still works on the call that failed elsewhere has so long to end it.
@@ -33,6 +36,13 @@ class RingExecutor:
         use_current_placement_group: Take the placement group that this runs in, if there is one.
         placement_timeout_s: How long to wait for resources; more where the cluster grows by itself.
         env: Variables for the ranks, `RINGCORE_*` settings among them.
+        min_workers: Jobs are elastic: they begin with `num_workers` (None: with so many), go on with so many when ranks
+            are lost, and take in others. Each call is a job of its own, and its ranks are processes below the actors.
+        max_workers: They take no more; None: as many as they begin with.
+        elastic_timeout_s: They wait so long with fewer than `min_workers`.
+        reset_limit: They end after so many changes; None: they do not.
+        cooldown_range: The least and the most that passes before a rank that has failed is replaced, in seconds; None:
+            1 and 60.
 
     Raises:
         ValueError: The numbers do not fit together.
@@ -49,7 +59,18 @@ class RingExecutor:
         use_current_placement_group: bool = True,
         placement_timeout_s: float = 60.0,
         env: Mapping[str, str] | None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        elastic_timeout_s: float = 600.0,
+        reset_limit: int | None = None,
+        cooldown_range: tuple[float, float] | None = None,
     ) -> None:
+        self._elasticity: Elasticity | None = None
+        if min_workers is not None or max_workers is not None:
+            if num_hosts is not None:
+                raise ValueError("num_hosts places a fixed number of workers: leave it out where they come and go")
+            num_workers, least, most = numbers_of_workers(num_workers, min_workers, max_workers)
+            self._elasticity = Elasticity(least, most, elastic_timeout_s, reset_limit, cooldown_range)
         if (num_workers is None) == (num_hosts is None):
             raise ValueError("say how many: num_workers, or num_hosts with num_workers_per_host")
         each = (num_workers_per_host or 1) if num_hosts is not None else 1
@@ -65,9 +86,10 @@ class RingExecutor:
         self._placement: Placement | None = None
         self._actors: list[Any] = []  # by rank
         self._bundle: dict[Any, int] = {}  # of each actor
-        self._executable: tuple[Callable[..., Any] | None, Sequence[Any], Mapping[str, Any]] = (None, (), {})
+        self._executable: Executable = (None, (), {})
         self._under_way: list[Any] = []
         self._failed: str | None = None
+        self._elastic: ElasticWorkers | None = None  # Once it has started.
 
     def start(
         self,
@@ -88,10 +110,16 @@ class RingExecutor:
             TimeoutError: Ray has no room for them.
             RankError: The class raised.
         """
-        if self._actors:
+        if self._actors or self._elastic is not None:
             raise RuntimeError("the executor has started already: call shutdown() first, or restart()")
         self._environ |= {name: str(value) for name, value in (extra_env_vars or {}).items()}
         self._executable = (executable_cls, executable_args or (), executable_kwargs or {})
+        if self._elasticity is not None:
+            self._elastic = ElasticWorkers(
+                self.num_workers, self._elasticity, self._resources, use_current=self._use_current,
+                start_timeout_s=self._limit_s,
+            )  # fmt: skip
+            return
         resources = {name: amount * self._per_bundle for name, amount in self._resources.items()}
         self._placement = Placement(
             [resources] * (self.num_workers // self._per_bundle),
@@ -127,6 +155,8 @@ class RingExecutor:
             RankError: It raised on a rank, or an actor died; its `original` is the exception. `restart()` next.
         """
         _refuse_callbacks(callbacks)
+        if self._elastic is not None:
+            return self._elastic.run(fn, args or (), kwargs or {}, self._environ)
         return self._call(self._ready(), fn, args or (), kwargs or {}, with_executable=False)
 
     def run_remote(
@@ -140,6 +170,8 @@ class RingExecutor:
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
         """Call `fn(executable)` on every rank, with the object that its actor holds; see `run`."""
         _refuse_callbacks(callbacks)
+        if self._elastic is not None:
+            return self._elastic.run(_with_own, (fn, self._executable), {}, self._environ)
         return self._call(self._ready(), fn, (), {}, with_executable=True)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
@@ -151,6 +183,8 @@ class RingExecutor:
 
         An actor that still works on the call that failed elsewhere is replaced too, after a few seconds.
         """
+        if self._elastic is not None:
+            return  # Each call is a job of its own.
         if self._placement is None:
             raise RuntimeError("there is nothing to restart: call start() first")
         busy: list[Any] = []
@@ -166,6 +200,9 @@ class RingExecutor:
 
     def shutdown(self) -> None:
         """End the actors, and give their resources back."""
+        if self._elastic is not None:
+            self._elastic.shutdown()
+            self._elastic = None
         leaving = [actor.leave.remote() for actor in self._actors] if self._failed is None else []
         if leaving:
             with contextlib.suppress(Exception):
@@ -226,6 +263,11 @@ class RingExecutor:
             ) from error
 
     def _ready(self) -> list[Any]:
+        if self._elastic is not None:
+            raise RuntimeError(
+                "the ranks of an elastic job come and go: run(fn) and execute(fn) call on all of them and wait; for "
+                "one rank, or references, leave min_workers= and max_workers= out"
+            )
         if not self._actors:
             raise RuntimeError("the executor has no actors: call start() first")
         if self._failed is not None:
@@ -276,6 +318,11 @@ class RingExecutor:
         except RankError as error:
             self._failed = str(error).partition("\n")[0]
             raise
+
+
+def _with_own(fn: Callable[[Any], Any], executable: Executable) -> Any:
+    cls, args, kwargs = executable
+    return fn(None if cls is None else cls(*args, **kwargs))
 
 
 def _outcome(reference: Any) -> tuple[Raised | None, Any]:

@@ -50,7 +50,7 @@ class RingTorchTrainer(RingTrainer):
         **options: Of TorchTrainer, but `backend_config=RingTorchConfig(env=...)` in the place of `torch_config`.
 
     Raises:
-        ValueError: A `torch_config` is given, or the number of workers is a range.
+        ValueError: A `torch_config` is given.
     """
 
     config = RingTorchConfig

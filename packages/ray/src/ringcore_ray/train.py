@@ -81,10 +81,8 @@ class RingTrainer(DataParallelTrainer):
     Args:
         train_loop_per_worker: Runs on each worker; calls `ring.init()`, and `ray.train.report` as with any trainer.
         backend_config: None: one of the class `config`.
-        **options: Of DataParallelTrainer: `train_loop_config`, `scaling_config`, `run_config`, `datasets`, ...
-
-    Raises:
-        ValueError: The number of workers is a range: elastic jobs are not there yet.
+        **options: Of DataParallelTrainer: `train_loop_config`, `scaling_config`, `run_config`, `datasets`, ... Where
+            `scaling_config` has a range of workers, Ray starts all anew from the last checkpoint, as many as fit then.
     """
 
     config: type[RingConfig] = RingConfig
@@ -92,10 +90,4 @@ class RingTrainer(DataParallelTrainer):
     def __init__(
         self, train_loop_per_worker: Callable[..., Any], *, backend_config: RingConfig | None = None, **options: Any
     ) -> None:
-        scaling = options.get("scaling_config")
-        if scaling is not None and not isinstance(scaling.num_workers, int):
-            raise ValueError(
-                f"num_workers={scaling.num_workers} asks for an elastic job, which ringcore does not have yet: give "
-                "one number, and FailureConfig(max_failures=...) to start again from the last checkpoint"
-            )
         super().__init__(train_loop_per_worker, backend_config=backend_config or self.config(), **options)

@@ -57,12 +57,15 @@ def train(config: dict[str, Any]) -> None:
         step += 1
 
 
-def test_workers_are_ranks_and_a_group_that_ray_restarts_is_another_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [2, (1, 2)])
+def test_workers_are_ranks_and_a_group_that_ray_restarts_is_another_job(
+    tmp_path: Path, workers: int | tuple[int, int]
+) -> None:
     trainer = RingTrainer(
         train,
         train_loop_config={"value": 1.0, "folder": str(tmp_path)},
         backend_config=RingConfig(env={"SOME_NAME": "some value"}),
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(
             storage_path=str(tmp_path),
             checkpoint_config=CheckpointConfig(num_to_keep=1),

@@ -42,12 +42,15 @@ class RayExecutor:
         use_gpu: One GPU for each, unless `gpus_per_worker` says more.
         gpus_per_worker: Likewise.
         use_current_placement_group: Take the placement group that this runs in, if there is one.
-        min_workers: Not there yet.
-        max_workers: Not there yet.
-        options: Of elastic jobs: not there yet.
+        min_workers: Of elastic jobs, which go on with so many; see `RingExecutor`.
+        max_workers: They take no more.
+        reset_limit: They end after so many changes.
+        cooldown_range: The least and the most that passes before a rank that has failed is replaced, in seconds.
+        elastic_timeout: Seconds for which they wait with fewer than `min_workers`.
+        options: Others of elastic jobs, which are refused: `override_discovery`.
 
     Raises:
-        ValueError: An elastic job is asked for, or the numbers do not fit together.
+        ValueError: An argument asks for what ringcore does not do, or the numbers do not fit together.
     """
 
     def __init__(
@@ -62,14 +65,13 @@ class RayExecutor:
         use_current_placement_group: bool = True,
         min_workers: int | None = None,
         max_workers: int | None = None,
+        reset_limit: int | None = None,
+        cooldown_range: Sequence[float] | None = None,
+        elastic_timeout: float = 600,
         **options: Any,
     ) -> None:
-        asked = sorted({**options, **_given(min_workers=min_workers, max_workers=max_workers)})
-        if asked:
-            raise ValueError(
-                f"{', '.join(asked)}: elastic jobs on Ray are not there yet. Give num_workers, and call "
-                "executor.restart() after a failure"
-            )
+        if options:
+            raise ValueError(f"RayExecutor on ringcore has no {', '.join(sorted(options))}: leave it out")
         if gpus_per_worker and not use_gpu:
             raise ValueError("gpus_per_worker is given, but use_gpu is not True")
         settings = settings or MiniSettings()
@@ -85,6 +87,11 @@ class RayExecutor:
             use_current_placement_group=use_current_placement_group,
             placement_timeout_s=settings.placement_group_timeout_s,
             env=env,
+            min_workers=min_workers,
+            max_workers=max_workers,
+            elastic_timeout_s=elastic_timeout,
+            reset_limit=reset_limit,
+            cooldown_range=None if cooldown_range is None else (cooldown_range[0], cooldown_range[-1]),
         )
 
     @classmethod
@@ -146,10 +153,6 @@ class RayExecutor:
     def shutdown(self) -> None:
         """End the actors."""
         self._executor.shutdown()
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _as_raised(call: Callable[..., T], *args: Any) -> T:
