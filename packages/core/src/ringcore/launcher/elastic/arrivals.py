@@ -71,22 +71,17 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         arrival.agent = PlacedHost(self._loop, f"task {hello.from_rank}", arrival, self._options.agent_timeout)
         arrival.agent.attach(connection, secret)
 
-    def take(self, arrival: _Arrival, hello: dict[str, Any]) -> int:
-        """An agent has said where it is.
-
-        Returns:
-            The number of its place.
-        """
+    def take(self, arrival: _Arrival, hello: dict[str, Any]) -> None:
+        """An agent has said where it is: it has a place from now on."""
         self._strangers.discard(arrival)
         place = self._places.take(Host(self._name_of(hello), 1))
-        number = place.number
+        number = arrival.number = place.number
         self._hosts[number], self._hello[number] = arrival.agent, hello
         nodes = tuple(_node_of(place) for place in self._places.all)
         hosts = {node.name for node in nodes}
         self._plan = dataclasses.replace(self._plan, size=len(nodes), group_size=len(hosts), nodes=nodes)
         self.note(f"{place.host.name} answers: place {number}, Python {hello['python']}")
         self._review()
-        return number
 
     def forget(self, arrival: _Arrival) -> None:
         """An agent has gone before it said where it was."""
@@ -153,18 +148,25 @@ class _Arrival(NodeEvents):
 
     agent: PlacedHost
 
+    number: int | None = None  # Of its place.
+
     def __init__(self, supervisor: PlacedElasticSupervisor) -> None:
         super().__init__(supervisor, -1)
         self._owner = supervisor
 
+    def on_done(self) -> None:
+        if self.number is not None:
+            self._owner.on_done(self.number)
+
     def on_hello(self, hello: dict[str, Any]) -> None:
-        self._index = self._owner.take(self, hello)
+        if self.number is None:
+            self._owner.take(self, hello)
 
     def on_lost(self, reason: str, code: int) -> None:
-        if self._index < 0:
+        if self.number is None:
             self._owner.forget(self)
         else:
-            self._owner.on_lost(self._index, reason, code)
+            self._owner.on_lost(self.number, reason, code)
 
 
 def _node_of(place: Place) -> Node:

@@ -47,7 +47,6 @@ class Starting(Ranks):
         self._open.add(number)
         self._running.add(number)
         self._words.pop(number, None)
-        self._hello.pop(number, None)
         self._output.begin(number)
         try:
             self._start_at(number)
@@ -57,6 +56,7 @@ class Starting(Ranks):
     def _start_at(self, number: int) -> None:
         node, events = self._plan.nodes[number], NodeEvents(self, number)
         if node.remote is not None:
+            self._hello.pop(number, None)
             self._hosts[number] = self._connect_to(node, events)  # Which will say hello.
             return
         agent = self._hosts[number] = Agent(self._loop, self._guard, events)
