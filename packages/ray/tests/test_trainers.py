@@ -13,7 +13,6 @@ import ray.train
 import torch
 from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.v2.api.exceptions import WorkerGroupError
-from ringcore_ray import RingTrainer
 from ringcore_ray.torch import RingTorchTrainer
 
 # Ray's own, and Lightning's.
