@@ -346,6 +346,7 @@ class Engine {
   static std::string describe_silence(const Peer& peer, Nanoseconds now);
   void beat(Peer& peer, Nanoseconds now, bool awaited);
   void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
+  void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Blame& blame);
   Blame blame_for(const RecordHeader& abort) const;

@@ -297,6 +297,14 @@ std::vector<Rank> Negotiation::missing(std::uint64_t name_hash) const {
   return ranks;
 }
 
+bool Negotiation::is_first_to_wait(std::uint64_t name_hash) const {
+  const std::vector<Rank> absent = missing(name_hash);
+  for (int m = 0; m < self_; ++m) {
+    if (!joined_[m] && !std::binary_search(absent.begin(), absent.end(), members_[m])) return false;
+  }
+  return true;
+}
+
 // In what is not decided yet; whoever joins is not.
 bool Negotiation::is_missing(int member, std::uint64_t name_hash) const {
   return !joined_[member] && !has_undecided(member, [&](const Entry& entry) {

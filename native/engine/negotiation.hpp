@@ -157,6 +157,8 @@ class Negotiation {
   std::shared_ptr<const Error> refusal(int member, std::uint64_t name_hash) const;
   std::vector<Rank> missing(std::uint64_t name_hash) const;
   std::vector<Rank> present(std::uint64_t name_hash) const;
+  // Whether no rank before this one has announced it and waits for others: the first speaks for all that wait.
+  bool is_first_to_wait(std::uint64_t name_hash) const;
   const std::vector<Rank>& members() const { return members_; }
 
  private:

@@ -7,7 +7,7 @@
 namespace ringcore::engine {
 namespace {
 
-// Of so many that are missing and that this rank has no link with it wants to know where they stand.
+// Of so many that are missing somebody wants to know where they stand: the others mostly stand where these do.
 constexpr int kMostAsked = 4;
 // How many times as long as others a peer may be silent that wants to run and gets no processor.
 constexpr int kStarvedPatience = 10;
@@ -263,17 +263,7 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
   }
   if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !operation.stall_reported) {
     operation.stall_reported = true;
-    const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
-    warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
-                        " ms: " + who_submitted(set, operation) +
-                        ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
-    int strangers = 0;
-    for (const Rank rank : missing) {
-      Peer* peer = membership_.peer(rank);
-      // Among many, not all that wait connect with all that are missing.
-      if (peer == nullptr || (!peer->is_known && ++strangers > kMostAsked)) continue;
-      send(*peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest}, {});
-    }
+    if (set.negotiation.is_first_to_wait(operation.name_hash)) report_stall(set, operation, waited);
   }
   if (waited > settings_.timeout && !operation.cancel_sent && !set.joining()) {
     cancel(set, operation, 0,
@@ -281,6 +271,19 @@ void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) 
                std::to_string(settings_.timeout / kMillisecond) +
                " ms. Remedy: make all ranks submit the same tensors (look at the reported stacks), or "
                "raise RINGCORE_TIMEOUT_S if a rank may be that slow.");
+  }
+}
+
+void Engine::report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited) {
+  warnings_.push_back(title(operation) + " has waited for " + std::to_string(waited / kMillisecond) +
+                      " ms: " + who_submitted(set, operation) +
+                      ". It fails after RINGCORE_TIMEOUT_S = " + std::to_string(settings_.timeout / kSecond) + " s.");
+  int asked = 0;
+  for (const Rank rank : set.negotiation.missing(operation.name_hash)) {
+    Peer* peer = membership_.peer(rank);
+    if (peer == nullptr) continue;
+    if (++asked > kMostAsked) return;
+    send(*peer, RecordHeader{.bytes = sizeof(RecordHeader), .type = RecordType::kStackRequest}, {});
   }
 }
 

@@ -55,7 +55,7 @@ def test_the_error_is_announced_and_has_the_words_on_every_rank(mistake: mistake
         assert message.startswith(f"ringcore.{kind}: "), f"rank {rank}: {message}"
         missing = [word for word in mistake.words if word not in message]
         assert not missing, f"rank {rank}: {message}"
-        assert "See: ringcore explain " in message, f"rank {rank}: {message}"
+        assert "See `ringcore explain " in message, f"rank {rank}: {message}"
 
 
 def test_there_are_as_many_mistakes_as_people_make() -> None:

@@ -14,7 +14,7 @@ class RingcoreError(RuntimeError):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         # What a traceback shows behind the message, from Python 3.11 on.
-        self.__notes__ = [f"See: ringcore explain {self.section} (docs/errors.md#{self.section})"]
+        self.__notes__ = [f"See `ringcore explain {self.section}` (docs/errors.md#{self.section})."]
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:

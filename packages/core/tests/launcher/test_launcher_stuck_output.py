@@ -250,3 +250,14 @@ def test_what_was_dropped_is_told_where_all_is_written_before_anybody_looks(
         reading.result()
         os.close(reader)
     assert re.search(rb"\nringrun: \d+ bytes are missing here: nobody read them\n$", bytes(received))
+
+
+def test_the_more_ranks_end_at_a_time_the_longer_a_traceback_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    timers: list[float] = []
+    monkeypatch.setattr(loop, "call_later", lambda seconds, _callback: timers.append(seconds))
+    for ranks in (1, 64, 1000):
+        output = Output(loop, OutputOptions(ranks=ranks), {})
+        output.feed(0, Kind.STDERR, b"Traceback (most recent call last):\nValueError: boom\n")
+        assert output.held() == [(0, b"Traceback (most recent call last):\nValueError: boom\n")]
+    assert timers == [2.25, 18.0, 20.0]

@@ -14,6 +14,7 @@ from ringcore.job.state import Context
 _log = logging.getLogger("ringcore")
 _NAME = "ringcore-attention"
 WATCH_NAME = "ringcore-watch"
+_CALLS = 20  # of a stack, the innermost, are told; those of an import between two modules are left out
 
 
 def start_attention_thread(context: Context) -> threading.Thread | None:
@@ -53,5 +54,6 @@ def format_stacks() -> str:
     for ident, frame in sys._current_frames().items():
         name = names.get(ident, "?")
         if name not in (_NAME, WATCH_NAME, THREAD_NAME):
-            parts.append(f"thread {name}:\n" + "".join(traceback.format_stack(frame, limit=20)))
+            calls = [call for call in traceback.extract_stack(frame) if not call.filename.startswith("<frozen ")]
+            parts.append(f"thread {name}:\n" + "".join(traceback.format_list(calls[-_CALLS:])))
     return "\n".join(parts)

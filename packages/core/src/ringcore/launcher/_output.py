@@ -22,8 +22,10 @@ _ERASE_LINE = b"\r\x1b[K"
 # A line without an end is passed on in pieces of this size.
 _LINE_BYTES = 1 << 20
 _TAIL_BYTES = 1 << 15
-# A rank that still runs so long after a traceback has caught the exception.
+# A rank that still runs so long after a traceback has caught the exception; many that end at a time take longer.
 _LAST_WORDS_S = 2.0
+_LAST_WORDS_A_RANK_S = 0.25
+_LAST_WORDS_LIMIT_S = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +36,18 @@ class OutputOptions:
         log_dir: Directory for rank.N/stdout and rank.N/stderr; `None`: no files.
         shows: Whether a rank's stream goes to the console.
         timestamps: Put the time before each line.
+        ranks: How many the job has.
     """
 
     log_dir: str | None = None
     shows: Callable[[int, Kind], bool] = lambda _rank, _kind: True
     timestamps: bool = False
+    ranks: int = 1
+
+    @property
+    def last_words_s(self) -> float:
+        """For how long what follows a traceback may be a rank's last words."""
+        return min(_LAST_WORDS_S + _LAST_WORDS_A_RANK_S * self.ranks, _LAST_WORDS_LIMIT_S)
 
 
 class _Console:
@@ -188,7 +197,8 @@ class Output:
             held = self._last_words.holds(rank)
             lines = self._last_words.take(rank, lines)
             if not held and self._last_words.holds(rank):
-                self._loop.call_later(_LAST_WORDS_S, lambda: None if self._hurried else self.release(rank))
+                seconds = self._options.last_words_s
+                self._loop.call_later(seconds, lambda: None if self._hurried else self.release(rank))
         self._write(rank, kind, lines)
 
     def _write(self, rank: int, kind: Kind, lines: list[bytes]) -> None:

@@ -255,7 +255,7 @@ def _output_options(options: Options, plan: Plan) -> OutputOptions:
             return not options.redirects.get(local_rank, options.redirects.get(None, 0)) & bits[kind]
         return True
 
-    return OutputOptions(options.log_dir, shows, options.prefix_timestamp)
+    return OutputOptions(options.log_dir, shows, options.prefix_timestamp, plan.size)
 
 
 def _make_logs(output: Output, options: Options, plan: Plan) -> None:
