@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ from tools.suites import (
     ALONE,
     BESIDE_OTHERS,
     DOCUMENTED_CLUSTERS,
+    ENCRYPTED,
     WITH_CLUSTERS,
     adapter_of,
     pytest_command,
@@ -261,6 +263,17 @@ def packings(session: nox.Session) -> None:
     folder = build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON")
     command = ["nice", str(folder / "ringcore_tests"), "-tc=packing: trees reach*"]
     session.run(*command, external=True, env={"RINGCORE_PACKINGS": "6700"})
+
+
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in ("torch", "tensorflow", "jax", "mxnet")])
+def encrypted(session: nox.Session) -> None:
+    """The tests that cross the network inside this host, with --encryption on: before each release."""
+    # For ranks that tests start with this environment, and for those that they give a clean one.
+    os.environ.update(RINGCORE_ENCRYPTION="on", RINGCORE_TEST_ENCRYPTION="on")
+    for suite in ENCRYPTED:
+        run_pytest(session, *suite)
+    os.environ["RINGCORE_TRANSPORT"] = "tcp"
+    run_pytest(session, "torch", "scripts for Horovod, encrypted", "packages/horovod/tests/test_horovod.py")
 
 
 @nox.session(python=PYTHON, requires=[environment_of("torch")])

@@ -50,6 +50,15 @@ ALONE = [
     ),
 ]  # fmt: skip
 
+# Once more with all TCP encrypted, before a release. What MPI carries is refused there.
+ENCRYPTED = [
+    *((name, f"conformance with {name}, encrypted", "tests/conformance", f"-k={name} or keras")
+      for name in ("jax", "tensorflow", "mxnet")),
+    ("torch", "conformance with PyTorch and the engine alone, encrypted", "tests/conformance"),
+    ("torch", "the PyTorch adapter, encrypted", "packages/torch/tests"),
+    ("torch", "faults, encrypted", "tests/faults", "tests/random_programs", "-k=not MPICH and not mpirun"),
+]  # fmt: skip
+
 # Minutes: each script of theirs starts a cluster.
 DOCUMENTED_CLUSTERS = [
     (name, f"the documentation's code with {name}", "tests/docs/test_code.py", run)

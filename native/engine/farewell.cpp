@@ -264,7 +264,12 @@ void Engine::disconnect() {
 
 bool Engine::farewell_seen() const {
   const auto peers = membership_.known();
-  if (failure_ != nullptr) return true;
+  if (failure_ != nullptr) {
+    // What it failed of may not have gone: on a lane that is encrypted the two have to agree on keys before.
+    return std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
+      return !peer->connected || peer->left || peer->backlog.empty() || peer->link->failure();
+    });
+  }
   return (!goodbye_ || said_goodbye_) && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
            return peer->saw_farewell || (peer->left && peer->backlog.empty()) || peer->link->failure();
          });

@@ -13,6 +13,7 @@ import ringcore
 from support import mpis, ranks
 from support.gpu import double_environ
 from support.namespaces import namespaces, place_ranks
+from support.processes import ENCRYPTED
 
 from conformance.adapters import ADAPTERS, GPUS, LACKS, ON_GPUS, VARIANTS
 from conformance.cases import CASES
@@ -25,8 +26,9 @@ def is_here(modules: tuple[str, ...]) -> bool:
 INSTALLED = [name for name, modules in {**ADAPTERS, **VARIANTS}.items() if is_here(modules)]
 JOBS = [(adapter, "shm", 2) for adapter in INSTALLED]
 JOBS += [(adapter, "tcp", 3) for adapter in INSTALLED if adapter in ADAPTERS]
-JOBS += [("numpy", "shm", 3), ("numpy", "tcp", 2)]
-JOBS += [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
+JOBS += [("numpy", "shm", 3), ("numpy", "tcp", 2), ("numpy", "tls", 3)]
+if not ENCRYPTED:  # which MPI does not do
+    JOBS += [("numpy", name, size) for name in mpis.ALL for size in (2, 3) if size == 2 or name == "MPICH"]
 # Two ranks on each of two hosts: shared memory inside, the network between.
 JOBS += [("numpy", "hosts", 4)]
 JOBS += [("gpu", "shm", 2), ("gpu", "shm", 3), ("gpu_shared", "shm", 2), ("gpu_shared", "tcp", 3)]
@@ -60,12 +62,14 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             results = ranks.run(run_cases, size, directory, adapter, **place)
     else:
         env = {"RINGCORE_TRANSPORT": transport, **(double_environ(**GPUS.get(adapter, {})) if "gpu" in adapter else {})}
+        if transport == "tls":
+            env |= {"RINGCORE_TRANSPORT": "tcp", "RINGCORE_ENCRYPTION": "on"}
         results = ranks.run(run_cases, size, directory, adapter, env=env)
     for rank, result in enumerate(results):
         if transport == "hosts":
             expected = ["shm" if peer // 2 == rank // 2 else "tls" for peer in range(size)]
         else:
-            expected = [transport] * size
+            expected = ["tls" if transport == "tcp" and ENCRYPTED else transport] * size
         expected[rank] = "self"
         assert result.pop("transports") == expected
         assert set(result) == set(CASES) - LACKS.get(adapter, set())

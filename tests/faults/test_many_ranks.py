@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import pytest
 import ringcore
 from support import ranks
 from support.rank import await_mark, caught, mark
@@ -87,9 +88,10 @@ def stops_before_it_connects(lost: int) -> dict:
     return caught(starts)
 
 
-def test_all_hear_which_rank_did_not_connect(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encryption", ["off", "on"])
+def test_all_hear_which_rank_did_not_connect(tmp_path: Path, encryption: str) -> None:
     lost = 9
-    env = {**TCP, "RINGCORE_START_TIMEOUT_S": "8"}
+    env = {**TCP, "RINGCORE_START_TIMEOUT_S": "8", "RINGCORE_ENCRYPTION": encryption}
     with ranks.started(stops_before_it_connects, SIZE, tmp_path, lost, env=env) as job:
         others = [rank for rank in range(SIZE) if rank != lost]
         job.await_end(*others)

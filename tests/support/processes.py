@@ -17,6 +17,8 @@ RINGRUN = [sys.executable, "-m", "ringcore.launcher.main"]
 LIMIT_S = 300.0
 # Variables of a launcher that happens to run these tests, and what changes how output looks.
 _FOREIGN = ("RINGCORE_", "PET_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "HOROVOD_")
+# All TCP is encrypted, where the tests do not say otherwise: `nox -s encrypted` asks for it.
+ENCRYPTED = os.environ.get("RINGCORE_TEST_ENCRYPTION") == "on"
 _UNSET = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "NO_COLOR", "TERM")
 
 # For the start of scripts: leaves the process's number where `Pids` looks, whole or not at all.
@@ -31,7 +33,8 @@ def write_pid(name):
 
 def clean_environ() -> dict[str, str]:
     """This process's environment without what other launchers put there."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) and k not in _UNSET}
+    cleaned = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN) and k not in _UNSET}
+    return cleaned | ({"RINGCORE_ENCRYPTION": "on"} if ENCRYPTED else {})
 
 
 def eventually(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
