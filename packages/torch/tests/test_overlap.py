@@ -19,7 +19,10 @@ from support import ranks
 from support.on_ranks import TWO, TWO_OVER_TCP, Start, on
 from support.rank import caught
 
-# Between hosts plans are tried, and sums rounded in the order of the plan.
+# Ranks that share no memory are hosts of their own, and between hosts the first operations of a size try several
+# plans. Which of them is the quickest differs from run to run, and each adds three numbers up in an order of its own:
+# so two trainings without any overlap have other bits as well. What has a priority takes part in no trial, so that
+# its plan may be another one. The sum of two numbers has one order.
 THREE_IN_ORDER = Start(3, "tcp", variables=(("RINGCORE_DETERMINISTIC", "1"),))
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
