@@ -47,7 +47,9 @@ def test_each_sample_is_used_once_whoever_comes_and_goes(seed: int, monkeypatch:
         job.each(lambda place, epoch=epoch: samplers[place].set_epoch(epoch))
         loops = job.each(lambda place: samplers[place].batches(batch))
         while True:
+            left = job.each(lambda place: samplers[place].batches_left(batch))
             batches = job.each(lambda place, loops=loops: next(loops[place], None))
+            assert set(left.values()) == {0} or (None not in batches.values() and 0 not in left.values())
             if None in batches.values():
                 assert set(batches.values()) == {None}, "as many steps on all ranks"
                 break

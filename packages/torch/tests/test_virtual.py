@@ -156,7 +156,9 @@ def test_nor_on_who_comes_and_goes(tmp_path: Path) -> None:
     (changes / "train.py").write_text(f"ranks, least = 3, 6\n{_JOINED}")
     job = Ringrun(changes)
     job.environ["OMP_NUM_THREADS"] = "1"
-    done = job("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "0.01", "0.01", "train.py")
+    done = job(
+        "-np", "3", "--min-np", "2", "--start-timeout", "300", "--blacklist-cooldown-range", "0.01", "0.01", "train.py"
+    )
     assert done.returncode == 0, done.stderr
     found = _bits(changes)
     sizes = {line.split()[1] for path in changes.glob("bits.*") for line in path.read_text().splitlines()}

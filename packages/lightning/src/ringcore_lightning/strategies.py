@@ -27,11 +27,15 @@ class RingDDPStrategyMixin:
     num_nodes: int
 
     def __init__(self, *args: Any, cluster_environment: Any = None, **options: Any) -> None:
-        fabric = "lightning.fabric" if self.ddp_module.startswith("lightning.") else "lightning_fabric"
-        base = importlib.import_module(f"{fabric}.plugins.environments").ClusterEnvironment
         options.setdefault("process_group_backend", "ring")
-        options["cluster_environment"] = environment_for(cluster_environment, base)
+        options["cluster_environment"] = environment_for(cluster_environment, self._environment_base())
         super().__init__(*args, **options)
+
+    def _environment_base(self) -> type[Any]:
+        """The package's class of cluster environments."""
+        fabric = "lightning.fabric" if self.ddp_module.startswith("lightning.") else "lightning_fabric"
+        base: type[Any] = importlib.import_module(f"{fabric}.plugins.environments").ClusterEnvironment
+        return base
 
     def _configure_launcher(self) -> None:
         started = ranks_started()

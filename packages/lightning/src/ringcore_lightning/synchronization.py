@@ -13,6 +13,8 @@ from ringcore_torch import broadcast_, broadcast_parameters
 from ringcore_torch.compression import Compressor
 from ringcore_torch.reducer import GradientReducer
 
+from ringcore_lightning.elastic import again
+
 
 class ModuleSynchronization:
     """Gives all ranks rank 0's parameters and buffers, and averages gradients after each backward pass.
@@ -49,7 +51,8 @@ class ModuleSynchronization:
         """Broadcast buffers if they may differ: after a pass in training whose gradients were averaged."""
         module = self._module()
         if self._broadcasts_buffers and self._buffers_differ and module is not None:
-            _broadcast_together([buffer.detach() for buffer in module.buffers() if buffer.numel() > 0])
+            buffers = [buffer.detach() for buffer in module.buffers() if buffer.numel() > 0]
+            again(lambda: _broadcast_together(buffers))
         self._buffers_differ = training and (self._reducer is None or self._reducer.collects)
 
     def after_backward(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Iterator, Sequence, Sized
@@ -58,6 +59,14 @@ class ElasticSampler:
                 self.record()
                 if self._is_outdated:
                     break
+
+    def batches_left(self, batch_size: int) -> int:
+        """How many batches `batches` still gives, if the ranks stay: not counting the one that it gave last."""
+        ahead = copy.copy(self)
+        ahead._missed = list(self._missed)
+        ahead.record()
+        ahead.reset()
+        return sum(1 for _ in ahead._rounds(batch_size))
 
     def record(self) -> None:
         """The batch that `batches` gave last is processed, by the ranks that are there: before a commit of its step."""
