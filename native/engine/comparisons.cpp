@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rank_list.hpp"
 #include "engine/negotiation.hpp"
 
 namespace ringcore::engine {
@@ -205,11 +206,10 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
 }
 
 std::string Negotiation::ranks_text(const std::vector<int>& member_indices) const {
-  std::string text = member_indices.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < member_indices.size(); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(members_[member_indices[i]]);
-  }
-  return text;
+  std::vector<Rank> ranks;
+  ranks.reserve(member_indices.size());
+  for (const int m : member_indices) ranks.push_back(members_[m]);
+  return list_ranks(ranks);
 }
 
 }  // namespace ringcore::engine
