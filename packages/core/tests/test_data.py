@@ -17,6 +17,7 @@ import pytest
 import ringcore
 from pyarrow import fs
 from ringcore.data import ArrowShards, ParquetShards
+from ringcore.data.columns import Memory
 from support.processes import LIMIT_S
 
 
@@ -296,3 +297,21 @@ def test_rows_of_ones_own_are_mapped_and_repeated_until_all_ranks_have_as_many(t
         assert 99 not in np.concatenate([batch["id"] for batch in more])
     with pytest.raises(ValueError, match="column 'name' has the type string"):
         ArrowShards(path, 3)
+
+
+def test_memory_is_used_again_but_not_while_a_batch_has_some_of_it(tmp_path: Path) -> None:
+    memory = Memory()
+    first = memory.take((2, 1 << 18), np.dtype(np.float32))
+    first[:] = 7
+    batch = first[1, :3]
+    del first
+    assert not np.shares_memory(memory.take((2, 1 << 18), np.dtype(np.float32)), batch)
+    del batch
+    taken = [memory.take((2, 1 << 18), np.dtype(np.float32)) for _ in range(2)]
+    assert any((array == 7).all() for array in taken)
+    shards = ParquetShards(write(tmp_path / "data", [[64]]), 4, rank=0, size=1, window_rows=8)
+    kept = list(islice(shards, 2))  # the first window
+    before = [batch["id"].copy() for batch in kept]
+    for batch in islice(shards, 14):
+        batch["id"][:] = -1
+    assert all((batch["id"] == ids).all() for batch, ids in zip(kept, before, strict=True))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -98,47 +98,104 @@ class _Ours:
         self.__array_interface__ = {**told, "data": (told["data"][0], False)}
 
 
-def reordered(
-    arrays: Mapping[str, np.ndarray[Any, Any]], order: np.ndarray[Any, Any]
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Columns with their rows in another order. A gather of each batch would take several times as long.
+class Memory:
+    """Where windows are. It is used again when nobody has anything of it any more, as new memory costs page faults."""
 
-    Those of a type and shape share a piece of memory: the system gives large ones in large pages.
+    def __init__(self) -> None:
+        self._free: dict[tuple[Any, ...], list[np.ndarray[Any, Any]]] = {}
+
+    def take(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """An array that holds anything."""
+        free = self._free.setdefault((shape, kind), [])
+        return np.asarray(_Lease(free.pop() if free else np.empty(shape, kind), free))
+
+
+# One block is used while the next is filled; one more, as batches may live a little longer than their window.
+_MOST_FREE = 3
+
+
+class _Lease:
+    """A block, until the last array or tensor on it is gone."""
+
+    def __init__(self, block: np.ndarray[Any, Any], free: list[np.ndarray[Any, Any]]) -> None:
+        self._block = block
+        self._free = free
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        if len(self._free) < _MOST_FREE:
+            self._free.append(self._block)
+
+
+class Block(NamedTuple):
+    """Columns of a type and shape in one piece of memory.
+
+    Attributes:
+        names: Theirs.
+        array: One behind the other; all with the same number of rows.
+    """
+
+    names: list[str]
+    array: np.ndarray[Any, Any]
+
+
+def blocks_of(
+    arrays: Mapping[str, np.ndarray[Any, Any]], order: np.ndarray[Any, Any] | None, memory: Memory
+) -> list[Block]:
+    """Columns that are cut into batches together, and with their rows in another order.
+
+    A gather of each batch would take several times as long, and so would a cut of each column.
 
     Args:
         arrays: By name.
-        order: Numbers of rows, each of which is there.
+        order: Numbers of rows, each of which is there; None: as they are.
+        memory: For the blocks.
     """
     alike: dict[tuple[Any, tuple[int, ...]], list[str]] = {}
     for name, array in arrays.items():
-        alike.setdefault((array.dtype, array.shape[1:]), []).append(name)
-    found = {}
+        alike.setdefault((array.dtype, array.shape), []).append(name)
+    blocks = []
     for (kind, shape), names in alike.items():
-        block = np.empty((len(names), len(order), *shape), kind)
+        if order is None and len(names) == 1:  # Nothing is gained by a copy.
+            blocks.append(Block(names, arrays[names[0]][np.newaxis]))
+            continue
+        block = memory.take((len(names), *shape), kind)
         for name, target in zip(names, block, strict=True):
-            # "wrap" looks at no bounds, and needs no second copy as "raise" would.
-            found[name] = np.take(arrays[name], order, axis=0, out=target, mode="wrap")
-    return found
+            if order is None:
+                target[:] = arrays[name]
+            else:  # "wrap" looks at no bounds, and needs no second copy as "raise" would.
+                np.take(arrays[name], order, axis=0, out=target, mode="wrap")
+        blocks.append(Block(names, block))
+    return blocks
 
 
-def to_torch(array: np.ndarray[Any, Any]) -> Any:
-    """The same memory as a tensor of PyTorch."""
+def cut(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[Any]]:
+    """Batches of so many rows of each column, on the same memory."""
+    return (block[:, start : start + rows] for start in range(0, block.shape[1], rows))
+
+
+def cut_for_torch(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[Any]]:
+    """The same memory as tensors of PyTorch."""
     import torch
 
-    return torch.from_numpy(array)
+    tensor = torch.from_numpy(block)
+    return (tensor[:, start : start + rows].unbind() for start in range(0, block.shape[1], rows))
 
 
-def to_tensorflow(array: np.ndarray[Any, Any]) -> Any:
-    """The same memory as a tensor of TensorFlow, if it begins where TensorFlow wants it to."""
+def cut_for_tensorflow(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[Any]]:
+    """The same memory as tensors of TensorFlow, where it begins as TensorFlow wants it to."""
     import tensorflow
 
-    if array.dtype == bool:
-        return tensorflow.convert_to_tensor(array)
-    return tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+    def convert(array: np.ndarray[Any, Any]) -> Any:
+        if array.dtype == bool:
+            return tensorflow.convert_to_tensor(array)
+        return tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+    return (map(convert, batch) for batch in cut(block, rows))
 
 
-CONVERSIONS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
-    "numpy": lambda array: array,
-    "torch": to_torch,
-    "tensorflow": to_tensorflow,
+CUTS: dict[str, Callable[[np.ndarray[Any, Any], int], Iterator[Iterable[Any]]]] = {
+    "numpy": cut,
+    "torch": cut_for_torch,
+    "tensorflow": cut_for_tensorflow,
 }

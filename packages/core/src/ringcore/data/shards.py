@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
 
-from ringcore.data.columns import CONVERSIONS, array_of, check_type, reordered
+from ringcore.data.columns import CUTS, Block, Memory, array_of, blocks_of, check_type
 from ringcore.data.deal import Deal, Rule
 from ringcore.data.groups import Groups
 from ringcore.job import state as job
@@ -59,7 +60,8 @@ class Shards:
         window = -(-window_rows // batch_size) * batch_size if shuffle else 0
         self._rule = Rule(size, batch_size, window)
         self._padded = uneven == "pad"
-        self._convert = CONVERSIONS[tensors]
+        self._cut_block = CUTS[tensors]
+        self._memory = Memory()
         self._seed = seed
         self.set_epoch(0)
 
@@ -94,9 +96,9 @@ class Shards:
             ahead = (reader.submit(self._read, span) for span in spans)
             loading = next(ahead, None)
             while loading is not None:
-                arrays = loading.result()
+                blocks = loading.result()
                 loading = next(ahead, None)
-                for batch in self._cut(arrays, skip):
+                for batch in self._cut(blocks, skip):
                     self._batches += 1
                     yield batch
                 skip = 0
@@ -136,21 +138,23 @@ class Shards:
             line = Deal(line, rule, (self._seed, self._epoch, number)).rest(batches, padded=self._padded)
         return Deal(line, self._rule, (self._seed, self._epoch, len(self._had)))
 
-    def _read(self, span: tuple[int, int]) -> dict[str, np.ndarray[Any, Any]]:
-        """A window's columns in the order in which they are handed out."""
+    def _read(self, span: tuple[int, int]) -> list[Block]:
+        """A window's columns, with rows in the order in which they are handed out."""
         window = self._deal.window(span, self._rank)
         table, where = self._groups.read(window.rows, list(self._columns))
         arrays = {name: array_of(name, table[name], where) for name in self._columns}
-        return arrays if window.order is None else reordered(arrays, window.order)
+        if window.order is None and not self._groups.writable:
+            arrays = {name: array.copy() for name, array in arrays.items()}  # A write would end the process.
+        return blocks_of(arrays, window.order, self._memory)
 
-    def _cut(self, arrays: Mapping[str, np.ndarray[Any, Any]], skip: int) -> Iterable[dict[str, Any]]:
-        step = self._rule.batch_size
-        copied = not self._rule.window_rows and not self._groups.writable  # A write would end the process.
-        for start in range(skip, len(next(iter(arrays.values()))), step):
-            taken = {name: array[start : start + step] for name, array in arrays.items()}
-            if copied:
-                taken = {name: array.copy() for name, array in taken.items()}
-            yield {name: self._convert(array) for name, array in taken.items()}
+    def _cut(self, blocks: Sequence[Block], skip: int) -> Iterator[dict[str, Any]]:
+        names = [name for block in blocks for name in block.names]
+        batches = zip(
+            *(self._cut_block(block.array[:, skip:], self._rule.batch_size) for block in blocks), strict=True
+        )  # fmt: skip
+        for batch in batches:
+            found = dict(zip(names, itertools.chain.from_iterable(batch), strict=True))
+            yield {name: found[name] for name in self._columns} if len(blocks) > 1 else found
 
 
 def _check(batch_size: int, window_rows: int, rank: int, size: int, uneven: str, tensors: str) -> None:
@@ -160,5 +164,5 @@ def _check(batch_size: int, window_rows: int, rank: int, size: int, uneven: str,
         raise ValueError(f"there is no rank {rank} of {size}")
     if uneven not in ("pad", "join"):
         raise ValueError(f'uneven is "pad" or "join", not {uneven!r}')
-    if tensors not in CONVERSIONS:
-        raise ValueError(f"tensors is one of {', '.join(CONVERSIONS)}, not {tensors!r}")
+    if tensors not in CUTS:
+        raise ValueError(f"tensors is one of {', '.join(CUTS)}, not {tensors!r}")
