@@ -21,9 +21,10 @@ class Ending(Orders):
         if doomed:
             number, times = doomed[0].number, doomed[0].stillborn
             self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
-        elif self._finishing and self._began and processes and not has_state and not self._failures:
-            self._exit_code = 0  # Who is only on the way comes too late.
-            self._end_others()
+        elif self._finishing and self._began and processes and not has_state:
+            if not self._failures:
+                self._exit_code = 0
+            self._end_others()  # Who is only on the way comes too late.
         elif self._began and processes and not has_state and not self._may_start_anew():
             self._give_in("no rank is left that has the state of the job")
         elif not self._began and limit is None and self._failures and all(p.stillborn for p in self._places.all):

@@ -84,8 +84,9 @@ class Losses(Epochs):
             return
         if process.fenced:  # It may have failed before, and only been slow to end.
             self._failures[-1] = failure = dataclasses.replace(failure, by_launcher=True)
-        if process.began_at is not None and not process.in_epoch and (self._finishing or self._are_enough()):
-            self._failures.remove(failure)  # The others go on without it already.
+        is_wanted = process.in_epoch or (process.began_at is None and not self._finishing)
+        if not is_wanted and (self._finishing or self._are_enough()):
+            self._failures.remove(failure)  # The others go on without it already, or are done.
         self._needed = self._asked.min_np
         rest_s = self._places.fail(place, time.monotonic())
         place.process = None

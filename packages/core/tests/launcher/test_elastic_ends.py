@@ -1,0 +1,47 @@
+"""How an elastic job ends while others are on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from support.elastic import begun, told, train
+from support.processes import Pids, Ringrun, eventually, is_alive
+
+Script = Callable[..., str]
+
+
+def test_a_job_that_is_done_ends_well_whatever_becomes_of_who_is_on_the_way(
+    ringrun: Ringrun, script: Script, pids: Pids
+) -> None:
+    directory = ringrun.directory
+    name = train(
+        script,
+        # Of the two that come, one fails when a rank has done its work, and the other hangs.
+        first="""
+if life:
+    try:
+        os.mkdir("one")
+        role = "fails"
+    except FileExistsError:
+        role = "hangs"
+    write_pid(role)
+    while role == "hangs" or not os.path.exists("fail"): time.sleep(0.01)
+    os._exit(3)
+""",
+        before="if rank > 1 and state.step == 5: os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    with (directory / name).open("a") as file:
+        file.write("while rank == 1 and not os.path.exists('end'): time.sleep(0.01)\n")
+    words = ["-np", "4", "--min-np", "2", "--reset-limit", "9", "--blacklist-cooldown-range", "0.01", "0.01"]
+    with ringrun.started(*words, name) as process:
+        begun(directory, 4)
+        eventually(lambda: {"fails", "hangs"} <= pids.read().keys(), "two are on the way")
+        (directory / "stop").touch()
+        eventually(lambda: not is_alive(pids.read()["0.0"]), "one rank has done its work")
+        (directory / "fail").touch()
+        eventually(lambda: not is_alive(pids.read()["fails"]), "one that was on the way has failed")
+        (directory / "end").touch()
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert [line["size"] for line in told(directory, "end")] == [2, 2]
+    assert not any(map(is_alive, pids.read().values()))
