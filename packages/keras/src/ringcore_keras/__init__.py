@@ -83,6 +83,7 @@ from ringcore_keras.data import shard
 from ringcore_keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, is_distributed
 from ringcore_keras.options import Compression
 from ringcore_keras.saving import load_model
+from ringcore_keras.sharded import ShardedOptimizer
 from ringcore_keras.sync_batch_normalization import SyncBatchNormalization
 from ringcore_keras.variables import broadcast_global_variables, broadcast_variables
 
@@ -96,6 +97,7 @@ __all__ = [
     "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
+    "ShardedOptimizer",
     "Sum",
     "SyncBatchNormalization",
     "__version__",

@@ -13,6 +13,9 @@ from ringcore.adapter import ProcessSet, ReduceOp, global_process_set
 from ringcore_keras.backends import backend
 from ringcore_keras.options import Compression, Options
 
+# In the paths of what an optimizer keeps for this rank's share alone; see sharded.py.
+SHARE = "ring_share"
+
 
 class _Distributed:
     """The methods that a wrapped optimizer gets; see `DistributedOptimizer`."""
@@ -69,7 +72,7 @@ class _Distributed:
         shared = [i for i, variable in enumerate(variables) if variable.path not in self._ring_local]
         if shared:
             reduced = backend.reduce_gradients(
-                [gradients[i] for i in shared], [_name_of(variables[i], i) for i in shared], self.ring_options
+                [gradients[i] for i in shared], [name_of(variables[i], i) for i in shared], self.ring_options
             )
             for i, gradient in zip(shared, reduced, strict=True):
                 results[i] = gradient
@@ -83,12 +86,12 @@ class _Distributed:
         return [backend.divided(result, 1.0 / passes) for result in results]
 
 
-def _name_of(variable: Any, index: int) -> str:
+def name_of(variable: Any, index: int) -> str:
     """Without the numbers that Keras gives to models and layers: a rank may have made more of them than others."""
     return f"{index}.{re.sub(r'_[0-9]+', '', variable.path)}"
 
 
-def _public_module(kind: type) -> str:
+def public_module(kind: type) -> str:
     """Where Keras looks for the class when it loads a model; so a file loads without ringcore as well."""
     public = getattr(keras.optimizers, kind.__name__, None)
     is_keras = isinstance(public, type) and issubclass(kind, public) and kind.__module__.startswith("keras.")
@@ -102,7 +105,7 @@ def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: 
     kind = type(optimizer)
     members = {
         "__doc__": kind.__doc__,
-        "__module__": _public_module(kind),
+        "__module__": public_module(kind),
         # Of the optimizer alone, as what is saved is.
         "from_config": kind.from_config,
     }
@@ -228,7 +231,7 @@ def _distribute(optimizer: Any, local: frozenset[str], scale_local: bool, passes
 
 
 def shared_variables(model: Any) -> list[Any]:
-    """The weights of a model and the variables of its optimizer, but for those that stay a rank's own."""
+    """The weights of a model and the variables of its optimizer, but for those that are or stay a rank's own."""
     optimizer = getattr(model, "optimizer", None)
     local = getattr(innermost(optimizer), "_ring_local", ())
     # Keras names an optimizer's variable after the one that it belongs to.
@@ -236,7 +239,7 @@ def shared_variables(model: Any) -> list[Any]:
     slots = optimizer.variables if optimizer is not None else ()
     return [
         *(weight for weight in model.weights if weight.path not in local),
-        *(slot for slot in slots if not any(mark in slot.path for mark in marks)),
+        *(slot for slot in slots if not any(mark in slot.path for mark in (*marks, SHARE))),
     ]
 
 

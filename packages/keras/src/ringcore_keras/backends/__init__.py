@@ -28,6 +28,12 @@ class Backend(Protocol):
     def allreduce_sum(self, tensor: Any, name: str, process_set: ProcessSet) -> Any:
         """The sum over the ranks of a process set, with a gradient."""
 
+    def reducescatter(self, row: Any, name: str, process_set: ProcessSet) -> Any:
+        """This rank's share of the average of all ranks' rows."""
+
+    def allgather(self, share: Any, name: str, process_set: ProcessSet) -> Any:
+        """All ranks' shares, in a row."""
+
     def all_true(self, flag: Any, name: str, process_set: ProcessSet) -> Any:
         """Whether a boolean scalar is true on all ranks."""
 

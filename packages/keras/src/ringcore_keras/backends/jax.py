@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from ringcore import Min, Sum
+from ringcore import Average, Min, Sum
 from ringcore.adapter import ProcessSet
 from ringcore_jax import Compression, allreduce, allreduce_gradients
+from ringcore_jax import allgather as gathered
+from ringcore_jax import reducescatter as scattered
 
 from ringcore_keras.options import Options
 
@@ -32,6 +34,16 @@ def divided(gradient: Any, divisor: float) -> Any:
 def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
     """The sum over the ranks of a process set."""
     return allreduce(tensor, op=Sum, name=name, process_set=process_set)
+
+
+def reducescatter(row: Any, name: str, process_set: ProcessSet) -> Any:
+    """This rank's share of the average of all ranks' rows."""
+    return scattered(row, op=Average, name=name, process_set=process_set)
+
+
+def allgather(share: Any, name: str, process_set: ProcessSet) -> Any:
+    """All ranks' shares, in a row."""
+    return gathered(share, name=name, process_set=process_set)
 
 
 def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:

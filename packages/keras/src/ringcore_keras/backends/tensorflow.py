@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore import Min, Sum
+from ringcore import Average, Min, Sum
 from ringcore.adapter import ProcessSet
 from ringcore_tensorflow import Compression, allreduce
+from ringcore_tensorflow import allgather as gathered
+from ringcore_tensorflow import reducescatter as scattered
 from ringcore_tensorflow.gradients import Reduction, divided
 from ringcore_tensorflow.naming import once_in_graph
 
 from ringcore_keras.options import Options
 
-__all__ = ["all_true", "allreduce_sum", "divided", "reduce_gradients"]
+__all__ = ["all_true", "allgather", "allreduce_sum", "divided", "reduce_gradients", "reducescatter"]
 
 
 def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Options) -> list[Any]:
@@ -30,6 +32,16 @@ def reduce_gradients(gradients: Sequence[Any], names: Sequence[str], options: Op
 def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
     """The sum over the ranks of a process set."""
     return allreduce(tensor, op=Sum, name=once_in_graph(name), process_set=process_set)
+
+
+def reducescatter(row: Any, name: str, process_set: ProcessSet) -> Any:
+    """This rank's share of the average of all ranks' rows."""
+    return scattered(row, op=Average, name=once_in_graph(name), process_set=process_set)
+
+
+def allgather(share: Any, name: str, process_set: ProcessSet) -> Any:
+    """All ranks' shares, in a row."""
+    return gathered(share, name=once_in_graph(name), process_set=process_set)
 
 
 def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:

@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from ringcore import Min, Sum
+from ringcore import Average, Min, Sum
 from ringcore.adapter import ProcessSet, is_elastic, reduce_compressed
 from ringcore_torch import Compression, allreduce, grouped_allreduce, grouped_allreduce_
+from ringcore_torch import allgather as gathered
+from ringcore_torch import reducescatter as scattered
 
 from ringcore_keras.options import Options
 
@@ -38,6 +40,18 @@ def divided(gradient: Any, divisor: float) -> Any:
 def allreduce_sum(tensor: Any, name: str, process_set: ProcessSet) -> Any:
     """The sum over the ranks of a process set."""
     return allreduce(tensor, op=Sum, name=name, process_set=process_set)
+
+
+def reducescatter(row: Any, name: str, process_set: ProcessSet) -> Any:
+    """This rank's share of the average of all ranks' rows."""
+    with torch.no_grad():
+        return scattered(row, op=Average, name=name, process_set=process_set)
+
+
+def allgather(share: Any, name: str, process_set: ProcessSet) -> Any:
+    """All ranks' shares, in a row."""
+    with torch.no_grad():
+        return gathered(share, name=name, process_set=process_set)
 
 
 def all_true(flag: Any, name: str, process_set: ProcessSet) -> Any:
