@@ -24,8 +24,11 @@ _SOURCES = {
     "tree": ["engine/tree_items.cpp", "engine/agreement_tree.cpp"],
     "view_messages": ["engine/view.cpp"],
     "view_change": ["engine/view_change.cpp", "engine/view.cpp"],
-    "engine": ["engine/messages.cpp", "engine/negotiation.cpp", "engine/comparisons.cpp", "engine/record.cpp"],
-    "transfers": ["carriers/plans/executor.cpp"],
+    "engine": [
+        *("engine/messages.cpp", "engine/negotiation.cpp", "engine/decisions.cpp"),
+        *("engine/comparisons.cpp", "engine/record.cpp"),
+    ],
+    "transfers": ["carriers/plans/executor.cpp", "carriers/plans/transfers.cpp", "carriers/plans/receiving.cpp"],
     "stripes": ["transport/tcp/stripes.cpp", "transport/tcp/connection.cpp"],
     "segment": ["transport/segment.cpp", "transport/arena_view.cpp"],
     "rings": ["transport/ring.cpp"],

@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "runtime/sleep.hpp"
+#include "runtime/engine_lock.hpp"
 
 namespace ringcore {
 namespace {
@@ -30,9 +30,6 @@ constexpr int kTurns = 64;
 constexpr int kLooks = 200;
 // And after how many of them at the processors of the host's ranks: more than a small operation takes.
 constexpr int kLooksBetween = 25;
-// When nothing has begun or ended for so long it is looked whether all threads sleep, and again after so long.
-constexpr Nanoseconds kQuiet = 500 * kMillisecond;
-constexpr Nanoseconds kLookInterval = 250 * kMillisecond;
 // Logs of different length are looked at after nothing has moved for this long.
 constexpr Nanoseconds kIdle = 100'000;
 
@@ -50,79 +47,11 @@ int looks_at(const std::vector<transport::Link*>& links) {
   return std::max(1, kLooks / std::max(1, static_cast<int>(links.size())));
 }
 
-}  // namespace
-
-namespace {
-
-// Ends with the thread.
-const thread_local std::shared_ptr<const void> this_thread_lives = std::make_shared<int>();
 // The last runtime that has taken note of the thread.
 thread_local std::uint64_t noted_by = 0;
 std::atomic<std::uint64_t> runtimes = 0;
 
 }  // namespace
-
-class Runtime::Waiting {
- public:
-  Waiting(Runtime& runtime, const engine::Operation& operation, Caller caller)
-      : runtime_(runtime), operation_(operation) {
-    runtime_.waits_.push_back({&operation, this_thread_lives.get(), ::gettid(), caller});
-  }
-  ~Waiting() {
-    std::erase_if(runtime_.waits_, [](const Wait& wait) { return wait.thread == this_thread_lives.get(); });
-    operation_.done() ? runtime_.engine_.all_wait({}) : runtime_.engine_.gave_up();
-  }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  Runtime& runtime_;
-  const engine::Operation& operation_;
-};
-
-class Runtime::EngineLock {
- public:
-  explicit EngineLock(Runtime& runtime) : runtime_(runtime) { lock(); }
-  EngineLock(Runtime& runtime, std::try_to_lock_t) : runtime_(runtime), owns_(runtime.mutex_.try_lock()) {}
-  ~EngineLock() {
-    if (owns_) unlock();
-  }
-  EngineLock(const EngineLock&) = delete;
-  EngineLock& operator=(const EngineLock&) = delete;
-
-  explicit operator bool() const { return owns_; }
-
-  void lock() {
-    ++runtime_.contenders_;
-    runtime_.mutex_.lock();
-    --runtime_.contenders_;
-    owns_ = true;
-  }
-
-  void unlock() {
-    runtime_.follow_links();
-    owns_ = false;
-    if (!runtime_.engine_.has_completed()) return runtime_.mutex_.unlock();
-    const auto completed = runtime_.engine_.take_completed();
-    runtime_.engine_.all_wait({});  // who is told goes on
-    ++runtime_.tellers_;  // who may submit something
-    runtime_.mutex_.unlock();
-    for (const auto& operation : completed) std::exchange(operation->on_done, nullptr)(operation);
-    --runtime_.tellers_;
-  }
-
-  // For loops that hold it for long.
-  void tell() {
-    runtime_.follow_links();
-    if (!runtime_.engine_.has_completed()) return;
-    unlock();
-    lock();
-  }
-
- private:
-  Runtime& runtime_;
-  bool owns_ = false;
-};
 
 Runtime::Runtime(RuntimeConfig config)
     : engine_(std::move(config.engine), config.settings, clock_),
@@ -150,70 +79,6 @@ bool Runtime::note_thread() {
   std::thread::id nobody{};
   if (!only_thread_.compare_exchange_strong(nobody, self) && nobody != self) several_threads_ = true;
   return !several_threads_;
-}
-
-void Runtime::add_user() {
-  const std::lock_guard guard(users_mutex_);
-  std::erase_if(users_, [](const User& user) { return user.expired(); });
-  const bool known =
-      std::any_of(users_.begin(), users_.end(), [](const User& user) { return user.lock() == this_thread_lives; });
-  if (!known) users_.emplace_back(this_thread_lives);
-}
-
-// Whether no thread is left that might submit anything before one of those that wait goes on.
-bool Runtime::all_threads_wait() {
-  if (waits_.empty() || tellers_ > 0) return false;
-  const auto counted =
-      std::count_if(waits_.begin(), waits_.end(), [](const Wait& wait) { return wait.caller != Caller::kUnknown; });
-  if (counted < threads_) return false;
-  const std::lock_guard guard(users_mutex_);
-  return std::all_of(users_.begin(), users_.end(), [this](const User& user) {
-    const auto lives = user.lock();
-    const auto is_it = [&lives](const Wait& wait) { return wait.thread == lives.get(); };
-    return lives == nullptr || std::any_of(waits_.begin(), waits_.end(), is_it);
-  });
-}
-
-void Runtime::add_service_thread(pid_t thread) {
-  const EngineLock lock(*this);
-  service_threads_.push_back(thread);
-}
-
-void Runtime::remove_service_thread(pid_t thread) {
-  const EngineLock lock(*this);
-  std::erase(service_threads_, thread);
-}
-
-bool Runtime::looks_who_sleeps(Nanoseconds now) {
-  const std::uint64_t events = submits_ + drives_ + engine_.completed();
-  if (std::exchange(events_, events) != events) look_at_ = now + kQuiet;
-  if (now < look_at_) return false;
-  look_at_ = now + kLookInterval;
-  return true;
-}
-
-// Whether nothing but the end of an operation wakes any thread that might submit something.
-bool Runtime::all_threads_sleep() const {
-  if (tellers_ > 0 || contenders_ > 0) return false;
-  std::vector<pid_t> others = service_threads_;
-  others.push_back(::gettid());
-  for (const Wait& wait : waits_) others.push_back(wait.number);
-  return all_sleep_but(others);
-}
-
-void Runtime::tell_who_waits(Nanoseconds now) {
-  std::vector<const engine::Operation*> operations;
-  if (all_threads_wait()) {
-    for (const Wait& wait : waits_) operations.push_back(wait.operation);
-  } else if (looks_who_sleeps(now)) {
-    const bool sleep = all_threads_sleep();
-    if (sleep) operations = engine_.with_callbacks();
-    for (const Wait& wait : waits_) {
-      if (sleep) operations.push_back(wait.operation);
-    }
-    if (std::exchange(slept_, sleep) && !sleep) engine_.gave_up();
-  }
-  engine_.all_wait(operations);
 }
 
 void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted) {
@@ -512,112 +377,6 @@ void Runtime::collect_attention() {
   attention_changed_.notify_all();
 }
 
-bool Runtime::wait_for_attention(Nanoseconds limit) {
-  std::unique_lock guard(attention_mutex_);
-  attention_changed_.wait_for(guard, std::chrono::nanoseconds(limit), [this] { return attention_; });
-  attention_ = false;
-  return !stopped_;
-}
-
-Runtime::Attention Runtime::take_attention() {
-  const EngineLock lock(*this);
-  engine_.take_loss();
-  return {engine_.take_warnings(), engine_.take_stack_request(), engine_.lost_rank(), engine_.take_for_witness()};
-}
-
-void Runtime::reply_stacks(const std::string& text) {
-  const EngineLock lock(*this);
-  if (!stopped_) engine_.reply_stacks(text);
-}
-
-Rank Runtime::rank(engine::ProcessSetId set) {
-  const EngineLock lock(*this);
-  return engine_.rank(set);
-}
-
-int Runtime::size(engine::ProcessSetId set) {
-  const EngineLock lock(*this);
-  return engine_.size(set);
-}
-
-engine::ProcessSetId Runtime::add_process_set(std::vector<Rank> members, std::optional<engine::ProcessSetId> agreed) {
-  const EngineLock lock(*this);
-  check_running();
-  return engine_.add_process_set(std::move(members), agreed);
-}
-
-void Runtime::remove_process_set(engine::ProcessSetId id) {
-  const EngineLock lock(*this);
-  check_running();
-  engine_.remove_process_set(id);
-}
-
-void Runtime::refuse(engine::ProcessSetId set, const std::string& name, const std::string& why) {
-  const EngineLock lock(*this);
-  if (leaving_) return;
-  engine_.refuse(set, name, why);
-  if (engine_.busy()) thread_waiter_.wake();
-}
-
-void Runtime::start_timeline(std::unique_ptr<engine::SpanSink> sink) {
-  const EngineLock lock(*this);
-  engine_.timeline().start(std::move(sink));
-}
-
-std::vector<engine::Span> Runtime::take_timeline() {
-  const EngineLock lock(*this);
-  return engine_.timeline().take();
-}
-
-std::vector<engine::Span> Runtime::stop_timeline() {
-  const EngineLock lock(*this);
-  engine_.timeline().flush();
-  engine_.timeline().stop();
-  return engine_.timeline().take();
-}
-
-std::string Runtime::timeline_failure() {
-  const EngineLock lock(*this);
-  return engine_.timeline().failure();
-}
-
-Runtime::Statistics Runtime::statistics() {
-  const EngineLock lock(*this);
-  Statistics found{.operations = engine_.completed(), .pending = engine_.pending(), .now = clock_.now(), .traffic = {}};
-  for (engine::Pending& pending : found.pending) {
-    // The short cut asks for no clock; its caller waits in `drive`.
-    if (pending.since == 0) pending.since = drive_began_;
-  }
-  for (transport::Link* link : links_) {
-    transport::Link::Traffic& sum = found.traffic[std::string(link->transport())];
-    sum.sent += link->traffic().sent;
-    sum.received += link->traffic().received;
-  }
-  return found;
-}
-
-std::vector<std::string> Runtime::transports() {
-  const EngineLock lock(*this);
-  std::vector<std::string> names;
-  for (const Rank rank : engine_.membership().ranks()) {
-    const engine::Peer* peer = engine_.membership().peer(rank);
-    names.emplace_back(peer == nullptr ? "self" : peer->link->transport());
-  }
-  return names;
-}
-
-bool Runtime::change_links(engine::Place peer, const std::function<void()>& change) {
-  const EngineLock lock(*this);
-  if (links_.empty() || engine_.membership().peer_at(peer) == nullptr) return false;
-  disarm();
-  change();
-  engine_.links_changed();
-  look_at_links();
-  // Whoever sleeps does so on what there was before.
-  (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
-  return true;
-}
-
 void Runtime::look_at_links() {
   links_ = present_links(engine_);
   looks_ = looks_at(links_);
@@ -631,43 +390,12 @@ void Runtime::follow_links() {
   look_at_links();
 }
 
-std::pair<std::uint32_t, std::vector<engine::Place>> Runtime::members(std::optional<std::uint32_t> epoch) {
-  const EngineLock lock(*this);
-  const std::uint32_t wanted = epoch.value_or(engine_.membership().epoch());
-  return {wanted, engine_.members_of(wanted)};
-}
-
-void Runtime::fail_on_change(bool fails) {
-  const EngineLock lock(*this);
-  engine_.fail_on_change(fails);
-}
-
-void Runtime::meet(engine::Place place, const std::function<std::unique_ptr<transport::Link>()>& make_link) {
-  change_engine([&] {
-    engine_.meet(place, make_link());
-    look_at_links();
-  });
-}
-
-std::vector<int> Runtime::hosts_of(std::span<const engine::Place> places) {
-  const EngineLock lock(*this);
-  std::vector<int> hosts;
-  for (const engine::Place place : places) hosts.push_back(engine_.membership().host_at(place));
-  return hosts;
-}
-
 std::vector<engine::Place> Runtime::arrivals() {
   const EngineLock lock(*this);
   // Small operations, one after the other, hear only those who take part in them.
   for (int turn = 0; turn < kTurns && engine_.progress(); ++turn) {
   }
   return engine_.arrivals();
-}
-
-bool Runtime::is_turned_away(engine::Place place) {
-  const EngineLock lock(*this);
-  const engine::Peer* peer = engine_.membership().peer_at(place);
-  return peer == nullptr || peer->turned_away;
 }
 
 void Runtime::let_in(engine::Place place, const Interrupted& interrupted) {
@@ -688,44 +416,6 @@ void Runtime::become_member(const Interrupted& interrupted) {
 
 void Runtime::throw_failure() {
   if (const auto failure = engine_.failure()) throw *failure;
-}
-
-void Runtime::accept_change(std::uint32_t epoch) {
-  const EngineLock lock(*this);
-  follow_links();
-  engine_.accept_change(epoch);
-}
-
-void Runtime::fail(const std::shared_ptr<const Error>& error) {
-  change_engine([&] { engine_.fail(error); });
-}
-
-void Runtime::hear_witness(std::span<const std::byte> message) {
-  change_engine([&] { engine_.hear_witness(message); });
-}
-
-void Runtime::lose_witness() {
-  change_engine([&] { engine_.lose_witness(); });
-}
-
-// By a thread that does not drive it: whoever does goes on at once with what follows from that.
-void Runtime::change_engine(const std::function<void()>& change) {
-  const EngineLock lock(*this);
-  if (stopped_) return;
-  disarm();
-  change();
-  collect_attention();
-  (waiters_ > 0 ? driver_waiter_ : thread_waiter_).wake();
-}
-
-std::optional<Rank> Runtime::lost_rank() {
-  const EngineLock lock(*this);
-  return engine_.lost_rank();
-}
-
-std::shared_ptr<const Error> Runtime::failure() {
-  const EngineLock lock(*this);
-  return engine_.failure();
 }
 
 }  // namespace ringcore

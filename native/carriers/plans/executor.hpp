@@ -1,4 +1,7 @@
 // One rank's execution of one plan over links: a state machine that never blocks.
+//
+// In three files: executor.cpp runs the steps, transfers.cpp is about what is sent and how transfers share a lane,
+// receiving.cpp about what arrives.
 #pragma once
 
 #include <array>
@@ -60,8 +63,12 @@ class PlanRun final : public Run {
  private:
   using Message = transport::Link::Message;
   static constexpr std::size_t kMessagesAhead = 2;  // receives of a step that are under way at the same time
+  // What goes as messages goes in pieces of this size, so that one is reduced, out of the cache, while the next one
+  // comes. A multiple of every element. Over TCP, Open MPI's request for the next piece waits behind what it has to send
+  // itself, as much as has been asked for: with pieces of 1 MiB links of 1 Gbit/s stand still for 40 % of the time.
+  static constexpr std::size_t kMessageBytes = 256 * 1024;
   struct ChannelState {
-    std::size_t next = 0;        // step
+    std::size_t next = 0;  // step
     std::size_t done_bytes = 0;  // of that step
     std::size_t expected_bytes = 0;  // of that step: by the messages that were done or are in `incoming`
     std::deque<Message> incoming;
