@@ -202,12 +202,13 @@ void AgreementTree::deliver_alike(const TreeItem& item) {
 // The sum of all members' data.
 void AgreementTree::deliver_sum(TreeItem& item) {
   const bool of_all = item.begin == 0 && item.end == shape_.size();
-  if (!of_all || unanswered_.empty() || unanswered_.front().second.signature != item.entry.signature) {
+  if (!of_all || unanswered_.empty() || unanswered_.front().second.signature != item.entry.signature ||
+      unanswered_.front().second.rows != item.entry.rows) {
     throw Error(ErrorKind::kProtocol, "has a sum for what this rank never said");
   }
   take_answer(item.position);
   Delivery delivery{.alike = true, .members = {}, .entry = std::move(item.entry)};
-  delivery.entry.sum = std::make_shared<const std::vector<std::byte>>(delivery.entry.payload);
+  delivery.entry.sum = std::make_shared<const std::vector<std::byte>>(data_of_all(delivery.entry, shape_.order));
   drop_data(delivery.entry);
   delivered_.push_back(std::move(delivery));
 }

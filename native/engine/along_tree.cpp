@@ -37,8 +37,10 @@ void Engine::append_to_tree(ProcessSet& set, Entry entry) {
 bool Engine::goes_along_tree(const ProcessSet& set, const Operation& operation, bool registered) const {
   // Whether a plan does it depends on who comes when, and what it sums up in another order.
   return set.tree != nullptr && !settings_.execution.deterministic && settings_.eager_limit_bytes > 0 &&
-         may_carry_data(operation.descriptor) &&
-         is_eager(operation, set.peers.size(), std::min(settings_.eager_limit_bytes, kMaxTreeDataBytes), registered);
+         may_carry_data(operation.descriptor) && operation.bytes() > 0 &&
+         is_eager(operation, set.peers.size(),
+                  std::min(settings_.eager_limit_bytes, most_tree_data(operation.descriptor, set.peers.size())),
+                  registered);
 }
 
 void Engine::send_along_tree(ProcessSet& set) {

@@ -9,9 +9,14 @@ namespace ringcore::engine {
 namespace {
 
 // Whether nothing can be wrong with it where all members say the same. `summed`: with what they put in, which is there.
-bool is_right_if_alike(const Descriptor& descriptor, bool summed, std::size_t members) {
-  if (descriptor.collective != Collective::kBroadcast) return !descriptor.has_free_rows();
-  return summed && descriptor.root >= 0 && descriptor.root < static_cast<int>(members);
+bool is_right_if_alike(const Entry& entry, bool summed, std::size_t members) {
+  const Descriptor& descriptor = *entry.descriptor;
+  if (descriptor.collective == Collective::kBroadcast) {
+    return summed && descriptor.root >= 0 && descriptor.root < static_cast<int>(members);
+  }
+  if (!descriptor.has_free_rows()) return true;
+  const bool fits = (entry.flags & kHasOutput) == 0 || entry.splits.back() == entry.rows * members;
+  return summed && fits;
 }
 
 std::shared_ptr<const Error> make_error(ErrorKind kind, const std::string& message) {
@@ -90,8 +95,7 @@ bool Negotiation::decide_together(std::vector<Decision>& decisions) {
 }
 
 void Negotiation::release_together(Entry entry, std::vector<Decision>& decisions) {
-  const Descriptor& descriptor = *entry.descriptor;
-  if (!is_right_if_alike(descriptor, entry.sum != nullptr, members_.size())) {
+  if (!is_right_if_alike(entry, entry.sum != nullptr, members_.size())) {
     Pending pending{.order = next_order_++, .priority = entry.priority, .descriptor = entry.descriptor};
     pending.contributions.assign(members_.size(), contribution_of(entry));
     return finish(entry.name_hash, std::move(pending), decisions);
@@ -120,7 +124,7 @@ bool Negotiation::decide_uniform_round(std::vector<Decision>& decisions) {
     if (entry.type != RecordType::kOperation || entry.signature != first.signature) return false;
     summed = summed && entry.sum == first.sum;
   }
-  if (!is_right_if_alike(*first.descriptor, summed && first.sum != nullptr, logs_.size())) return false;
+  if (!is_right_if_alike(first, summed && first.sum != nullptr, logs_.size())) return false;
   Decision decision;
   decision.kind = Decision::Kind::kRelease;
   Release& release = decision.release;

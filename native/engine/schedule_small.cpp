@@ -8,6 +8,24 @@
 
 namespace ringcore::engine {
 
+namespace {
+
+// What all members put in has come along with their announcements: see tree_data.hpp.
+void finish_summed(const Release& release, int members, Operation& own) {
+  const std::vector<std::byte>& sum = *release.sum;
+  if (own.descriptor.collective != Collective::kAllreduce) {
+    if (own.descriptor.has_own_result()) own.result_rows.assign(static_cast<std::size_t>(members), release.of(0).rows);
+    std::memcpy(own.place_result(sum.size()), sum.data(), sum.size());
+    return;
+  }
+  const std::byte* const sources[] = {sum.data()};
+  std::byte* const targets[] = {own.output};
+  reduce_many(own.descriptor.dtype, summing(own.descriptor.op), sources, targets, own.count(),
+              host_scales(own.descriptor, members).result);
+}
+
+}  // namespace
+
 // Without a task: what has no data, what came with the announcements, and what concerns this rank alone.
 bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operation>& own, const Release& release) {
   if (own != nullptr && descriptor.collective == Collective::kBarrier) {
@@ -15,15 +33,7 @@ bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operat
     return true;
   }
   if (own != nullptr && release.sum != nullptr) {
-    if (descriptor.collective == Collective::kBroadcast) {
-      std::memcpy(own->output, release.sum->data(), release.sum->size());
-      complete_small(std::move(own));
-      return true;
-    }
-    const std::byte* const sources[] = {release.sum->data()};
-    std::byte* const targets[] = {own->output};
-    reduce_many(descriptor.dtype, summing(descriptor.op), sources, targets, own->count(),
-                host_scales(descriptor, size()).result);
+    finish_summed(release, size(), *own);
     complete_small(std::move(own));
     return true;
   }

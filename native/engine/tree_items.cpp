@@ -257,6 +257,10 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
   if (entry.type == RecordType::kOperation) {
     describe(entry, bytes, (fields & kDescribed) != 0);
     if (!has_rows) entry.rows = entry.descriptor->shape.rows();
+    const bool may =
+        may_carry_data(*entry.descriptor) && carries_data(entry) && has_data_of(entry, item.end - item.begin);
+    if (!entry.payload.empty() && !may) refuse("data of '" + entry.descriptor->name + "'");
+    check_rows(entry);
   }
   return item;
 }
@@ -290,11 +294,6 @@ void TreeReader::describe(Entry& entry, ByteReader& bytes, bool has_descriptor) 
   }
   entry.descriptor = described_.find(entry.signature);
   entry.name_hash = entry.descriptor->name_hash();
-  const Descriptor& descriptor = *entry.descriptor;
-  const std::size_t size = descriptor.shape.elements() * size_of(descriptor.dtype);
-  const bool may = may_carry_data(descriptor) && carries_data(entry) && entry.payload.size() == size;
-  if (!entry.payload.empty() && !may) refuse("data of '" + descriptor.name + "'");
-  check_rows(entry);
 }
 
 }  // namespace ringcore::engine

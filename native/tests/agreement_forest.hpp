@@ -87,15 +87,18 @@ inline float sum_of_data(int members) {
   return 0.1F * static_cast<float>(members) + static_cast<float>(members * (members - 1)) / 2;
 }
 
-// The data that a member takes along with its announcement; the root of a broadcast has the whole sum.
+// What a member gives; the root of a broadcast the whole sum.
+inline float own_value(const Descriptor& descriptor, int member, int members) {
+  if (descriptor.collective != Collective::kBroadcast) return 0.1F + static_cast<float>(member);
+  return descriptor.root == member ? sum_of_data(members) : 0.0F;
+}
+
+// The data that a member takes along with its announcement.
 inline void give_data(Entry& entry, int member, int members) {
-  if (entry.type != RecordType::kOperation || !may_carry_data(*entry.descriptor)) return;
+  if (entry.type != RecordType::kOperation || !may_carry_data(*entry.descriptor) || entry.rows == 0) return;
   entry.flags |= kEager;
-  const bool hands_out = entry.descriptor->collective == Collective::kBroadcast;
-  const float own = !hands_out                         ? 0.1F + static_cast<float>(member)
-                    : entry.descriptor->root == member ? sum_of_data(members)
-                                                       : 0.0F;
-  const std::vector<float> data(entry.descriptor->shape.elements(), own);
+  const std::vector<float> data(entry.rows * entry.descriptor->shape.row_elements(),
+                                own_value(*entry.descriptor, member, members));
   const auto bytes = std::as_bytes(std::span(data));
   entry.payload.assign(bytes.begin(), bytes.end());
 }
@@ -154,14 +157,22 @@ inline std::vector<Rank> ranks_up_to(int members) {
   return ranks;
 }
 
-using Sums = std::vector<std::pair<std::string, std::vector<std::byte>>>;
+// What came along of all members.
+struct Sum {
+  std::shared_ptr<const Descriptor> descriptor;
+  std::vector<std::byte> bytes;
+  bool operator==(const Sum& other) const {
+    return descriptor->signature() == other.descriptor->signature() && bytes == other.bytes;
+  }
+};
+using Sums = std::vector<Sum>;
 
 inline void decide(Negotiation& negotiation, std::vector<std::string>& decided, Sums& sums) {
   std::vector<Decision> decisions;
   negotiation.decide(decisions);
   for (const Decision& decision : decisions) {
     if (decision.kind == Decision::Kind::kRelease && decision.release.sum != nullptr) {
-      sums.emplace_back(decision.release.descriptor->name, *decision.release.sum);
+      sums.push_back({decision.release.descriptor, *decision.release.sum});
     }
   }
   for (const Decision& decision : decisions)
@@ -360,14 +371,22 @@ inline std::string difference(Forest& forest, const Programs& programs, int m, b
   return "";
 }
 
-// What is wrong with the sums that a member got of data that came along, or nothing.
+// What is wrong with the sums that a member got of data that came along, or nothing. What is gathered is what each gave, in
+// the order of the members.
 inline std::string wrong_sum(Forest& forest, int m) {
   const int members = forest.size();
-  for (const auto& [name, sum] : forest.member(m).sums) {
-    float value = 0;
-    std::memcpy(&value, sum.data(), sizeof(value));
-    const float right = sum_of_data(members);
-    if (std::abs(value - right) > 1e-4F * right) return "the sum of '" + name + "' is " + std::to_string(value);
+  for (const auto& [descriptor, sum] : forest.member(m).sums) {
+    const bool gathers = descriptor->collective == Collective::kAllgather;
+    const std::size_t block = gathers ? sum.size() / static_cast<std::size_t>(members) : sum.size();
+    for (std::size_t at = 0; at < sum.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, sum.data() + at, sizeof(value));
+      const float right =
+          gathers ? own_value(*descriptor, static_cast<int>(at / block), members) : sum_of_data(members);
+      if (std::abs(value - right) > 1e-4F * right) {
+        return "the sum of '" + descriptor->name + "' is " + std::to_string(value) + " at byte " + std::to_string(at);
+      }
+    }
   }
   return "";
 }

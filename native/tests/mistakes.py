@@ -72,6 +72,8 @@ MUTANTS = [
            "return pending.error ? nullptr : &pending;"),
     Mutant("all members put their own data into a broadcast along the tree", "engine/tree_data.cpp",
            "descriptor.collective == Collective::kBroadcast && descriptor.root != self", "false"),
+    Mutant("what is gathered along the tree stays in the tree's order", "engine/tree_data.cpp",
+           "static_cast<std::size_t>(order[i]) * block", "i * block"),
     Mutant("a group is done with its first part", "engine/schedule.cpp", "if (--whole->unfinished == 0)", "if (true)"),
     Mutant("a group that was submitted again counts what is left of its last use", "engine/request.cpp",
            "group.unfinished = group.parts.size();", ""),

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -61,7 +62,59 @@ bool hand_out(testing::SimJob& job, Rank root) {
   return job.run_until([&] { return std::ranges::all_of(operations, done); }) && std::ranges::all_of(data, is_expected);
 }
 
+// All ranks get the same number of rows of each other, and wait for them; `in_place`: at places that they give.
+bool gather(testing::SimJob& job, std::uint64_t rows, bool in_place) {
+  const std::size_t count = rows * 2;
+  std::vector<std::vector<float>> data;
+  std::vector<std::vector<float>> outputs(kRanks, std::vector<float>(count * kRanks));
+  std::vector<float> expected;
+  std::vector<std::shared_ptr<engine::Operation>> operations;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    data.emplace_back(count, static_cast<float>(rank) + 0.1F);
+    expected.insert(expected.end(), data.back().begin(), data.back().end());
+  }
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    const auto array = [](std::vector<float>& values, std::uint64_t rows) {
+      return engine::Array{reinterpret_cast<std::byte*>(values.data()),
+                           engine::Shape::of(std::array<std::uint64_t, 2>{rows, 2}), DType::kFloat32};
+    };
+    const auto index = static_cast<std::size_t>(rank);
+    const engine::Array output = array(outputs[index], rows * kRanks);
+    operations.push_back(engine::make_operation({.collective = Collective::kAllgather, .name = "gathered"},
+                                                array(data[index], rows), in_place ? &output : nullptr));
+    operations.back()->awaited = true;
+    job.submit(rank, operations.back());
+  }
+  const auto done = [](const auto& operation) { return operation->done(); };
+  if (!job.run_until([&] { return std::ranges::all_of(operations, done); })) return false;
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    const engine::Operation& operation = *operations[static_cast<std::size_t>(rank)];
+    const auto* const got = in_place
+                                ? reinterpret_cast<const std::byte*>(outputs[static_cast<std::size_t>(rank)].data())
+                                : operation.result.data();
+    if (operation.error != nullptr || operation.result_rows != std::vector<std::uint64_t>(kRanks, rows)) return false;
+    if (std::memcmp(got, expected.data(), expected.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+TEST_CASE(
+    "small allgathers that somebody waits for take their data along the tree, as many rows as they have each time") {
+  transport::SimOptions options;
+  options.keep_history = true;
+  options.late_lanes = true;
+  testing::SimJob job(kRanks, options, 4);
+  for (const bool in_place : {false, true}) {
+    for (const std::uint64_t rows : {1, 4, 127, 2}) REQUIRE(gather(job, rows, in_place));
+  }
+  CHECK(data_bytes(job) == 0);
+  // Of more, links of their own bring each rank's.
+  REQUIRE(gather(job, 129, false));
+  CHECK(data_bytes(job) > 0);
+  REQUIRE(gather(job, 0, false));
+}
 
 TEST_CASE("small broadcasts that somebody waits for take their data along the tree") {
   transport::SimOptions options;
