@@ -19,8 +19,8 @@ PICTURE = HERE.parent / "docs" / "images" / "simulated.svg"
 NETWORKS = {"25 Gbit/s": "25gbit,10us", "100 Gbit/s": "100gbit,10us", "400 Gbit/s": "400gbit,10us"}
 NBYTES = 100_000_000
 LOCAL = 8  # ranks of a host
-ALGORITHMS = ("ring", "hierarchical", "double_tree", "pat")
-COLOURS = {"ring": "C0", "hierarchical": "C1", "double_tree": "C2", "pat": "C3", "binomial_tree": "C4"}
+ALGORITHMS = ("ring", "hierarchical", "racks", "double_tree", "pat")
+COLOURS = {"ring": "C0", "hierarchical": "C1", "double_tree": "C2", "pat": "C3", "binomial_tree": "C4", "racks": "C5"}
 
 
 def row(name: str, job: Simulation) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def simulated(ranks: list[int]) -> list[dict[str, Any]]:
         for count in ranks:
             hosts = max(1, count // LOCAL)
             # On one host there is nothing between hosts, and no hierarchy.
-            names = [each for each in ALGORITHMS if hosts > 1 or each != "hierarchical"]
+            names = [each for each in ALGORITHMS if hosts > 1 or each not in ("hierarchical", "racks")]
             rows.append(row(name, simulate(count, hosts=hosts, network=network, nbytes=NBYTES, algorithms=names)))
             print(json.dumps(rows[-1]), flush=True)
     return rows

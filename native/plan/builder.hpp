@@ -49,6 +49,9 @@ class Builder {
   void recv_all(Rank peer, std::vector<ChunkRef> targets) {
     append({.kind = StepKind::kRecv, .peer = peer, .targets = std::move(targets)});
   }
+  void recv_reduce_all(Rank peer, std::vector<ChunkRef> targets, bool final) {
+    append({.kind = StepKind::kRecvReduce, .peer = peer, .targets = std::move(targets), .final = final});
+  }
   // Into scratch chunk `slot`; it is as large as data chunk `like`.
   void recv_scratch(Rank peer, std::uint32_t slot, std::uint32_t like) {
     append({.kind = StepKind::kRecv,

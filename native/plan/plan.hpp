@@ -46,7 +46,7 @@ enum class StepKind : std::uint8_t {
   kSend,  // sources (own) to `peer`, one transfer. Returns at once; one chunk is not overwritten before it is sent,
   // several are copied, and may be.
   kRecv,  // targets (own) = what `peer` sent; one into kScratch: sources[0] names the own chunk of that size
-  kRecvReduce,  // targets[0] (own) = targets[0] op what `peer` sent
+  kRecvReduce,  // targets (own) = targets op what `peer` sent
   kReduce,  // every target = sources[0] op sources[1] op ..., in this order. One source: a copy.
   kSignal,  // tells `peer` that all of this channel's earlier steps have taken effect in memory
   kWait,  // waits for the next kSignal of `peer`

@@ -325,9 +325,9 @@ bool Simulation::receive(Thread& thread, std::uint32_t index, const Move& move) 
   }
   thread.now = std::max(thread.now, take(stream.arrived).time) + cost_of(stream).message_s * actor.slowness;
   if (move.kind == StepKind::kRecvReduce) {
-    thread.now += chunk_bytes_ * model_.touch_seconds_per_byte * actor.slowness;
+    thread.now += move.operands * chunk_bytes_ * model_.touch_seconds_per_byte * actor.slowness;
   }
-  if (move.kind == StepKind::kRecv) thread.now += copy_seconds(move, actor);
+  if (move.kind != StepKind::kWait) thread.now += copy_seconds(move, actor);
   return true;
 }
 

@@ -18,6 +18,11 @@ constexpr std::size_t kAlignBuffer = 4096;
 
 bool aligned(const std::byte* address, std::size_t to) { return reinterpret_cast<std::uintptr_t>(address) % to == 0; }
 
+// Into the chunk itself; several are dealt out when all have come.
+bool reduces_on_arrival(const Step& step) {
+  return step.kind == StepKind::kRecvReduce && !step.quantised && step.targets.size() == 1;
+}
+
 }  // namespace
 
 // Values of the tensor that the step takes.
@@ -42,7 +47,12 @@ void PlanRun::end_receive(const Step& step, ChannelState& state) const {
   const std::byte* from = state.landed.data();
   for (std::size_t i = 0; step.targets.size() > 1 && i < step.targets.size(); ++i) {
     const std::size_t size = bytes(step.targets[i]);
-    if (size > 0) std::memcpy(address(step.targets[i]), from, size);
+    if (step.kind == StepKind::kRecvReduce) {
+      reduce_into(operands_.dtype, operands_.op, address(step.targets[i]), from, size / element_,
+                  step.final ? operands_.final_scale : 1.0);
+    } else if (size > 0) {
+      std::memcpy(address(step.targets[i]), from, size);
+    }
     from += size;
   }
   complete(step, state);
@@ -64,7 +74,7 @@ bool PlanRun::receive(const Step& step, ChannelState& state) {
   std::byte* const to = landing(step, state, total);
   bool moved = false;
   while (state.done_bytes < total) {
-    if (step.kind == StepKind::kRecvReduce && !step.quantised) {
+    if (reduces_on_arrival(step)) {
       if (!reduce_arrived(step, state, link, total)) break;
     } else {
       const std::size_t got = link.read(lane_, {to + state.done_bytes, total - state.done_bytes});
@@ -101,7 +111,7 @@ void PlanRun::take_quantised(const Step& step, ChannelState& state) const {
 
 bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport::Link& link, std::size_t total) {
   std::byte* const target = landing(step, state, total);
-  const bool reduces = step.kind == StepKind::kRecvReduce && !step.quantised;
+  const bool reduces = reduces_on_arrival(step);
   const auto place = [&](std::size_t begin) {
     return reduces ? state.rooms[begin / kMessageBytes % kMessagesAhead].get() : target + begin;
   };
@@ -133,7 +143,7 @@ bool PlanRun::receive_messages(const Step& step, ChannelState& state, transport:
 
 void PlanRun::receive_aside(const Step& step, ChannelState& state, std::span<const std::byte> payload) const {
   std::byte* const to = landing(step, state, payload.size());
-  if (step.kind == StepKind::kRecvReduce && !step.quantised) {
+  if (reduces_on_arrival(step)) {
     reduce_into(operands_.dtype, operands_.op, to, payload.data(), payload.size() / element_,
                 step.final ? operands_.final_scale : 1.0);
   } else if (!payload.empty()) {

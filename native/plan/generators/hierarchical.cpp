@@ -1,12 +1,10 @@
-// Inside a host first, then between hosts. With L ranks on each of H hosts, every rank owns its block of the buffer: a
-// ring reduce-scatter inside the host collects the blocks of all ranks that stand at one's own place on their hosts, a
-// ring between these sums them, a ring all-gather inside the host spreads them. Each byte crosses the network once each
-// way, on L streams a host. A block goes in pieces, each through all three without waiting for the others: a rank has one
-// channel for its host and one for the network. A reduce-scatter ends, and an all-gather begins, in the middle.
-// Hosts with different numbers of ranks: the first rank of each host acts for its host in an allreduce.
+// Inside a host first, then between hosts: rings in rings (nested_rings.hpp), so that each byte crosses the network once each
+// way, on as many streams of a host as it has ranks. Hosts with different numbers of ranks: the first rank of each host acts
+// for its host in an allreduce. A broadcast goes along a tree of hosts.
 #include <algorithm>
 
 #include "plan/builder.hpp"
+#include "plan/nested_rings.hpp"
 
 namespace ringcore::plan {
 namespace {
@@ -30,44 +28,23 @@ bool even(const Hosts& hosts) {
   return std::all_of(hosts.begin(), hosts.end(), [&](const auto& ranks) { return ranks.size() == hosts[0].size(); });
 }
 
-// By chunk: the step that has last written it.
-using Points = std::vector<Builder::Point>;
-
-struct RingShape {
-  int shift = 0;  // the member at position i starts with block i + shift
-  int reduce_rounds = 0;
-  int gather_rounds = 0;
-  int pieces = 1;  // chunks of a block
-  bool final = false;
-};
-
-// The part of the member at `position` in a ring among `members`; `chunk(block, piece)` names the chunks. Waits for
-// `points`, and sets them.
-template <class Chunk>
-void ring_among(Builder& builder, const std::vector<Rank>& members, int position, const RingShape& shape, Chunk chunk,
-                Points& points) {
+// The part of the member at `position` in an allreduce among `members`, each of which owns `parts` chunks.
+void ring_among(Builder& builder, const std::vector<Rank>& members, int position, int parts) {
   const int size = static_cast<int>(members.size());
-  if (size == 1) return;
   const Rank next = members[(position + 1) % size];
   const Rank previous = members[(position + size - 1) % size];
-  const auto block = [&](int round) { return ((position + shape.shift - round) % size + size) % size; };
-  const auto send = [&](std::uint32_t departing) {
-    builder.wait_for(points[departing]);
-    builder.send(next, departing);
+  const auto chunk = [&](int round, int part) {
+    return static_cast<std::uint32_t>((position - round + 2 * size) % size * parts + part);
   };
-  for (int piece = 0; piece < shape.pieces; ++piece) send(chunk(block(0), piece));
-  const int rounds = shape.reduce_rounds + shape.gather_rounds;
-  for (int round = 0; round < rounds; ++round) {
-    for (int piece = 0; piece < shape.pieces; ++piece) {
-      const std::uint32_t arriving = chunk(block(round + 1), piece);
-      builder.wait_for(points[arriving]);
-      if (round < shape.reduce_rounds) {
-        builder.recv_reduce(previous, arriving, shape.final && round == shape.reduce_rounds - 1);
+  for (int part = 0; part < parts; ++part) builder.send(next, chunk(0, part));
+  for (int round = 1; round <= 2 * (size - 1); ++round) {
+    for (int part = 0; part < parts; ++part) {
+      if (round < size) {
+        builder.recv_reduce(previous, chunk(round, part), round == size - 1);
       } else {
-        builder.recv(previous, arriving);
+        builder.recv(previous, chunk(round, part));
       }
-      points[arriving] = builder.last();
-      if (round + 1 < rounds) send(arriving);
+      if (round < 2 * (size - 1)) builder.send(next, chunk(round, part));
     }
   }
 }
@@ -81,11 +58,12 @@ class Hierarchical final : public Generator {
     const bool several = std::any_of(hosts.begin(), hosts.end(), [](const auto& ranks) { return ranks.size() > 1; });
     if (hosts.size() < 2 || !several) return std::nullopt;
     switch (request.collective) {
-      case Collective::kAllreduce: return even(hosts) ? blocks(request, hosts, self) : leaders(request, hosts, self);
+      case Collective::kAllreduce:
+        return even(hosts) ? nested_rings(name(), request, nesting_of(hosts), self) : leaders(request, hosts, self);
       case Collective::kReduceScatter:
       case Collective::kAllgather:
         if (!even(hosts)) return std::nullopt;
-        return blocks(request, hosts, self);
+        return nested_rings(name(), request, nesting_of(hosts), self);
       case Collective::kBroadcast: return broadcast(request, hosts, self);
       case Collective::kAlltoall:
       case Collective::kBarrier: return std::nullopt;
@@ -96,53 +74,14 @@ class Hierarchical final : public Generator {
   Symmetry symmetry(const PlanRequest& request) const override {
     const Hosts hosts = request.topology->ranks_by_host();
     if (request.collective == Collective::kBroadcast || !even(hosts)) return Symmetry::none(request.ranks());
-    std::vector<Rank> node_at;
-    for (const auto& ranks : hosts) node_at.insert(node_at.end(), ranks.begin(), ranks.end());
-    const std::vector<int> radices = {static_cast<int>(hosts.size()), static_cast<int>(hosts[0].size())};
-    return Symmetry(radices, std::move(node_at)).blocks_move();
+    return nesting_of(hosts).symmetry();
   }
 
  private:
-  static Plan blocks(const PlanRequest& request, const Hosts& hosts, Rank self) {
-    const bool reduces = request.collective != Collective::kAllgather;
-    const bool gathers = request.collective != Collective::kReduceScatter;
-    const int host_count = static_cast<int>(hosts.size());
-    const int local_rounds = static_cast<int>(hosts[0].size()) - 1;
-    const int parts = request.parts;
-    const Place place = place_of(hosts, self);
-    const std::vector<Rank>& local = hosts[place.host];
-    Builder builder("hierarchical", request, self, static_cast<std::uint32_t>(request.ranks() * parts));
-    Points points(builder.plan().chunks);
-    // In a reduce-scatter a host's own block comes to it last, elsewhere it departs first.
-    const int shift = gathers ? 0 : -1;
-    // A reduce-scatter or an all-gather inside the host, of one chunk of each of the ranks of `host`.
-    const auto inside = [&](int host, int part, const RingShape& shape) {
-      const auto chunk = [&](int local, int) { return static_cast<std::uint32_t>(hosts[host][local] * parts + part); };
-      ring_among(builder, local, place.local, shape, chunk, points);
-    };
-    for (int turn = 0; reduces && turn < host_count; ++turn) {
-      // The block that the network wants first comes first.
-      const int host = (place.host + shift + 2 * host_count - turn) % host_count;
-      for (int part = 0; part < parts; ++part) inside(host, part, {.shift = -1, .reduce_rounds = local_rounds});
-    }
-    builder.use_channel(1);
-    std::vector<Rank> same_place;
-    for (const auto& ranks : hosts) same_place.push_back(ranks[place.local]);
-    ring_among(
-        builder, same_place, place.host,
-        {.shift = shift,
-         .reduce_rounds = reduces ? host_count - 1 : 0,
-         .gather_rounds = gathers ? host_count - 1 : 0,
-         .pieces = parts,
-         .final = true},
-        [&](int host, int part) { return static_cast<std::uint32_t>(same_place[host] * parts + part); }, points);
-    builder.use_channel(0);
-    for (int turn = 0; gathers && turn < host_count; ++turn) {
-      // In the order in which the network completes them.
-      const int host = (place.host + (reduces ? 1 : 0) + host_count - turn) % host_count;
-      for (int part = 0; part < parts; ++part) inside(host, part, {.gather_rounds = local_rounds});
-    }
-    return std::move(builder.plan());
+  static Nesting nesting_of(const Hosts& hosts) {
+    std::vector<Rank> ranks;
+    for (const auto& host : hosts) ranks.insert(ranks.end(), host.begin(), host.end());
+    return {std::move(ranks), {static_cast<int>(hosts[0].size()), static_cast<int>(hosts.size())}};
   }
 
   static Plan leaders(const PlanRequest& request, const Hosts& hosts, Rank self) {
@@ -162,11 +101,7 @@ class Hierarchical final : public Generator {
     }
     std::vector<Rank> leading;
     for (const auto& ranks : hosts) leading.push_back(ranks.front());
-    Points points(chunks);
-    ring_among(
-        builder, leading, place.host,
-        {.reduce_rounds = host_count - 1, .gather_rounds = host_count - 1, .pieces = parts, .final = true},
-        [&](int host, int part) { return static_cast<std::uint32_t>(host * parts + part); }, points);
+    ring_among(builder, leading, place.host, parts);
     for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
       for (std::size_t i = 1; i < local.size(); ++i) builder.send(local[i], chunk);
     }

@@ -52,7 +52,9 @@ class Shape {
       case StepKind::kSignal: operands(step, 0, 0); return same_channel(sends_in_, step.peer);
       case StepKind::kWait: operands(step, 0, 0); return same_channel(receives_in_, step.peer);
       case StepKind::kRecv: check_recv(step); return same_channel(receives_in_, step.peer);
-      case StepKind::kRecvReduce: operands(step, 0, 1); return same_channel(receives_in_, step.peer);
+      case StepKind::kRecvReduce:
+        operands(step, 0, std::max<std::size_t>(1, step.targets.size()));
+        return same_channel(receives_in_, step.peer);
       case StepKind::kReduce:
         if (step.sources.empty() || step.targets.empty()) flaw("wrong operands");
         return;
