@@ -135,7 +135,7 @@ class Link {
   virtual std::string_view transport() const = 0;
 
   // Runs of several process sets may share a lane; a transfer, once begun, has it until its end. This says whose turn
-  // it is. Kept by carriers/plans/executor.cpp.
+  // it is. Kept by carriers/plans/transfers.cpp.
   struct SetAside {
     std::uint32_t run = 0;
     std::vector<std::byte> payload;
