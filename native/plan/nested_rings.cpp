@@ -94,6 +94,7 @@ class Writer {
     const Peers peers{.next = neighbour(level, 1), .previous = neighbour(level, -1)};
     const auto chunks = [&](int round, std::size_t first, std::size_t count) {
       std::vector<std::uint32_t> found;
+      found.reserve(count);
       for (std::size_t i = first; i < first + count; ++i) {
         Nesting::Place place = pieces[i].place;
         place[level] = within(own_[level] + shape.shift - round, level);
@@ -146,6 +147,7 @@ class Writer {
 
   std::vector<ChunkRef> own(const std::vector<std::uint32_t>& chunks) const {
     std::vector<ChunkRef> refs;
+    refs.reserve(chunks.size());
     for (const std::uint32_t chunk : chunks) refs.push_back(builder_.own(chunk));
     return refs;
   }
