@@ -1,4 +1,4 @@
-"""How an elastic job ends while others are on the way."""
+"""How elastic jobs end, and begin, while one of those on the way hangs."""
 
 from __future__ import annotations
 
@@ -44,4 +44,31 @@ if life:
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert [line["size"] for line in told(directory, "end")] == [2, 2]
+    assert not any(map(is_alive, pids.read().values()))
+
+
+def test_who_stops_while_the_others_connect_with_it_is_ended_and_they_meet_anew(
+    ringrun: Ringrun, script: Script, pids: Pids
+) -> None:
+    name = train(
+        script,
+        # All have told where they are by then.
+        first="""
+from ringcore.bootstrap.connector import Connector
+dial, calls = Connector.dial, []
+def dial_or_stop(self, *args, **options):
+    calls.append(self)
+    if len(calls) == 1 and life == 0:
+        if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
+        self.deadline = time.monotonic() + 2
+    return dial(self, *args, **options)
+Connector.dial = dial_or_stop
+""",
+        goes_on="state.step < 10 or ringcore.size() < 3",
+    )
+    done = ringrun("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "0.01", "0.01", name)
+    assert done.returncode == 0, done.stderr
+    assert "ringrun: rank 1 on localhost does not answer, and is killed" in done.stderr
+    assert len({line["pid"] for line in told(ringrun.directory, "begin") if line["place"] == 0}) == 1, done.stderr
+    assert {line["size"] for line in told(ringrun.directory, "end")} == {3}
     assert not any(map(is_alive, pids.read().values()))

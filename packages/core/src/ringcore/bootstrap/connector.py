@@ -24,6 +24,7 @@ from ringcore.bootstrap.dialler import Call, Dialler
 from ringcore.bootstrap.encryption import is_encrypted
 from ringcore.bootstrap.interfaces import sockaddr
 from ringcore.bootstrap.paths import Endpoint, Path, describe_hosts, endpoints_of, paths_between
+from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment.private_folder import peer_uid
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Connector:
             if not missing:
                 return
             if time.monotonic() > self.deadline:
-                raise BootstrapError(self._describe_missing(sorted(missing)))
+                raise RanksMissingError(self._describe_missing(sorted(missing)), sorted(missing))
             self.service()
 
     @contextlib.contextmanager

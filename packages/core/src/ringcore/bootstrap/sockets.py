@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
@@ -19,7 +20,16 @@ _BACKLOG = 1024
 
 
 class RanksMissingError(BootstrapError):
-    """Not all ranks have come to where they meet."""
+    """Not all ranks have come to where they meet, or connected there.
+
+    Args:
+        message: What is missing, and the remedy.
+        ranks: Those that are missing, as far as this rank knows.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = list(ranks)
 
 
 class NobodyListensError(BootstrapError):

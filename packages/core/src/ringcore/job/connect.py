@@ -21,6 +21,8 @@ from ringcore.job.membership import Membership, membership
 from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
+# Where ranks do not connect they hang, which is mended by so many meetings, or cannot be reached, which is not.
+_MEETINGS = 3
 
 
 def connect_context(settings: Settings | None, placement: Placement | None, comm: Any = None) -> Context:
@@ -28,6 +30,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
     launcher = membership() if placement is None and comm is None else None
     if launcher is None:
         return _connect(settings, placement, comm)
+    tries = 0
     while True:
         met = launcher.meet()
         if isinstance(met, Invitation):
@@ -43,7 +46,11 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
                 launcher.attend(connected.runtime, partial(meet_newcomer, connected, connected.rank))
             return connected
         except BootstrapError as error:
-            if not launcher.overtaken():
+            missing = getattr(error, "ranks", [])
+            if missing and tries < _MEETINGS:
+                tries += 1
+                launcher.lost = missing[0]  # If it hangs, the launcher ends it.
+            elif not launcher.overtaken():
                 raise
             _log.info("rank %d meets the others again: %s", met.rank, error)
 
