@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 from support.elastic import begun, told, train
@@ -71,4 +73,27 @@ Connector.dial = dial_or_stop
     assert "ringrun: rank 1 on localhost does not answer, and is killed" in done.stderr
     assert len({line["pid"] for line in told(ringrun.directory, "begin") if line["place"] == 0}) == 1, done.stderr
     assert {line["size"] for line in told(ringrun.directory, "end")} == {3}
+    assert not any(map(is_alive, pids.read().values()))
+
+
+def test_a_job_that_is_done_waits_for_who_has_left_but_not_for_ever(
+    ringrun: Ringrun, script: Script, pids: Pids
+) -> None:
+    directory = ringrun.directory
+    name = train(
+        script,
+        first="""
+import atexit
+def hang():
+    while True: time.sleep(1)
+if rank == 1: atexit.register(hang)
+""",
+    )
+    with ringrun.started("-np", "2", "--min-np", "1", "--shutdown-timeout", "0.5", name) as process:
+        begun(directory, 2)
+        os.kill(pids.read()["1.0"], signal.SIGTERM)
+        assert begun(directory, 3)[2]["size"] == 1, "it has left"
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
     assert not any(map(is_alive, pids.read().values()))

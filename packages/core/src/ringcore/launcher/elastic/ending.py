@@ -6,11 +6,15 @@ from ringcore.launcher._loop import Timer
 from ringcore.launcher._summary import list_ranks
 from ringcore.launcher.elastic.orders import Orders, are
 
+# Whoever has left in order may still save something, when the others are done.
+_LEAVING_S = 30.0
+
 
 class Ending(Orders):
     """Ends the job."""
 
     _too_few: Timer | None = None
+    _last: Timer | None = None  # When nobody is waited for that has left.
 
     def _ends(self) -> bool:
         """Ends a job that has no future: it is done, or starting once more would not help."""
@@ -21,15 +25,22 @@ class Ending(Orders):
         if doomed:
             number, times = doomed[0].number, doomed[0].stillborn
             self._give_in(f"rank {number} has failed {times} times before it met the others (--reset-limit {limit})")
-        elif self._finishing and self._began and processes and not has_state:
-            if not self._failures:
-                self._exit_code = 0
-            self._end_others()  # Who is only on the way comes too late.
+        elif self._finishing and self._began and processes and not any(p.began_at and not p.leaves for p in processes):
+            if not any(process.leaves for process in processes):
+                self._end_well()  # Who is only on the way comes too late.
+            elif self._last is None:
+                self._last = self._loop.call_later(self._options.shutdown_timeout or _LEAVING_S, self._end_well)
         elif self._began and processes and not has_state and not self._may_start_anew():
             self._give_in("no rank is left that has the state of the job")
         elif not self._began and limit is None and self._failures and all(p.stillborn for p in self._places.all):
             self._give_in("each rank has failed before it met the others")
         return self._stopping
+
+    def _end_well(self) -> None:
+        """Ends a job that is done."""
+        if not self._failures:
+            self._exit_code = 0
+        self._end_others()
 
     def _watch_number(self) -> None:
         """Waits for others, though not for ever, where there are fewer ranks than may go on."""
