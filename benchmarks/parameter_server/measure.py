@@ -20,9 +20,9 @@ from parameter_server.setting import (
     BURST,
     QUEUE,
     RATE,
-    RING,
     SERVERS,
     STEPS,
+    is_ours,
 )
 from support.namespaces import Host, namespaces
 
@@ -76,20 +76,25 @@ def train(hosts: list[Host], system: str, workers: int, key_file: str, steps: in
     }  # fmt: skip
     ring = {
         "WORLD_SIZE": str(workers), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RINGCORE_KEY_FILE": key_file,
+        "RINGCORE_SERVERS": str(servers),
         "RINGCORE_RENDEZVOUS": f"tcp:{root}:{RENDEZVOUS_PORT}",
         "RINGCORE_SPIN_US": "0",  # what one machine spins away, the others lack: all share this one's cores
     }  # fmt: skip
-    helpers, started = [], []
+    helpers, lasting, started = [], [], []  # ringcore's servers wait for the next job
     try:
-        if system != RING:
-            roles = [("scheduler", hosts[0]), *(("server", host) for host in hosts[workers : workers + servers])]
+        places = hosts[workers : workers + servers]
+        if not is_ours(system):
+            roles = [("scheduler", hosts[0]), *(("server", host) for host in places)]
             for role, host in roles:
                 environ = {**common, **mxnet, "DMLC_ROLE": role}
                 helpers.append(host.popen([sys.executable, "-c", "import mxnet"], env=environ))
-        store = "ringcore" if system == RING else "dist_sync"
+        for number, host in enumerate(places if is_ours(system) else ()):
+            own = {**ring, "RANK": str(workers + number), "LOCAL_RANK": "0"}
+            lasting.append(host.popen([sys.executable, "-m", "ringcore.job.server"], env={**common, **own}))
+        store = "ringcore" if is_ours(system) else "dist_sync"
         for rank, host in enumerate(hosts[:workers]):
             command = [sys.executable, str(HERE / "worker.py"), store, str(rank), str(workers), str(steps)]
-            own = {**ring, "RANK": str(rank)} if system == RING else {**mxnet, "DMLC_ROLE": "worker"}
+            own = {**ring, "RANK": str(rank)} if is_ours(system) else {**mxnet, "DMLC_ROLE": "worker"}
             started.append(host.popen(command, env={**common, **own}, stdout=subprocess.PIPE))
         found = [_found(worker, f"{system}, {workers} workers: worker {rank}") for rank, worker in enumerate(started)]
         for helper in helpers:
@@ -97,7 +102,7 @@ def train(hosts: list[Host], system: str, workers: int, key_file: str, steps: in
     except subprocess.TimeoutExpired as error:
         raise SystemExit(f"{system}, {workers} workers: a process did not end: {error}") from None
     finally:
-        for process in [*helpers, *started]:
+        for process in [*helpers, *lasting, *started]:
             process.kill()
             process.wait()
     check_weights(found)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from parameter_server.bounds import ring_s, servers_range_s, servers_s
-from parameter_server.setting import BATCH, COMPUTE_S, LAYERS, RING, SERVERS, WIDTH, WORKERS
+from parameter_server.setting import BATCH, COMPUTE_S, LAYERS, RING, SERVERS, WIDTH, WORKERS, is_ours
 
 # Weights and biases, in the order of the layers, float32.
 TENSORS = [4 * size for _ in range(LAYERS) for size in (WIDTH * WIDTH, WIDTH)]
 LATENCY_S = 100e-6
-COLORS = {RING: "tab:blue", "1 server": "tab:red", "1:1 servers": "tab:orange", "2:1 servers": "tab:green"}
+_COLORS = {"1 server": "tab:red", "1:1 servers": "tab:orange", "2:1 servers": "tab:green"}
+COLORS = {RING: "tab:blue", **_COLORS, **{f"{RING}, {name}": f"dark{color[4:]}" for name, color in _COLORS.items()}}
 
 Key = tuple[str, int]
 
@@ -24,7 +25,10 @@ def bound_s(system: str, workers: int, rate: float) -> float:
     """What bandwidth allows a step's communication, in seconds."""
     if system == RING:
         return ring_s(workers, sum(TENSORS), rate)
-    return servers_s(workers, SERVERS[system](workers), TENSORS, rate)
+    servers = SERVERS[system](workers)
+    if is_ours(system):  # a tensor is divided, and its parts overlap
+        return servers_range_s(workers, servers, sum(TENSORS), rate)[0]
+    return servers_s(workers, servers, TENSORS, rate)
 
 
 def throughput(workers: int, communication_s: float) -> float:
@@ -115,7 +119,9 @@ def predictions(program: Path, rate: float) -> dict[str, dict[int, float]]:
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     found: dict[str, dict[int, float]] = {system: {} for system in SERVERS}
     for line in map(json.loads, done.stdout.splitlines()):
-        found[line["system"]][line["workers"]] = line["seconds"]
+        for system in SERVERS:
+            if system.removeprefix(f"{RING}, ") == line["system"]:
+                found[system][line["workers"]] = line["seconds"]
     return found
 
 
@@ -131,14 +137,15 @@ def plot(found: Measured, program: Path, to: Path) -> None:
     efficiency = bars.twinx()
     counts = sorted({workers for _, workers in found.measured()})
     predicted = predictions(program, found.rate)
+    width = 0.8 / len(SERVERS)
     for index, system in enumerate(SERVERS):
         color = COLORS[system]
         measured = [found.of(system, workers, samples_per_s) for workers in counts]
         middle = [statistics.median(values) for values in measured]
         reach = [[m - min(v) for m, v in zip(middle, measured, strict=True)],
                  [max(v) - m for m, v in zip(middle, measured, strict=True)]]  # fmt: skip
-        places = [place + (index - 1.5) * 0.2 for place in range(len(counts))]
-        bars.bar(places, middle, 0.19, yerr=reach, capsize=2, color=color, alpha=0.75, label=system)
+        places = [place + (index - (len(SERVERS) - 1) / 2) * width for place in range(len(counts))]
+        bars.bar(places, middle, 0.95 * width, yerr=reach, capsize=2, color=color, alpha=0.75, label=system)
         allowed = [throughput(workers, bound_s(system, workers, found.rate)) for workers in counts]
         bars.plot(places, allowed, ls="", marker="_", ms=14, mew=2, color="black", label="bandwidth allows")
         share = [rate * COMPUTE_S / BATCH / workers for rate, workers in zip(middle, counts, strict=True)]

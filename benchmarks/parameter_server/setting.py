@@ -31,10 +31,16 @@ BIGARRAY_BOUND = 1000
 
 WORKERS = [1, 2, 4, 8]
 RING = "ringcore"
-# System -> servers for so many workers. Every worker and every server is a machine.
-SERVERS = {
-    RING: lambda _: 0,
+# How many servers there are for so many workers. Every worker and every server is a machine.
+_SHARES = {
     "1 server": lambda _: 1,
     "1:1 servers": lambda workers: workers,
     "2:1 servers": lambda workers: 2 * workers,
 }
+# System -> that number: ringcore's rings, MXNet's servers, and ringcore's servers.
+SERVERS = {RING: lambda _: 0, **_SHARES, **{f"{RING}, {name}": number for name, number in _SHARES.items()}}
+
+
+def is_ours(system: str) -> bool:
+    """Whether workers, and servers if there are any, are ringcore's."""
+    return system.startswith(RING)

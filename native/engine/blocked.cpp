@@ -52,7 +52,7 @@ bool Engine::is_stuck(const Operation& operation) {
 }
 
 void Engine::tend_standstill(Nanoseconds now) {
-  if (size() == 1 || left_ || now - standstill_.since < settings_.standstill) return;
+  if (size() == 1 || serves() || left_ || now - standstill_.since < settings_.standstill) return;
   if (eager_.operation != nullptr) leave_eager();
   ProcessSet& world = *sets_.at(kWorld);
   if (world.end || world.joining() || world.negotiation.joined(world.self)) return;
@@ -102,7 +102,7 @@ void Engine::note_standstill(const ProcessSet& world, const Decision& decision) 
 void Engine::find_deadlock() {
   const ProcessSet& world = *sets_.at(kWorld);
   std::vector<bool> absent;
-  for (const Rank rank : membership_.ranks()) {
+  for (const Rank rank : world.negotiation.members()) {
     const Peer* peer = membership_.peer(rank);
     absent.push_back(world.negotiation.joined(world.member(rank)) || (peer != nullptr && peer->left));
   }

@@ -100,6 +100,7 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   for (Peer* peer : set.peers) {
     if (peer != nullptr) send(*peer, header, rest);
   }
+  for (Peer* server : set.servers) send(*server, header, rest);
   if (timeline_.enabled()) operation->submitted_at = clock_.now();
   eager_ = {operation, &set};
   set.unflushed = false;  // the buckets are empty, and its place in the log is not to be taken twice

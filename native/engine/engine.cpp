@@ -12,13 +12,19 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
       arena_(config.arena),
       fusion_arena_(config.fusion_arena),
       make_carriers_(std::move(config.make_carriers)),
+      serving_(config.serving),
       network_(std::move(config.network)),
       settings_(settings),
       clock_(clock),
       membership_(config.epoch, config.rank, std::move(config.links), std::move(config.host_of), clock.now(),
                   config.joins),
       timers_checked_(clock.now()),
-      standstill_{.all = Standstills(static_cast<std::size_t>(membership_.size()))} {
+      standstill_{.all = Standstills(static_cast<std::size_t>(membership_.size() - config.serving))} {
+  if (serving_ < 0 || serving_ >= std::max(1, size()) || (serving_ > 0 && settings_.elastic)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::to_string(serving_) + " servers of " + std::to_string(size()) +
+                    " processes are none that can serve: some rank has to be left, and elastic jobs have no servers");
+  }
   if (settings_.elastic) {
     elastic_ = std::make_unique<Elastic>(
         Elastic{.views = ViewChange({config.epoch, membership_.members()}, membership_.own_place(), config.has_witness,
@@ -26,11 +32,17 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
     elastic_->members_of.emplace(config.epoch, membership_.members());
   }
   if (membership_.is_member()) {
-    add_process_set(membership_.ranks());
+    std::vector<Rank> ranks = membership_.ranks();
+    ranks.resize(ranks.size() - static_cast<std::size_t>(serving_));
+    make_process_set(set_numbers_.take(), std::move(ranks));
   } else {
     set_numbers_.take();  // the world's, which this rank is a member of when it is let in
   }
   links_changed();
+  // A server has nothing to say, and is to find out whom it cannot hear.
+  for (Peer* peer : membership_.peers()) {
+    if (serves() && !peer->is_known) say_hello(*peer);
+  }
 }
 
 Engine::~Engine() = default;
@@ -90,7 +102,7 @@ bool Engine::move() {
     if (set->undecided) decide(*set);
     if (set->end && set->tree == nullptr && !set->unwound) unwind(*set);
     const std::uint64_t until = set->negotiation.fill_until();
-    if (until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
+    if (!set->serves() && until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     if (set->tree != nullptr) send_along_tree(*set);
     if (!draining()) moved = set->schedule.progress() || moved;
     collect_done(*set);
@@ -120,7 +132,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
   switch (decision.kind) {
     case Decision::Kind::kRelease: {
       const auto found = set.operations.find(decision.release.name_hash);
-      const bool own = decision.release.of(set.self).present;
+      const bool own = !set.serves() && decision.release.of(static_cast<std::size_t>(set.self)).present;
       const std::uint64_t number = set.released++;
       if (own && elastic_ != nullptr && found != set.operations.end()) {
         found->second->number = number;
@@ -204,6 +216,16 @@ int Engine::size(ProcessSetId set) const {
   return found == sets_.end() ? -1 : static_cast<int>(found->second->peers.size());
 }
 
+bool Engine::has_served() const {
+  const auto world = sets_.find(kWorld);
+  return world == sets_.end() || std::ranges::all_of(world->second->peers, [](const Peer* peer) { return peer->left; });
+}
+
+std::string Engine::title_of(Rank rank) const {
+  const std::string title = "rank " + std::to_string(rank);
+  return is_server(rank) ? title + " (server " + std::to_string(rank - size() + serving_) + ")" : title;
+}
+
 bool Engine::running() const {
   return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->schedule.idle(); });
 }
@@ -213,7 +235,7 @@ bool Engine::busy() const {
   const auto others = membership_.known();
   const bool backlog =
       std::any_of(others.begin(), others.end(), [](const Peer* peer) { return !peer->backlog.empty(); });
-  return backlog || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
+  return backlog || (serves() && running()) || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
            return !item.second->operations.empty() || item.second->join != nullptr;
          });
 }
@@ -235,20 +257,21 @@ ProcessSetId Engine::add_process_set(std::vector<Rank> members, std::optional<Pr
 
 // The part of a set whose number is taken: it may have been here before, in another epoch.
 void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
-  const int self = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
-  plan::Topology topology{.links = network_};
-  std::vector<int> host_of;
+  std::vector<Rank> nodes = members;
+  for (Rank server = size() - serving_; id == kWorld && server < size(); ++server) nodes.push_back(server);
+  const int self = static_cast<int>(std::ranges::find(nodes, rank()) - nodes.begin());
+  plan::Topology topology{.serving = static_cast<int>(nodes.size() - members.size()), .links = network_};
   std::vector<transport::Link*> links;
   std::vector<Peer*> peers;
-  for (const Rank member : members) {
-    topology.host_of.push_back(membership_.host(member));
-    host_of.push_back(membership_.host(member));
-    peers.push_back(membership_.peer(member));
+  for (const Rank node : nodes) {
+    topology.host_of.push_back(membership_.host(node));
+    peers.push_back(membership_.peer(node));
     links.push_back(peers.back() == nullptr ? nullptr : peers.back()->link.get());
-    if (links.back() != nullptr && membership_.shares_host(member) && !links.back()->sees_memory()) {
+    if (links.back() != nullptr && membership_.shares_host(node) && !links.back()->sees_memory()) {
       topology.memory_shared_in_host = false;
     }
   }
+  const std::vector<int> host_of = topology.host_of;
   // The shared fusion buffer is the world's: ranks run the tasks of several process sets in different orders, so that
   // two sets that waited for the same buffer could wait for each other.
   const bool shared = id == kWorld && topology.memory_shared_in_host;
@@ -262,9 +285,12 @@ void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
                      .timeline = timeline_},
                     make_carriers_);
   auto set = std::make_unique<ProcessSet>(id, std::move(members), self, std::move(schedule));
-  set->peers = std::move(peers);
-  // In elastic jobs everybody tells everybody: a tree could lose any of its members.
-  if (elastic_ == nullptr && static_cast<int>(set->peers.size()) > settings_.direct_members) {
+  const auto servers = peers.end() - (std::ssize(nodes) - std::ssize(set->negotiation.members()));
+  set->servers.assign(servers, peers.end());
+  set->peers.assign(peers.begin(), servers);
+  // In elastic jobs everybody tells everybody, as a tree could lose any of its members; and where there are servers, which
+  // are no part of one.
+  if (elastic_ == nullptr && set->servers.empty() && static_cast<int>(set->peers.size()) > settings_.direct_members) {
     set->tree = std::make_unique<AgreementTree>(TreeShape::make(host_of, self));
     set->signatures = Signatures(1);
   }

@@ -68,6 +68,7 @@ struct EngineConfig {
   std::uint32_t epoch = 0;
   std::vector<std::unique_ptr<transport::Link>> links;  // by rank, null at `rank`
   std::vector<int> host_of;  // by rank; ranks of one host share memory
+  int serving = 0;  // the last so many ranks are servers: without data of their own, and nobody submits anything there
   plan::Links network;  // what is told of it; hosts by these numbers
   transport::Readiness* readiness = nullptr;  // of sockets that links watch together, which outlives the engine
   transport::Arena* arena = nullptr;  // null: no registered memory
@@ -92,7 +93,7 @@ class Engine {
 
   Rank rank() const { return membership_.self(); }
   int size() const { return membership_.size(); }
-  // In a process set; -1 where this rank is no member.
+  // In a process set; -1 where this rank is no member. Servers are counted behind the members.
   Rank rank(ProcessSetId set) const;
   int size(ProcessSetId set) const;
 
@@ -163,6 +164,9 @@ class Engine {
   void lose_witness();
 
   const Membership& membership() const { return membership_; }
+  // Whether this rank is a server, and whether all that it serves have left in order.
+  bool serves() const { return is_server(rank()); }
+  bool has_served() const;
   // Whoever has made the links has connected some of them.
   void links_changed();
   // After `leave`: closes all links.
@@ -321,6 +325,9 @@ class Engine {
   std::shared_ptr<const Error> describe_change(const View& view, const std::string& lost,
                                                const std::vector<Place>& joined, int before) const;
   void drop_world(const Error& error);
+  bool is_server(Rank rank) const { return rank >= size() - serving_; }
+  std::string title_of(Rank rank) const;
+  void tell(const ProcessSet& set, std::span<const std::byte> record);
   void make_process_set(ProcessSetId id, std::vector<Rank> members);
   void tell_lanes();
   void receive_lanes(Peer& peer, const RecordView& record);
@@ -367,6 +374,7 @@ class Engine {
   transport::Arena* arena_;
   std::byte* fusion_arena_;
   CarrierFactory make_carriers_;
+  const int serving_;
   const plan::Links network_;
   EngineSettings settings_;
   const Clock& clock_;

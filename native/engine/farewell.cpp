@@ -28,11 +28,10 @@ void Engine::lose(Peer& peer, const std::string& why) {
     return;
   }
   if (failure_ == nullptr) suffer_from({peer.rank, rank()});
-  fail(std::make_shared<const Error>(ErrorKind::kPeerLost,
-                                     "rank " + std::to_string(peer.rank) + " " + why + ", as seen by rank " +
-                                         std::to_string(rank()) + "." + pending_summary() +
-                                         " Remedy: look at the output of rank " + std::to_string(peer.rank) +
-                                         " for the cause; shutdown() and init() make this process usable again."));
+  fail(std::make_shared<const Error>(
+      ErrorKind::kPeerLost, title_of(peer.rank) + " " + why + ", as seen by rank " + std::to_string(rank()) + "." +
+                                pending_summary() + " Remedy: look at the output of rank " + std::to_string(peer.rank) +
+                                " for the cause; shutdown() and init() make this process usable again."));
 }
 
 // " Pending on rank 0: ..." or nothing: other ranks read it, too, and may have waited themselves.

@@ -74,11 +74,9 @@ void Engine::announce(ProcessSet& set, RecordHeader header, const Operation& ope
     for (Peer* peer : set.peers) {
       if (peer != nullptr) send(*peer, header, {});
     }
+    for (Peer* server : set.servers) send(*server, header, {});
   } else {
-    const std::vector<std::byte> record = build_record(header, descriptor, operation.splits, payload);
-    for (Peer* peer : set.peers) {
-      if (peer != nullptr) send(*peer, record);
-    }
+    tell(set, build_record(header, descriptor, operation.splits, payload));
   }
   set.negotiation.append(set.self, std::move(entry));
   set.undecided = true;
@@ -112,9 +110,15 @@ void Engine::broadcast(ProcessSetId id, RecordHeader header, std::span<const std
   const ProcessSet& set = *sets_.at(id);
   header.process_set = id;
   header.position = set.negotiation.length(set.self);
-  const std::vector<std::byte> record = build_record(header, {}, {}, payload);
-  for (Peer* peer : set.peers) {
-    if (peer != nullptr) send(*peer, record);
+  tell(set, build_record(header, {}, {}, payload));
+}
+
+// All members, and the servers, who follow them.
+void Engine::tell(const ProcessSet& set, std::span<const std::byte> record) {
+  for (const auto* others : {&set.peers, &set.servers}) {
+    for (Peer* peer : *others) {
+      if (peer != nullptr) send(*peer, record);
+    }
   }
 }
 
@@ -132,7 +136,8 @@ void Engine::say_hello(Peer& peer) {
                             .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,
                             .partition_bytes = settings_.execution.partition_bytes,
                             .deterministic = settings_.execution.deterministic,
-                            .elastic = elastic_ != nullptr};
+                            .elastic = elastic_ != nullptr,
+                            .serving = static_cast<std::uint64_t>(serving_)};
   const RecordHeader hello{.type = RecordType::kHello,
                            .name_hash = static_cast<std::uint64_t>(membership_.host_at(membership_.own_place())),
                            .rows = static_cast<std::uint64_t>(membership_.own_place()),
@@ -273,6 +278,7 @@ void Engine::receive(Peer& peer, const RecordView& record) {
       peer.first_left = static_cast<Rank>(header.rows);
       peer.farewell = record.text();
       if (!first_farewell_) first_farewell_ = {static_cast<Rank>(header.rows), record.text()};
+      if (is_server(peer.rank) && !serves() && !left_) return lose(peer, "has left, and those that it serves have not");
       fail_operations_needing(peer);
       release_results();  // of which it was the last that was waited for
       if (frozen() && !left_) part_with(peer, leaving(peer).what, true);  // and has no vote any more
@@ -314,6 +320,7 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   differs("RINGCORE_PARTITION_BYTES", settings_.execution.partition_bytes, theirs.partition_bytes);
   differs("RINGCORE_DETERMINISTIC", settings_.execution.deterministic, theirs.deterministic);
   differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
+  differs("RINGCORE_SERVERS", static_cast<std::uint64_t>(serving_), theirs.serving);
   peer.greeted = true;
   // Whoever joins does not know yet which ranks share a host.
   if (membership_.is_member()) return;

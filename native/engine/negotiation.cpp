@@ -48,7 +48,11 @@ std::vector<int> Release::absent() const {
 }
 
 Negotiation::Negotiation(std::vector<Rank> members, int self)
-    : members_(std::move(members)), self_(self), left_(members_.size(), false), joined_(members_.size(), false) {}
+    : members_(std::move(members)), self_(self), left_(members_.size(), false), joined_(members_.size(), false) {
+  if (is_member()) return;
+  logs_.resize(members_.size());  // there is none of its own that the others could be like
+  blocked_on_.assign(members_.size(), 0);
+}
 
 void Negotiation::append(int member, Entry entry) {
   note_fill(entry);
@@ -159,7 +163,7 @@ void Negotiation::hold(const Entry& entry) {
   throw Error(ErrorKind::kProtocol, "sent data for " + title(*entry.descriptor) + ", and what came along with " +
                                         "announcements that wait for other ranks is now " +
                                         std::to_string(held_bytes_) + " bytes, more than " +
-                                        std::to_string(kMaxHeldBytes) + " on rank " + std::to_string(members_[self_]) +
+                                        std::to_string(kMaxHeldBytes) +
                                         ". Remedy: wait for blocking calls in fewer threads at once.");
 }
 
@@ -296,7 +300,7 @@ void Negotiation::fail(Pending& pending, std::uint64_t name_hash, std::shared_pt
   pending.error = error;
   let_go(pending.contributions);
   for (Contribution& contribution : pending.contributions) contribution.payload = {};
-  if (!pending.contributions[self_].present || pending.told_self) return;
+  if (!is_member() || !pending.contributions[self_].present || pending.told_self) return;
   pending.told_self = true;
   Decision decision;
   decision.kind = Decision::Kind::kFail;

@@ -110,7 +110,8 @@ struct Decision {
 
 class Negotiation {
  public:
-  // `members`: the ranks of the process set in ascending order; `self`: this rank's index among them.
+  // `members`: the ranks of the process set in ascending order; `self`: this rank's index among them. Behind them: it is no
+  // member, and follows what they decide.
   Negotiation(std::vector<Rank> members, int self);
 
   // Nothing is kept for each member as long as all others' logs are what `append_alike` says, and nothing differs.
@@ -183,6 +184,7 @@ class Negotiation {
   void note_fill(const Entry& entry);
   template <class Test>
   bool has_undecided(int member, Test test) const;
+  bool is_member() const { return self_ < static_cast<int>(members_.size()); }
   bool is_missing(int member, std::uint64_t name_hash) const;
   bool decide_together(std::vector<Decision>& decisions);
   void release_together(Entry entry, std::vector<Decision>& decisions);

@@ -30,6 +30,7 @@ Schedule::Schedule(const CarrierConfig& config, const CarrierFactory& make_carri
     : id_(config.process_set),
       self_(config.self),
       size_(config.topology.ranks()),
+      nodes_(config.topology.nodes()),
       settings_(config.settings),
       clock_(config.clock),
       timeline_(config.timeline) {
@@ -81,19 +82,22 @@ void Schedule::release_row(Release& group, const std::shared_ptr<Operation>& own
     Operation operation;
   };
   const auto row = std::make_shared<Row>();
+  Operation& operation = row->operation;
+  operation.descriptor = *group.descriptor;
+  operation.descriptor.parts.clear();
+  operation.descriptor.dtype = group.descriptor->parts.front()->dtype;
+  std::uint64_t elements = 0;
+  for (const auto& part : group.descriptor->parts) elements += part->shape.elements();
+  operation.descriptor.shape = Shape::of(std::array{elements});
+  const std::shared_ptr<const Descriptor> described(row, &operation.descriptor);
+  if (own == nullptr) return release_one(described, nullptr, group);  // on a server
   row->group = own;
   own->unfinished = 1;
-  Operation& operation = row->operation;
   operation.whole = own.get();
   operation.input = own->input;
   operation.output = own->output;
   operation.submitted_at = own->submitted_at;
   operation.released_at = own->released_at;
-  operation.descriptor = *group.descriptor;
-  operation.descriptor.parts.clear();
-  operation.descriptor.dtype = own->parts.front()->descriptor.dtype;
-  operation.descriptor.shape = Shape::of(std::array{own->bytes() / size_of(operation.descriptor.dtype)});
-  const std::shared_ptr<const Descriptor> described(row, &operation.descriptor);
   release_one(described, {row, &operation}, group);
 }
 

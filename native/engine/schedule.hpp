@@ -156,8 +156,9 @@ class Schedule {
   void finish(Task& task);
 
   ProcessSetId id_;
-  int self_;
-  int size_;
+  int self_;  // among the nodes
+  int size_;  // members
+  int nodes_;  // with the servers
   ExecutionSettings settings_;
   const Clock& clock_;
   Timeline& timeline_;

@@ -167,7 +167,7 @@ std::optional<Schedule::Still> Schedule::find_still(Nanoseconds elapsed, Nanosec
       task.still_for = moved ? 0 : task.still_for + elapsed;
       if (task.still_for <= limit + static_cast<Nanoseconds>(task.library_bytes) * kNanosecondsPerLibraryByte) continue;
       Still still{.operation = task.title(), .bytes = task.bytes, .members = {}, .waits_for = task.run->waiting_for()};
-      for (int m = 0; m < size(); ++m) {
+      for (int m = 0; m < nodes_; ++m) {
         if (m != self_ && task.run->waits_for(m)) still.members.push_back(m);
       }
       return still;

@@ -26,8 +26,10 @@ void finish_summed(const Release& release, int members, Operation& own) {
 
 }  // namespace
 
-// Without a task: what has no data, what came with the announcements, and what concerns this rank alone.
+// Without a task: what has no data, what came with the announcements, and what concerns this rank alone. On a server all of
+// that is the ranks' own, and over.
 bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operation>& own, const Release& release) {
+  if (self_ >= size()) return descriptor.collective == Collective::kBarrier || release.all_have(kEager) || size() == 1;
   if (own != nullptr && descriptor.collective == Collective::kBarrier) {
     complete_small(std::move(own));
     return true;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,7 +18,7 @@
 namespace ringcore::engine {
 
 // Changes with every incompatible change of records, plans or lanes.
-constexpr std::uint64_t kProtocolVersion = 7;
+constexpr std::uint64_t kProtocolVersion = 8;
 
 // What all ranks must have set alike, because decisions depend on it.
 struct Agreement {
@@ -26,6 +27,7 @@ struct Agreement {
   std::uint64_t partition_bytes = 0;
   std::uint32_t deterministic = 0;
   std::uint32_t elastic = 0;
+  std::uint64_t serving = 0;
 };
 
 struct Engine::ProcessSet {
@@ -36,7 +38,7 @@ struct Engine::ProcessSet {
         negotiation(std::move(ranks), self),
         schedule(std::move(schedule)) {}
   ProcessSetId id;
-  int self;  // index among the members
+  int self;  // index among the members, and behind them the servers
   std::unique_ptr<AgreementTree> tree;  // null where each sends to each, and behind its end
   std::optional<LogEnd> end;  // of a tree: nothing more is announced
   Nanoseconds ending_since = 0;
@@ -45,6 +47,7 @@ struct Engine::ProcessSet {
   Negotiation negotiation;
   Schedule schedule;
   std::vector<Peer*> peers;  // by member, null at self
+  std::vector<Peer*> servers;  // of the world, null at self: they take part in plans, and announce nothing
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
   std::shared_ptr<Operation> join;
   bool all_joined = false;  // `join` ends with what was released before
@@ -55,6 +58,7 @@ struct Engine::ProcessSet {
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets
   std::uint64_t filled_for = 0;  // length of the longest log for which a fill was last asked
 
+  bool serves() const { return self >= static_cast<int>(peers.size()); }  // this rank is one of the servers
   bool joining() const { return join != nullptr && !all_joined; }
 
   Nanoseconds unanswered_for = 0;  // somebody has not filled its log for so long although it was asked
@@ -74,6 +78,13 @@ struct Engine::ProcessSet {
   Peer* peer_of(const Peer& peer) const {
     const int index = member(peer.rank);
     return index < static_cast<int>(peers.size()) && peers[index] == &peer ? peers[index] : nullptr;
+  }
+  // Where it stands in plans; nothing for who takes no part in them, and for this rank.
+  std::optional<int> node_of(const Peer& peer) const {
+    if (peer_of(peer) != nullptr) return member(peer.rank);
+    const auto server = std::ranges::find(servers, &peer);
+    if (server == servers.end()) return std::nullopt;
+    return static_cast<int>(peers.size()) + static_cast<int>(server - servers.begin());
   }
   int member(Rank rank) const {
     const auto& members = negotiation.members();

@@ -139,6 +139,9 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
                                                  std::to_string(operation->process_set) + " on rank " +
                                                  std::to_string(rank()));
   }
+  if (serves()) {
+    throw Error(ErrorKind::kInvalidArgument, title(*operation) + ": " + title_of(rank()) + " has no data of its own");
+  }
   if (!operation->join) claim_name(*operation);
   ProcessSet& set = *sets_.at(operation->process_set);
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
@@ -227,6 +230,11 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
   if (operation.renewed) return;
   const Descriptor& descriptor = operation.descriptor;
   check(descriptor);
+  if (descriptor.on_device && !set.servers.empty()) {
+    throw Error(ErrorKind::kInvalidArgument, title(operation) +
+                                                 ": in a job with servers tensors lie in the host's memory. Remedy: "
+                                                 "move it there, or start the job without --servers.");
+  }
   if (descriptor.on_device) set.schedule.admit(operation);
   operation.signature = descriptor.signature();
   if (descriptor.collective == Collective::kAlltoall && operation.splits.empty()) {

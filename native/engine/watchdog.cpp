@@ -143,12 +143,14 @@ void Engine::beat(Peer& peer, Nanoseconds now, bool awaited) {
 // Whether this rank waits for something that may need the peer.
 bool Engine::awaits(const Peer& peer) const {
   if (frozen() || (left_ && !peer.saw_farewell)) return true;
+  const auto has_left = [](const Peer* other) { return other != nullptr && other->left; };
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& item) {
     const ProcessSet& set = *item.second;
+    // A server waits for the end of all whom it serves, once one of them has come to it.
+    if (set.serves() && std::ranges::any_of(set.peers, has_left)) return set.peer_of(peer) != nullptr;
     const bool short_cut = eager_.operation != nullptr && eager_.set == &set;
     if (!short_cut && set.operations.empty() && set.join == nullptr && set.schedule.idle()) return false;
-    const int member = set.member(peer.rank);
-    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer;
+    return set.node_of(peer).has_value();
   });
 }
 
@@ -201,7 +203,11 @@ void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
   };
   if (const auto still = set.schedule.find_still(elapsed, settings_.timeout)) {
     std::vector<Rank> ranks;
-    for (const int m : still->members) ranks.push_back(set.negotiation.members()[m]);
+    const std::vector<Rank>& members = set.negotiation.members();
+    for (const int m : still->members) {
+      ranks.push_back(std::cmp_less(m, members.size()) ? members[static_cast<std::size_t>(m)]
+                                                       : m);  // the world's servers
+    }
     const std::string who = ranks.empty() ? "some rank" : list_ranks(ranks);
     // A plan counts the members of the process set.
     const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
@@ -301,8 +307,8 @@ void Engine::cancel(ProcessSet& set, Operation& operation, std::uint8_t flags, c
 bool Engine::runs_wait_for(const Peer& peer) const {
   return std::any_of(sets_.begin(), sets_.end(), [&peer](const auto& item) {
     const ProcessSet& set = *item.second;
-    const int member = set.member(peer.rank);
-    return member < static_cast<int>(set.peers.size()) && set.peers[member] == &peer && set.schedule.waits_for(member);
+    const std::optional<int> node = set.node_of(peer);
+    return node && set.schedule.waits_for(*node);
   });
 }
 

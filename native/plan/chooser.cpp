@@ -39,14 +39,16 @@ struct Chooser::Trial {
 };
 
 Chooser::Chooser(Planner planner, std::vector<std::unique_ptr<Backend>> backends, std::shared_ptr<Offered> offered)
-    : planner_(std::move(planner)), backends_(std::move(backends)), offered_(std::move(offered)) {}
+    : planner_(std::move(planner)), backends_(std::move(backends)), offered_(std::move(offered)) {
+  if (planner_.nodes().serving > 0) equals_.emplace(planner_.nodes().of_equals(), planner_.self(), CostModel{});
+}
 Chooser::~Chooser() = default;
 
 Chooser::Choice Chooser::choose(const Query& query, int lane, bool in_order) {
   follow_offers();
   const auto offered = [&query](const auto& backend) { return offers(*backend, query); };
-  const bool tries = planner_.between_hosts() || std::any_of(backends_.begin(), backends_.end(), offered) ||
-                     !offers_for(query).empty();
+  const bool tries =
+      planner_.has_to_try() || std::any_of(backends_.begin(), backends_.end(), offered) || !offers_for(query).empty();
   if (query.deterministic || !in_order || !tries) return {.plan = &planner_.choose(query)};
   std::unique_ptr<Trial>& slot =
       trials_[{query.collective, std::bit_width(query.bytes), query.dtype, query.op, query.root, query.registered,
@@ -129,7 +131,7 @@ Chooser::Known& Chooser::known_of(int lane) {
 
 void Chooser::begin(Trial& trial) {
   const Known& known = known_of(trial.lane);
-  trial.surveys = planner_.between_hosts() && !known.rates;
+  trial.surveys = planner_.has_to_try() && !known.rates;
   if (!trial.surveys) return make_candidates(trial);
   trial.candidates = {{.plan = planner_.candidates(trial.query, known.links, 0, 1).front().plan}};
   trial.runs = 1;
@@ -152,7 +154,7 @@ void Chooser::make_candidates(Trial& trial) {
   // Inside a host plans are not tried among themselves.
   add_offers(trial, plan_seconds);
   const bool only_plans = trial.candidates.back().backend == nullptr && trial.candidates.back().offered == nullptr;
-  if (!planner_.between_hosts() && only_plans) trial.candidates.resize(1);
+  if (!planner_.has_to_try() && only_plans) trial.candidates.resize(1);
   if (trial.candidates.size() == 1) {
     trial.winner = trial.candidates.data();
     note_offers(trial);
@@ -179,7 +181,8 @@ bool Chooser::measured(const Choice& choice, Nanoseconds time) {
 }
 
 std::span<double> Chooser::numbers(Trial& trial, const transport::Pace& pace) {
-  write_pace(std::span(trial.numbers).subspan(trial.candidates.size()), planner_.self(), pace);
+  const bool serves = planner_.self() >= planner_.topology().ranks();  // and is no part of what ranks plan between them
+  if (!serves) write_pace(std::span(trial.numbers).subspan(trial.candidates.size()), planner_.self(), pace);
   return trial.numbers;
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -50,6 +51,10 @@ class Chooser {
   Choice choose(const Query& query, int lane, bool in_order);
   // Without backends and trials.
   const Plan& choose_plan(const Query& query) { return planner_.choose(query); }
+  // For what all nodes have to know, those who serve among them: a plan in which they are ranks as all others.
+  const Plan& choose_plan_of_equals(const Query& query) {
+    return equals_ ? equals_->choose(query) : choose_plan(query);
+  }
 
   // A run of `choice` has taken so long on this rank. True after the last run of a trial: the ranks have to agree.
   bool measured(const Choice& choice, Nanoseconds time);
@@ -78,6 +83,7 @@ class Chooser {
   void make_room(Trial& trial) const;
 
   Planner planner_;
+  std::optional<Planner> equals_;  // where somebody serves
   std::vector<std::unique_ptr<Backend>> backends_;
   std::shared_ptr<Offered> offered_;
   std::uint64_t offers_seen_ = 0;  // its version

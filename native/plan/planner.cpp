@@ -46,7 +46,7 @@ bool must_accumulate_once(const Query& query, int ranks) {
 }
 
 Planner::Planner(Topology topology, Rank self, CostModel model)
-    : topology_(std::move(topology)), self_(self), model_(model) {
+    : topology_(topology.without_servers()), served_(std::move(topology)), self_(self), model_(model) {
   network_of(topology_.links);
 }
 
@@ -54,13 +54,16 @@ std::size_t Planner::network_of(const Links& links) {
   const auto same = [&](const auto& known) { return known->topology.links == links; };
   const auto found = std::find_if(networks_.begin(), networks_.end(), same);
   if (found != networks_.end()) return static_cast<std::size_t>(found - networks_.begin());
-  Topology measured = topology_;
-  measured.links = links;
-  networks_.push_back(std::make_unique<const Network>(std::move(measured)));
+  const auto measured = [&](Topology topology) {
+    topology.links = links;
+    return topology;
+  };
+  networks_.push_back(std::make_unique<const Network>(measured(topology_), measured(served_)));
   return networks_.size() - 1;
 }
 
-Planner::Network::Network(Topology given) : topology(std::move(given)), alone(topology) {
+Planner::Network::Network(Topology given, Topology with_servers)
+    : topology(std::move(given)), alone(topology), served(std::move(with_servers)) {
   std::iota(alone.host_of.begin(), alone.host_of.end(), 0);
   alone.links.cables.clear();
   alone.links.ports.clear();
@@ -78,9 +81,10 @@ std::vector<Planner::Candidate> Planner::candidates(const Query& query, const Li
                                                     std::size_t most) {
   const std::vector<Offer> offered = offers(query, links, generators(), kHopeless);
   std::vector<Candidate> plans;
+  bool good = true;
   for (const Offer& offer : offered) {
-    if (plans.size() == most || (!plans.empty() && offer.seconds > factor * offered[0].seconds)) break;
-    plans.push_back({&keep(offer.sketch), offer.seconds});
+    good = good && plans.size() < most && (plans.empty() || offer.seconds <= factor * offered[0].seconds);
+    if (good || (most > 1 && offer.sketch.generator->serves())) plans.push_back({&keep(offer.sketch), offer.seconds});
   }
   return plans;
 }
@@ -119,7 +123,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Links& lin
   const bool once = must_accumulate_once(query, topology_.ranks());
   std::vector<Offer> hopeful;  // with what it takes at least
   for (const Generator* generator : generators) {
-    if (generator->serves()) continue;
+    if (generator->serves() && served_.serving == 0) continue;
     const bool visible = query.registered && topology_.memory_shared_in_host && topology_.single_host();
     const Sketch sketch{.generator = generator,
                         .collective = query.collective,
@@ -128,7 +132,7 @@ std::vector<Planner::Offer> Planner::offers(const Query& query, const Links& lin
                         .inputs_ready = query.inputs_ready,
                         .compression = query.compression,
                         .network = generator->follows_rates() ? number : 0};
-    const auto seconds = least(sketch, network.topology, bytes, {once, query.even_blocks});
+    const auto seconds = least(sketch, network.of(*generator), bytes, {once, query.even_blocks});
     if (seconds) hopeful.push_back({sketch, *seconds});
   }
   const auto quicker = [](const Offer& a, const Offer& b) { return a.seconds < b.seconds; };
@@ -188,7 +192,8 @@ double Planner::predict(const Sketch& sketch, const Network& network, double chu
     Sketch shorter = sketch;
     shorter.parts = parts;
     const Draft simulated = draft(shorter, network);
-    return predict_seconds(simulated->plan, simulated->alone ? network.alone : network.topology, chunk_bytes, model_);
+    const Topology& topology = simulated->alone ? network.alone : network.of(*sketch.generator);
+    return predict_seconds(simulated->plan, topology, chunk_bytes, model_);
   };
   Sketch one = sketch;
   one.parts = 1;
@@ -203,7 +208,7 @@ double Planner::predict(const Sketch& sketch, const Network& network, double chu
 
 PlanRequest Planner::request_of(const Sketch& sketch) const {
   return {.collective = sketch.collective,
-          .topology = &networks_[sketch.network]->topology,
+          .topology = &networks_[sketch.network]->of(*sketch.generator),
           .root = sketch.root,
           .parts = sketch.parts,
           .memory_visible = sketch.memory_visible,
@@ -215,7 +220,7 @@ Planner::Draft Planner::draft(const Sketch& sketch, const Network& network) {
   const std::pair key(sketch, network.topology.links.even());
   const auto known = drafts_.find(key);
   if (known != drafts_.end()) return known->second;
-  const Draft draft = make_draft(sketch, network.topology);
+  const Draft draft = make_draft(sketch, network.of(*sketch.generator));
   if (draft == nullptr || draft->plan.steps() <= kKeptSteps) drafts_.emplace(key, draft);
   return draft;
 }
@@ -237,10 +242,12 @@ const Plan& Planner::keep(const Sketch& sketch) {
   auto& slot = plans_[sketch];
   if (slot == nullptr) {
     const PlanRequest request = request_of(sketch);
-    std::optional<Plan> plan = sketch.generator->generate(request, self_);
+    const bool takes_part = self_ < request.topology->nodes();
+    std::optional<Plan> plan = sketch.generator->generate(request, takes_part ? self_ : 0);
     if (const auto flaw = verify(*plan, *sketch.generator, request)) {
       throw Error(ErrorKind::kInvalidArgument, "the plan is wrong and will not run: " + *flaw);
     }
+    if (!takes_part) plan->program = {};
     slot = std::make_unique<const Plan>(*std::move(plan));
   }
   return *slot;

@@ -30,7 +30,8 @@ bool must_accumulate_once(const Query& query, int ranks);
 
 class Planner {
  public:
-  // For the rank `self`. Nobody serves.
+  // For the node `self`. Whoever serves takes part in the plans of generators that serve; of others it has an empty
+  // program.
   Planner(Topology topology, Rank self, CostModel model);
 
   // The same plan on all ranks that ask the same, each with its own program. The reference stays valid. Throws
@@ -41,14 +42,19 @@ class Planner {
     double seconds = 0;  // predicted
   };
   // The cheapest where the network is as `links` says, and every other generator's best that the model takes for at most
-  // `factor` times slower; `most` in all.
+  // `factor` times slower; `most` in all, and where that is more than one, also what goes through servers, which somebody
+  // has asked for, unless it is hopeless.
   std::vector<Candidate> candidates(const Query& query, const Links& links, double factor, std::size_t most);
   // Of the generators of these names, or where there are none of those that are not hopeless; the quickest first.
   // Nothing is proven. Throws Error{kInvalidArgument} for a name that is none, or when there is no plan.
   std::vector<Forecast> forecast(const Query& query, const std::vector<std::string>& names);
   // Of a plan that is not one of ours, on the same ranks.
   double predict(const Excerpt& plan, const Links& links, std::size_t bytes) const;
-  bool between_hosts() const { return !topology_.single_host(); }
+  // Whether the model does not know the best plan without trying: between hosts, and with servers.
+  bool has_to_try() const { return !topology_.single_host() || served_.serving > 0; }
+  // All nodes, those who serve among them.
+  const Topology& nodes() const { return served_; }
+  // Of the ranks alone.
   const Topology& topology() const { return topology_; }
   Rank self() const { return self_; }
 
@@ -67,9 +73,11 @@ class Planner {
   };
   // What predictions are made for.
   struct Network {
-    explicit Network(Topology topology);
-    Topology topology;
+    Network(Topology topology, Topology served);
+    Topology topology;  // of the ranks alone
     Topology alone;  // the same ranks, each on a host of its own
+    Topology served;  // with those who serve
+    const Topology& of(const Generator& generator) const { return generator.serves() ? served : topology; }
   };
   // Of a sketch, what predictions need; null where there is no plan that can be proven.
   struct Simulated {
@@ -100,6 +108,7 @@ class Planner {
   const Plan& keep(const Sketch& sketch);
 
   Topology topology_;
+  Topology served_;
   Rank self_;
   CostModel model_;
   std::vector<std::unique_ptr<const Network>> networks_;  // all that were planned for

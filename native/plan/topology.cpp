@@ -6,10 +6,23 @@
 namespace ringcore::plan {
 
 bool Topology::single_host() const {
-  return std::all_of(host_of.begin(), host_of.end(), [this](int host) { return host == host_of.front(); });
+  return std::all_of(host_of.begin(), host_of.begin() + ranks(), [this](int host) { return host == host_of.front(); });
 }
 
 int Topology::hosts() const { return 1 + *std::max_element(host_of.begin(), host_of.end()); }
+
+Topology Topology::without_servers() const {
+  Topology topology = *this;
+  topology.host_of.resize(static_cast<std::size_t>(ranks()));
+  topology.serving = 0;
+  return topology;
+}
+
+Topology Topology::of_equals() const {
+  Topology topology = *this;
+  topology.serving = 0;
+  return topology;
+}
 
 std::vector<std::vector<Rank>> Topology::ranks_by_host() const {
   std::map<int, std::vector<Rank>> by_host;

@@ -43,7 +43,8 @@ struct Links {
   // Whether all hosts are connected alike.
   bool even() const { return ports.empty() && cables.empty(); }
   double port_seconds_per_byte(int host) const {
-    return ports.empty() ? between_hosts.seconds_per_byte : ports[static_cast<std::size_t>(host)];
+    return static_cast<std::size_t>(host) < ports.size() ? ports[static_cast<std::size_t>(host)]
+                                                         : between_hosts.seconds_per_byte;
   }
 };
 
@@ -58,7 +59,10 @@ struct Topology {
   int nodes() const { return static_cast<int>(host_of.size()); }
   int ranks() const { return nodes() - serving; }
   int hosts() const;  // their numbers are less than this
-  bool single_host() const;
+  bool single_host() const;  // of all ranks
+  // The ranks alone, and all nodes as if each of them were one.
+  Topology without_servers() const;
+  Topology of_equals() const;
   // The ranks of each host, in the order of the hosts' numbers.
   std::vector<std::vector<Rank>> ranks_by_host() const;
 };

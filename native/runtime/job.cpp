@@ -42,6 +42,7 @@ Job::Job(JobConfig config) : forks_(count_forks()), place_(config.rank), size_(c
   made.engine.epoch = config.epoch;
   made.engine.has_witness = config.has_witness;
   made.engine.joins = config.joins;
+  made.engine.serving = config.serving;
   const auto is_of = [](PeerConnection::Kind kind) {
     return [kind](const PeerConnection& peer) { return peer.kind == kind; };
   };

@@ -38,6 +38,7 @@ struct PeerConnection {
 struct JobConfig {
   Rank rank = 0;
   int size = 1;  // ranks that have begun the job
+  int serving = 0;  // servers among these: the last ones
   bool joins =
       false;  // ... which runs: this process takes place `rank`, behind all that were given away, see joining.cpp
   std::uint32_t epoch = 0;  // of the meeting: a number that all ranks have alike

@@ -159,6 +159,14 @@ bool Runtime::wait(engine::Operation& operation, Nanoseconds limit, const Interr
   return operation.done();
 }
 
+void Runtime::serve(const Interrupted& interrupted) {
+  EngineLock lock(*this);
+  check_running();
+  if (!engine_.serves()) throw Error(ErrorKind::kInvalidArgument, "this rank is no server");
+  drive([this] { return engine_.failure() != nullptr || engine_.has_served(); }, kForever, interrupted, lock);
+  if (engine_.failure() != nullptr) throw Error(*engine_.failure());
+}
+
 // Of an operation that went on beside the program until here: what is waited now is not hidden.
 void Runtime::record_wait(const engine::Operation& operation, Nanoseconds begin) {
   engine::Timeline& timeline = engine_.timeline();

@@ -76,6 +76,8 @@ class Runtime {
   bool wait(engine::Operation& operation, Nanoseconds limit, const Interrupted& interrupted,
             Caller caller = Caller::kAlone);
 
+  // On a server: until all ranks have left, or it is interrupted. Throws why the job has failed.
+  void serve(const Interrupted& interrupted = {});
   // Tells the peers that this rank leaves, waits (bounded) until they know, and stops the thread. Idempotent. Without a
   // reason, first brings what all ranks have submitted to its end, and waits until GPUs have ended what was launched: at
   // most as long as any operation may take, or until it is interrupted.

@@ -31,7 +31,7 @@ which one was believed.
 
 | launcher, in the order in which they are asked | variables |
 |---|---|
-| ringrun | `RINGCORE_RANK`, `RINGCORE_SIZE`, and the same with `LOCAL_` and `CROSS_` |
+| ringrun | `RINGCORE_RANK`, `RINGCORE_SIZE`, and the same with `LOCAL_` and `CROSS_`; `RINGCORE_SERVERS` |
 | torchrun, or your own | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
 | mpirun, mpiexec | those of Open MPI (`OMPI_COMM_WORLD_*`), MPICH and Intel MPI (`PMI_*`) |
 | srun | `SLURM_*` |

@@ -26,7 +26,7 @@ plan::Topology separate_hosts(int workers, int servers, const plan::Links& links
 double seconds(const char* generator, int parts, const plan::Topology& topology, std::size_t bytes) {
   const plan::PlanRequest request{.collective = Collective::kAllreduce, .topology = &topology, .parts = parts};
   const auto plan =
-      plan::excerpt(plan::generator(generator), request, plan::Symmetry::none(topology.nodes()), plan::kMostSteps);
+      plan::excerpt(plan::generator(generator), request, plan::Symmetry::none(topology.nodes()), 2 * plan::kMostSteps);
   return plan::predict_seconds(*plan, topology, static_cast<double>(bytes) / plan->chunks, kModel);
 }
 

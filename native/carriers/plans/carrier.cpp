@@ -31,7 +31,9 @@ PlanCarrier::PlanCarrier(engine::CarrierConfig config, std::vector<std::unique_p
                std::move(offered)) {}
 
 std::size_t PlanCarrier::bucket_bytes() const {
-  const bool in_memory = config_.topology.single_host() && config_.topology.memory_shared_in_host;
+  // Servers do not know whether the ranks share memory.
+  const bool in_memory =
+      config_.topology.single_host() && config_.topology.memory_shared_in_host && config_.topology.serving == 0;
   const std::size_t most = config_.settings.fusion_threshold_bytes;
   return in_memory ? std::min(most, kCachedBytes) : most;
 }
@@ -58,18 +60,19 @@ bool PlanCarrier::queue(const Task& task) {
 }
 
 // Private memory of more than two ranks of one host: packing copies twice, but without it they would wait for each other
-// at every step of a ring (measured with 4 ranks on 2 cores).
+// at every step of a ring (measured with 4 ranks on 2 cores). Servers may see no memory, and have to come to the same answer.
 bool PlanCarrier::slices(const Task& task) const {
   return task.descriptor().collective == Collective::kAllreduce && task.descriptors.size() == 1 &&
          (task.bucket || !task.registered) && size() > 2 && config_.topology.single_host() &&
-         fusion_.arena != nullptr && fusion_.bytes_per_lane >= config_.settings.slice_bytes;
+         fusion_.arena != nullptr && config_.topology.serving == 0 &&
+         fusion_.bytes_per_lane >= config_.settings.slice_bytes;
 }
 
 std::unique_ptr<engine::Run> PlanCarrier::start(Task& task) { return std::make_unique<HostRun>(*this, task); }
 
 bool PlanCarrier::make_way(int lane) {
   bool moved = false;
-  for (int m = 0; m < size(); ++m) {
+  for (int m = 0; m < config_.topology.nodes(); ++m) {
     if (m != config_.self) moved = set_aside(*config_.links[m], lane, m) || moved;
   }
   return moved;

@@ -43,6 +43,7 @@ class PlanCarrier final : public engine::Carrier {
   friend class HostRun;
 
   int size() const { return config_.topology.ranks(); }
+  bool serves() const { return config_.self >= size(); }  // this node has no data
   // Whether the task's tensors are packed into memory of its own, not into what the tasks of a lane share.
   bool packs_apart(const engine::Task& task) const;
   // Whether the task's only tensor goes through the fusion buffer slice by slice.

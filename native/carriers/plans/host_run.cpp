@@ -39,6 +39,7 @@ void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* f
 HostRun::HostRun(PlanCarrier& carrier, Task& task) : carrier_(carrier), task_(task) { start(); }
 
 void HostRun::start() {
+  if (carrier_.serves()) return start_serving();
   switch (descriptor().collective) {
     case Collective::kAllreduce: return start_allreduce();
     case Collective::kAllgather: return start_allgather();
@@ -47,6 +48,16 @@ void HostRun::start() {
     case Collective::kAlltoall: return start_alltoall();
     case Collective::kBarrier: break;  // completes when it is released
   }
+}
+
+// Whoever serves takes part in allreduces only: of others it has an empty program.
+void HostRun::start_serving() {
+  static const plan::Plan nothing;
+  if (descriptor().collective != Collective::kAllreduce) return run_plan(nothing, {.dtype = descriptor().dtype});
+  work_ = Memory(task_.bytes);
+  plan::Operands operands;
+  operands.data = work_.data();
+  run({.collective = Collective::kAllreduce, .bytes = task_.bytes}, std::move(operands));
 }
 
 bool HostRun::progress() {
@@ -359,14 +370,23 @@ void HostRun::describe(plan::Query& query) const {
   if (!config().topology.single_host() && !query.deterministic) query.compression = task_.descriptor().compression;
 }
 
+// Whoever serves takes part in the trials of allreduces, and knows nothing of others.
+plan::Chooser::Choice HostRun::choose(const plan::Query& query) {
+  plan::Chooser& chooser = carrier_.chooser_;
+  const bool others_know = query.collective == Collective::kAllreduce || config().topology.serving == 0;
+  if (!others_know) return {.plan = &chooser.choose_plan(query)};
+  return chooser.choose(query, task_.lane, task_.priority == 0);
+}
+
 // `blocks`: elements of each member's block, where blocks differ; empty: the data is divided evenly.
 void HostRun::run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks,
                   const std::vector<std::uint64_t>& input_blocks) {
   const Descriptor& descriptor = task_.descriptor();
   describe(query);
-  // Between hosts it changes nothing, and hosts may differ in it: the choice must not.
-  if (!config().topology.single_host()) query.registered = query.inputs_ready = false;
-  choice_ = carrier_.chooser_.choose(query, task_.lane, task_.priority == 0);
+  // Between hosts it changes nothing, and hosts may differ in it, as servers may: the choice must not.
+  const bool served = query.collective == Collective::kAllreduce && config().topology.serving > 0;
+  if (!config().topology.single_host() || served) query.registered = query.inputs_ready = false;
+  choice_ = choose(query);
   task_.library_bytes = choice_.plan == nullptr ? query.bytes : 0;
   operands.dtype = descriptor.dtype;
   operands.op = summing(descriptor.op);
@@ -415,7 +435,7 @@ bool HostRun::agree_on_trial() {
                           .bytes = numbers.size_bytes(),
                           .dtype = DType::kFloat64,
                           .op = ReduceOp::kMax};
-  const plan::Plan& plan = carrier_.chooser_.choose_plan(query);
+  const plan::Plan& plan = chooser.choose_plan_of_equals(query);
   run_plan(plan, {.dtype = query.dtype,
                   .op = query.op,
                   .data_layout = plan::Layout::even(numbers.size(), plan.chunks),

@@ -45,12 +45,14 @@ class HostRun final : public engine::Run {
   const engine::Descriptor& descriptor() const { return task_.descriptor(); }
 
   void start();
+  void start_serving();
   void start_allreduce();
   void start_allgather();
   void start_broadcast();
   void start_reducescatter();
   bool reduces_in_place(plan::Query query);
   void start_alltoall();
+  plan::Chooser::Choice choose(const plan::Query& query);
   void run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
            const std::vector<std::uint64_t>& input_blocks = {});
   void describe(plan::Query& query) const;

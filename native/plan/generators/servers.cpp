@@ -1,5 +1,6 @@
 // Parameter servers: the nodes behind the ranks have a share of each part of the buffer each. Ranks send all parts at
-// once; a server answers a part when it has every rank's.
+// once; a server answers a part when it has every rank's, while those of the next one arrive. It adds them once, in the order
+// of the ranks: 16-bit floats round once, and the bits do not depend on where shares begin.
 #include "plan/builder.hpp"
 
 namespace ringcore::plan {
@@ -12,7 +13,9 @@ class Servers final : public Generator {
   std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
     const int servers = request.topology->serving;
     if (request.collective != Collective::kAllreduce || servers == 0) return std::nullopt;
-    Builder builder(name(), request, self, static_cast<std::uint32_t>(servers * request.parts));
+    const auto chunks = static_cast<std::uint32_t>(servers * request.parts);
+    Builder builder(name(), request, self, chunks, static_cast<std::uint32_t>(request.ranks()));
+    builder.plan().accumulates_once = true;
     const auto chunk = [&](int server, int part) { return static_cast<std::uint32_t>(server * request.parts + part); };
     const int ranks = request.ranks();
     if (self < ranks) {
@@ -29,10 +32,15 @@ class Servers final : public Generator {
     }
     const int server = self - ranks;
     const auto rank_at = [&](int i) { return (server * ranks / servers + i) % ranks; };
+    std::vector<ChunkRef> pieces;
+    pieces.reserve(static_cast<std::size_t>(ranks));
+    for (Rank from = 0; from < ranks; ++from) {
+      pieces.push_back(builder.own(static_cast<std::uint32_t>(from), Buffer::kScratch));
+    }
     for (int part = 0; part < request.parts; ++part) {
       const std::uint32_t share = chunk(server, part);
-      builder.recv(rank_at(0), share);
-      for (int i = 1; i < ranks; ++i) builder.recv_reduce(rank_at(i), share, i + 1 == ranks);
+      for (int i = 0; i < ranks; ++i) builder.recv_scratch(rank_at(i), static_cast<std::uint32_t>(rank_at(i)), share);
+      builder.reduce(pieces, {builder.own(share)}, true);
       for (int i = 0; i < ranks; ++i) builder.send(rank_at(i), share);
     }
     return std::move(builder.plan());

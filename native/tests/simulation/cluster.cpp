@@ -46,7 +46,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   options.lane_bytes = draw.one_in(2) ? 512 : 8192;
   options.late_lanes = draw.one_in(2);
   // Each says something else of its links; what they plan with must be the same.
-  const int telling = draw.one_in(2) ? workload.ranks : 0;
+  const int telling = draw.one_in(2) ? nodes() : 0;
   for (Rank rank = 0; rank < telling; ++rank) {
     options.paces.push_back({std::ldexp(1e6, draw.below(12)), std::ldexp(1e-6, draw.below(16))});
   }
@@ -55,7 +55,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
     options.reserved_bytes = 3 * workload.fusion_bytes;
     options.arena_bytes = 4 << 20;
   }
-  network_ = std::make_unique<transport::SimNetwork>(workload.ranks, draw.generator()(), options);
+  network_ = std::make_unique<transport::SimNetwork>(nodes(), draw.generator()(), options);
   if (draw.one_in(2)) connect_along_tree();
   for (const Phase& phase : workload.phases) {
     std::vector<std::size_t>& counts = own_counts_.emplace_back();
@@ -64,20 +64,20 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
       counts.push_back(phase.joins ? static_cast<std::size_t>(draw.below(static_cast<int>(all) + 1)) : all);
     }
   }
-  states_.resize(static_cast<std::size_t>(workload.ranks));
-  for (Rank rank = 0; rank < workload.ranks; ++rank) {
+  states_.resize(static_cast<std::size_t>(nodes()));
+  for (Rank rank = 0; rank < nodes(); ++rank) {
     RankState& state = states_[static_cast<std::size_t>(rank)];
     state.rank = rank;
     make_engine(state);
-    write_script(state);
+    if (rank < workload.ranks) write_script(state);
   }
 }
 
 // The others connect when they need each other. So few ranks would all watch each other: here some do not.
 void Cluster::connect_along_tree() {
-  for (Rank rank = 0; rank < workload_.ranks; ++rank) {
+  for (Rank rank = 0; rank < nodes(); ++rank) {
     const engine::TreeShape shape = engine::TreeShape::make(workload_.host_of, rank);
-    for (Rank peer = rank + 1; peer < workload_.ranks; ++peer) {
+    for (Rank peer = rank + 1; peer < nodes(); ++peer) {
       const bool along_tree =
           peer == shape.parent || std::any_of(shape.children.begin(), shape.children.end(),
                                               [peer](const auto& child) { return child.member == peer; });
@@ -91,8 +91,9 @@ void Cluster::make_engine(RankState& state) {
   config.rank = state.rank;
   config.make_carriers = [this, &state](const engine::CarrierConfig& carrier) { return make_carriers(state, carrier); };
   config.epoch = epoch_;
-  config.links.resize(static_cast<std::size_t>(workload_.ranks));
-  for (Rank peer = 0; peer < workload_.ranks; ++peer) {
+  config.serving = workload_.servers;
+  config.links.resize(static_cast<std::size_t>(nodes()));
+  for (Rank peer = 0; peer < nodes(); ++peer) {
     if (peer != state.rank) config.links[static_cast<std::size_t>(peer)] = network_->link(state.rank, peer);
   }
   config.host_of = workload_.host_of;
@@ -427,7 +428,8 @@ bool Cluster::advance(RankState& state) {
 
 bool Cluster::finished(const RankState& state) const {
   if (state.gone) return true;
-  return state.next == state.script.size() && state.waiting == nullptr && state.engine->farewell_seen();
+  const bool serves = state.rank >= workload_.ranks && !state.left && state.engine->failure() == nullptr;
+  return !serves && state.next == state.script.size() && state.waiting == nullptr && state.engine->farewell_seen();
 }
 
 void Cluster::inject_due(int events) {
@@ -449,6 +451,8 @@ void Cluster::inject_due(int events) {
 
 void Cluster::drive() {
   for (RankState& state : states_) {
+    const bool serves = state.rank >= workload_.ranks && !state.left;
+    if (serves && network_->runs(state.rank) && state.engine->has_served()) act(state, {Action::Kind::kLeave});
     if (network_->runs(state.rank)) state.engine->links_changed();
     while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) {
     }
@@ -489,7 +493,8 @@ void Cluster::settle() {
 
 std::string Cluster::describe(const std::string& what) const {
   std::string text = what + "\n  epoch " + std::to_string(epoch_) + ", " + std::to_string(workload_.ranks) +
-                     " ranks, " + std::to_string(workload_.phases.size()) + " phases, faults";
+                     " ranks, " + std::to_string(workload_.servers) + " servers, " +
+                     std::to_string(workload_.phases.size()) + " phases, faults";
   for (const Fault& fault : faults_) {
     text += " " + std::to_string(static_cast<int>(fault.kind)) + (fault.injected ? " of rank " : " never of rank ") +
             std::to_string(fault.victim);

@@ -75,6 +75,7 @@ class Cluster {
 
   const Workload& workload() const { return workload_; }
   const std::vector<Fault>& faults() const { return faults_; }
+  // The servers are the last ones.
   const std::vector<RankState>& ranks() const { return states_; }
   // The members that submit a request of a phase, and have not joined instead.
   std::vector<int> contributors(std::size_t phase, std::size_t request) const;
@@ -89,6 +90,7 @@ class Cluster {
     std::shared_ptr<SimMeetings> meetings;
   };
 
+  int nodes() const { return nodes_of(workload_); }
   void connect_along_tree();
   void make_engine(RankState& state);
   std::vector<std::unique_ptr<engine::Carrier>> make_carriers(RankState& state, const engine::CarrierConfig& config);

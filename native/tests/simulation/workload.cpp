@@ -309,16 +309,18 @@ void draw_phase(Draw& draw, Workload& workload, std::vector<std::size_t>& presen
 Workload draw_workload(Draw& draw) {
   Workload workload;
   workload.ranks = 2 + draw.below(draw.one_in(3) ? 5 : 3);
-  const int kinds[] = {1, 2, 2, workload.ranks};
+  if (draw.one_in(5)) workload.servers = 1 + draw.below(draw.one_in(3) ? workload.ranks + 2 : 2);
+  const int nodes = nodes_of(workload);
+  const int kinds[] = {1, 2, 2, nodes};
   const int hosts = draw.of(kinds);
-  for (Rank rank = 0; rank < workload.ranks; ++rank) {
-    workload.host_of.push_back(hosts == workload.ranks ? rank : draw.one_in(2) ? 0 : rank % hosts);
+  for (Rank node = 0; node < nodes; ++node) {
+    workload.host_of.push_back(hosts == nodes ? node : draw.one_in(2) ? 0 : node % hosts);
   }
   workload.registered_memory = draw.one_in(2);
   workload.deterministic = draw.one_in(4);
-  workload.devices = draw.one_in(3);
+  workload.devices = workload.servers == 0 && draw.one_in(3);
   workload.able_devices = !draw.one_in(4);
-  workload.library = draw.one_in(4);
+  workload.library = workload.servers == 0 && draw.one_in(4);
   workload.fusion_bytes = draw.of<std::size_t>({0, 1024, 4096, 4096});
   workload.partition_bytes = draw.of<std::size_t>({0, 100, 1024, 3000});
   workload.credit_bytes = draw.of<std::size_t>({0, 1, 1500, 1 << 20});

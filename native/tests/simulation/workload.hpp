@@ -88,7 +88,8 @@ struct Phase {
 
 struct Workload {
   int ranks = 2;
-  std::vector<int> host_of;
+  int servers = 0;  // behind them
+  std::vector<int> host_of;  // of all these
   bool registered_memory = false;
   bool deterministic = false;
   bool devices = false;       // some requests are about tensors on a device
@@ -106,6 +107,7 @@ struct Workload {
 };
 
 Workload draw_workload(Draw& draw);
+inline int nodes_of(const Workload& workload) { return workload.ranks + workload.servers; }
 
 // How many rows a member puts into a tensor, and how many of them go to another member in an alltoall.
 std::uint64_t rows_of(const Request& request, std::size_t tensor, int member, int members);

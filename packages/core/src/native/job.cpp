@@ -73,10 +73,11 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
                   std::size_t eager_limit_bytes, bool deterministic, double timeout_s, double stall_warning_s,
                   double heartbeat_s, bool elastic, double elastic_timeout_s, bool has_witness, double start_timeout_s,
                   double spin_s, bool nccl_shares_gpus, std::shared_ptr<transport::MpiWorld> mpi, bool joins,
-                  const std::optional<NetworkTuple>& network) {
+                  const std::optional<NetworkTuple>& network, int servers) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
+  config.serving = servers;
   config.joins = joins;
   config.epoch = epoch;
   config.peers = connections_of(peers);
@@ -178,7 +179,7 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("eager_limit_bytes"), nb::arg("deterministic"), nb::arg("timeout_s"), nb::arg("stall_warning_s"),
            nb::arg("heartbeat_s"), nb::arg("elastic"), nb::arg("elastic_timeout_s"), nb::arg("has_witness"),
            nb::arg("start_timeout_s"), nb::arg("spin_s"), nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(),
-           nb::arg("joins") = false, nb::arg("network") = nb::none())
+           nb::arg("joins") = false, nb::arg("network") = nb::none(), nb::arg("servers") = 0)
       .def(
           "members",
           [](PythonRuntime& self, std::optional<std::uint32_t> epoch) {
@@ -231,6 +232,10 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "lose_witness", [](PythonRuntime& self) { self.get().lose_witness(); },
           nb::call_guard<nb::gil_scoped_release>(), "The launcher cannot be asked any more.")
       .def("check", &check, "Raises why the engine has failed, if it has.")
+      .def(
+          "serve",
+          [](PythonRuntime& self) { drive(self, [](Runtime& runtime) { runtime.serve(python_interrupted); }); },
+          "On a server: takes part in what the ranks do, until all of them have left. Raises why the job has failed.")
       .def("leave", &leave, nb::arg("reason"))
       .def(
           "fail",

@@ -306,7 +306,7 @@ def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, partition_bytes: int, credit_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False, network: tuple[float, float, Sequence[tuple[int, int, float, float]]] | None = None) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, partition_bytes: int, credit_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False, network: tuple[float, float, Sequence[tuple[int, int, float, float]]] | None = None, servers: int = 0) -> None: ...
 
     def members(self, epoch: int | None = None) -> tuple[int, list[int]]:
         """
@@ -359,6 +359,11 @@ class Runtime:
 
     def check(self) -> None:
         """Raises why the engine has failed, if it has."""
+
+    def serve(self) -> None:
+        """
+        On a server: takes part in what the ranks do, until all of them have left. Raises why the job has failed.
+        """
 
     def leave(self, reason: str) -> None: ...
 

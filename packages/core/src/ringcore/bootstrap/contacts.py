@@ -102,6 +102,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "unix": _or_none(_is_text),
     "domain": _is_text,
     "epoch": _is_count,
+    "serves": lambda value: isinstance(value, bool),
     "host": _is_text,
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),

@@ -131,7 +131,7 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
         kind, _, where = address.partition(":")
         host, _, port = where.rpartition(":")
         place = {"path": where} if kind == "unix" else {"host": host.strip("[]"), "port": int(port)}
-        with RendezvousServer(placement.size, key, job=settings.job_id or "", **place) as server:
+        with RendezvousServer(placement.processes, key, job=settings.job_id or "", **place) as server:
             yield server.address, key
             server.wait_served(1, settings.start_timeout_s)
         return

@@ -34,12 +34,17 @@ if TYPE_CHECKING:
     from ringcore.network.cables import Network
 
 
+# A server is there before the ranks, and waits for them as long as its launcher lets it.
+_UNTIL_RANKS_COME_S = 1e6
+
+
 @dataclass
 class Mesh:
     """This rank's place among the connected ranks.
 
     Attributes:
-        host_of: Numbers the groups of ranks that share memory, for each rank.
+        size: Of the ranks alone.
+        host_of: Numbers the groups of processes that share memory, for each rank and server.
         local_ranks: Of each rank, as its launcher says, or by `host_of`.
         connector: Connects further lanes, where there are peers over TCP; close it.
         failure: Some ranks have not come up to the deadline; those that are connected are to be told.
@@ -83,7 +88,7 @@ def connect(
     Raises:
         BootstrapError: The ranks did not find each other in time, or cannot reach each other.
     """
-    deadline = time.monotonic() + settings.start_timeout_s
+    deadline = _deadline(settings, patient=placement.serves)
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as sockets:
         over_mpi = world is not None and settings.transport != "tcp"
         check_carriers(settings.encryption, over_mpi=over_mpi)
@@ -104,7 +109,8 @@ def connect(
         local.listen(1024)
         contact = {
             "rank": placement.rank,
-            "size": placement.size,
+            "size": placement.processes,
+            "serves": placement.serves,
             "local_rank": placement.local_rank,
             "job": settings.job_id,
             "version": __version__,
@@ -126,12 +132,13 @@ def connect(
         if not over_mpi:
             check_all_listen(contacts, settings)
         connector = Connector(
-            placement.rank, epoch, key, contacts, segment_fd, [*listeners, local], settings, deadline, over_mpi
-        )
+            placement.rank, epoch, key, contacts, segment_fd, [*listeners, local], settings,
+            min(deadline, _deadline(settings)), over_mpi,
+        )  # fmt: skip
         sockets.pop_all()  # They are the connector's now.
         failure = None
         try:
-            if placement.size > _native.DIRECT_MEMBERS and world is None:
+            if placement.size > _native.DIRECT_MEMBERS and not placement.servers and world is None:
                 host_of = told_by(contacts)
                 failure = _connect_some(connector, host_of)
             else:
@@ -149,6 +156,10 @@ def connect(
         else:
             connector.finish()
     return mesh
+
+
+def _deadline(settings: Settings, *, patient: bool = False) -> float:
+    return time.monotonic() + (_UNTIL_RANKS_COME_S if patient else settings.start_timeout_s)
 
 
 def _connect_all(connector: Connector, world: _native.MpiWorld | None) -> list[int]:
@@ -221,15 +232,15 @@ def _mesh(
     host_of: list[int],
     told: list[int | None],
 ) -> Mesh:
-    rank = placement.rank
+    rank, ranks = placement.rank, host_of[: placement.size]
     # What the launcher told comes first: ranks that reach each other over TCP only may still be of one host.
-    local_ranks = [host_of[:r].count(host_of[r]) if local is None else local for r, local in enumerate(told)]
+    local_ranks = [ranks[:r].count(host_of[r]) if local is None else local for r, local in enumerate(told)]
     local_rank = local_ranks[rank]
-    local_size = placement.local_size if placement.local_size is not None else host_of.count(host_of[rank])
+    local_size = placement.local_size if placement.local_size is not None else ranks.count(host_of[rank])
     cross_rank, cross_size = placement.cross_rank, placement.cross_size
     if cross_rank is None or cross_size is None:
-        cross_rank, cross_size = local_ranks[:rank].count(local_rank), local_ranks.count(local_rank)
-    ordered = [peers.get(r) or PeerConnection(r, "tcp", []) for r in range(placement.size) if r != rank]
+        cross_rank, cross_size = local_ranks[:rank].count(local_rank), local_ranks[: placement.size].count(local_rank)
+    ordered = [peers.get(r) or PeerConnection(r, "tcp", []) for r in range(placement.processes) if r != rank]
     return Mesh(
         rank,
         placement.size,

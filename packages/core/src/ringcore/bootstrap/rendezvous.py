@@ -249,7 +249,7 @@ class RendezvousServer(Closing):
             self._refuse(guest, problem)
             self._fail(problem)
             return
-        self._limit_round(float(contact["start_timeout_s"]))
+        self._limit_round(contact)
         guest.rank = contact["rank"]
         self._contacts[contact["rank"]] = contact
         self._waiting[contact["rank"]] = guest
@@ -295,14 +295,19 @@ class RendezvousServer(Closing):
 
     # What they are told.
 
-    def _limit_round(self, patience_s: float) -> None:
-        now = time.monotonic()
-        if not self._contacts:
-            self._round_began, self._patience_s = now, patience_s
+    def _limit_round(self, contact: dict[str, Any]) -> None:
+        if contact.get("serves"):
+            return  # It waits until ranks want it.
+        patience_s = float(contact["start_timeout_s"])
+        if not self._ranks_wait():
+            self._round_began, self._patience_s = time.monotonic(), patience_s
         self._patience_s = min(self._patience_s, patience_s)
 
+    def _ranks_wait(self) -> bool:
+        return any(not contact.get("serves") for contact in self._contacts.values())
+
     def _check_missing(self) -> None:
-        if not self._contacts or time.monotonic() - self._round_began <= self._patience_s:
+        if not self._ranks_wait() or time.monotonic() - self._round_began <= self._patience_s:
             return
         missing = [rank for rank in range(self._size) if rank not in self._contacts]
         self._fail(

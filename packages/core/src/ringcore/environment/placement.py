@@ -35,6 +35,17 @@ class Placement:
     master_addr: str | None = None
     master_port: int | None = None
     epoch: int | None = None  # of an elastic job
+    servers: int = 0  # behind the ranks: they have no data, see docs/servers.md
+
+    @property
+    def processes(self) -> int:
+        """How many meet: the ranks, and the servers behind them."""
+        return self.size + self.servers
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process is one of the servers."""
+        return self.rank >= self.size
 
     @property
     def placed_by(self) -> str:
@@ -43,7 +54,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         for name, index, count in (
-            ("rank", self.rank, self.size),
+            ("rank", self.rank, self.processes),
             ("local rank", self.local_rank, self.local_size),
             ("cross rank", self.cross_rank, self.cross_size),
         ):
@@ -146,6 +157,7 @@ def _ringrun(environ: Environ) -> Placement | str:
         rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,
         master_addr=environ.get("MASTER_ADDR") or None,
         master_port=_maybe(environ, "MASTER_PORT"),
+        servers=_maybe(environ, "RINGCORE_SERVERS") or 0,
     )
 
 
@@ -161,6 +173,7 @@ def _torchrun(environ: Environ) -> Placement | str:
         local_size=_maybe(environ, "LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
         cross_rank=_maybe(environ, "GROUP_RANK", "CROSS_RANK"),
         cross_size=_maybe(environ, "GROUP_WORLD_SIZE", "CROSS_SIZE"),
+        servers=_maybe(environ, "RINGCORE_SERVERS") or 0,  # which have such variables, and were started by hand
         source="torchrun",
         job_id=environ.get("TORCHELASTIC_RUN_ID") or None,
         rendezvous=environ.get("RINGCORE_RENDEZVOUS") or None,

@@ -19,7 +19,7 @@ _LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 # Set by `ringrun` for each rank. They say where the rank is, not how it should work, so they are
 # read by `_placement` and are no settings.
 PLACEMENT_VARIABLES = frozenset(
-    PREFIX + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    PREFIX + name for name in ("RANK", "SIZE", "SERVERS", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 )
 # What the launcher hands to its ranks besides: descriptors, and where they leave word.
 _CALL_VARIABLES = frozenset(

@@ -22,7 +22,7 @@ def start_attention_thread(context: Context) -> threading.Thread | None:
 
     A daemon thread that is still inside native code when the interpreter ends would abort the process.
     """
-    if context.size == 1:
+    if context.size + context.servers == 1:
         return None
     thread = threading.Thread(target=_attend, args=(context,), name=_NAME, daemon=True)
     thread.start()

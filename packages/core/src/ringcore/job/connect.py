@@ -112,11 +112,11 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
     def create_segment() -> int:
         nonlocal memory
         memory = _native.HostMemory.create(
-            placement.rank, placement.size, settings.arena_bytes, settings.fusion_threshold_bytes
+            placement.rank, placement.processes, settings.arena_bytes, settings.fusion_threshold_bytes
         )
         return memory.fd
 
-    if placement.size == 1:
+    if placement.processes == 1:
         alone = make_context(settings, None, 0, 1, 0, [], [0], [0], (0, 1, 0, 1))
         log_start(alone, placement.placed_by, _native.kernel_instruction_set())
         alone.job = job_name(placement, settings)

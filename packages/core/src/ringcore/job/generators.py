@@ -100,6 +100,11 @@ def register(
     own = {"generator": name, "wishes": [asdict(wish) for wish in wishes], "root": root, "always": always}
     refused = _not_now(current)
     _agree(call, own, refused)
+    if current.servers:
+        raise InvalidArgument(
+            "plans.register: a job with servers takes no plans from outside, which its servers would have to know. "
+            "Remedy: leave out --servers"
+        )
     if current.size == 1:
         return []
     found = _generate(generator, wishes, current, root, patience_s) if current.rank == 0 else b""

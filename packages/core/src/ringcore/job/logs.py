@@ -55,7 +55,7 @@ def log_start(context: Context, source: str, kernels: str) -> None:
         context.rank, context.size, source, context.local_rank, context.local_size,
         ", ".join(f"{count} over {kind}" for kind, count in links.items()) or "none", kernels,
     )  # fmt: skip
-    for peer, kind in enumerate(transports):
-        if kind != "self":
+    for peer, kind in enumerate(transports):  # servers are behind the ranks
+        if kind != "self" and peer < context.size:
             _log.debug("rank %d: rank %d, host %d, over %s", context.rank, peer, context.host_of[peer], kind)
     _log.log(_LEVELS["trace"], "rank %d: %s", context.rank, context.settings)

@@ -37,10 +37,10 @@ def make_context(
         settings: Of this rank.
         memory: What it shares.
         rank: Its number.
-        size: Of the job.
+        size: Of the job, without its servers.
         epoch: Of its connections.
         peers: Of each: rank, kind, descriptors, memory file, secrets.
-        host_of: Numbers the groups of ranks that share memory, for each rank.
+        host_of: Numbers the groups of processes that share memory, for each rank, and behind these each server.
         local_ranks: Of each rank.
         place: The local rank and size, and the cross rank and size.
         world: MPI, where it was opened.
@@ -49,8 +49,16 @@ def make_context(
         network: Between hosts, where somebody has told it.
 
     Raises:
-        InvalidArgument: The job cannot be elastic.
+        InvalidArgument: The job cannot be elastic, or cannot have servers.
     """
+    ranks = host_of if began_with else host_of[:size]
+    servers = len(host_of) - len(ranks)
+    if servers and (settings.elastic or network is not None or any(kind == "mpi" for _, kind, _, _, _ in peers)):
+        raise InvalidArgument(
+            "a job with servers is not elastic, is not told what lies between its hosts, and does not use MPI between "
+            "its ranks. Remedy: leave out --servers, or --min-np, --topology-file, RINGCORE_ELASTIC and "
+            "RINGCORE_TRANSPORT=mpi"
+        )
     if settings.elastic and any(kind == "mpi" for _, kind, _, _, _ in peers):
         raise InvalidArgument(
             "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
@@ -58,7 +66,7 @@ def make_context(
         )
     runtime = _native.Runtime(
         rank,
-        began_with or size,
+        began_with or len(host_of),
         epoch,
         memory,
         peers,
@@ -82,9 +90,10 @@ def make_context(
         mpi=world,
         joins=began_with is not None,
         network=network,
+        servers=servers,
     )
     return Context(
-        rank, size, *place, host_of=host_of, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
-        local_ranks=local_ranks,
+        rank, size, *place, host_of=ranks, settings=settings, runtime=runtime, memory=memory, epoch=epoch,
+        local_ranks=local_ranks, servers=servers,
         peer_fds={peer: list(fds) for peer, _, fds, _, _ in peers},
     )  # fmt: skip

@@ -71,6 +71,7 @@ class Context:
     # By place, once somebody was to join: a number of the host as the launcher knows it, and which of its slots.
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
+    servers: int = 0  # behind the ranks
     arriving: int | None = None  # The place of who was met, and is no member yet.
 
     def __post_init__(self) -> None:

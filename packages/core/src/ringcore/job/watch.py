@@ -88,7 +88,7 @@ def start_watch(context: Context) -> None:
     global _told_path
     # What this process starts is not this rank.
     _told_path = os.environ.pop(watching.WATCH_FILE_VARIABLE, _told_path)
-    if context.size == 1 and _told_path is None:
+    if context.size + context.servers == 1 and _told_path is None:
         return
     try:
         path = _path_of(context)

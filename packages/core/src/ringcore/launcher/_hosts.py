@@ -45,6 +45,7 @@ class Slot:
     local_size: int
     cross_rank: int
     cross_size: int
+    serves: bool = False  # a server is no rank, and its local and cross rank say nothing
 
 
 def parse_host(text: str) -> Host:
@@ -147,6 +148,15 @@ def slots_of(counts: Sequence[int]) -> list[Slot]:
                 )
             )
     return slots
+
+
+def servers_on(hosts: Sequence[Host], ranks: Sequence[Slot], servers: int) -> list[Slot]:
+    """Number the servers behind the ranks; they take slots that ranks leave, and then stand beside them in turns."""
+    taken = [slot.host for slot in ranks]
+    free = [index for index, host in enumerate(hosts) for _ in range(host.slots - taken.count(index))]
+    used = list(dict.fromkeys(taken))
+    places = [free[i] if i < len(free) else used[(i - len(free)) % len(used)] for i in range(servers)]
+    return [Slot(len(ranks) + i, host, -1, 0, 0, 0, serves=True) for i, host in enumerate(places)]
 
 
 def is_local(host: Host) -> bool:

@@ -13,10 +13,11 @@ from ringcore.launcher._frames import Kind, ProtocolError, table_of
 
 @dataclasses.dataclass(frozen=True)
 class RankJob:
-    """One rank: its number in the job and the variables that only it gets."""
+    """One rank, or a server: its number in the job, the variables that only it gets, and a command of its own."""
 
     rank: int
     environ: dict[str, str]
+    argv: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

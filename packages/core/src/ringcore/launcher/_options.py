@@ -55,6 +55,7 @@ class Options:
 
     command: tuple[str, ...]
     np: int | None
+    servers: int
     module: bool
     no_python: bool
     workdir: str | None
@@ -106,6 +107,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         except _config.ConfigError as error:
             parser.error(str(error))
         found = parser.parse_args([*words, *argv])
+    if found.servers and (found.nnodes > 1 or _elastic(parser, found) is not None):
+        parser.error("--servers are for a job of one ringrun whose ranks stay: leave out --nnodes, --min-np, --max-np")
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if not command:
         parser.error("no command; for example: ringrun -np 2 python train.py")

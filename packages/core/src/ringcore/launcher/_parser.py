@@ -104,6 +104,13 @@ def build(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 def _add_general(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what to run").add_argument
     add("-np", "-n", "--np", "--num-proc", type=_values.positive, metavar="N", dest="np", help="number of ranks")
+    add(
+        "--servers",
+        type=_values.count,
+        default=0,
+        metavar="N",
+        help="processes more, which add up gradients and run no program, on slots that are left (0)",
+    )
     add("-m", "--module", action="store_true", help="the command is a Python module and its arguments")
     add("--no-python", action="store_true", help="run the command as it is, even if it ends in .py")
     add("--workdir", "--wdir", metavar="DIR", help="working directory of the ranks (here)")

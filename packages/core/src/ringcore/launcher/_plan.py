@@ -63,6 +63,7 @@ class Plan:
         port: Port to serve at; 0: any.
         master_addr: For torch; `None`: the host of rank 0.
         master_port: For torch; `None`: a free one there.
+        servers: Processes behind the ranks that run no program.
     """
 
     size: int
@@ -74,6 +75,7 @@ class Plan:
     port: int = 0
     master_addr: str | None = None
     master_port: int | None = None
+    servers: int = 0
 
     @property
     def has_remote(self) -> bool:
@@ -102,8 +104,9 @@ def make_plan(options: Options, settings: Settings) -> Plan:
     size = options.np or options.nproc_per_node
     if size is None:
         raise HostError("say how many ranks to start, for example -np 2")
-    node = Node("localhost", tuple(_hosts.slots_of([size])))
-    return _with_rendezvous(Plan(size, 1, (node,)), options)
+    slots = _hosts.slots_of([size])
+    servers = _hosts.servers_on([Host("localhost", size)], slots, options.servers)
+    return _with_rendezvous(Plan(size, 1, (Node("localhost", (*slots, *servers)),), servers=len(servers)), options)
 
 
 def _plan_elastic(options: Options) -> Plan:
@@ -147,8 +150,9 @@ def _plan_hosts(options: Options, settings: Settings) -> Plan:
     if options.nproc_per_node is not None:
         hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
     size = options.np or sum(host.slots for host in hosts)
-    slots = _hosts.lay_out(hosts, size)
-    hosts = hosts[: slots[-1].host + 1]
+    ranks = _hosts.lay_out(hosts, size)
+    slots = [*ranks, *_hosts.servers_on(hosts, ranks, options.servers)]
+    hosts = hosts[: max(slot.host for slot in slots) + 1]
     remote = [host for host in hosts if not _hosts.is_local(host)]
     if len(hosts) - len(remote) > 1:
         raise HostError("this machine occurs under two names; give it all its slots in one place")
@@ -157,7 +161,7 @@ def _plan_hosts(options: Options, settings: Settings) -> Plan:
     for index, host in enumerate(hosts):
         mine = tuple(slot for slot in slots if slot.host == index)
         nodes.append(Node(host.name, mine, host if host in remote else None, addresses.get(host.name)))
-    plan = Plan(size, len(nodes), tuple(nodes), master_port=options.master_port)
+    plan = Plan(size, ranks[-1].host + 1, tuple(nodes), master_port=options.master_port, servers=options.servers)
     if not remote:
         return _with_rendezvous(plan, options)
     if settings.network_interfaces or settings.network:
@@ -248,6 +252,11 @@ def make_argv(options: Options, python: str) -> tuple[str, ...]:
     return command
 
 
+def server_argv(python: str) -> tuple[str, ...]:
+    """The command of a server."""
+    return (python, "-m", "ringcore.job.server")
+
+
 def common_environ(options: Options, plan: Plan, job_id: str, rendezvous: str, port: int) -> dict[str, str]:
     """The variables that all ranks get."""
     environ = {
@@ -284,7 +293,10 @@ def forwarded_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_environ(plan: Plan, slot: Slot, role: str) -> dict[str, str]:
-    """The variables that only one rank gets: ringcore's own, torchrun's full set, and Horovod's."""
+    """The variables that only one rank gets: ringcore's own, torchrun's full set, and Horovod's; or a server."""
+    if slot.serves:
+        told = {"RANK": slot.rank, "SIZE": plan.size, "SERVERS": plan.servers}
+        return {f"RINGCORE_{name}": str(n) for name, n in told.items()}
     places = {
         "RANK": slot.rank,
         "SIZE": plan.size,
@@ -306,6 +318,7 @@ def rank_environ(plan: Plan, slot: Slot, role: str) -> dict[str, str]:
     }
     environ = {f"{prefix}_{name}": str(n) for prefix in ("RINGCORE", "HOROVOD") for name, n in places.items()}
     environ.update({name: str(value) for name, value in torchrun.items()})
+    environ["RINGCORE_SERVERS"] = str(plan.servers)  # Also 0: this launcher may run inside another job.
     return environ
 
 

@@ -116,7 +116,9 @@ class Summary:
     def lines(self) -> list[str]:
         """At most fifteen lines, without ends; the last ones are the traceback of the rank to blame."""
         ended = "; the other ranks were ended" if self._ended() else ""
-        cause = f"ringrun: rank {self.cause.rank} of {self.size} on {self.host}"
+        rank = self.cause.rank
+        who = f"rank {rank} of {self.size}" if rank < self.size else f"server {rank - self.size} (rank {rank})"
+        cause = f"ringrun: {who} on {self.host}"
         lines = [f"{cause} {how(self.cause)} after {self.seconds:.1f} s{ended}", *self._lines_of_others()]
         if self.log is not None:
             lines.append(f"ringrun: all of it is in {self.log}")

@@ -84,6 +84,7 @@ class Supervisor:
         self._hello: dict[int, dict[str, Any]] = {}
         self._open: set[int] = set(range(len(plan.nodes)))
         self._running = {slot.rank for node in plan.nodes for slot in node.slots}
+        self._servers = {slot.rank for node in plan.nodes for slot in node.slots if slot.serves}
         self._failures: list[Failure] = []
         self.blamed: int | None = None  # The rank that ended the job.
         self._told: set[int] = set()  # These have told the caller what their function returned or raised.
@@ -91,6 +92,7 @@ class Supervisor:
         self._signal: int | None = None
         self._launched = False
         self._stopping = False
+        self._served = False  # Its servers have nothing left to do, and are to end.
         self._killed = False
         self._impatient = False
         self._settle: Timer | None = None
@@ -209,8 +211,14 @@ class Supervisor:
             python = self._hello[index]["executable"]
         return HostJob(
             ranks=tuple(
-                RankJob(slot.rank, _plan.rank_environ(self._plan, slot, self._options.role)) for slot in node.slots
+                RankJob(
+                    slot.rank,
+                    _plan.rank_environ(self._plan, slot, self._options.role),
+                    _plan.server_argv(python) if slot.serves else None,
+                )
+                for slot in node.slots
             ),
+            sharers=sum(not slot.serves for slot in node.slots) or None,
             argv=_plan.make_argv(self._options, python),
             cwd=self._hello[index]["cwd"] if node.placed else os.path.abspath(self._options.workdir or os.getcwd()),
             environ=common,
@@ -236,6 +244,11 @@ class Supervisor:
         self._running.discard(rank)
         if how.code == 0:
             self._output.release(rank)
+        if rank in self._servers and self._served:
+            return
+        if how.code == 0 and self._servers and self._running <= self._servers and not self._stopping:
+            self._served = True
+            self._begin_stop(signal.SIGTERM, _GRACE_S[None])
         if how.code == 0 or self._signal is not None or self._exit_code is not None:
             return
         failure = Failure(rank, how, self._output.tail(rank), by_launcher=self._stopping)

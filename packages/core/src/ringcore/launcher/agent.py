@@ -153,7 +153,7 @@ class Agent:
             inherit.append(theirs.fileno())
         try:
             process = self._start_process(
-                job.argv,
+                rank_job.argv or job.argv,
                 environ=environ,
                 cwd=job.cwd,
                 stdin=0 if rank == job.stdin_rank else subprocess.DEVNULL,

@@ -107,6 +107,8 @@ def start_job(
     settings = _settings.Settings.from_environ({**os.environ, **options.settings})
     if options.elastic is not None and on_result is not None and placed is None:
         raise _hosts.HostError("a call has a fixed number of ranks: start a script with ringrun for an elastic job")
+    if options.servers and placed is not None:
+        raise _hosts.HostError("a scheduler that starts the ranks starts no servers: leave out --servers")
     if placed is None:
         plan = _plan.make_plan(options, settings)
     else:
@@ -194,7 +196,7 @@ def _let_in(
 def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:
     from ringcore.bootstrap import RendezvousServer
 
-    return RendezvousServer(plan.size, key, host=plan.bind, port=plan.port, job=job)
+    return RendezvousServer(plan.size + plan.servers, key, host=plan.bind, port=plan.port, job=job)
 
 
 def _job_id(options: Options, key: bytes) -> str:

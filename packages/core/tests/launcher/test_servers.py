@@ -1,0 +1,147 @@
+"""Jobs with servers: what scripts see, where servers run, and how they end."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+
+import pytest
+import ringcore
+from ringcore.environment.placement import find_placement
+from ringcore.environment.settings import Settings
+from ringcore.launcher import _hosts, _options, _plan
+from support.processes import Ringrun, eventually, is_alive
+
+Script = Callable[..., str]
+
+# Of the launcher's children those that are servers.
+SERVERS = """
+def servers():
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{entry}/cmdline").read()
+            parent = int(open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == os.getppid() and "ringcore.job.server" in words:
+            found.append(int(entry))
+    return found
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "transport"), [(2, 1, "shm"), (2, 2, "tcp"), (1, 1, "shm"), (3, 2, "tcp")]
+)
+def test_scripts_see_ranks_only_and_get_their_sums(
+    ringrun: Ringrun, script: Script, ranks: int, servers: int, transport: str
+) -> None:
+    name = script(
+        f"""
+        import numpy as np, ringcore as ring
+        for life in range(2):  # ranks may come again
+            ring.init()
+            n = ring.size()
+            assert (n, ring.rank(), ring.local_size()) == ({ranks}, rank, {ranks}), (n, ring.rank(), ring.local_size())
+            assert (ring.local_rank(), ring.cross_size(), ring.is_homogeneous()) == (rank, 1, True)
+            some = ring.add_process_set([0])
+            for step in range(12):
+                for count in (1, 3000, 300_000):
+                    for dtype in (np.float32, np.float16):
+                        sums = ring.allreduce(np.full(count, rank + 1, dtype), op=ring.Sum, name=f"t{{count}}{{dtype}}")
+                        assert (sums == n * (n + 1) // 2).all()
+                several = ring.grouped_allreduce([np.full(9000, rank, np.float32) for _ in range(3)], name="g")
+                assert all((one == (n - 1) / 2).all() for one in several)
+                ring.barrier()
+            assert ring.allgather(np.full((rank + 1, 50_000), rank), name="a").shape[0] == n * (n + 1) // 2
+            assert (ring.broadcast(np.full(100_000, rank), 0, name="b") == 0).all()
+            if rank == 0: ring.allreduce(np.ones(50_000), process_set=some, name="alone")
+            ring.shutdown()
+        """
+    )
+    done = ringrun("-np", str(ranks), "--servers", str(servers), "--transport", transport, name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_servers_end_with_ranks_that_never_call_them(ringrun: Ringrun, script: Script) -> None:
+    done = ringrun("-np", "2", "--servers", "2", script(f"{SERVERS}\nif rank == 0: print(*servers())\n"))
+    assert (done.returncode, done.stderr) == (0, "")
+    pids = [int(word) for word in done.stdout.split() if word.isdigit()]
+    assert len(pids) == 2
+    for pid in pids:
+        eventually(lambda pid=pid: not is_alive(pid), f"server {pid} has ended")
+
+
+def test_a_lost_server_fails_all_ranks_and_is_named(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        SERVERS
+        + textwrap.dedent("""
+        import numpy as np, ringcore as ring
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ringrun knows what has happened at once
+        ring.init()
+        data = np.ones(100_000, np.float32)
+        ring.allreduce(data, name="x")
+        if rank == 0: os.kill(servers()[0], signal.SIGKILL)
+        try:
+            while True: ring.allreduce(data, name="x")
+        except ring.PeerLostError as error:
+            print(error, flush=True)
+            os._exit(3)
+        """)
+    )
+    done = ringrun("-np", "2", "--servers", "1", "--shutdown-timeout", "60", name)
+    assert done.returncode == 137
+    assert len(re.findall(r"rank 2 \(server 0\) .*, as seen by rank", done.stdout)) == 2, done.stdout
+    assert "ringrun: server 0 (rank 2) on localhost was killed by SIGKILL" in done.stderr
+
+
+def test_plans_from_outside_and_elastic_jobs_are_refused(ringrun: Ringrun, script: Script) -> None:
+    name = script(
+        """
+        import ringcore as ring
+        from ringcore import plans
+        ring.init()
+        try: plans.register(lambda request: None)
+        except ring.InvalidArgument as error: print(error)
+        """
+    )
+    done = ringrun("-np", "2", "--servers", "1", name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("a job with servers takes no plans from outside") == 2
+    for words in (["--min-np", "1"], ["--nnodes", "2", "--master-addr", "x"]):
+        with pytest.raises(_options.UsageError, match="--servers are for a job of one ringrun whose ranks stay"):
+            _options.parse(["-np", "2", "--servers", "1", *words, "true"], {})
+
+
+def test_a_function_runs_on_the_ranks_alone() -> None:
+    assert ringcore.run(abs, (-3,), np=2, servers=1) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "placed"),
+    [
+        (["-np", "2", "--servers", "2"], [0, 0, "s0", "s0"]),
+        # On slots that are left, and where there are none, beside the ranks in turns.
+        (["-np", "2", "-H", "localhost:1,a:1,b:1", "--servers", "1"], [0, 1, "s2"]),
+        (["-np", "2", "-H", "localhost:1,a:1,b:1", "--servers", "3"], [0, 1, "s2", "s0", "s1"]),
+        (["-H", "localhost:2,a:2", "--servers", "2"], [0, 0, 1, 1, "s0", "s1"]),
+    ],
+)
+def test_where_servers_run(monkeypatch: pytest.MonkeyPatch, words: list[str], placed: list[object]) -> None:
+    monkeypatch.setattr(_hosts, "resolve", lambda hosts: {host.name: "127.0.0.1" for host in hosts})
+    options = _options.parse([*words, "--", "true"], {})
+    plan = _plan.make_plan(options, Settings())
+    slots = sorted((slot for node in plan.nodes for slot in node.slots), key=lambda slot: slot.rank)
+    assert [f"s{slot.host}" if slot.serves else slot.host for slot in slots] == placed
+    assert plan.size + plan.servers == len(slots)
+    for slot in slots:
+        place = find_placement(_plan.rank_environ(plan, slot, "default"))
+        assert (place.rank, place.size, place.servers, place.serves) == (
+            slot.rank,
+            plan.size,
+            plan.servers,
+            slot.serves,
+        )
+    hosts = {slot.host for slot in slots if not slot.serves}
+    assert plan.group_size == len(hosts)
