@@ -1,5 +1,6 @@
 """What the parts of the repository say of each other agrees."""
 
+import ast
 import importlib
 import re
 import tarfile
@@ -54,6 +55,33 @@ def test_the_source_distribution_of_the_core_has_the_whole_engine() -> None:
 def test_every_package_carries_the_licence_and_its_types(package: Path) -> None:
     assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert len(list(package.glob("src/*/py.typed"))) == 1
+
+
+PICKLERS = ("pickle", "cloudpickle", "dill", "joblib")
+
+
+def unpickles(node: ast.AST) -> bool:
+    """Whether it is a call that reads a pickle: `pickle.loads(data)`, `dill.load(file)`, `torch.load(file)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    module, name = getattr(node.func.value, "id", ""), node.func.attr
+    given = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+    if (module, name) == ("torch", "load"):
+        return given.get("weights_only") is not True
+    if module in ("np", "numpy"):
+        return name == "load" and given.get("allow_pickle") is True
+    return module in PICKLERS and name in ("load", "loads", "Unpickler")
+
+
+def test_one_place_unpickles() -> None:
+    found = []
+    for file in sorted((ROOT / "packages").glob("*/src/**/*.py")):
+        tree = ast.parse(file.read_text())
+        places = sum(unpickles(node) for node in ast.walk(tree))
+        # By another name it would not be found.
+        places += sum(isinstance(node, ast.ImportFrom) and node.module in PICKLERS for node in ast.walk(tree))
+        found += [str(file.relative_to(ROOT))] * places
+    assert found == ["packages/core/src/ringcore/_objects.py"]
 
 
 def test_the_hooks_have_the_pins_of_the_sessions() -> None:

@@ -15,7 +15,7 @@ CORE = ROOT / "packages" / "core" / "src"
 ADAPTERS = sorted(path.name for path in (ROOT / "packages").iterdir() if path.name != "core")
 
 # Rooms of the core, the lower ones first, and what each knows besides what lies at the bottom.
-BOTTOM = {"_closing", "_display", "_errors", "_native", "_version"}
+BOTTOM = {"_closing", "_display", "_errors", "_native", "_objects", "_version"}
 ROOMS = {
     "network": set(),
     "environment": set(),

@@ -43,3 +43,22 @@ def test_a_rank_that_may_not_pickle_unpickles_nothing_and_holds_up_nobody(tmp_pa
         if rank in refusing:
             assert result["unpickled"] == 0
         assert result["after"] == 3.0
+
+
+def exchange_plain_objects(refusing: list[int]) -> dict:
+    me = int(os.environ["RANK"])
+    os.environ["RINGCORE_ALLOW_PICKLE"] = "0" if me in refusing else "1"
+    ringcore.init()
+    shape = [np.arange(6, dtype=np.int16).reshape(2, 3), b"raw", None, 1.5]
+    told = ringcore.broadcast_object({"step": 3, (0, "shape"): shape} if me == 0 else None, 0)
+    array, *others = told[0, "shape"]
+    right = told["step"] == 3 and others == shape[1:] and bool((array == shape[0]).all()) and array.dtype == np.int16
+    return {"right": right, "gathered": caught(ringcore.allgather_object, {"rank": me, "numbers": np.ones(2)})}
+
+
+@pytest.mark.parametrize("refusing", [[0], [0, 1]])
+def test_numbers_text_and_arrays_need_no_pickle(tmp_path: Path, refusing: list[int]) -> None:
+    for rank, result in enumerate(ranks.run(exchange_plain_objects, 2, tmp_path, refusing)):
+        assert result["right"]
+        # What a rank has pickled that may, one that may not does not read.
+        assert (result["gathered"]["type"] is None) == (refusing == [0, 1] or rank == 1), result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ringcore
+from ringcore.bootstrap.auth import fingerprint
 from support import ranks
 from support.namespaces import Host, namespaces, place_ranks
 from support.rank import caught
@@ -83,6 +85,8 @@ def run(hosts: Sequence[Host], directory: Path, own_env: dict[int, str] | None =
     return [outcome.result for outcome in outcomes]
 
 
+# The gradient repeats the pattern: any sixteen bytes of it are one of its rotations.
+ROTATIONS = [PATTERN.tobytes()[at:] + PATTERN.tobytes()[:at] for at in range(16)]
 SECRETS = [PATTERN.tobytes(), b"a.name.that.nobody", b"an object that nobody"]
 
 
@@ -95,7 +99,9 @@ def test_nothing_that_ranks_say_can_be_read_on_the_network(hosts: list[Host], tm
     assert [result["transports"] for result in results] == [["self", "tls"], ["tls", "self"]]
     wire = record.read_bytes()
     assert len(wire) > NBYTES
-    assert [secret in wire for secret in SECRETS] == [False] * 3
+    folder = str(tmp_path).encode()
+    paths = [folder[at : at + 16] for at in range(len(folder) - 16)]
+    assert paths and not any(secret in wire for secret in [*SECRETS, *ROTATIONS, *paths])
 
 
 def test_the_recorder_reads_what_is_not_encrypted(hosts: list[Host], tmp_path: Path) -> None:
@@ -124,3 +130,19 @@ def test_a_host_without_openssl_is_named_on_all_and_nothing_goes_in_clear_text(
         assert "rank 1 on host1: traffic between ranks cannot be encrypted" in result["message"]
         assert "/nowhere/libssl.so.3" in result["message"]
         assert "RINGCORE_ENCRYPTION=off on all ranks" in result["message"]
+
+
+def test_different_keys_are_shown_by_their_fingerprints_on_both_hosts(hosts: list[Host], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    with open(os.open(other, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    own = {0: "RINGCORE_START_TIMEOUT_S=5", 1: f"RINGCORE_KEY_FILE={other}"}
+    first, second = (result["message"] for result in run(hosts, tmp_path, own))
+    keys = [(tmp_path / name).read_bytes() for name in ("key", "other")]
+    assert "ranks [1] did not come" in first
+    assert f"connections from {hosts[1].address} were refused" in first
+    assert f"is the fingerprint of their job's key {fingerprint(keys[0])}, as on host0?" in first
+    assert f"rank 1 on host1 at the rendezvous tcp:{hosts[0].address}:" in second
+    assert f"does not know this job's key, whose fingerprint is {fingerprint(keys[1])} here" in second
+    for key in keys:
+        assert key.hex() not in first + second

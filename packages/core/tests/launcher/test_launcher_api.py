@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ringcore.launcher import outcomes
 from ringcore.launcher.api import RankError, run
 from support.processes import WRITE_PID, Pids, clean_environ, eventually, is_alive
 
@@ -180,9 +179,3 @@ def test_ranks_end_with_the_caller(tmp_path: Path, number: int, pids: Pids) -> N
         process.send_signal(number)
         process.wait(30)
     eventually(lambda: not any(map(is_alive, ranks.values())), "the ranks are gone")
-
-
-def test_pickles_of_the_worker_can_be_read_back() -> None:
-    import pickle
-
-    assert pickle.loads(outcomes.dump({"a": 1})) == {"a": 1}

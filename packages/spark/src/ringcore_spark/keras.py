@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import keras
 import numpy as np
+from ringcore.adapter import unpickle
 
 from ringcore_spark.ml.backend import SparkBackend
 from ringcore_spark.ml.estimator import RingEstimator, Trained
@@ -105,7 +106,7 @@ class KerasEstimator(RingEstimator):
 
         ring.init()
         keras.utils.set_random_seed(work.seed)
-        told: _Payload = cloudpickle.loads(payload)
+        told: _Payload = unpickle(payload)
         model = _compiled(told, work)
         training, validating, keeper = work.training(), work.validating(), _Keeper(work, ring.rank())
         saved = work.saved()

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import torch
 from pyspark.ml.param import TypeConverters
+from ringcore.adapter import unpickle
 
 from ringcore_spark.ml.backend import SparkBackend
 from ringcore_spark.ml.estimator import RingEstimator, Trained
@@ -61,7 +62,7 @@ class LightningEstimator(RingEstimator):
     def trained_model(self, trained: Trained, run_id: str) -> LightningModel:
         """See RingEstimator."""
         module = copy.deepcopy(self.value("model"))
-        module.load_state_dict(torch.load(io.BytesIO(trained.state), map_location="cpu"))
+        module.load_state_dict(torch.load(io.BytesIO(trained.state), map_location="cpu", weights_only=True))
         return LightningModel(
             model=module.eval(), history=trained.history, run_id=run_id, input_shapes=self.value("input_shapes"),
             feature_columns=self.value("feature_cols"), label_columns=self.value("label_cols"),
@@ -75,7 +76,7 @@ class LightningEstimator(RingEstimator):
 
         ring.init()
         torch.manual_seed(work.seed)
-        module, callbacks = cloudpickle.loads(payload)
+        module, callbacks = unpickle(payload)
         package = _package_of(module)
         lightning = importlib.import_module(f"{package}")
         (strategy,) = (one for one in strategies_of(f"{package}.strategies") if one.strategy_name == "ring")

@@ -9,6 +9,7 @@ from typing import Any
 
 import cloudpickle
 import torch
+from ringcore.adapter import unpickle
 
 from ringcore_spark.ml.backend import SparkBackend
 from ringcore_spark.ml.estimator import RingEstimator, Trained
@@ -32,7 +33,7 @@ class TorchModel(RingModel):
         def make() -> Predict:
             from ringcore_spark.torch import predict_with
 
-            return predict_with(cloudpickle.loads(data), shapes)
+            return predict_with(unpickle(data), shapes)
 
         return make
 
@@ -76,7 +77,7 @@ class TorchEstimator(RingEstimator):
     def trained_model(self, trained: Trained, run_id: str) -> TorchModel:
         """See RingEstimator."""
         model = copy.deepcopy(self.value("model"))
-        model.load_state_dict(torch.load(io.BytesIO(trained.state), map_location="cpu"))
+        model.load_state_dict(torch.load(io.BytesIO(trained.state), map_location="cpu", weights_only=True))
         return TorchModel(
             model=model.eval(), history=trained.history, run_id=run_id, shapes=trained.shapes,
             feature_columns=self.value("feature_cols"), label_columns=self.value("label_cols"),
@@ -98,7 +99,7 @@ class _Training:
         ring.init()
         torch.manual_seed(work.seed)
         self._ring, self._work = ring, work
-        self._model, self._plain, losses, makers, self._metrics = cloudpickle.loads(payload)
+        self._model, self._plain, losses, makers, self._metrics = unpickle(payload)
         self._losses = losses or [make() for make in makers]
         count = len(work.params["label_cols"])
         self._losses = self._losses * count if len(self._losses) == 1 else self._losses

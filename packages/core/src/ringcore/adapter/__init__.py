@@ -5,6 +5,7 @@ share. An adapter imports nothing else of the core.
 """
 
 from ringcore._native import Buffer, Handle, UnsupportedArray
+from ringcore._objects import unpickle
 from ringcore._version import __version__
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
@@ -161,5 +162,6 @@ __all__ = [
     "share_out",
     "start_allreduce_of_rows",
     "title_of",
+    "unpickle",
     "version_here",
 ]

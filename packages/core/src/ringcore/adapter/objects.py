@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
+import contextlib
 from typing import Any
 
 from ringcore._errors import InvalidArgument
+from ringcore._objects import is_plain, parse_plain, pickled, plain, unpickle
 from ringcore.adapter import collectives
 from ringcore.adapter.buffer import as_buffer
 from ringcore.job import agreement
@@ -16,31 +17,31 @@ _LENGTH_BYTES = 8
 
 
 def _dumps(value: object) -> bytes:
-    """A pickle, or nothing where this rank may not pickle: it still takes part, so that nobody waits for it."""
-    if not context().settings.allow_pickle:
-        return b""
-    try:
-        import cloudpickle
-    except ImportError:
-        return pickle.dumps(value)
-    data: bytes = cloudpickle.dumps(value)
-    return data
+    """Nothing where this rank may not pickle, and would have to: it still takes part, so that nobody waits for it."""
+    if context().settings.allow_pickle:
+        return pickled(value)
+    with contextlib.suppress(InvalidArgument):
+        return plain(value)
+    return b""
 
 
 def _loads(data: bytes, rank: int) -> Any:
-    """The one place where what another rank has sent is unpickled, which may run any code.
+    """What another rank has sent. To unpickle that may run any code.
 
     Raises:
-        InvalidArgument: This rank or the other one has `RINGCORE_ALLOW_PICKLE` off.
+        InvalidArgument: This rank or the other one has `RINGCORE_ALLOW_PICKLE` off, and the object is not plain.
     """
+    if is_plain(data):
+        return parse_plain(data)
     own = context()
     if not own.settings.allow_pickle:
         rank = own.rank
     elif data:
-        return pickle.loads(data)
+        return unpickle(data)
     raise InvalidArgument(
         f"objects cannot be exchanged by pickle: RINGCORE_ALLOW_PICKLE is off on rank {rank}. Remedy: exchange "
-        "tensors, or set it to 1 on all ranks if you trust them"
+        "tensors, or objects of numbers, text, lists, dictionaries and numpy's arrays with it off on all ranks; "
+        "or set it to 1 on all ranks if you trust them"
     )
 
 
@@ -49,6 +50,9 @@ def broadcast_object(
 ) -> Any:
     """Give every rank the root's object, by pickle (cloudpickle where it is installed).
 
+    Where `RINGCORE_ALLOW_PICKLE` is off it goes as JSON and arrays: None, numbers, text, bytes, lists, tuples,
+    dictionaries and arrays of numpy.
+
     Args:
         value: The object; looked at on the root only.
         root_rank: Rank of the job whose object it is.
@@ -56,7 +60,7 @@ def broadcast_object(
         process_set: The ranks that take part.
 
     Raises:
-        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off on this rank or the root.
+        InvalidArgument: The object would have to be pickled, and `RINGCORE_ALLOW_PICKLE` is off here or on the root.
         MismatchError: Ranks named different roots. On every rank.
     """
     current = context()
@@ -76,10 +80,10 @@ def _broadcast(data: bytearray, root_rank: int, name: str, process_set: ProcessS
 
 
 def allgather_object(value: Any, *, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in the order of the ranks.
+    """Every rank's object, in the order of the ranks; see `broadcast_object`.
 
     Raises:
-        InvalidArgument: `RINGCORE_ALLOW_PICKLE` is off on a rank. On every rank.
+        InvalidArgument: An object would have to be pickled, and `RINGCORE_ALLOW_PICKLE` is off on a rank. On all.
     """
     name = collectives.name_or_next(name, "allgather_object", process_set)
     parts = gather_bytes(_dumps(value), name, process_set)

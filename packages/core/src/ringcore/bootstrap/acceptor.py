@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ringcore._errors import BootstrapError
-from ringcore.bootstrap.auth import Acceptance, Hello
+from ringcore.bootstrap.auth import Acceptance, Hello, Key
 from ringcore.environment.private_folder import peer_uid
 
 _log = logging.getLogger("ringcore")
@@ -49,9 +49,9 @@ class Acceptor:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        key: bytes,
+        key: Key,
         accepted: Callable[[socket.socket, Hello, bytes], None],
-        gift: bytes = b"",
+        gift: Key = b"",
     ) -> None:
         self._key = key
         self._accepted = accepted
@@ -82,6 +82,11 @@ class Acceptor:
         for waiting in (self._silent, self._talking):
             while waiting and now > next(iter(waiting.values())).deadline:
                 self._refuse(next(iter(waiting)), "it did not finish the handshake in time")
+
+    @property
+    def refused(self) -> list[str]:
+        """The addresses of those who were; of many some."""
+        return sorted(self._logged)
 
     def stop_listening(self, listener: socket.socket) -> None:
         """Close one of the listeners."""

@@ -17,13 +17,16 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from ringcore._errors import BootstrapError
+from ringcore.environment.hidden import hidden_room, hide
 
 T = TypeVar("T")
 
 KEY_BYTES = 32
+# Of a job, or of those of its ranks who met at the same time: ranks have it in memory that no core file shows.
+Key: TypeAlias = "bytes | memoryview"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 # magic, protocol version, purpose, epoch, from rank, to rank, lane, whether it will be encrypted
@@ -53,14 +56,19 @@ class TurnedAwayError(BootstrapError):
     """The acceptor closed the connection before it let the dialler in: it may have room later."""
 
 
-def key_of_job(secret: bytes, job: str) -> bytes:
+def key_of_job(secret: Key, job: str) -> Key:
     """The key of one of several jobs that share a secret: their ranks refuse each other."""
-    return hmac.digest(secret, job.encode(), "sha256")
+    return hide(hmac.digest(secret, job.encode(), "sha256"))
 
 
-def key_of_round(key: bytes, number: str) -> bytes:
+def key_of_round(key: Key, number: str) -> Key:
     """The key of those who met at the same time: who comes again proves another one to who is still there."""
-    return hmac.digest(key, b"round " + number.encode(), "sha256")
+    return hide(hmac.digest(key, b"round " + number.encode(), "sha256"))
+
+
+def fingerprint(key: Key) -> str:
+    """What people can compare of two keys without showing them."""
+    return hmac.digest(key, b"fingerprint", "sha256")[:4].hex()
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,11 @@ class Hello:
         )
 
 
-def _proof(key: bytes, role: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
+def _proof(key: Key, role: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
     return hmac.digest(key, role + hello + answer_nonce, "sha256")
 
 
-def _secret_of(key: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
+def _secret_of(key: Key, hello: bytes, answer_nonce: bytes) -> bytes:
     """The secret of one connection, 32 bytes. Source: HKDF of RFC 5869 with SHA-256, of one block."""
     pseudorandom_key = hmac.digest(hello[_HELLO.size :] + answer_nonce, key, "sha256")
     return hmac.digest(pseudorandom_key, b"ringcore connection" + hello[: _HELLO.size] + b"\x01", "sha256")
@@ -94,7 +102,7 @@ def _secret_of(key: bytes, hello: bytes, answer_nonce: bytes) -> bytes:
 class Acceptance:
     """The acceptor's side as a state machine: feed it what arrives, send what it says."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: Key) -> None:
         self._key = key
         self._received = b""
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -141,7 +149,7 @@ class Acceptance:
 class Introduction:
     """The dialler's side as a state machine: send the `greeting`, then feed it what arrives, and send what it says."""
 
-    def __init__(self, key: bytes, hello: Hello) -> None:
+    def __init__(self, key: Key, hello: Hello) -> None:
         self._key = key
         self._hello = hello
         self.greeting = hello.pack() + secrets.token_bytes(_NONCE_BYTES)
@@ -176,15 +184,16 @@ class Introduction:
             if hello.purpose == MESH:
                 who = f"what answers rank {hello.from_rank} as rank {hello.to_rank}"
             raise BootstrapError(
-                f"{who} does not know this job's key; are two jobs using the same address, do the ranks have different "
-                "RINGCORE_KEY_FILEs, or does something between the two change what they send?"
+                f"{who} does not know this job's key, whose fingerprint is {fingerprint(self._key)} here; are two jobs "
+                "using the same address, do the ranks have different RINGCORE_KEY_FILEs, or does something between the "
+                "two change what they send?"
             )
         self._answered = True
         self._secret = _secret_of(self._key, self.greeting, nonce)
         return _proof(self._key, b"dialler", self.greeting, nonce)
 
 
-def authenticate(connection: socket.socket, key: bytes, hello: Hello, deadline: float) -> bytes:
+def authenticate(connection: socket.socket, key: Key, hello: Hello, deadline: float) -> bytes:
     """The dialler's side, blocking.
 
     Args:
@@ -257,15 +266,29 @@ def receive_exactly(connection: socket.socket, count: int, deadline: float) -> b
     """Receive `count` bytes before the deadline."""
     data = bytearray()
     while len(data) < count:
-        connection.settimeout(_left(deadline))
-        try:
-            piece = connection.recv(min(count - len(data), _PIECE_BYTES))
-        except OSError as error:
-            raise _broken(error, "receiving") from error
-        if not piece:
-            raise ConnectionClosedError("the other end closed the connection")
-        data += piece
+        piece = bytearray(min(count - len(data), _PIECE_BYTES))
+        data += piece[: _receive(connection, piece, deadline)]
     return bytes(data)
+
+
+def receive_key(connection: socket.socket, deadline: float) -> Key:
+    """The key, as a Unix socket of this user gives it."""
+    room = hidden_room(KEY_BYTES)
+    received = 0
+    while received < KEY_BYTES:
+        received += _receive(connection, room[received:], deadline)
+    return room.toreadonly()
+
+
+def _receive(connection: socket.socket, room: bytearray | memoryview, deadline: float) -> int:
+    connection.settimeout(_left(deadline))
+    try:
+        count = connection.recv_into(room)
+    except OSError as error:
+        raise _broken(error, "receiving") from error
+    if count == 0:
+        raise ConnectionClosedError("the other end closed the connection")
+    return count
 
 
 def _broken(error: OSError, doing: str) -> BootstrapError:

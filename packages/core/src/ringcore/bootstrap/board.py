@@ -16,7 +16,7 @@ from typing import Any
 from ringcore._closing import Closing
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
-from ringcore.bootstrap.auth import BOARD, Hello, authenticate, until_let_in
+from ringcore.bootstrap.auth import BOARD, Hello, Key, authenticate, until_let_in
 from ringcore.bootstrap.channel import MESSAGE_S, Channel
 from ringcore.bootstrap.contacts import RANK, SERVER
 from ringcore.bootstrap.sockets import dial, format_address, listen_tcp
@@ -40,7 +40,7 @@ class Board(Closing):
         BootstrapError: The address cannot be listened on.
     """
 
-    def __init__(self, key: bytes, *, host: str = "127.0.0.1") -> None:
+    def __init__(self, key: Key, *, host: str = "127.0.0.1") -> None:
         listener = listen_tcp(host)
         self.address = f"tcp:{format_address(listener.getsockname())}"
         self._acceptor = Acceptor([listener], key, self._accepted)
@@ -148,7 +148,7 @@ class Guest(Closing):
         BootstrapError: It does not answer, or does not know the key.
     """
 
-    def __init__(self, address: str, key: bytes, limit_s: float) -> None:
+    def __init__(self, address: str, key: Key, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
 
         def enter() -> Channel:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
-from ringcore.bootstrap.auth import MESH, TURNED_AWAY, Hello
+from ringcore.bootstrap.auth import MESH, TURNED_AWAY, Hello, Key
 from ringcore.bootstrap.dialler import Call, Dialler
 from ringcore.bootstrap.encryption import is_encrypted
 from ringcore.bootstrap.interfaces import sockaddr
@@ -108,7 +108,7 @@ class Connector:
 
     rank: int
     epoch: int
-    key: bytes
+    key: Key
     contacts: list[dict[str, Any]]
     segment_fd: int | None
     listeners: list[socket.socket]

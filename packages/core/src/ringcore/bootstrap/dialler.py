@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ringcore._errors import BootstrapError
-from ringcore.bootstrap.auth import Hello, Introduction, pause_before_next
+from ringcore.bootstrap.auth import Hello, Introduction, Key, pause_before_next
 
 # Connections on their way at a time: as many as hide the time that the others take to answer, and so few that all ranks
 # together leave each other's acceptors room.
@@ -53,7 +53,7 @@ class Dialler:
         key: The job's key.
     """
 
-    key: bytes
+    key: Key
     _waiting: deque[Call] = field(default_factory=deque)
     # Those that were turned away, by the time at which they are dialled again.
     _later: list[tuple[float, int, Call]] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import hashlib
 import os
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError
-from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
+from ringcore.bootstrap.auth import KEY_BYTES, Key, key_of_job
 from ringcore.bootstrap.interfaces import address_for_others
 from ringcore.bootstrap.rendezvous import RendezvousServer
 from ringcore.bootstrap.sockets import RanksMissingError, await_name
+from ringcore.environment.hidden import hidden_room, hide, memory_file
 from ringcore.environment.placement import LOCAL_SIZE_VARIABLES
 from ringcore.environment.private_folder import private_folder
 
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 
 
 _KEY_POLL_S = 0.1
+_MOST_KEY_BYTES = 4096  # of a file: digits, and what somebody has put around them
+_SPACE = b" \t\r\n"
 
 
-def read_key(settings: Settings) -> bytes | None:
+def read_key(settings: Settings) -> Key | None:
     """The job's key from RINGCORE_KEY_FD or RINGCORE_KEY_FILE; None when neither is set.
 
     Raises:
@@ -42,31 +46,32 @@ def read_key(settings: Settings) -> bytes | None:
 
 
 # Descriptor -> the key that it held, for init() after shutdown().
-_key_of_fd: dict[int, bytes] = {}
+_key_of_fd: dict[int, Key] = {}
 
 
-def _read_key_fd(fd: int) -> bytes:
+def _read_key_fd(fd: int) -> Key:
     """Reads the key and closes the descriptor: what this process starts must not inherit it."""
     if fd in _key_of_fd:
         return _key_of_fd[fd]
     try:
-        data = os.pread(fd, 4096, 0)
+        key = _read_hidden(fd, f"descriptor {fd}")
+    except BootstrapError:  # an OSError, too
+        raise
     except OSError as error:
         raise BootstrapError(
             f"the job's key cannot be read from descriptor {fd} ({error.strerror}); a program between "
             "ringrun and this one has closed it: set RINGCORE_KEY_FILE instead"
         ) from error
-    _key_of_fd[fd] = _decode(data, f"descriptor {fd}")
+    _key_of_fd[fd] = key
     os.close(fd)
     return _key_of_fd[fd]
 
 
 def hold_key(key: bytes) -> int:
     """A descriptor for RINGCORE_KEY_FD, for a process that has been told its key. Children do not inherit it."""
-    fd = os.memfd_create("ringcore-key", os.MFD_CLOEXEC)
-    os.write(fd, key)
+    fd = memory_file("ringcore-key", key)
     # It stays open: its number means this key, until `drop_key`.
-    _key_of_fd[fd] = key
+    _key_of_fd[fd] = _read_hidden(fd, f"descriptor {fd}")
     return fd
 
 
@@ -76,16 +81,19 @@ def drop_key(fd: int) -> None:
     os.close(fd)
 
 
-def _read_key_file(path: Path) -> bytes:
+def _read_key_file(path: Path) -> Key:
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(4096)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not _is_private(os.fstat(fd)):
+                raise BootstrapError(f"the key file {path} can be read by others; run: chmod 600 {path}")
+            return _read_hidden(fd, str(path))
+        finally:
+            os.close(fd)
+    except BootstrapError:  # an OSError, too
+        raise
     except OSError as error:
         raise BootstrapError(f"the key file {path} cannot be read ({error.strerror})") from error
-    if not _is_private(status):
-        raise BootstrapError(f"the key file {path} can be read by others; run: chmod 600 {path}")
-    return _decode(data, str(path))
 
 
 def _is_private(status: os.stat_result) -> bool:
@@ -98,13 +106,19 @@ def _is_private(status: os.stat_result) -> bool:
     return status.st_uid == 0 and of_this_user and not status.st_mode & stat.S_IWGRP
 
 
-def _decode(data: bytes, source: str) -> bytes:
-    if len(data) == KEY_BYTES:
-        return data
-    with contextlib.suppress(ValueError):
-        key = bytes.fromhex(data.decode("ascii").strip())
-        if len(key) == KEY_BYTES:
-            return key
+def _read_hidden(fd: int, source: str) -> Key:
+    """Reads a key past all buffers of Python."""
+    room = hidden_room(_MOST_KEY_BYTES)
+    text = room[: os.preadv(fd, [room], 0)]
+    if len(text) == KEY_BYTES:
+        return text.toreadonly()
+    while len(text) and text[0] in _SPACE:
+        text = text[1:]
+    while len(text) and text[-1] in _SPACE:
+        text = text[:-1]
+    if len(text) == 2 * KEY_BYTES:
+        with contextlib.suppress(ValueError):
+            return hide(binascii.unhexlify(text))
     raise BootstrapError(
         f"{source} holds no key: 32 bytes, or 64 hexadecimal digits; make one with: "
         "(umask 077; head -c 32 /dev/urandom > FILE)"
@@ -112,7 +126,7 @@ def _decode(data: bytes, source: str) -> bytes:
 
 
 @contextlib.contextmanager
-def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[str, bytes | None]]:
+def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[str, Key | None]]:
     """The rendezvous' address and the key; serves it where no launcher of ours does and this is rank 0.
 
     Raises:
@@ -151,7 +165,7 @@ def rendezvous_of(placement: Placement, settings: Settings) -> Iterator[tuple[st
             yield f"unix:{path}", None
             return
         _remove_stale(path)
-        with RendezvousServer(placement.size, os.urandom(KEY_BYTES), path=str(path)) as server:
+        with RendezvousServer(placement.size, hide(os.urandom(KEY_BYTES)), path=str(path)) as server:
             yield server.address, None
             server.wait_served(1, settings.start_timeout_s)
 
@@ -175,7 +189,7 @@ def _on_one_host(placement: Placement) -> Iterator[None]:
 _FIRST_PORT, _PORTS = 20_000, 10_000
 
 
-def _meeting_between_hosts(placement: Placement, settings: Settings, key: bytes | None) -> tuple[str, bytes]:
+def _meeting_between_hosts(placement: Placement, settings: Settings, key: Key | None) -> tuple[str, Key]:
     """Where the ranks of several hosts meet that a foreign launcher started, and their key: each finds the same.
 
     Raises:
@@ -201,7 +215,7 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def _users_key(makes_it: bool, limit_s: float) -> bytes:
+def _users_key(makes_it: bool, limit_s: float) -> Key:
     """The secret that this user's jobs share through the home directory: rank 0 makes it when there is none.
 
     Raises:

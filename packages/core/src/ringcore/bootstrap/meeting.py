@@ -8,14 +8,15 @@ from typing import Any
 
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.auth import (
-    KEY_BYTES,
     RENDEZVOUS,
     ConnectionClosedError,
     Hello,
+    Key,
     TurnedAwayError,
     authenticate,
     key_of_round,
     receive_exactly,
+    receive_key,
     send_all,
     until_let_in,
 )
@@ -34,8 +35,8 @@ from ringcore.environment.private_folder import peer_uid
 
 
 def meet(
-    address: str, key: bytes | None, contact: dict[str, Any], deadline: float
-) -> tuple[int, bytes, list[dict[str, Any]]]:
+    address: str, key: Key | None, contact: dict[str, Any], deadline: float
+) -> tuple[int, Key, list[dict[str, Any]]]:
     """Post this rank's contact.
 
     Args:
@@ -88,7 +89,7 @@ def meet(
     return int(answer["epoch"]), key_of_round(key, answer["round"]), list(answer["contacts"])
 
 
-def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple[socket.socket, bytes, bytes]:
+def _enter(address: str, key: Key | None, rank: int, deadline: float) -> tuple[socket.socket, bytes, Key]:
     """A connection to the server that is authenticated, its secret, and the key that this took."""
     connection = dial(address, deadline)
     try:
@@ -105,8 +106,8 @@ def _enter(address: str, key: bytes | None, rank: int, deadline: float) -> tuple
     return connection, secret, key
 
 
-def _take_key(connection: socket.socket, deadline: float) -> bytes:
+def _take_key(connection: socket.socket, deadline: float) -> Key:
     try:
-        return receive_exactly(connection, KEY_BYTES, deadline)
+        return receive_key(connection, deadline)
     except ConnectionClosedError as error:
         raise TurnedAwayError(f"the rendezvous closes connections at once: {error}") from error

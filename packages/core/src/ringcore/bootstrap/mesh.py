@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ringcore import _native
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
-from ringcore.bootstrap.auth import KEY_BYTES, key_of_job
+from ringcore.bootstrap.auth import KEY_BYTES, Key, key_of_job
 from ringcore.bootstrap.connector import Connector, PeerConnection
 from ringcore.bootstrap.encryption import announce_encryption, check_carriers, check_encryption
 from ringcore.bootstrap.groups import Groups, own_domain, told_by
@@ -27,6 +27,7 @@ from ringcore.bootstrap.meeting import meet
 from ringcore.bootstrap.paths import Endpoint, announce, check_all_listen, listen
 from ringcore.bootstrap.sockets import reserve_descriptors
 from ringcore.bootstrap.told_network import announce_network, network_between, told_topology
+from ringcore.environment.hidden import hide, wipe
 
 if TYPE_CHECKING:
     from ringcore.environment.placement import Placement
@@ -92,7 +93,7 @@ def connect(
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as sockets:
         over_mpi = world is not None and settings.transport != "tcp"
         check_carriers(settings.encryption, over_mpi=over_mpi)
-        key: bytes | None
+        key: Key | None
         if world is None:
             address, key = stack.enter_context(rendezvous_of(placement, settings))
         else:
@@ -211,17 +212,21 @@ def _leave_to(world: _native.MpiWorld, connector: Connector, size: int) -> None:
 
 def _meet_through(
     world: _native.MpiWorld, contact: dict[str, Any], deadline: float
-) -> tuple[int, bytes, list[dict[str, Any]]]:
+) -> tuple[int, Key, list[dict[str, Any]]]:
     """What a rendezvous tells: the epoch, the key and where every rank is. Rank 0's epoch and key are used."""
-    own = {**contact, "epoch": secrets.randbits(31), "key": secrets.token_hex(KEY_BYTES)}
-    contacts = [json.loads(data) for data in world.exchange(json.dumps(own).encode(), deadline - time.monotonic())]
+    own = secrets.token_bytes(KEY_BYTES) + json.dumps({**contact, "epoch": secrets.randbits(31)}).encode()
+    told = world.exchange(own, deadline - time.monotonic())
+    contacts = [json.loads(data[KEY_BYTES:]) for data in told]
+    key = hide(told[0][:KEY_BYTES])
+    for data in (own, *told):
+        wipe(data)
     for rank, other in enumerate(contacts):
         if other["version"] != __version__:
             raise BootstrapError(
                 f"rank {rank} has ringcore {other['version']}, this rank {__version__}: install the same version "
                 "everywhere"
             )
-    return contacts[0]["epoch"], bytes.fromhex(contacts[0]["key"]), contacts
+    return contacts[0]["epoch"], key, contacts
 
 
 def _mesh(

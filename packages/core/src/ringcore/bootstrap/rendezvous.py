@@ -19,7 +19,7 @@ from typing import Any
 from ringcore._closing import Closing
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import MAX_PENDING, Acceptor
-from ringcore.bootstrap.auth import KEY_BYTES, RENDEZVOUS, Hello
+from ringcore.bootstrap.auth import KEY_BYTES, RENDEZVOUS, Hello, Key, fingerprint
 from ringcore.bootstrap.contacts import (
     HEADER,
     MAX_CONTACT_BYTES,
@@ -35,6 +35,8 @@ from ringcore.bootstrap.sockets import format_address, listen_tcp, listen_unix, 
 
 # A server that stops lets those read who have an answer coming.
 _LAST_ANSWERS_S = 2.0
+# Addresses in an error.
+_SHOWN = 8
 
 
 @dataclass(eq=False)
@@ -69,7 +71,7 @@ class RendezvousServer(Closing):
     def __init__(
         self,
         size: int,
-        key: bytes,
+        key: Key,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -128,7 +130,7 @@ class RendezvousServer(Closing):
 
     def _serve(self) -> None:
         gift = self._key if self._path is not None else b""
-        acceptor = Acceptor([self._listener], self._key, self._accepted, gift)
+        self._acceptor = acceptor = Acceptor([self._listener], self._key, self._accepted, gift)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stop_read, selectors.EVENT_READ)
         self._selector.register(acceptor.fileno(), selectors.EVENT_READ)
@@ -310,6 +312,12 @@ class RendezvousServer(Closing):
         if not self._ranks_wait() or time.monotonic() - self._round_began <= self._patience_s:
             return
         missing = [rank for rank in range(self._size) if rank not in self._contacts]
+        strangers = self._acceptor.refused
+        if strangers and not self._refused:
+            self._refused = (
+                f"; connections from {', '.join(strangers[:_SHOWN])} were refused: is the fingerprint of their job's "
+                f"key {fingerprint(self._key)}, as on {socket.gethostname()}?"
+            )
         self._fail(
             f"ranks {missing} did not come within {self._patience_s:g} s; look at their output, and raise "
             f"RINGCORE_START_TIMEOUT_S if they only start slowly{self._refused}",

@@ -181,4 +181,4 @@ def _rights(proc: Path) -> Iterator[Opening]:
         yield Opening(f"a debugger, pid {tracer}", f"process {tracer} can read all of its memory, the key as well")
     soft, _ = resource.prlimit(int(proc.name), resource.RLIMIT_CORE)
     if soft:
-        yield Opening("core files", "if it crashes, its core file may hold the job's key: ulimit -c 0")
+        yield Opening("core files", "if it crashes, its core file holds the tensors that it works on: ulimit -c 0")

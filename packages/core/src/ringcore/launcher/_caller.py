@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import selectors
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from ringcore._closing import Closing
+from ringcore._objects import unpickle
 from ringcore.launcher import outcomes
 from ringcore.launcher._frames import HEADER, FrameReader, Kind
 from ringcore.launcher.outcomes import LaunchError, RankError
@@ -72,7 +72,7 @@ class Launcher(Closing):
                 data[rank] = data.get(rank, b"") + payload
             elif kind is Kind.EXIT:
                 blamed = rank
-        ended = {rank: pickle.loads(piece) for rank, piece in sorted(data.items()) if _complete(piece)}
+        ended = {rank: unpickle(piece) for rank, piece in sorted(data.items()) if _complete(piece)}
         raised = {rank: outcomes.Raised(*value) for rank, (how, value) in ended.items() if how == "raised"}
         if blamed is not None and blamed not in raised:  # It was killed; the exceptions of the others explain nothing.
             words = [line for line in self._said.splitlines() if line.startswith(_OWN_WORDS)]

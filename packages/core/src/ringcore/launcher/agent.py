@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ringcore.environment.hidden import memory_file
 from ringcore.environment.loss import LOSS_FILE_VARIABLE
 from ringcore.environment.watching import WATCH_FILE_VARIABLE
 from ringcore.launcher import _frames, _process, _watching
@@ -297,16 +298,6 @@ def free_port() -> int:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def memory_file(name: str, data: bytes) -> int:
-    """Puts bytes where only this process and those that inherit the descriptor can read them."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _private_directory() -> str:

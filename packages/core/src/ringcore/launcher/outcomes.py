@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
+
+from ringcore._objects import pickled, unpickle
 
 
 class RankError(RuntimeError):
@@ -58,16 +59,6 @@ class Raised(NamedTuple):
     lost_rank: int | None
 
 
-def dump(value: object) -> bytes:
-    """Pickle by cloudpickle where it is installed: it takes functions and classes of a notebook by value."""
-    try:
-        import cloudpickle
-    except ImportError:
-        return pickle.dumps(value)
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
 def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Pickle a call for the ranks.
 
@@ -75,7 +66,7 @@ def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         TypeError: The function or its arguments cannot be pickled, or the ranks could not import it.
     """
     try:
-        function = dump((fn, args, kwargs))
+        function = pickled((fn, args, kwargs))
         by_name = getattr(fn, "__module__", None) == "__main__" and not _has_cloudpickle()
     except Exception as error:
         advice = "" if _has_cloudpickle() else "; cloudpickle can do more: pip install cloudpickle"
@@ -113,7 +104,7 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     ]
     for name, value in candidates:
         try:
-            dump(value)
+            pickled(value)
         except Exception:
             return f" because of {name}"
     return ""
@@ -124,8 +115,8 @@ def outcome_of(error: BaseException) -> Raised:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     data: bytes | None
     try:
-        data = dump(error)
-        pickle.loads(data)  # Many exceptions can be pickled and not read back.
+        data = pickled(error)
+        unpickle(data)  # Many exceptions can be pickled and not read back.
     except Exception:
         data = None
     return Raised(type(error).__name__, str(error), text, data, _lost_rank())
@@ -156,7 +147,7 @@ def raise_first(raised: Mapping[int, Raised]) -> NoReturn:
     original = None
     if data is not None:
         with contextlib.suppress(Exception):  # Its class cannot be imported here; the text tells.
-            original = pickle.loads(data)
+            original = unpickle(data)
     # Not as its cause, and without the end of the traceback, which is the message: Python shows the exception once.
     at = text.rpartition(f"{kind}: {message}")[0].rpartition("\n")[0] or text
     raise RankError(rank, f"rank {rank} raised {kind}: {message}", at, original)

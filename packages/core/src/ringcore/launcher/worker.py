@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from ringcore.launcher.outcomes import dump, outcome_of
+from ringcore._objects import pickled, unpickle
+from ringcore.launcher.outcomes import outcome_of
 
 _READ_BYTES = 1 << 20
 
@@ -28,12 +28,12 @@ def main() -> int:
         os.close(call_fd)
         # As multiprocessing does: functions of the caller's own modules are pickled by name.
         sys.path[:] = _path_with(call)
-        function, args, kwargs = pickle.loads(call["function"])
-        outcome = dump(("returned", function(*args, **kwargs)))
+        function, args, kwargs = unpickle(call["function"])
+        outcome = pickled(("returned", function(*args, **kwargs)))
         code = 0
     except SystemExit as error:
         if not error.code:
-            outcome, code = dump(("returned", None)), 0
+            outcome, code = pickled(("returned", None)), 0
         else:
             outcome = _raised(error)
             code = error.code if isinstance(error.code, int) else 1
@@ -61,12 +61,12 @@ def _read_call(fd: int) -> dict[str, Any]:
     while piece := os.pread(fd, _READ_BYTES, offset):
         pieces.append(piece)
         offset += len(piece)
-    call: dict[str, Any] = pickle.loads(b"".join(pieces))
+    call: dict[str, Any] = unpickle(b"".join(pieces))
     return call
 
 
 def _raised(error: BaseException) -> bytes:
-    return pickle.dumps(("raised", tuple(outcome_of(error))))
+    return pickled(("raised", tuple(outcome_of(error))))
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ringcore.adapter import unpickle
+
 from horovod.runner.common.util.env import get_env_rank_and_size
 
 __all__ = ["leave_call", "take_results"]
@@ -43,18 +45,18 @@ def take_results(folder: Path) -> list[Any]:
         folder: The ranks have ended, and none has failed.
     """
     ranks = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    return [pickle.loads((folder / str(rank)).read_bytes()) for rank in ranks]
+    return [unpickle((folder / str(rank)).read_bytes()) for rank in ranks]
 
 
 def main() -> None:
     """Call the function, and leave its result."""
     folder = Path(sys.argv[1])
     try:
-        call = pickle.loads((folder / _CALL).read_bytes())
+        call = unpickle((folder / _CALL).read_bytes())
     except FileNotFoundError:
         sys.exit(f"{folder} is not on this host: let TMPDIR name a folder that all hosts share, or leave use_mpi out")
     sys.path[:] = call["path"]
-    result = pickle.loads(call["function"])()
+    result = unpickle(call["function"])()
     rank, _ = get_env_rank_and_size()
     (folder / str(rank)).write_bytes(pickle.dumps(result))
 

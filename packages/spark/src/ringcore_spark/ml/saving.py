@@ -7,6 +7,7 @@ from typing import Any
 import cloudpickle
 import pyspark
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from ringcore.adapter import unpickle
 
 # They belong to a cluster, and are given anew.
 _LEFT_OUT = {"store", "backend"}
@@ -45,7 +46,7 @@ class Reader(MLReader):
         metadata = DefaultParamsReader.loadMetadata(path, _for_metadata(self.sparkSession))
         row = self.sparkSession.read.parquet(f"{path}/params").first()
         instance = self.cls()
-        instance.setParams(**instance.unpacked(cloudpickle.loads(bytes(row[0]))))
+        instance.setParams(**instance.unpacked(unpickle(bytes(row[0]))))
         instance._resetUid(metadata["uid"])
         return instance
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 import ringcore as ring
+from ringcore.adapter import unpickle
 from ringcore.data import ArrowShards, DatasetShards, ParquetShards
 
 from ringcore_spark.partition import partition
@@ -157,7 +158,7 @@ class Work:
     def saved(self) -> Checkpoint | None:
         """The checkpoint of an earlier training of this run."""
         data = self.store.read("runs", self.run_id, "checkpoint")
-        return None if data is None else cloudpickle.loads(data)
+        return None if data is None else unpickle(data)
 
 
 def _check_the_same(folder: str, rows: int) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ringcore.bootstrap.auth import AGENT, ConnectionClosedError, Hello, authenticate, until_let_in
 from ringcore.bootstrap.sockets import NobodyListensError, dial
+from ringcore.environment.hidden import memory_file
 from ringcore.launcher import _process
-from ringcore.launcher.agent import memory_file
 from ringcore.launcher.external.answers import RANK_FAILED
 from ringcore.launcher.external.tickets import Ticket
 

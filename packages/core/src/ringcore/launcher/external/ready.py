@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from typing import IO, Any, NoReturn
 
+from ringcore._objects import unpickle
+from ringcore.environment.hidden import memory_file
 from ringcore.launcher import _process, worker
-from ringcore.launcher.agent import memory_file
 
 _MOST_DESCRIPTORS = 64
 
@@ -98,7 +99,7 @@ def _be_rank(line: socket.socket, imported_for: str | None) -> NoReturn:
     if not descriptors:  # The agent ends without a job.
         os._exit(0)
     with open(descriptors.pop(0), "rb") as file:
-        order: dict[str, Any] = pickle.load(file)
+        order: dict[str, Any] = unpickle(file.read())
     _keep_only(descriptors, order["targets"])
     os.environ.clear()
     os.environ.update(order["environ"])

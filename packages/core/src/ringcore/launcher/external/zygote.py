@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import pickle
 import socket
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ringcore._objects import unpickle
 from ringcore.launcher import _process, agent
 from ringcore.launcher.external.answers import CODE_RANK_FAILED, ENDED, RANK_FAILED
 from ringcore.launcher.external.ready import ReadyRank, Threads
@@ -83,7 +83,7 @@ def _be_agent(connection: int, given_fd: int, threads: Threads) -> NoReturn:
     code = 1
     try:
         with open(given_fd, "rb") as file:
-            given: dict[str, Any] = pickle.load(file)
+            given: dict[str, Any] = unpickle(file.read())
         for standard in (0, 1):
             os.dup2(connection, standard)
         os.close(connection)
