@@ -40,9 +40,10 @@ def make_release(session: nox.Session) -> None:
     _prove_reproducible(session, environ)
     session.run("twine", "check", "--strict", *map(str, _files()))
     _try_wheels(session)
-    _write_sums(_files())
+    session.run("python", "tools/sbom.py", str(RELEASE), env=environ)
+    _write_sums([*_files(), RELEASE / "ringcore.cdx.json"])
     _write_notes(session)
-    session.log(f"{RELEASE.relative_to(ROOT)} holds {len(_files())} distributions, their sums, and the notes")
+    session.log(f"{RELEASE.relative_to(ROOT)} holds {len(_files())} distributions, what is in them, sums, and notes")
 
 
 def _check_names(session: nox.Session) -> None:
