@@ -37,7 +37,7 @@ HELLO_BYTES = _HELLO.size + _NONCE_BYTES
 # Until a stranger has proved the key, no more than this is read from it.
 MAX_UNAUTHENTICATED_BYTES = HELLO_BYTES + _PROOF_BYTES
 _WELCOME = b"+"
-# Asked of the kernel at a time: a length is another's word, and Python makes room for as much as it asks for.
+# Asked of the kernel at a time: a length is another's word, and there is room for as much as is asked for.
 _PIECE_BYTES = 1 << 20
 # Whoever is turned away dials again after about so long.
 _AGAIN_S = 0.05
@@ -264,10 +264,9 @@ def send_all(connection: socket.socket, data: bytes, deadline: float) -> None:
 
 def receive_exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
     """Receive `count` bytes before the deadline."""
-    data = bytearray()
+    data, room = bytearray(), memoryview(bytearray(min(count, _PIECE_BYTES)))
     while len(data) < count:
-        piece = bytearray(min(count - len(data), _PIECE_BYTES))
-        data += piece[: _receive(connection, piece, deadline)]
+        data += room[: _receive(connection, room[: count - len(data)], deadline)]
     return bytes(data)
 
 
