@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +80,12 @@ class Groups:
     def _tell_peers(self, group: int) -> dict[int, int]:
         names = {self.rank: group}
         for peer in sorted(self.peers):
-            with _Borrowed(self.peers[peer].fds[0]) as connection:
+            with _Borrowed(self.peers[peer].fds[0]) as connection, self._naming(peer):
                 send_all(connection, self._signed(self.rank, peer, group), self.deadline)
         for peer in sorted(self.peers):
             with _Borrowed(self.peers[peer].fds[0]) as connection:
-                try:
+                with self._naming(peer):
                     told = receive_exactly(connection, _GROUP.size + _SIGNATURE_BYTES, self.deadline)
-                except ConnectionClosedError as error:
-                    raise BootstrapError(f"rank {peer} broke off while the ranks connected") from error
                 (names[peer],) = _GROUP.unpack(told[: _GROUP.size])
                 if not hmac.compare_digest(told, self._signed(peer, peer, names[peer])):
                     raise BootstrapError(
@@ -95,6 +94,15 @@ class Groups:
                     )
                 connection.setblocking(False)
         return names
+
+    @contextlib.contextmanager
+    def _naming(self, peer: int) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionClosedError as error:
+            raise BootstrapError(
+                f"rank {peer} broke off while rank {self.rank} and the others connected: look at what rank {peer} says"
+            ) from error
 
     def _signed(self, from_rank: int, peer: int, group: int) -> bytes:
         """The name of `from_rank`'s group, as it goes over the connection to `peer`, which may not be encrypted yet."""
