@@ -133,7 +133,7 @@ class Epochs(Starting):
 
     def _placement(self, slot: Slot, size: int) -> dict[str, Any]:
         placement = dataclasses.asdict(slot)
-        del placement["host"]
+        del placement["host"], placement["serves"]  # Elastic jobs have no servers.
         return {**placement, "size": size, "epoch": self._epoch, "job_id": self._given.job_id}
 
     # Who goes on without whom.
