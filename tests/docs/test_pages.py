@@ -60,7 +60,10 @@ def exceptions(kind: type[ringcore.RingcoreError]) -> list[type[ringcore.Ringcor
 @pytest.mark.parametrize("kind", exceptions(ringcore.RingcoreError), ids=lambda kind: kind.__name__)
 def test_the_address_that_a_message_prints_exists(kind: type[ringcore.RingcoreError]) -> None:
     (note,) = kind("what happened").__notes__
-    page, _, anchor = note.removeprefix("See ").partition("#")
+    told = re.fullmatch(r"See `ringcore explain ([\w-]+)` \((.+)#([\w-]+)\)\.", note)
+    assert told is not None, note
+    section, page, anchor = told.groups()
+    assert section == anchor
     assert anchor in pages.anchors(pages.ROOT / page)
 
 
