@@ -22,7 +22,7 @@ def test_a_mistyped_command_is_recognized(word: str, meant: str, capsys: pytest.
     assert f"there is no command '{word}'; did you mean '{meant}'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["mismatch", "MismatchError", "ringcore.MismatchError"])
+@pytest.mark.parametrize("name", ["mismatch", "Mismatch", "MismatchError", "ringcore.MismatchError"])
 def test_an_error_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", name]) == 0
     said = capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_the_mistake_behind_an_error_is_found_by_its_words(capsys: pytest.Captur
     ("words", "answer"),
     [
         (["mismach"], "there is no error 'mismach'; did you mean 'mismatch'?"),
-        (["LookupError"], "there is no error 'LookupError': there is not-initialized, invalid-argument"),
+        (["Unicorn"], "there is no error 'Unicorn': there is NotInitializedError, InvalidArgument"),
         (["mismatch", "unicorn"], "no mistake there has the words 'unicorn'"),
     ],
 )
@@ -57,6 +57,11 @@ def test_every_error_is_explained(error: str, capsys: pytest.CaptureFixture[str]
     if error != "RingcoreError":
         assert cli.main(["explain", error]) == 0
         assert error in capsys.readouterr().out
+
+
+def test_what_a_job_from_python_raises_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "RankError"]) == 0
+    assert "the function failed on a rank" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_demonstration_asks_for_numpy_where_it_is_not_there(

@@ -97,6 +97,14 @@ def test_errors_that_differ_are_told_in_a_line_each_and_are_all_in_a_file(ringru
     assert all(f"\nValueError: boom {rank}\n" in words for rank in range(8))
 
 
+def test_a_script_that_is_no_python_is_told_once(ringrun: Ringrun) -> None:
+    (ringrun.directory / "wrong.py").write_text("f(op=1, op=2)\n")
+    done = ringrun("-np", "4", "wrong.py")
+    assert done.returncode == 1
+    assert done.stderr.count("SyntaxError: keyword argument repeated: op") == 1, done.stderr
+    assert len(done.stderr.splitlines()) <= 7, done.stderr
+
+
 def test_a_traceback_of_a_rank_that_goes_on_is_shown(ringrun: Ringrun, script: Script) -> None:
     name = script(
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -24,15 +24,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 2 when there is no such error, or no such mistake.
     """
     options = _parser().parse_args(argv)
-    sections = {_anchor(section): section for section in _split(_PAGE.read_text("utf-8"), "## ")[1:]}
+    page = _PAGE.read_text("utf-8")
+    sections = {_anchor(section): section for section in _split(page, "## ")[1:]}
+    errors = re.findall(r"^`(\w+)`:", page, re.MULTILINE)
     if options.error is None:
-        print("ringcore explain ERROR, which is one of " + ", ".join(sections))
+        print("ringcore explain ERROR, which is one of " + ", ".join(errors))
         return 0
-    # DeadlockError, ringcore.DeadlockError and deadlock are the same.
-    wanted = "-".join(re.findall("[A-Z]?[a-z]+", options.error.rpartition(".")[2].removesuffix("Error"))).lower()
+    wanted = _section_of(options.error.rpartition(".")[2], sections)
     if wanted not in sections:
-        near = get_close_matches(wanted, sections, 1)
-        guess = f"; did you mean {near[0]!r}?" if near else ": there is " + ", ".join(sections)
+        near = get_close_matches(options.error, [*errors, *sections], 1)
+        guess = f"; did you mean {near[0]!r}?" if near else ": there is " + ", ".join(errors)
         print(f"ringcore explain: there is no error {options.error!r}{guess}", file=sys.stderr)
         return 2
     head, *mistakes = _split(sections[wanted], "### ")
@@ -47,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if mistakes:
             print(f"\nA mistake's script and what it says: ringcore explain {wanted} WORD...")
     return 0
+
+
+def _section_of(error: str, sections: Mapping[str, str]) -> str:
+    """DeadlockError and deadlock are the same; some sections have several exceptions."""
+    told = (section for section, text in sections.items() if re.search(f"^`{re.escape(error)}`:", text, re.MULTILINE))
+    return next(told, error.lower())
 
 
 def _split(text: str, heading: str) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# Also behind the mark that torch.distributed's exception hook puts before each line.
-_BEGINS = re.compile(rb"^(\[rank\d+\]: ?)?Traceback \(most recent call last\):\s*$")
+# Also behind the mark that torch.distributed's exception hook puts before each line. A script that is no Python has no
+# traceback, only the place.
+_BEGINS = re.compile(rb"^(\[rank\d+\]: ?)?(Traceback \(most recent call last\):|  File \".*\", line \d+)\s*$")
 _MOST_LINES = 1000
 
 
