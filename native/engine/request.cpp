@@ -218,10 +218,12 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
 
 namespace {
 
-// How far behind its own beginning the next part of a row begins.
-std::size_t padded_bytes(const Operation& part) {
-  return (part.bytes() + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
+std::size_t padded(std::size_t bytes) {
+  return (bytes + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
 }
+
+// How far behind its own beginning the next part of a row begins.
+std::size_t padded_bytes(const Operation& part) { return padded(part.bytes()); }
 
 // Whether the group's parts are reduced in place, are of one dtype, and lie one behind the other, each at the next
 // multiple of Memory::kAlignment.
@@ -283,6 +285,12 @@ std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::
     if (owns_gaps && first.compression != Compression::kNone) clear_gaps(*group);
   }
   return group;
+}
+
+std::size_t bytes_in_a_row(const Descriptor& group) {
+  std::size_t end = 0;
+  for (const auto& part : group.parts) end = padded(end) + part->shape.elements() * size_of(part->dtype);
+  return end;
 }
 
 bool can_be_renewed(const std::shared_ptr<Operation>& group, const Call& call, std::size_t parts) {

@@ -215,6 +215,8 @@ std::shared_ptr<Operation> make_operation(const Call& call, const Array& input, 
 // `owns_gaps`: what lies between them there is nobody else's, and may be reduced with them.
 std::shared_ptr<Operation> make_group(const std::string& name, std::vector<std::shared_ptr<Operation>> parts,
                                       bool owns_gaps = false);
+// How many bytes such a group has from the beginning of its first part to the end of its last one.
+std::size_t bytes_in_a_row(const Descriptor& group);
 
 // A training loop submits the same group in each step, in other memory: described once, it is renewed. First ask whether
 // the one that has ended is what `call` asks for, and nobody else holds it; then place each part, which is false for an

@@ -86,9 +86,8 @@ void Schedule::release_row(Release& group, const std::shared_ptr<Operation>& own
   operation.descriptor = *group.descriptor;
   operation.descriptor.parts.clear();
   operation.descriptor.dtype = group.descriptor->parts.front()->dtype;
-  std::uint64_t elements = 0;
-  for (const auto& part : group.descriptor->parts) elements += part->shape.elements();
-  operation.descriptor.shape = Shape::of(std::array{elements});
+  const std::size_t bytes = bytes_in_a_row(*group.descriptor);
+  operation.descriptor.shape = Shape::of(std::array<std::uint64_t, 1>{bytes / size_of(operation.descriptor.dtype)});
   const std::shared_ptr<const Descriptor> described(row, &operation.descriptor);
   if (own == nullptr) return release_one(described, nullptr, group);  // on a server
   row->group = own;
