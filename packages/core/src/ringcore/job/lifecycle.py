@@ -11,7 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ringcore._errors import InvalidArgument, PeerLostError, ShutdownError
+from ringcore._errors import BootstrapError, InvalidArgument, PeerLostError, ShutdownError
+from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment.loss import tell_loss
 from ringcore.job import timeline
 from ringcore.job.attention import start_attention_thread
@@ -75,7 +76,10 @@ def init(comm: Any = None, *, settings: Settings | None = None, placement: Place
     with _lock:
         if is_initialized():
             return
-        current = connect_context(settings, placement, comm)
+        try:
+            current = connect_context(settings, placement, comm)
+        except RanksMissingError as error:  # which ones is for the launcher
+            raise BootstrapError(str(error)) from None
         set_context(current)
         atexit.unregister(shutdown)
         atexit.register(shutdown)
