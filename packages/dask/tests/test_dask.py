@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ringcore_dask
-from distributed import Client, LocalCluster
+from distributed import Client, Event, LocalCluster
 from ringcore_dask import LaunchError, RankError
 from support.processes import WRITE_PID, Pids, eventually, is_alive
 
@@ -140,8 +140,11 @@ def test_what_cannot_be_is_said_at_once(client: Client) -> None:
     with pytest.raises(TypeError, match="cannot be pickled because of variable 'lock'"):
         lock = threading.Lock()
         ringcore_dask.run(client, lambda: lock)
+    end = Event("the worker's own work")
+    busy = client.submit(end.wait, workers=[next(iter(client.scheduler_info()["workers"]))])
     with contextlib.ExitStack() as stack:
-        stack.callback(client.restart)
-        client.submit(time.sleep, 1000, workers=[next(iter(client.scheduler_info()["workers"]))])
+        stack.callback(busy.result)
+        stack.callback(end.set)
         with pytest.raises(LaunchError, match=r"host task . did not answer within 2 s"):
             ringcore_dask.run(client, total, args=[1.0], start_timeout_s=2)
+    assert len(ringcore_dask.run(client, total, args=[1.0])) == 2
