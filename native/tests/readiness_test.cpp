@@ -77,6 +77,22 @@ TEST_CASE("readiness: what nobody has seen to be readable is not read, and one l
   CHECK(star.link(3).peek(kControlLane).size() == 1);
 }
 
+TEST_CASE("readiness: last words are read where a write has found the end, and nobody has looked since they came") {
+  Star star(kPeers);
+  const std::byte unread{1};
+  REQUIRE(star.link(1).write(kControlLane, std::span(&unread, 1)) == 1);
+  await(star.ends[Star::index(1)].get(), POLLIN);
+  star.readiness.look();
+  REQUIRE(star.link(1).peek(kControlLane).empty());
+  star.send(1, std::byte{7});
+  star.close(1);  // by a reset
+  REQUIRE(star.link(1).write(kControlLane, std::span(&unread, 1)) == 0);
+  REQUIRE(star.link(1).failure());
+  const auto last_words = star.link(1).peek(kControlLane);
+  REQUIRE(last_words.size() == 1);
+  CHECK(last_words.front() == std::byte{7});
+}
+
 TEST_CASE("readiness: few are read without asking for all of them first") {
   Star star(2);
   star.send(1, std::byte{1});

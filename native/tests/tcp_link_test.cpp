@@ -268,6 +268,7 @@ TEST_CASE("tcp: a full socket is waited for until it is writable") {
 
 TEST_CASE("tcp: the end of a connection") {
   SocketPair pair([] { return tcp_pair(); });
+  const int peer_control = pair.fd(1, kControlLane);
   const int peer_socket = pair.fd(1, 1);
   auto peer = pair.link(1);
   const auto link = pair.link(0);
@@ -283,6 +284,17 @@ TEST_CASE("tcp: the end of a connection") {
   };
 
   SUBCASE("closed by the peer") {
+    peer.reset();
+    CHECK(fails() == "closed the connection");
+    CHECK(arrive(*link, 1, 500));
+  }
+  SUBCASE("closed by the peer, which has not read everything") {
+    REQUIRE(link->write(kControlLane, last_words) == 500);
+    REQUIRE(link->write(1, last_words) == 500);
+    for (const int lane : {kControlLane, 1}) {
+      pollfd unread{.fd = lane == 1 ? peer_socket : peer_control, .events = POLLIN, .revents = 0};
+      REQUIRE(::poll(&unread, 1, kHangMilliseconds) == 1);
+    }
     peer.reset();
     CHECK(fails() == "closed the connection");
     CHECK(arrive(*link, 1, 500));

@@ -23,6 +23,9 @@ constexpr unsigned kUserTimeoutMilliseconds = 30'000;
 // A sleeper is woken when so much is there, though it waits for more: it reduces this while the rest is on its way.
 constexpr std::size_t kMostAtOnce = 256 * 1024;
 
+// More than the kernel keeps for a socket; a peer that goes on sending holds nobody up who leaves.
+constexpr int kMostDropped = 16 << 20;
+
 [[noreturn]] void refuse(const char* option) {
   throw Error(ErrorKind::kResource, with_errno(std::string("a lane's socket refuses ") + option, errno));
 }
@@ -134,12 +137,23 @@ std::span<std::byte> Connection::room() {
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {
-  if (ended_ || out.empty() || (reads_when_seen_ && !watch_->readable())) return 0;
+  if (ended_ || out.empty()) return 0;
+  // Last words may have come since the last look, if it was a write that has found the end.
+  if (reads_when_seen_ && !watch_->readable() && !failure_.reason) return 0;
   const std::size_t taken = tls_ != nullptr ? tls_->receive(out) : receive_clear(out);
   if (tls_ != nullptr) ended_ = tls_->ended();
   // What is encrypted may have been read with the handshake, and shows when that is over.
   if (reads_when_seen_ && taken < out.size() && takes_bytes()) watch_->drained();
   return taken;
+}
+
+void Connection::drop_unread() {
+  std::array<std::byte, 16 * 1024> dropped;
+  for (int left = kMostDropped; left > 0;) {
+    const ssize_t got = ::recv(fd(), dropped.data(), dropped.size(), MSG_DONTWAIT);
+    if (got <= 0) return;
+    left -= static_cast<int>(got);
+  }
 }
 
 std::size_t Connection::receive_clear(std::span<std::byte> out) {

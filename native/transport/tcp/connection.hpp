@@ -56,6 +56,8 @@ class Connection {
   bool wants_bytes() const { return !ended_ && buffered_bytes() < kBufferBytes; }
   // Nothing more can be received.
   bool ended() const { return ended_; }
+  // Before it is closed: a socket with unread bytes is closed by a reset, which may cost the peer what was sent last.
+  void drop_unread();
   // The peer may have closed it.
   bool may_be_closed() const { return watch_ == nullptr || watch_->closed(); }
 

@@ -19,6 +19,14 @@ class TcpLink final : public LaneLink {
  public:
   TcpLink(Rank self, Rank peer, LaneOpener* opener, Readiness* readiness)
       : self_(self), peer_(peer), opener_(opener), readiness_(readiness) {}
+  TcpLink(const TcpLink&) = delete;
+  TcpLink& operator=(const TcpLink&) = delete;
+  ~TcpLink() override {
+    for (std::optional<Stripes>& lane : lanes_) {
+      if (!lane) continue;
+      for (Connection& connection : lane->connections()) connection.drop_unread();
+    }
+  }
 
   void attach(int lane, std::vector<Fd> sockets, std::span<const TlsSecret> secrets) override {
     std::optional<Stripes>& made = lanes_[static_cast<std::size_t>(lane)];
