@@ -117,7 +117,8 @@ bool Engine::lacks_processor(Peer& peer, Nanoseconds now) {
         "waited for, " +
         std::to_string(kStarvedPatience) + " times as long as RINGCORE_HEARTBEAT_S.");
   }
-  peer.excused_until = now + timer_interval();
+  // Who has got its processor back may still be kept from speaking, as any other.
+  peer.excused_until = now + patience_;
   return true;
 }
 

@@ -100,6 +100,19 @@ TEST_CASE("membership: a rank that wants to run and gets no processor is waited 
   CHECK(failure(job, 2).find("it wanted to run, but its host had no processor for it") != std::string::npos);
 }
 
+TEST_CASE("membership: who has got its processor back may be silent for a while, as any other") {
+  SimJob job(kRanks);
+  pass(job, 2);
+  job.network().starve(3, 3 * kHeart);
+  job.network().pause(3, 3 * kHeart + kHeart / 2);
+  pass(job, 6);
+  for (Rank rank = 0; rank < kRanks; ++rank) CHECK(failure(job, rank).empty());
+  job.network().starve(3, 3 * kHeart);
+  job.network().pause(3, 9 * kHeart);
+  pass(job, 6);
+  CHECK(others_fail(job, 3));
+}
+
 TEST_CASE("membership: who is waited for is asked whether it lives, and the slow are not taken for dead") {
   SimJob job(kRanks);
   std::vector<std::vector<float>> data(kRanks, std::vector<float>(16, 1.0F));
