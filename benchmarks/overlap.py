@@ -1,10 +1,13 @@
 """Measures steps of training whose communication takes as long as computing, half and twice as long, on four hosts.
 
-    python benchmarks/overlap.py [--models layers embedding] [--ratios 0.5 1 2] [--repeats 2] [--fresh]
+    python benchmarks/overlap.py [--models layers embedding] [--ratios 0.5 1 2] [--encryption auto off] [--repeats 2]
+                                 [--fresh]
 
 Hosts are network namespaces. A first run without communication says how long a step computes; the links are then
 shaped so that the ring's 2 (R - 1) / R of the gradients take RATIO times that. "backward" (the anchor: in the order of
-release, and step() waits), "forward" and DistributedDataParallel over gloo take turns in the same processes.
+release, and step() waits), "forward" and DistributedDataParallel over gloo take turns in the same processes. gloo sends
+in clear text, and ringcore encrypts between hosts unless it is told not to: both are measured, as four hosts of one
+machine pay for it with the processors that they compute with.
 Needs root. Lines are added to results/overlap.jsonl.
 """
 
@@ -25,11 +28,12 @@ HOSTS = 4
 STRATEGIES = ("alone", "backward", "forward", "ddp")
 
 
-def measured(model: str, rate: str, *strategies: str) -> tuple[dict[str, Any], float]:
+def measured(model: str, rate: str, encryption: str, *strategies: str) -> tuple[dict[str, Any], float]:
     """Milliseconds of the steps of each strategy, and the goodput of the shaped links in bytes a second."""
     with namespaces(HOSTS, rate=rate, sshd=False) as hosts:
         stream = goodput(hosts, 16 << 20)
-        found = run_ranks(hosts, "ringcore", model, *strategies, script=RANK)
+        environ = {"RINGCORE_ENCRYPTION": encryption}
+        found = run_ranks(hosts, "ringcore", model, *strategies, script=RANK, env=environ)
     return found[0], stream
 
 
@@ -38,21 +42,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["layers", "embedding"])
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.5, 1.0, 2.0])
+    parser.add_argument("--encryption", nargs="+", default=["auto", "off"])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="begin the file anew")
     options = parser.parse_args()
     if options.fresh:
         RESULTS.unlink(missing_ok=True)
     for model in options.models:
-        alone, _ = measured(model, "10gbit", "alone")
+        alone, _ = measured(model, "10gbit", "auto", "alone")
         computing_s = statistics.median(alone["milliseconds"]["alone"]) / 1e3
         for ratio in options.ratios:
             bits = 8 * 2 * (HOSTS - 1) / HOSTS * alone["bytes"] / (ratio * computing_s)
-            for _ in range(options.repeats):
-                found, stream = measured(model, f"{bits / 1e6:.0f}mbit", *STRATEGIES)
+            for encryption in options.repeats * options.encryption:
+                found, stream = measured(model, f"{bits / 1e6:.0f}mbit", encryption, *STRATEGIES)
                 medians = {name: statistics.median(times) for name, times in found["milliseconds"].items()}
                 line = {
-                    "model": model, "ratio": ratio, "mbit": bits / 1e6, "stream_bytes_per_s": stream, **medians,
+                    "model": model, "encryption": encryption, "ratio": ratio, "mbit": bits / 1e6,
+                    "stream_bytes_per_s": stream, **medians,
                     "forward_over_backward": medians["backward"] / medians["forward"],
                     "forward_over_ddp": medians["ddp"] / medians["forward"],
                 }  # fmt: skip

@@ -80,6 +80,8 @@ def _described(wheel: Path) -> tuple[Component, list[str]]:
     ]  # fmt: skip
     if told["Name"] in _HEADERS:
         name, its_licence = _HEADERS[told["Name"]]
+        if its_licence != licence and f"{folder}licenses/{name}/LICENSE" not in names:
+            sys.exit(f"{wheel.name} is compiled with {name}, and lacks the text of its licence, {its_licence}")
         parts.append(
             Component(name=name, version=version(name), type=ComponentType.LIBRARY, bom_ref=f"{wheel.name}/{name}",
                       purl=PackageURL("pypi", name=name, version=version(name)),
