@@ -14,7 +14,8 @@ import ringcore
 import ringcore_torch as ring
 import torch
 from ringcore import adapter
-from ringcore_torch import buckets, optimizer
+from ringcore_torch import optimizer
+from ringcore_torch.buckets import dealing
 from support.on_ranks import IN_A_RANK, TWO, TWO_OVER_TCP, Start, on
 
 # Results do not depend on buckets there.
@@ -173,7 +174,7 @@ def test_training_is_the_same_while_ways_are_tried(
     overlap: str, settings: Callable[..., None], equal_on_all_ranks: Callable[..., bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    for module, name in ((buckets, "_FIRST_BUCKET"), (optimizer, "BUCKET"), (optimizer, "SOONER_BUCKET")):
+    for module, name in ((dealing, "_FIRST_BUCKET"), (optimizer, "BUCKET"), (optimizer, "SOONER_BUCKET")):
         monkeypatch.setattr(module, f"{name}_BYTES", 100_000)
     settings(autotune_steps_per_sample=1)
     model = torch.nn.Sequential(*(torch.nn.Linear(100, 100) for _ in range(8)), torch.nn.Linear(100, 2))

@@ -12,8 +12,8 @@ from ringcore import Adasum, InvalidArgument
 from ringcore.adapter import ProcessSet, count_step, name_or_next, reduce_compressed
 
 from ringcore_torch._operations import grouped_allreduce
-from ringcore_torch.buckets import check_dtypes
 from ringcore_torch.compression import Compressor
+from ringcore_torch.parameters import check_dtypes
 from ringcore_torch.wrapping import with_methods
 
 

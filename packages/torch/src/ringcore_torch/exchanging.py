@@ -8,8 +8,7 @@ import torch
 from ringcore import InvalidArgument, adapter
 from ringcore.adapter import Exchange, ProcessSet, name_or_next
 
-from ringcore_torch.buckets import check_dtypes
-from ringcore_torch.reducer import take_over
+from ringcore_torch.parameters import check_dtypes, take_over
 from ringcore_torch.state import check_weights_of
 
 

@@ -11,7 +11,8 @@ import torch
 from ringcore import InvalidArgument
 from ringcore.adapter import ProcessSet
 
-from ringcore_torch.buckets import check_dtypes, registered_zeros
+from ringcore_torch.memory import registered_zeros
+from ringcore_torch.parameters import check_dtypes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ from ringcore.adapter import ProcessSet, global_process_set, name_or_next
 
 from ringcore_torch._differentiable import grouped_allreduce
 from ringcore_torch._operations import start_allreduce
-from ringcore_torch.buckets import check_dtypes
 from ringcore_torch.compression import Compression, Compressor
 from ringcore_torch.optimizer import named_of
+from ringcore_torch.parameters import check_dtypes
 from ringcore_torch.state import check_weights_of
 from ringcore_torch.wrapping import with_methods
 

@@ -1,8 +1,7 @@
-"""Averages gradients over all ranks: from the hooks of parameters to operations of the engine.
+"""Averages gradients over all ranks: a step, from buckets that fill up to gradients that hold the averages.
 
-Parameters are dealt to buckets, see `buckets`. When the last gradient of a bucket is there, it is submitted; where that
-would only take turns with backward on the same core, when backward is done. Sparse gradients are reduced one by one
-when all buckets are done, and every rank knows which they are.
+`buckets` has the parameters, and `hooks` fill them while backward runs. Sparse gradients are reduced one by one when
+all buckets are done, and every rank knows which they are.
 """
 
 from __future__ import annotations
@@ -11,24 +10,23 @@ import contextlib
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from ringcore import InvalidArgument, MembershipChangedError, RingcoreError, adapter
 from ringcore.adapter import ProcessSet, ReduceOp, name_or_next
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ringcore_torch._operations import allreduce_
 from ringcore_torch._profiling import seen
-from ringcore_torch.buckets import BUCKET_BYTES, Bucket, Groups, PackedBucket, check_dtypes, make_buckets
+from ringcore_torch.buckets import BUCKET_BYTES, Bucket, Groups, PackedBucket, make_buckets
 from ringcore_torch.compression import Compression, Compressor
+from ringcore_torch.hooks import Hooks
+from ringcore_torch.parameters import check_dtypes, take_over
 from ringcore_torch.sparse import sparse_allreduce_async
 from ringcore_torch.state import check_weights_of
 
 _log = logging.getLogger("ringcore")
-# Which reducer averages a parameter's gradient: the one that was made last.
-_reducers: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 class GradientReducer:
@@ -87,22 +85,22 @@ class GradientReducer:
         self._make_buckets = functools.partial(
             make_buckets, named, groups=groups, compression=compression, keeps_errors=error_feedback
         )
-        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._hooks = Hooks()
         self._deal(self._prefix, bucket_bytes)
         if self._asks_for_memory:
             for bucket in self.buckets:
                 bucket.keep_inputs()  # when all have what they need
         take_over((parameter for _, parameter in named), self)
-        weakref.finalize(self, _remove, self._hooks)
+        weakref.finalize(self, self._hooks.remove)
         adapter.after_init(self._on_init)
 
     def _deal(self, prefix: str, bucket_bytes: int) -> None:
         self.buckets = self._make_buckets(prefix, bucket_bytes=bucket_bytes)
         packed = [bucket for bucket in self.buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
-        self._hookless = packed[-1] if packed and not self._skip_untouched else None
+        self.hookless = packed[-1] if packed and not self._skip_untouched else None
         if not self.alone:
-            self._add_hooks()
+            self._hooks.add(self)
 
     def deal_anew(self, bucket_bytes: int, *, overlaps: bool) -> None:
         """Between two steps, on all ranks between the same: send gradients in other buckets from now on.
@@ -114,17 +112,9 @@ class GradientReducer:
             overlaps: Submit a bucket when its last gradient is there, else when backward is done.
         """
         self.abandon()
-        _remove(self._hooks)
+        self._hooks.remove()
         self.overlaps = overlaps
         self._deal(f"{self._prefix}.{bucket_bytes}", bucket_bytes)
-
-    def _add_hooks(self) -> None:
-        for bucket in self.buckets:
-            for index, parameter in enumerate(bucket.parameters):
-                # One hook tells that a new round has begun, and when its gradients are complete.
-                if bucket is not self._hookless or parameter is bucket.parameters[-1]:
-                    hook = _hook(weakref.ref(self), bucket, index)
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def _on_init(self) -> None:
         """The ranks may be others: what was on its way is lost, and whoever comes has its own weights."""
@@ -133,7 +123,7 @@ class GradientReducer:
         self._unchecked = [] if self.alone else self._checked
         self._asks_for_memory = adapter.is_elastic() and not self.drops_steps
         if not self.alone and not self._hooks and not self._replaced:
-            self._add_hooks()
+            self._hooks.add(self)
 
     @property
     def checks_weights(self) -> bool:
@@ -151,7 +141,7 @@ class GradientReducer:
 
     def detach(self) -> None:
         """Average nothing any more: another optimizer does it now."""
-        _remove(self._hooks)
+        self._hooks.remove()
         self._replaced = True
 
     def check_own(self) -> None:
@@ -226,7 +216,7 @@ class GradientReducer:
         _log.warning("a step of '%s' is left out: %s", self._prefix, why)
 
     def _average(self) -> None:
-        if self._hookless is not None and self._hookless.finished and self._hookless.has_other_gradients():
+        if self.hookless is not None and self.hookless.finished and self.hookless.has_other_gradients():
             self.reset()  # the averages of a step that was skipped have made room for new gradients
         wanted = self._touched() if self._skip_untouched else self.buckets
         waiting = [bucket for bucket in wanted if bucket.handle is None]
@@ -365,67 +355,5 @@ class GradientReducer:
             bucket.reset()
 
 
-def take_over(parameters: Iterable[torch.Tensor], reducer: Any) -> None:
-    """From now on nobody else averages the gradients of these parameters."""
-    for parameter in parameters:
-        previous = _reducers[parameter]() if parameter in _reducers else None
-        if previous is not None and previous is not reducer:
-            previous.detach()
-        _reducers[parameter] = weakref.ref(reducer)
-
-
-def _hook(reducer: weakref.ref[GradientReducer], bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
-    """What happens when a parameter has a gradient. It holds no reducer: one that nobody steps any more is freed."""
-    passes, count = bucket.passes, len(bucket.parameters)
-
-    def collect(parameter: torch.Tensor) -> None:
-        owner = reducer()
-        if owner is None or owner.alone:
-            return
-        if bucket.held:  # of a graph that was made before the last step
-            parameter._ring_update.settle()  # type: ignore[attr-defined]
-        bucket.touched = True
-        if bucket.on_gpu:
-            bucket.note_stream()
-        if not owner.collects:
-            return
-        if bucket.finished:
-            owner.reset()  # the step was skipped, and this is the next one
-        if bucket is owner._hookless:
-            passes[index] += 1
-            bucket.sealed = False
-            if passes[index] >= owner.passes_per_step:
-                _after_backward(bucket.seal_arrived)
-            return
-        if bucket.handle is not None or passes[index] == owner.passes_per_step:
-            raise InvalidArgument(
-                f"'{bucket.names[index]}' got a gradient when it was complete, or its average on the way: backward ran "
-                f"more than backward_passes_per_step = {owner.passes_per_step} times before step(). Raise "
-                "backward_passes_per_step, or call zero_grad() to drop the gradients"
-            )
-        grad = parameter.grad
-        if bucket.takes_early and grad is not None and (owner.sparse_as_dense or not grad.is_sparse):
-            bucket.take(index, grad)
-        passes[index] += 1
-        if passes[index] == owner.passes_per_step:
-            bucket.ready += 1
-            if bucket.ready == count:
-                bucket.seal()
-                if owner.overlaps:
-                    owner.launch(bucket, early=True)
-
-    return collect
-
-
-def _after_backward(callback: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
-
-
 def _is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def _remove(hooks: list[torch.utils.hooks.RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()
-    hooks.clear()

@@ -13,7 +13,7 @@ from ringcore import InvalidArgument, adapter, global_process_set
 from ringcore.adapter import Node, SumTree, name_or_next, nodes_of, seed_of, share_out
 
 from ringcore_torch._operations import allgather
-from ringcore_torch.reducer import take_over
+from ringcore_torch.parameters import take_over
 from ringcore_torch.state import check_weights_of
 
 # Ranks exchange pieces of so many elements: a rank has room for one piece of each rank's sums, beside its own.
