@@ -75,6 +75,8 @@ def test_what_is_not_plain_is_refused_and_named(value: Any) -> None:
         b"plain", b"plain" + bytes(8), plain([1])[:-1], plain(b"abc")[:-1], plain(b"abc") + b"d",
         plain([1]).replace(b"[1]", b"{}\n"), plain(np.zeros(2)).replace(b"<f8", b"|O8"),
         plain(np.zeros(2)).replace(b"[2]", b"[9]"), plain(b"abc").replace(b"3}", b'""'),
+        plain(np.zeros(2)).replace(b'["<f8", [2]]', b'[]          '), plain(np.zeros(2)).replace(b"<f8", b",,,"),
+        plain(np.zeros(100_000)).replace(b"[100000]", b"[1e9999]"),
         b"plain" + (200_000).to_bytes(8, "little") + b"[" * 200_000,
     ],
 )  # fmt: skip

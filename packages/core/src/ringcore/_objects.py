@@ -88,7 +88,7 @@ def parse_plain(data: bytes) -> Any:
         value = reader.decoded(json.loads(data[begin : begin + length]))
         if reader.rest:
             raise ValueError(f"{len(reader.rest)} bytes are left over")
-    except (ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, SyntaxError, struct.error) as error:
         raise InvalidArgument(f"these are not the bytes of a plain object: {error}") from None
     return value
 
