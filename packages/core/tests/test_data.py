@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -315,3 +316,16 @@ def test_memory_is_used_again_but_not_while_a_batch_has_some_of_it(tmp_path: Pat
     for batch in islice(shards, 14):
         batch["id"][:] = -1
     assert all((batch["id"] == ids).all() for batch, ids in zip(kept, before, strict=True))
+
+
+def test_windows_of_many_lengths_do_not_each_keep_memory() -> None:
+    memory = Memory()
+    rows = range(1 << 16, (1 << 16) + 20)
+    tracemalloc.start()
+    try:
+        for length in rows:
+            memory.take((2, length), np.dtype(np.float32))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 4 * (2 * max(rows) * 4)

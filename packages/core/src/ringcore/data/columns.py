@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -105,9 +106,17 @@ class Memory:
         self._free: dict[tuple[Any, ...], list[np.ndarray[Any, Any]]] = {}
 
     def take(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """An array that holds anything."""
-        free = self._free.setdefault((shape, kind), [])
-        return np.asarray(_Lease(free.pop() if free else np.empty(shape, kind), free))
+        """An array that holds anything.
+
+        Args:
+            shape: Columns, rows, and then that of a row. Windows of other lengths have what is free of the longest.
+            kind: Of an element.
+        """
+        free = self._free.setdefault((shape[0], *shape[2:], kind), [])
+        row = free.pop() if free else None
+        if row is None or len(row) < math.prod(shape):
+            row = np.empty(math.prod(shape), kind)
+        return np.asarray(_Lease(row, shape, free))
 
 
 # One block is used while the next is filled; one more, as batches may live a little longer than their window.
@@ -115,16 +124,18 @@ _MOST_FREE = 3
 
 
 class _Lease:
-    """A block, until the last array or tensor on it is gone."""
+    """What a block of this shape takes of a row of memory, until the last array or tensor on it is gone."""
 
-    def __init__(self, block: np.ndarray[Any, Any], free: list[np.ndarray[Any, Any]]) -> None:
-        self._block = block
+    def __init__(
+        self, row: np.ndarray[Any, Any], shape: tuple[int, ...], free: list[np.ndarray[Any, Any]]
+    ) -> None:  # fmt: skip
+        self._row = row
         self._free = free
-        self.__array_interface__ = block.__array_interface__
+        self.__array_interface__ = row[: math.prod(shape)].reshape(shape).__array_interface__
 
     def __del__(self) -> None:
         if len(self._free) < _MOST_FREE:
-            self._free.append(self._block)
+            self._free.append(self._row)
 
 
 class Block(NamedTuple):
