@@ -16,6 +16,7 @@ import torch
 from ringcore import adapter
 from ringcore_torch import optimizer
 from ringcore_torch.buckets import dealing
+from ringcore_torch.tuning import Sending
 from support.on_ranks import IN_A_RANK, TWO, TWO_OVER_TCP, Start, on
 
 # Results do not depend on buckets there.
@@ -151,6 +152,30 @@ def test_a_file_that_cannot_be_used_does_not_matter(settings: Callable[..., None
         assert Job("spoilt", seconds(a=0.5)).decide() == "a"
     settings(autotune_file="/proc/none/tuned.json")
     assert Job("nowhere", seconds(a=0.5)).decide() == "a"
+
+
+@on(TWO)
+def test_a_user_without_a_home_keeps_nothing(
+    settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    def raise_as_python_does() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", raise_as_python_does)
+    settings(autotune_file=None)
+    assert Job("homeless", seconds(a=0.5)).decide() == "a"
+
+
+@on(TWO)
+def test_an_optimizer_that_another_one_has_replaced_averages_nothing_in_other_buckets_either() -> None:
+    model = torch.nn.Linear(3, 2)
+    replaced = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    wrapped = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    replaced.send(Sending(1000, overlaps=True))
+    model(torch.ones(1, 3)).sum().backward()
+    wrapped.step()
+    assert all(bucket.handle is None and not bucket.touched for bucket in replaced._ring.buckets)
 
 
 def train(model: torch.nn.Module, overlap: Any, steps: int) -> tuple[Any, set[tuple[int, bool]]]:

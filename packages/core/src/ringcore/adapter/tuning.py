@@ -210,11 +210,15 @@ class Tuner(Generic[Way]):
         try:
             kept = json.loads(_kept_in().read_text(encoding="utf-8"))[self._key()]
             return list(map(str, self._ways)).index(kept["way"]), float(kept["seconds"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # the last one of who has no home
             return -1, 0.0
 
     def _keep(self, way: int, seconds: float) -> None:
-        path = _kept_in()
+        try:
+            path = _kept_in()
+        except RuntimeError as error:  # of who has no home
+            _log.info("%s: what was chosen is not kept: %s", self._name, error)
+            return
         try:
             every = json.loads(path.read_text(encoding="utf-8"))
             every = every if isinstance(every, dict) else {}
@@ -231,6 +235,11 @@ class Tuner(Generic[Way]):
 
 
 def _kept_in() -> Path:
+    """Where it is kept, on the host of rank 0.
+
+    Raises:
+        RuntimeError: The user has no home, and no other place was named.
+    """
     asked = context().settings.autotune_file
     if asked is not None:
         return Path(asked)
