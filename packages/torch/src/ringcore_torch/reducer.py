@@ -99,7 +99,7 @@ class GradientReducer:
         packed = [bucket for bucket in self.buckets if isinstance(bucket, PackedBucket)]
         # The last small gradients are there when backward ends: `synchronize` submits them, and no hook is needed.
         self.hookless = packed[-1] if packed and not self._skip_untouched else None
-        if not self.alone:
+        if not self.alone and not self._replaced:
             self._hooks.add(self)
 
     def deal_anew(self, bucket_bytes: int, *, overlaps: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from ringcore import _native
 from ringcore._errors import BootstrapError, InvalidArgument, RingcoreError
+from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment.invitation import Invitation
 from ringcore.environment.libraries import tell_engine
 from ringcore.environment.placement import Placement, find_placement
@@ -46,7 +47,7 @@ def connect_context(settings: Settings | None, placement: Placement | None, comm
                 launcher.attend(connected.runtime, partial(meet_newcomer, connected, connected.rank))
             return connected
         except BootstrapError as error:
-            missing = getattr(error, "ranks", [])
+            missing = error.ranks if isinstance(error, RanksMissingError) else []
             if missing and tries < _MEETINGS:
                 tries += 1
                 launcher.lost = missing[0]  # If it hangs, the launcher ends it.
