@@ -378,22 +378,28 @@ TEST_CASE("tcp: the death of the peer is noticed") {
   CHECK((sleep_on(*link) && (link->check(), link->failure().has_value())));
 }
 
-TEST_CASE("tcp: links that carry short records keep little memory") {
-  constexpr std::size_t kLinks = 32;
-  // Sanitizers keep a shadow of what is allocated, which lies in memory whether it is used or not.
+// Of this process, in pages.
+std::size_t resident_pages() {
+  std::ifstream statistics("/proc/self/statm");
+  std::size_t all = 0;
+  std::size_t in_memory = 0;
+  statistics >> all >> in_memory;
+  return in_memory;
+}
+
+// Sanitizers keep a shadow of what is allocated, which lies in memory whether it is used or not.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr std::size_t kMostPagesALane = 400;
+constexpr std::size_t kMostPagesALane = 400;
 #else
-  constexpr std::size_t kMostPagesALane = 4;
+constexpr std::size_t kMostPagesALane = 4;
 #endif
-  // Of this process, in pages.
-  const auto resident = [] {
-    std::ifstream statistics("/proc/self/statm");
-    std::size_t all = 0;
-    std::size_t in_memory = 0;
-    statistics >> all >> in_memory;
-    return in_memory;
-  };
+
+TEST_CASE("tcp: links keep little memory, whatever they have carried") {
+  constexpr std::size_t kLinks = 32;
+  std::size_t bytes = 0;
+  SUBCASE("short records") { bytes = 64; }
+  SUBCASE("as much as is read at once") { bytes = 128 * 1024; }
+  const std::size_t rounds = bytes < 1024 ? 1000 : 2 * kLaneCount;
   Child child([&] {
     std::vector<SocketPair> pairs;
     std::vector<std::unique_ptr<Link>> links;
@@ -402,19 +408,19 @@ TEST_CASE("tcp: links that carry short records keep little memory") {
       links.push_back(pairs.back().link(0));
       links.push_back(pairs.back().link(1));
     }
-    const std::size_t before = resident();
-    const std::array<std::byte, 64> record{};
-    for (int round = 0; round < 1000; ++round) {
+    const std::vector<std::byte> record(bytes, std::byte{1});
+    const std::size_t before = resident_pages();
+    for (std::size_t round = 0; round < rounds; ++round) {
       for (std::size_t i = 0; i < links.size(); ++i) {
-        const int lane = round % kLaneCount;
-        if (links[i]->write(lane, record) != record.size()) return false;
+        const int lane = static_cast<int>(round % kLaneCount);
+        if (links[i]->write(lane, record) != bytes) return false;
         Link& other = *links[i ^ 1];
-        if (!arrive(other, lane, record.size())) return false;
-        other.consume(lane, record.size());
+        if (!arrive(other, lane, bytes)) return false;
+        other.consume(lane, bytes);
         other.arm();
       }
     }
-    return resident() - before < links.size() * kLaneCount * kMostPagesALane;
+    return resident_pages() - before < links.size() * kLaneCount * kMostPagesALane;
   });
   CHECK(child.wait() == 0);
 }

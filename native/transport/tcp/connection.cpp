@@ -26,6 +26,13 @@ constexpr std::size_t kMostAtOnce = 256 * 1024;
 // More than the kernel keeps for a socket; a peer that goes on sending holds nobody up who leaves.
 constexpr int kMostDropped = 16 << 20;
 
+// Buffers that no connection has at the moment; so few that a thread that ends has kept little.
+constexpr std::size_t kMostSpare = 4;
+std::vector<std::unique_ptr<std::byte[]>>& spare_buffers() {
+  thread_local std::vector<std::unique_ptr<std::byte[]>> spare;
+  return spare;
+}
+
 [[noreturn]] void refuse(const char* option) {
   throw Error(ErrorKind::kResource, with_errno(std::string("a lane's socket refuses ") + option, errno));
 }
@@ -96,6 +103,7 @@ void Connection::consume(std::size_t bytes) {
   expected_ = 1;
   begin_ += bytes;
   shown_ = false;
+  give_buffer_back();
 }
 
 std::size_t Connection::read(std::span<std::byte> out) {
@@ -123,17 +131,32 @@ bool Connection::fill() {
   const std::size_t got = receive(room());
   end_ += got;
   if (got > 0) shown_ = false;
+  give_buffer_back();
   return opened || got > 0;
 }
 
 std::span<std::byte> Connection::room() {
-  if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
+  auto& spare = spare_buffers();
+  if (buffer_ == nullptr && spare.empty()) {
+    buffer_ = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
+  } else if (buffer_ == nullptr) {
+    buffer_ = std::move(spare.back());
+    spare.pop_back();
+  }
   if (begin_ > 0 && (begin_ == end_ || end_ > kBufferBytes / 2)) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, buffered_bytes());
     end_ -= begin_;
     begin_ = 0;
   }
   return {buffer_.get() + end_, kBufferBytes - end_};
+}
+
+void Connection::give_buffer_back() {
+  if (buffer_ == nullptr || buffered_bytes() > 0) return;
+  begin_ = end_ = 0;
+  auto& spare = spare_buffers();
+  if (spare.size() < kMostSpare) spare.push_back(std::move(buffer_));
+  buffer_ = nullptr;
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {

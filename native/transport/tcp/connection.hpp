@@ -68,6 +68,8 @@ class Connection {
   std::size_t buffered_bytes() const { return end_ - begin_; }
   // The free end of the buffer, where the next bytes go. Moves the rest to the front when that makes more room.
   std::span<std::byte> room();
+  // An empty one goes on to the next connection of this thread that needs one.
+  void give_buffer_back();
   std::size_t receive(std::span<std::byte> out);
   std::size_t send_clear(std::span<const std::byte> header, std::span<const std::byte> bytes);
   std::size_t receive_clear(std::span<std::byte> out);
@@ -79,8 +81,7 @@ class Connection {
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
   PaceSamples samples_;
-  // Made when it is first needed, and not filled: what no byte has come to takes no memory. An empty one is filled from
-  // its front again, so that a connection that carries short records touches a page or two.
+  // Only while bytes wait in it: few connections have some at a time, and what was ever read keeps no memory.
   std::unique_ptr<std::byte[]> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
