@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from ringcore import InvalidArgument
+from ringcore_lightning import elastic
 from support.processes import Ringrun
 
 _TRAIN = """
@@ -119,3 +122,8 @@ def test_a_job_that_ends_with_its_first_lost_rank_is_refused(tmp_path: Path) -> 
     done = Ringrun(tmp_path)("-np", "1", "train.py", "-1", "")
     assert done.returncode != 0
     assert "start it by ringrun --min-np N" in done.stderr, done.stderr
+
+
+def test_a_reduction_that_is_none_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidArgument, match=r"'bxor'.*sum, mean, avg, min, max"):
+        elastic.reduce(torch.ones(2), torch.distributed.ReduceOp.BXOR)

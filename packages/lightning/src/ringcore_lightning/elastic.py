@@ -67,10 +67,21 @@ def again(collective: Callable[[], T]) -> T:
 
 
 def reduce(tensor: Any, op: Any) -> Any:
-    """As Lightning's strategies reduce: what is no tensor stays as it is; a mean is a float."""
+    """As Lightning's strategies reduce: what is no tensor stays as it is; a mean is a float.
+
+    Args:
+        tensor: Of any shape, the same on all ranks.
+        op: A name, or one of torch.distributed's; None: the mean.
+
+    Raises:
+        InvalidArgument: Another operation than a sum, a mean, a minimum or a maximum.
+    """
     if not isinstance(tensor, torch.Tensor):
         return tensor
-    how = _OPS[str(op).rpartition(".")[2].lower()] if op is not None else ringcore.Average
+    name = "mean" if op is None else str(op).rpartition(".")[2].lower()
+    if name not in _OPS:
+        raise InvalidArgument(f"RingStrategy(elastic=True) does not reduce by '{name}'; take one of {', '.join(_OPS)}")
+    how = _OPS[name]
     floats = tensor.float() if how is ringcore.Average and not tensor.is_floating_point() else tensor
     return again(lambda: allreduce(floats.detach(), op=how))
 
