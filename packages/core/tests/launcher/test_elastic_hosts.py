@@ -64,6 +64,26 @@ def test_ranks_on_hosts_that_come_and_go(ringrun: Ringrun, script: Script, pids:
     assert not any(map(is_alive, pids.read().values()))
 
 
+def test_ranks_leave_a_host_that_is_about_to_go(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
+    notice = directory / "notice"
+    notice.write_text("#!/bin/sh\ntest $HOROVOD_HOSTNAME = host1\n")
+    notice.chmod(0o755)
+    words = ["--min-np", "1", "-np", "3", "-H", "host0,host1:2", "--drain-when", "./notice", train(script)]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        (left,) = (line for line in begun(directory, 4) if line["size"] == 1)
+        assert left["place"] == 0
+        (directory / "stop").touch()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+    assert "[1]<stderr> ringrun: --drain-when: this host is about to go; its ranks leave at their next commit" in stderr
+    assert [(line["place"], line["size"]) for line in told(directory, "end")] == [(0, 1)]
+    assert not any(map(is_alive, pids.read().values()))
+
+
 _LARGE = "assert ringcore.allreduce(np.ones(1 << 18), op=ringcore.Sum)[-1] == ringcore.size()"
 _MEMORY = "tell(str(ringcore.job.state.context().host_of), state)"
 

@@ -366,6 +366,16 @@ def test_a_discovery_script_that_cannot_be_used_is_named(
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("./nothing", "cannot be run: No such file or directory"), ("sh -c 'kill -9 $$'", "sh was killed by signal 9")],
+)
+def test_a_drain_command_that_says_nothing_is_named(ringrun: Ringrun, script: Script, command: str, says: str) -> None:
+    done = ringrun("-np", "1", "--min-np", "1", "--drain-when", command, train(script, goes_on="state.step < 1"))
+    assert done.returncode == 0, done.stderr
+    assert "--drain-when: " in done.stderr and says in done.stderr
+
+
 def test_a_job_is_told_to_grow_to_shrink_and_to_let_a_rank_go(ringrun: Ringrun, script: Script, pids: Pids) -> None:
     directory = ringrun.directory
 

@@ -37,6 +37,7 @@ class HostJob:
         sharers: Ranks that this host is to have, those of other agents included; None: these.
         host: What the user calls this host; None: what it calls itself.
         silence_limit_s: An agent that hears nothing from the launcher for so long ends its ranks.
+        drain_when: A command that succeeds once this host is about to go: then its ranks leave an elastic job.
     """
 
     ranks: tuple[RankJob, ...]
@@ -50,6 +51,7 @@ class HostJob:
     sharers: int | None = None
     host: str | None = None
     silence_limit_s: float = 30.0
+    drain_when: tuple[str, ...] | None = None
 
     def to_json(self) -> bytes:
         """Encode for the way to a remote agent."""

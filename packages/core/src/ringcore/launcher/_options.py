@@ -27,6 +27,7 @@ class Elastic:
         elastic_timeout: Fewer ranks than `min_np` wait for so many seconds.
         reset_limit: The ranks meet again so often; None: without limit.
         cooldown_s: The least and the most that a place rests after a failure.
+        drain_when: A command that succeeds on a host that is about to go, whose ranks then leave; None: nobody asks.
     """
 
     min_np: int
@@ -37,6 +38,7 @@ class Elastic:
     elastic_timeout: float
     reset_limit: int | None
     cooldown_s: tuple[float, float]
+    drain_when: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 
 def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elastic | None:
-    further = ("spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range")
+    further = ("spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range", "drain_when")
     if found.min_np is None and found.max_np is None and found.host_discovery_script is None:
         for name in further:
             if getattr(found, name) is not None:
@@ -144,7 +146,7 @@ def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elas
     return Elastic(
         min_np=least, max_np=most, spares=spares, host_discovery_script=found.host_discovery_script,
         slots_per_host=found.slots_per_host, elastic_timeout=timeout, reset_limit=found.reset_limit,
-        cooldown_s=(shortest, longest),
+        cooldown_s=(shortest, longest), drain_when=found.drain_when,
     )  # fmt: skip
 
 

@@ -230,6 +230,12 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
         metavar=("MIN", "MAX"),
         help="a failed rank is started again in its place after MIN seconds, then twice as many, MAX at most (1 60)",
     )
+    add(
+        "--drain-when",
+        type=_values.command,
+        metavar="COMMAND",
+        help="is run every 5 s beside each rank, by no shell; once it succeeds the host is to go and the rank leaves",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 from collections.abc import Callable
 
 from ringcore._errors import InvalidArgument
@@ -51,6 +52,17 @@ def port(text: str) -> int:
     if not 0 < port < 65536:
         raise argparse.ArgumentTypeError(f"value is {text!r}, but accepted is a port from 1 to 65535")
     return port
+
+
+def command(text: str) -> tuple[str, ...]:
+    """A program and its arguments."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"value is {text!r}, which is no command: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("names no program")
+    return tuple(words)
 
 
 def seconds(text: str) -> float:

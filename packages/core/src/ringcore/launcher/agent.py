@@ -27,6 +27,7 @@ from ringcore.launcher._frames import Channel, Kind
 from ringcore.launcher._guard import Guard, remove_directory
 from ringcore.launcher._job import Events, HostJob, RankExit, RankJob
 from ringcore.launcher._loop import Loop, Timer
+from ringcore.launcher._preemption import PreemptionNotice
 
 Start = Callable[..., _process.Process]
 
@@ -62,6 +63,7 @@ class Agent:
         self._lines: dict[int, int] = {}  # rank -> descriptor to speak with it
         self._held: frozenset[Kind] = frozenset()
         self._directory: str | None = None
+        self._notice: PreemptionNotice | None = None
 
     def start(self, job: HostJob) -> None:
         """Start all ranks of this host.
@@ -92,6 +94,12 @@ class Agent:
         finally:
             for fd in self._blobs.values():
                 os.close(fd)
+        if job.drain_when is not None:
+            environ = {**common, "HOROVOD_HOSTNAME": job.host or socket.gethostname()}
+            self._notice = PreemptionNotice(
+                self._loop, job.drain_when, environ, job.cwd, self._drain, self._say_beside_ranks
+            )
+            self._notice.ask()
 
     def signal(self, number: int) -> None:
         """Send a signal to all ranks; one that ends processes also to what the ranks started."""
@@ -126,6 +134,8 @@ class Agent:
 
     def close(self) -> None:
         """End everything at once and let go of all descriptors."""
+        if self._notice is not None:
+            self._notice.close()
         self.kill()
         for process in self._groups.values():
             process.popen.wait()
@@ -133,6 +143,16 @@ class Agent:
             self._close_pipe(fd)
         if self._directory is not None:
             remove_directory(self._directory)
+
+    def _drain(self) -> None:
+        self._say_beside_ranks("--drain-when: this host is about to go; its ranks leave at their next commit")
+        for rank in list(self._lines):
+            self.tell(rank, b'{"drain": true}\n')
+
+    def _say_beside_ranks(self, text: str) -> None:
+        """Say something of this host where its ranks write, which tells the reader which host it is."""
+        for rank in list(self._processes)[:1]:
+            self._events.on_output(rank, Kind.STDERR, f"ringrun: {text}\n".encode())
 
     def _start_rank(self, job: HostJob, rank_job: RankJob, common: dict[str, str]) -> None:
         rank = rank_job.rank
@@ -226,6 +246,8 @@ class Agent:
         code = process.popen.wait()
         self._events.on_exit(rank, RankExit(code, self._error_text(rank), self._lost_rank(rank)))
         if not self._processes:
+            if self._notice is not None:
+                self._notice.close()
             self._end_leftovers(self._loop.call_later(_LEFTOVER_GRACE_S, self.kill))
 
     def _end_leftovers(self, deadline: Timer) -> None:

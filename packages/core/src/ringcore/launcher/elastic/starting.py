@@ -76,8 +76,9 @@ class Starting(Ranks):
         environ = _plan.rank_environ(dataclasses.replace(self._plan, size=size), slot, self._options.role)
         ranks = tuple(dataclasses.replace(rank, environ=environ) for rank in job.ranks)
         return dataclasses.replace(
-            job, ranks=ranks, stdin_rank=None, speaks=True, sharers=slot.local_size, host=node.name
-        )
+            job, ranks=ranks, stdin_rank=None, speaks=True, sharers=slot.local_size, host=node.name,
+            drain_when=self._asked.drain_when,
+        )  # fmt: skip
 
     def _job_environ(self) -> dict[str, str]:
         assert self._server is not None
