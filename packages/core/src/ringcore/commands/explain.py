@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ringcore._display import print_markdown
+from ringcore._errors import RingcoreError
 
 _PAGE = Path(__file__).parents[1] / "errors.md"  # The build puts docs/errors.md there.
 
@@ -24,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 2 when there is no such error, or no such mistake.
     """
     options = _parser().parse_args(argv)
-    page = _PAGE.read_text("utf-8")
-    sections = {_anchor(section): section for section in _split(page, "## ")[1:]}
+    page = re.sub(r"<!--.*?-->\n+", "", _PAGE.read_text("utf-8"), flags=re.DOTALL)
+    sections = {_anchor(section): section for section in _split(page, "## ")}
     errors = re.findall(r"^`(\w+)`:", page, re.MULTILINE)
     if options.error is None:
         print("ringcore explain ERROR, which is one of " + ", ".join(errors))
@@ -51,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _section_of(error: str, sections: Mapping[str, str]) -> str:
-    """DeadlockError and deadlock are the same; some sections have several exceptions."""
+    """DeadlockError and deadlock are the same; some sections have several exceptions, and the page itself the base."""
     told = (section for section, text in sections.items() if re.search(f"^`{re.escape(error)}`:", text, re.MULTILINE))
-    return next(told, error.lower())
+    return next(told, RingcoreError.section if error == RingcoreError.__name__ else error.lower())
 
 
 def _split(text: str, heading: str) -> list[str]:
