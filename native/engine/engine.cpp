@@ -313,8 +313,11 @@ void Engine::remove_process_set(ProcessSetId id) {
   std::unique_ptr<ProcessSet> removed = std::move(found->second);
   sets_.erase(found);
   set_numbers_.free(id);
-  if (removed->end) return;  // all are told
-  if (removed->tree == nullptr) return tell_removal(*removed);
+  if (removed->tree == nullptr) {
+    if (!removed->end) tell_removal(*removed);  // else all are told
+    return;
+  }
+  // Also where it is ending already: what the others say last still goes through this rank.
   removed->tree->end(end_by(*removed, true));
   settle_tree(*removed);
   if (removed->tree != nullptr) removed_sets_.emplace(id, std::move(removed));

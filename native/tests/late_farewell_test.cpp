@@ -57,6 +57,34 @@ TEST_CASE("the end of a rank that has seen this one's farewell is no loss, thoug
   CHECK(job.engine(0).farewell_seen());
 }
 
+TEST_CASE("whoever removes a process set that others are ending still passes on what comes from below it") {
+  SimJob job(kRanks, {}, 4);
+  // Of the one rank 1 is the root, and rank 2 is between it and rank 6; of the other rank 1 is between ranks 0 and 5.
+  const std::vector<std::vector<Rank>> members{{1, 2, 3, 4, 5, 6}, {0, 1, 2, 3, 4, 5}};
+  std::vector<engine::ProcessSetId> sets(members.size());
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    for (Rank rank = 0; rank < kRanks; ++rank) sets[i] = job.engine(rank).add_process_set(members[i]);
+  }
+  const auto pass = [&](Nanoseconds duration) {
+    const Nanoseconds end = job.now() + duration;
+    REQUIRE(job.run_until([&] { return job.now() >= end; }));
+  };
+  pass(20 * kMillisecond);
+  for (const Rank late : {5, 6}) job.network().pause(late, 60 * kMillisecond);
+  const std::vector<Rank> between{2, 1};
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    for (const Rank rank : members[i]) {
+      if (rank != between[i]) job.engine(rank).remove_process_set(sets[i]);
+    }
+  }
+  pass(30 * kMillisecond);  // now these two know that the sets end, and wait for the late ones
+  for (std::size_t i = 0; i < sets.size(); ++i) job.engine(between[i]).remove_process_set(sets[i]);
+  for (Rank rank = 0; rank < kRanks; ++rank) job.engine(rank).leave("");
+  for (Rank rank = 0; rank < kRanks; ++rank) {
+    CHECK(job.run_until([&] { return job.engine(rank).farewell_seen(); }));
+  }
+}
+
 TEST_CASE("an alltoall of more ranks than a record has room for is refused with the reason") {
   constexpr int kMany = 9000;
   transport::VirtualClock clock;
