@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ringcore.launcher.external import PlacedJob
+from support.elastic import HostScript
 from support.mpis import DEBIAN, installed
 from support.namespaces import environ_with_ssh, namespaces
 from support.processes import LIMIT_S, RINGRUN, WRITE_PID, Pids, clean_environ, eventually
@@ -28,6 +29,9 @@ import ringcore
 def hold():
     ringcore.init()
     ringcore.allreduce(np.ones(3, np.float32), name="total")
+    show()
+    ringcore.shutdown()
+def show():
     # Without a copy: what was given, what was made of it for this job, and for those who met.
     keys = [view for view in gc.get_objects() if type(view) is memoryview and view.nbytes == 32]
     for number, key in enumerate(keys):
@@ -37,7 +41,22 @@ def hold():
     write_pid(ringcore.rank())
     while not os.path.exists("go"):
         time.sleep(0.02)
-    ringcore.shutdown()
+"""
+# One rank, until another one has joined.
+ELASTIC = """
+import numpy as np
+import rank, ringcore
+from ringcore import elastic
+ringcore.init()
+@elastic.run
+def train(state):
+    open("began", "w").close()
+    while ringcore.size() == 1:
+        ringcore.allreduce(np.ones(3, np.float32), name="total")
+        state.commit()
+    ringcore.allreduce(np.ones(3, np.float32), name="of both")
+    rank.show()
+train(elastic.ObjectState(step=0))
 """
 PAGE = os.sysconf("SC_PAGE_SIZE")
 VERBOSE = {"RINGCORE_LOG_LEVEL": "debug", "OMP_NUM_THREADS": "1"}
@@ -118,6 +137,22 @@ def by_agents(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def by_growing(folder: Path) -> Iterator[None]:
+    (folder / "main.py").write_text(ELASTIC)
+    discovery = HostScript(folder)
+    discovery.print(["host0"])
+    with namespaces(2) as hosts:
+        command = [*RINGRUN, "--verbose", "--network-interface", "eth0", "--min-np", "1", *discovery.words]
+        environ = environ_with_ssh(hosts[0], clean_environ()) | VERBOSE
+        with started(
+            hosts[0].command([*command, "--log-dir", "logs", sys.executable, "main.py"], folder), folder, environ
+        ):
+            eventually((folder / "began").exists, "one rank trains", 100.0)
+            discovery.print(["host0", "host1"])
+            yield
+
+
+@contextlib.contextmanager
 def by_mpirun(folder: Path) -> Iterator[None]:
     key = folder / "key"
     key.write_bytes(os.urandom(32))
@@ -171,7 +206,7 @@ def by_tickets(folder: Path) -> Iterator[None]:
         sys.modules.pop("rank", None)
 
 
-@pytest.mark.parametrize("start", [by_ringrun, by_agents, by_mpirun, by_run, by_tickets])
+@pytest.mark.parametrize("start", [by_ringrun, by_agents, by_growing, by_mpirun, by_run, by_tickets])
 def test_the_key_stands_nowhere(tmp_path: Path, start: object) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     (tmp_path / "main.py").write_text("import rank\nrank.hold()\n")
