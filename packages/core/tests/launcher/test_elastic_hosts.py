@@ -69,13 +69,14 @@ def test_ranks_leave_a_host_that_is_about_to_go(
 ) -> None:
     directory = ringrun.directory
     ringrun.environ = environ_with_ssh(hosts[0], ringrun.environ)
-    notice = directory / "notice"
-    notice.write_text("#!/bin/sh\ntest $HOROVOD_HOSTNAME = host1\n")
-    notice.chmod(0o755)
-    words = ["--min-np", "1", "-np", "3", "-H", "host0,host1:2", "--drain-when", "./notice", train(script)]
+    (directory / "notice").write_text("#!/bin/sh\ntest -e going.$HOROVOD_HOSTNAME\n")
+    (directory / "notice").chmod(0o755)
+    words = ["--min-np", "1", "-np", "2", "-H", "host0,host1", "--drain-when", "./notice", train(script)]
     with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
-        (left,) = (line for line in begun(directory, 4) if line["size"] == 1)
-        assert left["place"] == 0
+        begun(directory, 2)
+        (directory / "going.host1").touch()
+        left = begun(directory, 3)[2]
+        assert (left["place"], left["size"]) == (0, 1)
         (directory / "stop").touch()
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr
