@@ -101,6 +101,7 @@ void Engine::unwind(ProcessSet& set) {
   }
   failed = failed || set.joining();
   if (set.joining()) end_join(set, ended_error(set, *set.join, *set.end));
+  fail_watches(set, [&](const Operation& watch) { return ended_error(set, watch, *set.end); });
   if (failed && set.end->kind == ErrorKind::kPeerLost) suffer_from({set.end->rank, rank()});
 }
 
@@ -184,7 +185,7 @@ void Engine::tend_tree(ProcessSet& set, Nanoseconds now) {
   const Nanoseconds patience = kLookAfter + kRounds * set.common_wait;
   const bool stands_still = set.id == kWorld && !standstill_.said.empty();
   const bool looks = waits && now - set.waiting_since >= patience;
-  set.tree->want_open(set.join != nullptr || looks || stands_still);
+  set.tree->want_open(set.join != nullptr || looks || stands_still || !set.watches.empty());
   settle_tree(set);  // what the root has held back goes out
   if (set.tree != nullptr) send_along_tree(set);
 }

@@ -56,6 +56,7 @@ void Engine::tend_standstill(Nanoseconds now) {
   if (eager_.operation != nullptr) leave_eager();
   ProcessSet& world = *sets_.at(kWorld);
   if (world.end || world.joining() || world.negotiation.joined(world.self)) return;
+  if (watches_anything()) return;  // whoever waits for what others announce may submit something then
   for (const Operation* operation : standstill_.waits) {
     if (!is_stuck(*operation)) return;
   }

@@ -64,7 +64,8 @@ bool Engine::start_eager(ProcessSet& set, const std::shared_ptr<Operation>& oper
   if (set.peers.size() == 1 || set.tree != nullptr || !set.negotiation.quiet()) return false;
   // While it waits nothing else moves: there must be nothing else, in any process set.
   for (const auto& [id, other] : sets_) {
-    if (!other->operations.empty() || other->join != nullptr || !other->schedule.idle()) return false;
+    if (!other->operations.empty() || other->join != nullptr || !other->watches.empty()) return false;
+    if (!other->schedule.idle()) return false;
   }
   RecordHeader header{.type = RecordType::kOperation, .process_set = set.id};
   header.flags = kEager | flags_of(*operation);

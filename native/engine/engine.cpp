@@ -123,6 +123,7 @@ bool Engine::make_way() {
 
 void Engine::decide(ProcessSet& set) {
   set.undecided = false;
+  if (!set.watches.empty()) look_at_watches(set);  // what is decided is not to be seen any more
   decisions_.clear();
   set.negotiation.decide(decisions_);
   for (Decision& decision : decisions_) apply(set, decision);
@@ -236,7 +237,8 @@ bool Engine::busy() const {
   const bool backlog =
       std::any_of(others.begin(), others.end(), [](const Peer* peer) { return !peer->backlog.empty(); });
   return backlog || (serves() && running()) || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
-           return !item.second->operations.empty() || item.second->join != nullptr;
+           const ProcessSet& set = *item.second;
+           return !set.operations.empty() || set.join != nullptr || !set.watches.empty();
          });
 }
 
@@ -310,6 +312,10 @@ void Engine::remove_process_set(ProcessSetId id) {
                 "process set " + std::to_string(id) +
                     (id == kWorld ? " is the world and stays" : " has operations that are not done"));
   }
+  fail_watches(*found->second, [&](const Operation& watch) {
+    return std::make_shared<const Error>(ErrorKind::kShutdown,
+                                         title(watch) + ": this rank has removed process set " + std::to_string(id));
+  });
   std::unique_ptr<ProcessSet> removed = std::move(found->second);
   sets_.erase(found);
   set_numbers_.free(id);

@@ -283,6 +283,12 @@ class Engine {
   void apply(ProcessSet& set, Decision& decision);
   void collect_done(ProcessSet& set);
   void end_join(ProcessSet& set, const std::shared_ptr<const Error>& error);
+  void check_watch(const ProcessSet& set, const Operation& watch) const;
+  void start_watch(ProcessSet& set, const std::shared_ptr<Operation>& watch);
+  void look_at_watches(ProcessSet& set);
+  // Those for which there is an error.
+  void fail_watches(ProcessSet& set, const std::function<std::shared_ptr<const Error>(const Operation&)>& why);
+  bool watches_anything() const;
   void complete(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);
 
   void fail_operation(const std::shared_ptr<Operation>& operation, std::shared_ptr<const Error> error);

@@ -128,6 +128,10 @@ bool Engine::end_log(ProcessSet& set, int member, const LogEnd& end) {
     if (for_good) end_join(set, ended_error(set, *set.join, end));
     failed = true;
   }
+  fail_watches(set, [&](const Operation& watch) -> std::shared_ptr<const Error> {
+    const std::vector<Rank> missing = set.negotiation.missing(watch.name_hash);
+    return std::ranges::binary_search(missing, rank) ? ended_error(set, watch, end) : nullptr;
+  });
   set.negotiation.leave(member);
   set.undecided = true;
   return failed;
@@ -164,6 +168,7 @@ void Engine::fail(const std::shared_ptr<const Error>& error) {
     for (const auto& [name_hash, operation] : set->operations) fail_operation(operation, error);
     set->operations.clear();
     if (set->join != nullptr) end_join(*set, error);
+    fail_watches(*set, [&](const Operation&) { return error; });
   }
 }
 

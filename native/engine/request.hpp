@@ -131,6 +131,8 @@ struct Operation {
   bool only_thread = false;  // and no other thread of this rank uses the engine: nothing else comes until it is done
   bool renewed = false;  // by `renew`: this rank has looked at what it is before
   bool join = false;  // not a collective: this rank contributes nothing more until all ranks have joined
+  // Not a collective: done when so many members have announced the operation of this name, as far as this rank has heard.
+  int watched_members = 0;
   // Called by the Runtime when it is done, once, on any thread and without a lock.
   std::function<void(const std::shared_ptr<Operation>&)> on_done;
 

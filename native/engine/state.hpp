@@ -50,6 +50,7 @@ struct Engine::ProcessSet {
   std::vector<Peer*> servers;  // of the world, null at self: they take part in plans, and announce nothing
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> operations;  // not done; by name hash
   std::shared_ptr<Operation> join;
+  std::vector<std::shared_ptr<Operation>> watches;  // see watches.cpp
   bool all_joined = false;  // `join` ends with what was released before
   std::optional<Rank> removed_by;  // the first member that has removed this set, which is here still
   std::uint64_t released = 0;  // operations so far, in all epochs

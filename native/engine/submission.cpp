@@ -142,12 +142,14 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (serves()) {
     throw Error(ErrorKind::kInvalidArgument, title(*operation) + ": " + title_of(rank()) + " has no data of its own");
   }
-  if (!operation->join) claim_name(*operation);
+  const bool is_watch = operation->watched_members != 0;
+  if (!operation->join && !is_watch) claim_name(*operation);
   ProcessSet& set = *sets_.at(operation->process_set);
   if (failure_ != nullptr) throw Error(failure_->kind(), title(*operation) + ": " + failure_->what());
+  if (is_watch) check_watch(set, *operation);
   const Descriptor& descriptor = operation->descriptor;
   // First of all what is wrong with it here: whoever has made the same mistake has left meanwhile.
-  if (!operation->join) {
+  if (!operation->join && !is_watch) {
     try {
       prepare(set, *operation);
     } catch (const Error& error) {
@@ -168,6 +170,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
     }
   }
   if (set.removed_by) throw_ended(set, *operation, removal(set, *set.removed_by));
+  if (is_watch) return start_watch(set, operation);
   if (operation->join) {
     operation->submitted_at = clock_.now();
     if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
@@ -290,7 +293,8 @@ std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) c
 }
 
 void Engine::wanted(Operation& operation, bool only_thread) {
-  if (operation.done() || operation.join || failure_ != nullptr || left_ || frozen()) return;
+  if (operation.done() || operation.join || operation.watched_members != 0 || failure_ != nullptr || left_ || frozen())
+    return;
   ProcessSet& set = *sets_.at(operation.process_set);
   RecordHeader header{.type = RecordType::kNoop, .flags = kFlush, .name_hash = operation.name_hash};
   if (only_thread) header.flags |= kBlocked;

@@ -132,6 +132,7 @@ std::vector<std::unique_ptr<engine::Carrier>> Cluster::make_carriers(RankState& 
 }
 
 std::string Cluster::flaw() const {
+  if (!watch_flaw_.empty()) return describe(watch_flaw_);
   for (const auto& [id, shared] : shared_) {
     if (!shared.devices->flaw().empty()) return describe(shared.devices->flaw());
   }
@@ -169,6 +170,14 @@ void Cluster::write_phase(RankState& state, std::size_t index) {
   }
   if (!phase.blocking) std::shuffle(own.begin(), own.end(), draw_.generator());
   for (const std::size_t task : own) {
+    const Task& watched = state.tasks[task];
+    if (!is_watched(phase, *watched.request)) continue;
+    // Where the first member leads, the others come when they have heard of it.
+    const bool follows =
+        watched.request == phase.requests.data() && watched.member > 0 && watched.request->salt % 2 == 0;
+    state.script.push_back({follows ? Action::Kind::kAwaitWatch : Action::Kind::kWatch, task});
+  }
+  for (const std::size_t task : own) {
     state.script.push_back({phase.blocking ? Action::Kind::kRun : Action::Kind::kSubmit, task});
   }
   // A rank may join before it waits for what it has submitted.
@@ -180,6 +189,48 @@ void Cluster::write_phase(RankState& state, std::size_t index) {
   }
   if (phase.joins && !joins_early) state.script.push_back({Action::Kind::kJoin});
   for (const std::size_t set : phase.removed) state.script.push_back({Action::Kind::kRemoveSet, set});
+}
+
+// Some of those that all members submit: what is said of another use of the name would be counted as well.
+bool Cluster::is_watched(const Phase& phase, const Request& request) const {
+  if (phase.blocking || phase.joins || request.salt % 3 != 0) return false;
+  return std::ranges::all_of(workload_.phases, [&](const Phase& other) {
+    return std::ranges::all_of(other.requests, [&](const Request& one) {
+      return one.set != request.set || one.name != request.name || (one.fits() && !other.joins);
+    });
+  });
+}
+
+void Cluster::watch(RankState& state, Task& task) {
+  const bool follows = task.request == workload_.phases[task.phase].requests.data();
+  task.watch = std::make_shared<engine::Operation>();
+  task.watch->descriptor.name = task.request->name;
+  task.watch->process_set = state.sets[task.request->set];
+  task.watch->watched_members = follows ? 1 : 1 + static_cast<int>(task.request->salt / 7 % task.members);
+  try {
+    state.engine->submit(task.watch);
+  } catch (const Error&) {
+    task.watch = nullptr;  // whatever it is, the operation itself meets it, too
+  }
+}
+
+// What a watch that has ended tells is true.
+void Cluster::look_at_watches(RankState& state) {
+  for (Task& task : state.tasks) {
+    if (task.watch == nullptr || task.watch_seen || !task.watch->done()) continue;
+    task.watch_seen = true;
+    if (task.watch->error != nullptr) continue;
+    int submitted = 0;
+    for (const RankState& other : states_) {
+      submitted += static_cast<int>(std::ranges::any_of(
+          other.tasks, [&](const Task& one) { return one.request == task.request && one.submitted; }));
+    }
+    if (submitted < task.watch->watched_members) {
+      watch_flaw_ = "rank " + std::to_string(state.rank) + " was told of " +
+                    std::to_string(task.watch->watched_members) + " members that had submitted '" + task.request->name +
+                    "', and there were " + std::to_string(submitted);
+    }
+  }
 }
 
 // Gives each tensor a place for its input and its result; in a row, as the buckets of a framework are, or apart.
@@ -383,6 +434,11 @@ void Cluster::act(RankState& state, const Action& action) {
       state.waits_for = &task;
       return state.engine->wanted(*task.operation, true);
     }
+    case Action::Kind::kWatch: return watch(state, state.tasks[action.index]);
+    case Action::Kind::kAwaitWatch:
+      watch(state, state.tasks[action.index]);
+      state.waiting = state.tasks[action.index].watch;
+      return;
     case Action::Kind::kJoin: {
       auto join = std::make_shared<engine::Operation>();
       join->join = true;
@@ -414,7 +470,7 @@ bool Cluster::advance(RankState& state) {
     if (state.waits_for != nullptr && !has_result(state, *state.waits_for)) return false;
     if (state.waits_for != nullptr) {
       take_results(state, *state.waits_for);
-    } else if (state.waiting->error != nullptr) {
+    } else if (state.waiting->error != nullptr && state.waiting->watched_members == 0) {
       state.join_error = state.waiting->error;
     }
     state.waiting = nullptr;
@@ -454,8 +510,8 @@ void Cluster::drive() {
     const bool serves = state.rank >= workload_.ranks && !state.left;
     if (serves && network_->runs(state.rank) && state.engine->has_served()) act(state, {Action::Kind::kLeave});
     if (network_->runs(state.rank)) state.engine->links_changed();
-    while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) {
-    }
+    while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) look_at_watches(state);
+    look_at_watches(state);
     const bool ends = state.leaves_early && state.engine->farewell_seen();
     if (ends && network_->runs(state.rank)) network_->kill(state.rank);
   }

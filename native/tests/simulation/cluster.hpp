@@ -25,6 +25,8 @@ struct Task {
   bool submitted = false;
   bool taken = false;  // its results lie in `got`
   std::shared_ptr<engine::Operation> operation;
+  std::shared_ptr<engine::Operation> watch;  // of the others' announcements of it
+  bool watch_seen = false;  // it has ended
   std::vector<std::vector<std::byte>> inputs;   // of each tensor
   std::vector<std::vector<std::byte>> outputs;  // of each tensor
   std::vector<std::span<std::byte>> results;  // of each tensor, where the member gives a place for its result
@@ -37,7 +39,17 @@ struct Task {
 
 // What a rank does, one after the other.
 struct Action {
-  enum class Kind : std::uint8_t { kSubmit, kWait, kRun, kJoin, kAddSet, kRemoveSet, kLeave } kind{};
+  enum class Kind : std::uint8_t {
+    kSubmit,
+    kWait,
+    kRun,
+    kWatch,
+    kAwaitWatch,
+    kJoin,
+    kAddSet,
+    kRemoveSet,
+    kLeave
+  } kind{};
   std::size_t index = 0;  // of a task, or of a set
 };
 
@@ -105,6 +117,9 @@ class Cluster {
   void place(RankState& state, Task& task, std::vector<std::byte*>& places);
   void take_results(RankState& state, Task& task);
   void submit(RankState& state, Task& task);
+  bool is_watched(const Phase& phase, const Request& request) const;
+  void watch(RankState& state, Task& task);
+  void look_at_watches(RankState& state);
   bool advance(RankState& state);
   void act(RankState& state, const Action& action);
   void inject_due(int events);
@@ -120,6 +135,7 @@ class Cluster {
   std::unique_ptr<transport::SimNetwork> network_;
   std::map<std::pair<engine::ProcessSetId, std::size_t>, Shared> shared_;  // by process set, and use of its number
   std::vector<RankState> states_;
+  std::string watch_flaw_;
 };
 
 }  // namespace ringcore::simulation

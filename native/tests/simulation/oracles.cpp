@@ -69,6 +69,9 @@ std::string check_request(const Cluster& cluster, std::size_t phase, std::size_t
       if (!may_fail(cluster)) return "it was never done";
       continue;
     }
+    if (task->watch != nullptr && (!task->watch->done() || task->watch->error != nullptr)) {
+      return "member " + std::to_string(task->member) + " never heard that the others submit it";
+    }
     if (!fits) return "what does not fit, or is missing, was not noticed";
     if (std::string wrong = check_task(cluster, *task, index); !wrong.empty()) {
       return "wrong result on member " + std::to_string(task->member) + ": " + wrong;

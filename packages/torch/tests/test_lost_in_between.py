@@ -11,7 +11,7 @@ import ringcore
 from support import ranks
 from support.rank import caught
 
-WHERE = ["average", "outer step", "fragment under way", "shard", "clipping"]
+WHERE = ["average", "outer step", "fragment under way", "shard", "clipping", "asynchronous sum"]
 
 
 def trains_until_one_is_lost(where: str) -> dict[str, object]:
@@ -53,6 +53,9 @@ def trains_until_one_is_lost(where: str) -> dict[str, object]:
     elif where == "fragment under way":
         optimizer = ring.DiLoCo(inner, outer, model.named_parameters(), every=3, fragments=2, delay=1)
         dies_in(optimizer, "_send", after=True)
+    elif where == "asynchronous sum":
+        optimizer = ring.AsyncOptimizer(inner, model.named_parameters(), staleness=2, threshold=1)
+        dies_in(optimizer, "_sum_up", after=True)
     else:
         optimizer = ring.ShardedOptimizer(inner, model.named_parameters())
         # When its share is to be stepped the others wait for its part of the weights.

@@ -162,6 +162,17 @@ PythonHandle join(nb::handle_t<PythonRuntime> self, engine::ProcessSetId process
   return PythonHandle(std::move(operation), nb::none(), nb::borrow(self), nb::none(), nb::none());
 }
 
+PythonHandle watch(nb::handle_t<PythonRuntime> self, engine::ProcessSetId process_set, const std::string& name,
+                   int members) {
+  auto operation = std::make_shared<Operation>();
+  operation->descriptor.name = name;
+  operation->descriptor.collective = Collective::kAllreduce;
+  operation->process_set = process_set;
+  operation->watched_members = members;
+  start(nb::cast<PythonRuntime&>(self), operation);
+  return PythonHandle(std::move(operation), nb::none(), nb::borrow(self), nb::none(), nb::none());
+}
+
 }  // namespace
 
 void register_submission(nb::class_<PythonRuntime>& runtime) {
@@ -181,6 +192,8 @@ void register_submission(nb::class_<PythonRuntime>& runtime) {
            nb::arg("op"), nb::arg("root"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("process_set"),
            "Any collective of one array into another, which may be the same, and waits for it: without a handle.")
       .def("join", &join, nb::arg("process_set"))
+      .def("watch", &watch, nb::arg("process_set"), nb::arg("name"), nb::arg("members"),
+           "Is done when so many ranks have submitted the allreduce of this name, which this one need not have done.")
       .def(
           "refuse",
           [](PythonRuntime& self, engine::ProcessSetId process_set, const std::string& name, const std::string& why) {

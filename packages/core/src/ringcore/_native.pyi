@@ -416,6 +416,11 @@ class Runtime:
 
     def join(self, process_set: int) -> Handle: ...
 
+    def watch(self, process_set: int, name: str, members: int) -> Handle:
+        """
+        Is done when so many ranks have submitted the allreduce of this name, which this one need not have done.
+        """
+
     def refuse(self, process_set: int, name: str, why: str) -> None:
         """
         Tells the other ranks why this rank will not submit what they submit by that name; it counts as submitted.

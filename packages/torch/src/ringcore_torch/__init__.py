@@ -76,6 +76,7 @@ from ringcore_torch._operations import (
     reducescatter_async,
     synchronize,
 )
+from ringcore_torch.asynchronous import AsyncOptimizer
 from ringcore_torch.compression import Compression
 from ringcore_torch.local import DiLoCo, LocalSGD
 from ringcore_torch.optimizer import DistributedOptimizer
@@ -87,6 +88,7 @@ from ringcore_torch.virtual import VirtualRanks
 
 __all__ = [
     "Adasum",
+    "AsyncOptimizer",
     "Average",
     "Compression",
     "DiLoCo",

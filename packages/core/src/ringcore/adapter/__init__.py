@@ -7,6 +7,7 @@ share. An adapter imports nothing else of the core.
 from ringcore._native import Buffer, Handle, UnsupportedArray
 from ringcore._objects import unpickle
 from ringcore._version import __version__
+from ringcore.adapter.asynchronous import Agreement, AsynchronousSums, Offer, Verdict, Word, check_bounds
 from ringcore.adapter.batch_norm import Statistics, batch_statistics
 from ringcore.adapter.buffer import DTYPE_NAMES, as_buffer, empty, from_bytes
 from ringcore.adapter.bystanders import add_bystanders
@@ -83,6 +84,8 @@ __all__ = [
     "DTYPE_NAMES",
     "QUANTISED",
     "SMALL_BYTES",
+    "Agreement",
+    "AsynchronousSums",
     "Buffer",
     "Compressor",
     "Context",
@@ -94,6 +97,7 @@ __all__ = [
     "Handle",
     "NoExchanges",
     "Node",
+    "Offer",
     "Placement",
     "ProcessSet",
     "ReduceOp",
@@ -103,6 +107,8 @@ __all__ = [
     "Tuner",
     "UnsupportedArray",
     "Verbs",
+    "Verdict",
+    "Word",
     "__version__",
     "add_bystanders",
     "add_process_set_of_members",
@@ -121,6 +127,7 @@ __all__ = [
     "buckets",
     "capi",
     "check",
+    "check_bounds",
     "check_gradient_options",
     "check_op",
     "check_rows",
