@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
-import os
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from ringcore import _native
 from ringcore._native import Buffer
+from ringcore.adapter import kept
 from ringcore.adapter.collectives import ReduceOp, allreduce
 from ringcore.adapter.trials import Trials
 from ringcore.job.lifecycle import after_init
@@ -124,11 +122,11 @@ class Tuner(Generic[Way]):
             return
         way, seconds = self._read() if self._process_set.rank() == 0 else (-1, 0.0)
         above, self._expected = self._largest([way + 1, seconds])  # of the first rank: the others have zeros
-        kept = int(above) - 1
-        if kept == 0:
+        found = int(above) - 1
+        if found == 0:
             return
-        self._tries_kept = kept > 0
-        self._start([0, kept] if self._tries_kept else range(len(self._ways)))
+        self._tries_kept = found > 0
+        self._start([0, found] if self._tries_kept else range(len(self._ways)))
 
     def _start(self, ways: Sequence[int]) -> None:
         self._trials_made += 1
@@ -208,39 +206,19 @@ class Tuner(Generic[Way]):
     def _read(self) -> tuple[int, float]:
         """Which way was kept, and how long a step took; -1 where none was."""
         try:
-            kept = json.loads(_kept_in().read_text(encoding="utf-8"))[self._key()]
-            return list(map(str, self._ways)).index(kept["way"]), float(kept["seconds"])
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # the last one of who has no home
+            entry = kept.entries(kept.kept_in())[self._key()]
+            return list(map(str, self._ways)).index(entry["way"]), float(entry["seconds"])
+        except (ValueError, KeyError, TypeError, RuntimeError):  # the last one of who has no home
             return -1, 0.0
 
     def _keep(self, way: int, seconds: float) -> None:
+        entry = {"way": str(self._ways[way]), "seconds": seconds}
         try:
-            path = _kept_in()
+            path = kept.kept_in()
         except RuntimeError as error:  # of who has no home
             _log.info("%s: what was chosen is not kept: %s", self._name, error)
             return
         try:
-            every = json.loads(path.read_text(encoding="utf-8"))
-            every = every if isinstance(every, dict) else {}
-        except (OSError, ValueError):
-            every = {}
-        every[self._key()] = {"way": str(self._ways[way]), "seconds": seconds}
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            beside.replace(path)
+            kept.add(path, self._key(), entry)
         except OSError as error:
             _log.info("%s: what was chosen is not kept: %s: %s", self._name, path, error.strerror)
-
-
-def _kept_in() -> Path:
-    """Where it is kept, on the host of rank 0.
-
-    Raises:
-        RuntimeError: The user has no home, and no other place was named.
-    """
-    asked = context().settings.autotune_file
-    if asked is not None:
-        return Path(asked)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ringcore", "tuned.json")
