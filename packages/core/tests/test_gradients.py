@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ringcore import adapter
-from ringcore.adapter import gradients
+from ringcore import InvalidArgument, adapter
+from ringcore.adapter import ReduceOp, gradients
 
 MIB = 1 << 20
 
@@ -31,3 +31,8 @@ def test_in_an_elastic_job_gradients_go_together(monkeypatch: pytest.MonkeyPatch
     for groups in (None, 2):
         assert adapter.buckets([9 * MIB] * 6, groups) == [[0, 1, 2, 3, 4, 5]]
     assert list(map(len, adapter.buckets([1] * 2001))) == [1000, 1001]
+
+
+def test_adasum_is_refused_where_gradients_are_reduced_and_why() -> None:
+    with pytest.raises(InvalidArgument, match=r"combines the steps that ranks have made.*ringcore_torch"):
+        adapter.check_gradient_options(ReduceOp.ADASUM)

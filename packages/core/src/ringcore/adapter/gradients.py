@@ -19,6 +19,11 @@ def check_gradient_options(op: ReduceOp, groups: int | None = None, gradient_pre
         InvalidArgument: An `op` that is neither `AVERAGE` nor `SUM`, less than one group, or a sum to be divided.
     """
     check_op(op)
+    if op is ReduceOp.ADASUM:
+        raise InvalidArgument(
+            "op=Adasum combines the steps that ranks have made, and here their gradients are reduced before there is a "
+            "step; use op=Average, or train with ringcore_torch's DistributedOptimizer"
+        )
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"gradients are reduced with op=Average or op=Sum, not {op.name}")
     if groups is not None and groups < 1:
