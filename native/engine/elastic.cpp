@@ -99,6 +99,8 @@ bool Engine::are_fenced(const std::vector<Place>& former) const {
   return std::all_of(former.begin(), former.end(), [this](Place place) {
     const Peer* peer = membership_.peer_at(place);
     if (peer == nullptr || peer->left || !peer->link->sees_memory() || peer->link->peer_has_ended()) return true;
+    // Others have seen it go: it may have left in order, and its goodbye be on its way. Who stops before that is lost.
+    if (elastic_->views.has_ended(place)) return false;
     return !peer->link->end_peer();
   });
 }
@@ -110,7 +112,13 @@ bool Engine::begin_epoch() {
   std::vector<Place> lost;
   std::ranges::set_difference(membership_.members(), view.members, std::back_inserter(lost));
   // Nobody has done anything yet with the memory of who is no member before.
-  if (membership_.is_member() && !are_fenced(lost)) return false;
+  if (membership_.is_member() && !are_fenced(lost)) {
+    // Nobody else is listened to before that.
+    for (const Place member : view.members) {
+      if (Peer* peer = membership_.peer_at(member); peer != nullptr) peer->last_heard = timers_checked_;
+    }
+    return false;
+  }
   elastic_->views.is_member() ? go_on_with(view, lost) : be_evicted(view);
   if (failure_ == nullptr) tell_let_in();
   return true;

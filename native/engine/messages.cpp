@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "engine/state.hpp"
+#include "engine/elastic.hpp"
 #include "engine/tree_data.hpp"
 #include "engine/view.hpp"
 
@@ -208,8 +208,12 @@ bool Engine::flush_backlog(Peer& peer) {
 
 bool Engine::read_control(Peer& peer) {
   bool moved = false;
+  // Of an epoch that ends only goodbyes are missing, of those who have left before it did.
+  const auto may_leave = [this, &peer] {
+    return elastic_->views.has_ended(peer.place) && !contains(elastic_->views.view().members, peer.place);
+  };
   try {
-    while (!peer.left && !epoch_ends()) {
+    while (!peer.left && (!epoch_ends() || may_leave())) {
       const std::optional<RecordView> record = parse_record(peer.link->peek(transport::kControlLane));
       if (!record) break;
       receive(peer, *record);

@@ -54,6 +54,8 @@ class ViewChange {
   bool changing() const { return wanted_; }
   const View& view() const { return view_; }
   bool is_member() const { return contains(view_.members, self_); }
+  // Whether it is proven that its process is no more, or has left in order.
+  bool has_ended(Place place) const { return contains(ended_, place); }
   // A view was installed that this rank is not in, though it did not ask for that.
   bool evicted() const { return evicted_; }
   // What becomes of what was under way when this was last asked, or in the beginning.

@@ -176,3 +176,39 @@ def test_each_sample_is_used_once_though_ranks_are_lost(tmp_path: Path) -> None:
         assert "a function of on_membership_change has failed" in outcome.stderr
         assert "pop from empty list" in outcome.stderr
     assert others[0].result["steps"] == others[1].result["steps"]
+
+
+def part_with_rank_0() -> dict:
+    """Rank 0 leaves while the others are on their way to what they do behind that; rank 3 is killed, if at all."""
+    from ringcore.job.members import part_with
+    from ringcore.job.state import context
+
+    ringcore.init()
+    place = ringcore.rank()
+    context().runtime.fail_on_change(True)
+    ringcore.barrier()
+    if place == 3:
+        mark("ready")
+        await_mark("never", 3)
+    if place == 2:
+        await_mark("test", "test")  # it has yet to hear what the others have agreed on
+        error = caught(ringcore.allreduce, np.ones(1), name="news")
+    else:
+        mark("ready")
+        error = caught(part_with, [0])
+    total = ringcore.allreduce(np.ones(1), op=ringcore.Sum, name="step")
+    outcome = {"error": error, "place": [ringcore.rank(), ringcore.size()], "total": float(total[0])}
+    ringcore.shutdown()
+    return outcome
+
+
+def test_who_goes_on_without_others_that_leave_goes_back_if_another_rank_has_to(tmp_path: Path) -> None:
+    with ranks.started(part_with_rank_0, 4, tmp_path, env={"RINGCORE_ELASTIC": "1"}) as job:
+        job.await_mark("ready", 0, 1, 3)
+        job.signal(3, signal.SIGKILL)
+        job.mark("test")
+        outcomes = job.wait()
+    for rank, outcome in enumerate(outcomes[:3]):
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.result["error"]["type"] == "MembershipChangedError", outcome.result
+        assert outcome.result["place"] == [rank, 3] and outcome.result["total"] == 3.0

@@ -11,6 +11,8 @@ from typing import Any
 from support.processes import eventually
 
 Script = Callable[..., str]
+# A failed rank is started again.
+AT_ONCE = ["--blacklist-cooldown-range", "0.01", "0.01"]
 
 # Each rank adds up ones, a commit a step. `before` may do something before a step; `goes_on` says when to end, alike on
 # all ranks.
@@ -78,6 +80,11 @@ def begun(directory: Path, count: int) -> list[dict[str, Any]]:
     """Wait until so many calls have begun, and return what they told."""
     eventually(lambda: len(told(directory, "begin")) >= count, f"{count} calls have begun")
     return told(directory, "begin")[:count]
+
+
+def engines(lines: Sequence[dict[str, Any]]) -> set[tuple[int, float]]:
+    """Which processes told these, and since when each of them has been connected with others."""
+    return {(line["pid"], line["engine"]) for line in lines}
 
 
 class HostScript:

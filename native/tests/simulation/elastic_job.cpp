@@ -22,10 +22,8 @@ constexpr Nanoseconds kJoinPatience = 3 * kSecond;
 // Counts for each place, of few, how many ranks have something to say of it.
 std::int64_t count_of(engine::Place place) { return std::int64_t{1} << (8 * place); }
 
-// Tells whose it is, and of which step: no two sums of different members are alike.
-std::int64_t contribution(engine::Place place, std::int64_t step) {
-  return (std::int64_t{1} << (8 * place)) * (2 * step + 1);
-}
+// ... and whether it leaves.
+std::int64_t leaver_of(engine::Place place) { return count_of(place) << 32; }
 
 // Of a compressed tensor, whose sums are not exact: each member has elements of its own.
 void fill_compressed(std::vector<std::int64_t>& input, engine::Place place, std::int64_t step) {
@@ -111,6 +109,7 @@ void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& 
   settings.standstill = kTick;
   settings.eager_limit_bytes = 512;
   rank.engine = std::make_unique<engine::Engine>(std::move(config), settings, network_.clock());
+  rank.engine->fail_on_change(options_.goes_back);
   for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
     rank.inputs[tensor].resize(kElements[tensor]);
     rank.outputs[tensor].resize(kElements[tensor]);
@@ -159,7 +158,12 @@ void ElasticJob::submit(RankState& rank) {
     case Phase::kNews:
       rank.news = 0;
       for (const engine::Place place : rank.engine->arrivals()) rank.news += count_of(place);
+      if (rank.wants_to_leave) rank.news += leaver_of(rank.place);
       return submit_one(rank, "news", Collective::kAllreduce, ReduceOp::kSum, &rank.news, &rank.all_news, 1, true);
+    case Phase::kLeaving:
+      return submit_one(rank, "leaving", Collective::kBarrier, ReduceOp::kSum, nullptr, nullptr, 0, true);
+    case Phase::kParting:
+      return submit_one(rank, "parting", Collective::kBarrier, ReduceOp::kSum, nullptr, nullptr, 0, true);
     case Phase::kJoining:
     case Phase::kLettingIn: return;
     case Phase::kAgreeing:
@@ -214,18 +218,16 @@ void ElasticJob::end_phase(RankState& rank) {
         return;
       }
       take_sums(rank);
-      rank.phase = ++rank.next == kSteps ? Phase::kBarrier : options_.joiners > 0 ? Phase::kNews : Phase::kStep;
-      return;
-    case Phase::kNews: {
-      const auto all = static_cast<std::int64_t>(rank.engine->members_of(rank.of_epoch).size());
       rank.phase = Phase::kStep;
-      for (const RankState& other : ranks_) {
-        if (rank.phase != Phase::kStep || (rank.all_news / count_of(other.place)) % count_of(1) != all) continue;
-        rank.phase = Phase::kLettingIn;
-        rank.engine->let_in(other.place);
-      }
+      if (options_.joiners > 0 || options_.may_leave) rank.phase = Phase::kNews;
+      if (++rank.next == kSteps) rank.phase = Phase::kBarrier;
       return;
-    }
+    case Phase::kNews: return take_news(rank);
+    case Phase::kLeaving:
+      if (engine::contains(rank.leaving, rank.place)) return leave_early(rank);
+      rank.phase = Phase::kParting;
+      [[fallthrough]];
+    case Phase::kParting: return part(rank);
     case Phase::kJoining:
     case Phase::kLettingIn: return;
     case Phase::kAgreeing:
@@ -240,6 +242,45 @@ void ElasticJob::end_phase(RankState& rank) {
       return;
     case Phase::kEnded: return;
   }
+}
+
+void ElasticJob::take_news(RankState& rank) {
+  const auto all = static_cast<std::int64_t>(rank.engine->members_of(rank.of_epoch).size());
+  rank.phase = Phase::kStep;
+  rank.leaving.clear();
+  for (const RankState& other : ranks_) {
+    if ((rank.all_news & leaver_of(other.place)) != 0) engine::insert(rank.leaving, other.place);
+  }
+  if (!rank.leaving.empty()) {
+    rank.engine->fail_on_change(false);
+    rank.phase = Phase::kLeaving;
+  }
+  for (const RankState& other : ranks_) {
+    if (rank.phase != Phase::kStep || (rank.all_news / count_of(other.place)) % count_of(1) != all) continue;
+    rank.phase = Phase::kLettingIn;
+    rank.engine->let_in(other.place);
+  }
+}
+
+void ElasticJob::leave_early(RankState& rank) {
+  rank.phase = Phase::kEnded;
+  rank.end = rank.next;
+  rank.has_left = true;
+  const auto last = static_cast<Rank>(places_of(options_)) - 1;
+  const Rank late = rank.place == last ? last - 1 : last;
+  if (options_.late_goodbye > 0) network_.delay(rank.place, late, transport::kControlLane, options_.late_goodbye);
+  rank.engine->leave("");
+}
+
+// What finds that somebody has left is done again by the others, as all of them are here or on their way.
+void ElasticJob::part(RankState& rank) {
+  const auto is_member = [&](engine::Place place) {
+    return engine::contains(rank.engine->members_of(rank.of_epoch), place);
+  };
+  if (std::any_of(rank.leaving.begin(), rank.leaving.end(), is_member)) return;
+  rank.engine->accept_change(rank.engine->membership().epoch());
+  rank.engine->fail_on_change(options_.goes_back);
+  rank.phase = Phase::kStep;
 }
 
 // What it waits for is no operation.
@@ -260,14 +301,14 @@ bool ElasticJob::advance_alone(RankState& rank) {
     rank.engine->accept_change(members.epoch());
     rank.phase = has_changed ? Phase::kAgreeing : Phase::kStep;
   }
-  submit(rank);
   return true;
 }
 
 // True if the rank has done something; false while it waits.
 bool ElasticJob::advance(RankState& rank) {
   if (rank.phase == Phase::kEnded || rank.engine->failure() != nullptr) return false;
-  if (rank.phase == Phase::kJoining || rank.phase == Phase::kLettingIn) return advance_alone(rank);
+  const bool is_alone = rank.phase == Phase::kJoining || rank.phase == Phase::kLettingIn;
+  if (is_alone && !advance_alone(rank)) return false;
   const auto is_done = [](const auto& operation) { return operation->done(); };
   if (!std::all_of(rank.operations.begin(), rank.operations.end(), is_done)) return false;
   const bool had_any = !rank.operations.empty();
@@ -293,6 +334,7 @@ bool ElasticJob::advance(RankState& rank) {
     ++rank.changes;
     const engine::Membership& members = rank.engine->membership();
     rank.engine->accept_change(members.epoch());
+    rank.engine->fail_on_change(options_.goes_back);
     rank.phase = Phase::kAgreeing;
   }
   return true;
@@ -344,6 +386,8 @@ std::string ElasticJob::run() {
   while (!std::all_of(ranks_.begin(), ranks_.end(), [this](const RankState& rank) { return ended(rank); })) {
     for (auto [fault, end] = faults_.equal_range(events_); fault != end; ++fault) fault->second(network_);
     for (auto [come, end] = joins_.equal_range(events_); come != end; ++come) join(come->second);
+    for (auto [leave, end] = leaves_.equal_range(events_); leave != end; ++leave)
+      ranks_[static_cast<std::size_t>(leave->second)].wants_to_leave = true;
     if (events_ == witness_ends_at_ && witness_) {
       witness_.reset();
       for (RankState& rank : ranks_) {
@@ -363,43 +407,6 @@ std::string ElasticJob::run() {
     check_timers();
   }
   return check();
-}
-
-// Of the members of that epoch, as the rank knows them.
-std::int64_t ElasticJob::expected(const RankState& rank, std::int64_t step) const {
-  std::int64_t sum = 0;
-  for (const engine::Place place : rank.engine->members_of(rank.epoch_of[static_cast<std::size_t>(step)]))
-    sum += contribution(place, step);
-  return sum;
-}
-
-std::string ElasticJob::check() const {
-  for (const RankState& rank : ranks_) {
-    const std::string who = "rank at place " + std::to_string(rank.place) + ": ";
-    if (!rank.flaw.empty()) return who + rank.flaw;
-    if (!rank.has_left) continue;
-    const auto due = static_cast<int>(kSteps - rank.first);
-    if (!options_.in_place && (rank.changes > 0 || rank.steps != due))
-      return who + "it has lost a step, or done one twice";
-    for (std::int64_t step = rank.first; step < kSteps; ++step) {
-      const auto index = static_cast<std::size_t>(step);
-      for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {
-        if (rank.sums[index][tensor] == expected(rank, step)) continue;
-        return who + "gradient " + std::to_string(tensor) + " of step " + std::to_string(step) +
-               " is not the sum of the members of its epoch";
-      }
-      const std::uint32_t epoch = rank.epoch_of[index];
-      for (const RankState& other : ranks_) {
-        if (other.engine == nullptr) continue;
-        const bool is_alike = other.sums[index] == rank.sums[index] && other.epoch_of[index] == epoch &&
-                              other.compressed[index] == rank.compressed[index] &&
-                              other.engine->members_of(epoch) == rank.engine->members_of(epoch);
-        if (!other.has_left || other.first > step || is_alike) continue;
-        return who + "step " + std::to_string(step) + " differs from that at place " + std::to_string(other.place);
-      }
-    }
-  }
-  return "";
 }
 
 }  // namespace ringcore::simulation

@@ -6,6 +6,8 @@
 // one of them has not ended, and goes on from there.
 //
 // Behind each step all look whether somebody wants to join them whom all have met, and let it in. It begins where they are.
+// There they also tell each other who leaves, and meet once more: those who stay go on then, and miss whoever has left until
+// all have. Where callers go back to a commit they need not for that.
 #pragma once
 
 #include <array>
@@ -31,10 +33,18 @@ struct ElasticOptions {
   bool joiners_far = false;  // they are on another host than the ranks, together
   bool joiners_differ = false;  // in a setting that must be alike
   bool in_place = true;  // the largest tensor is reduced where it lies
+  bool goes_back = false;  // callers are told of each change, and go back to a commit
+  bool may_leave = false;  // see `leave_at`
+  Nanoseconds late_goodbye = 0;  // to the last of the others, of whoever leaves
   Compression compression{};  // of the middle one
   std::size_t lane_bytes = 512;
   std::uint64_t seed = 1;
 };
+
+// Tells whose it is, and of which step: no two sums of different members are alike.
+inline std::int64_t contribution(engine::Place place, std::int64_t step) {
+  return (std::int64_t{1} << (8 * place)) * (2 * step + 1);
+}
 
 class ElasticJob {
  public:
@@ -48,6 +58,8 @@ class ElasticJob {
   void kill_witness_at(int event) { witness_ends_at_ = event; }
   // The process of a place that nobody has yet comes and is connected with all who are there.
   void join_at(int event, engine::Place place) { joins_.emplace(event, place); }
+  // From that event on it wants to leave: it does behind its next step, if that is not the last one.
+  void leave_at(int event, engine::Place place) { leaves_.emplace(event, place); }
   // Until all that live have left or failed; what is wrong, or nothing.
   std::string run();
   int events() const { return events_; }
@@ -57,13 +69,15 @@ class ElasticJob {
   const engine::Engine& engine(Rank rank) const { return *ranks_[static_cast<std::size_t>(rank)].engine; }
   engine::Engine& engine(Rank rank) { return *ranks_[static_cast<std::size_t>(rank)].engine; }
   // Whether all steps are done there.
-  bool finished(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].has_left; }
+  bool finished(Rank rank) const { return has_left(rank) && !has_left_early(rank); }
+  bool has_left(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].has_left; }
+  bool has_left_early(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].end < kSteps; }
   // Steps that it has summed up again since their sums were of several epochs.
   int repeated(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].repeated; }
   int changes(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].changes; }
 
  private:
-  enum class Phase { kJoining, kStep, kNews, kLettingIn, kAgreeing, kBarrier, kEnded };
+  enum class Phase { kJoining, kStep, kNews, kLeaving, kParting, kLettingIn, kAgreeing, kBarrier, kEnded };
   static constexpr std::size_t kTensors = 3;
   // Awaited and small in place, out of place and large, in place in memory that others see or out of it.
   static constexpr std::array<std::size_t, kTensors> kElements = {3, 200, 400};
@@ -86,6 +100,9 @@ class ElasticJob {
     std::int64_t all_news = 0;
     bool has_joined = false;
     std::int64_t first = 0;  // step that it took part in
+    std::int64_t end = kSteps;  // ... and the one in front of which it left
+    bool wants_to_leave = false;
+    engine::Places leaving;  // others, whom this one is to go on without
     Nanoseconds came = 0;
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
     std::array<std::vector<std::int64_t>, kSteps> compressed{};  // sums, bit by bit
@@ -105,6 +122,9 @@ class ElasticJob {
                   const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited,
                   bool compressed = false);
   void end_phase(RankState& rank);
+  void take_news(RankState& rank);
+  void leave_early(RankState& rank);
+  void part(RankState& rank);
   bool is_in_place(const RankState& rank, std::size_t tensor) const;
   bool is_compressed(std::size_t tensor) const { return tensor == 1 && options_.compression != Compression::kNone; }
   void take_sums(RankState& rank);
@@ -121,6 +141,7 @@ class ElasticJob {
   std::optional<engine::Witness> witness_;
   std::multimap<int, std::function<void(transport::SimNetwork&)>> faults_;
   std::multimap<int, engine::Place> joins_;
+  std::multimap<int, engine::Place> leaves_;
   int witness_ends_at_ = -1;
   int events_ = 0;
   std::vector<RankState> ranks_;

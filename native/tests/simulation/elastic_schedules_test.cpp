@@ -1,6 +1,6 @@
-// Elastic jobs under schedules that a seed draws: who is lost, stops, is cut off, comes, and when.
+// Elastic jobs under schedules that a seed draws: who is lost, stops, is cut off, comes, leaves, and when.
 //
-// RINGCORE_ELASTIC_SEEDS says how many; a seed that fails is run alone by
+// RINGCORE_ELASTIC_SEEDS says how many, RINGCORE_ELASTIC_FIRST from which on; a seed that fails is run alone by
 //   RINGCORE_ELASTIC_SEED=123 ringcore_tests -tc="elastic jobs under fault schedules"
 #include <doctest/doctest.h>
 
@@ -38,6 +38,8 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.joiners_far = draw.coin();
   options.witness = draw.coin();
   options.in_place = draw.coin();
+  options.goes_back = draw.coin();
+  options.may_leave = draw.below(3) == 0;
   options.lane_bytes = draw.coin() ? 512 : 64 << 10;
   options.seed = seed;
   return options;
@@ -80,6 +82,9 @@ std::string flaw_of(std::uint64_t seed) {
   for (int joiner = 0; joiner < options.joiners; ++joiner) {
     job.join_at(draw.below(kMostEvents / 2) + joiner * 150, options.ranks + joiner);
   }
+  for (int leavers = options.may_leave ? 1 + draw.below(2) : 0; leavers > 0; --leavers) {
+    job.leave_at(draw.below(kMostEvents / 2), draw.below(options.ranks + options.joiners));
+  }
   for (int faults = draw.below(4); faults > 0; --faults) draw_fault(job, options, draw);
   const std::string flaw = job.run();
   return flaw.empty() ? "" : "seed " + std::to_string(seed) + ": " + flaw;
@@ -90,7 +95,8 @@ std::string flaw_of(std::uint64_t seed) {
 TEST_CASE("elastic jobs under fault schedules: nobody hangs, and each sum is that of the members of its epoch") {
   const std::uint64_t only = testing::from_environment("RINGCORE_ELASTIC_SEED", 0);
   const std::uint64_t count = only != 0 ? 1 : testing::from_environment("RINGCORE_ELASTIC_SEEDS", 400);
-  for (std::uint64_t seed = only != 0 ? only : 1, end = seed + count; seed < end; ++seed) {
+  const std::uint64_t first = testing::from_environment("RINGCORE_ELASTIC_FIRST", 1);
+  for (std::uint64_t seed = only != 0 ? only : first, end = seed + count; seed < end; ++seed) {
     const std::string flaw = flaw_of(seed);
     REQUIRE_MESSAGE(flaw.empty(), flaw);
   }

@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from support.elastic import HostScript, begun, told, train
+from support.elastic import AT_ONCE, HostScript, begun, engines, told, train
 from support.processes import Pids, Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
@@ -53,21 +52,16 @@ def test_who_is_left_goes_on_in_its_process_and_another_joins(ringrun: Ringrun, 
 
 
 _DIES = "if (rank, life, state.step) == ({rank}, 0, 5): os.kill(os.getpid(), signal.SIGKILL)"
-_AT_ONCE = ["--blacklist-cooldown-range", "0.01", "0.01"]
-
-
-def _engines(lines: list[dict[str, Any]]) -> set[tuple[int, float]]:
-    return {(line["pid"], line["engine"]) for line in lines}
 
 
 def test_two_join_the_ranks_that_are_left_one_after_the_other(ringrun: Ringrun, script: Script) -> None:
     dies = _DIES.format(rank=1) + "\n        " + _DIES.format(rank=2)
     name = train(script, before=dies, goes_on="state.step < 10 or ringcore.size() < 4")
-    done = ringrun("-np", "4", "--min-np", "2", *_AT_ONCE, name)
+    done = ringrun("-np", "4", "--min-np", "2", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     first, ended = told(ringrun.directory, "begin")[:4], told(ringrun.directory, "end")
     assert {(line["rank"], line["size"]) for line in ended} == {(rank, 4) for rank in range(4)}
-    assert len(_engines(first) & _engines(ended)) == 2, "those that were left have kept their connections"
+    assert len(engines(first) & engines(ended)) == 2, "those that were left have kept their connections"
     assert len({(line["step"], line["total"]) for line in ended}) == 1
 
 
@@ -83,11 +77,11 @@ if life == 2: ringcore.job.connect.settle = lambda *_: os._exit(3)
         before=_DIES.format(rank=1),
         goes_on="state.step < 10 or ringcore.size() < 3",
     )
-    done = ringrun("-np", "3", "--min-np", "1", *_AT_ONCE, name)
+    done = ringrun("-np", "3", "--min-np", "1", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     first, ended = told(ringrun.directory, "begin")[:3], told(ringrun.directory, "end")
     assert {line["size"] for line in ended} == {3} and len({line["total"] for line in ended}) == 1
-    assert len(_engines(first) & _engines(ended)) == 2
+    assert len(engines(first) & engines(ended)) == 2
     assert (ringrun.directory / "life.2.3").exists() and not (ringrun.directory / "life.2.4").exists()
 
 
@@ -112,11 +106,11 @@ Membership.tell_met = stop
         before=_DIES.format(rank=1) + "\n        " + _DIES.format(rank=2),
         goes_on="state.step < 10 or ringcore.size() < 4",
     )
-    done = ringrun("-np", "4", "--min-np", "2", *_AT_ONCE, name)
+    done = ringrun("-np", "4", "--min-np", "2", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     calls, ended = told(ringrun.directory, "begin"), told(ringrun.directory, "end")
     assert {line["size"] for line in ended} == {4} and len({line["total"] for line in ended}) == 1
-    assert len(_engines(calls[:4]) & _engines(ended)) == 2, "those that were left have kept their connections"
+    assert len(engines(calls[:4]) & engines(ended)) == 2, "those that were left have kept their connections"
     # One was let in while the other still hung: nobody waited for that.
     survivor = next(line["pid"] for line in calls[:4] if line["place"] == 0)
     assert [line["size"] for line in calls if line["pid"] == survivor][-2:] == [3, 4]
@@ -134,13 +128,13 @@ elastic.ObjectState.describe = lambda self: {"dense.bias": "of shape (3,)", "den
         before=_DIES.format(rank=1),
         goes_on="state.step < 10 or ringcore.size() < 3",
     )
-    done = ringrun("-np", "3", "--min-np", "1", *_AT_ONCE, name)
+    done = ringrun("-np", "3", "--min-np", "1", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     says = "the state of rank 2 is not that of rank 0: dense.weight is of shape (3, 5), and of shape (3, 4) there"
     assert says in done.stderr, done.stderr
     first, ended = told(ringrun.directory, "begin")[:3], told(ringrun.directory, "end")
     assert {line["size"] for line in ended} == {3} and len({line["total"] for line in ended}) == 1
-    assert len(_engines(first) & _engines(ended)) == 2
+    assert len(engines(first) & engines(ended)) == 2
 
 
 def test_a_spare_takes_the_place_of_a_lost_rank_and_ends_with_the_job(ringrun: Ringrun, script: Script) -> None:
@@ -173,7 +167,7 @@ while rank == 2 and not os.path.exists("stopped"): time.sleep(0.01)
 """,
         goes_on="state.step < 10 or ringcore.size() < 3",
     )
-    done = ringrun("-np", "3", "--min-np", "2", "--start-timeout", "20", *_AT_ONCE, name)
+    done = ringrun("-np", "3", "--min-np", "2", "--start-timeout", "20", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     assert "ringrun: rank 1 on localhost does not answer, and is killed" in done.stderr
     assert len({line["pid"] for line in told(ringrun.directory, "begin") if line["place"] == 0}) == 1, done.stderr
@@ -187,13 +181,13 @@ def test_a_process_joins_over_tcp_also_ranks_of_which_one_had_joined_before(ring
     ringrun.environ["RINGCORE_TRANSPORT"] = "tcp"
     dies = f"{_DIES.format(rank=1)}\n        {_DIES.format(rank=2)}\n        {_LARGE}"
     name = train(script, before=dies, goes_on="state.step < 10 or ringcore.size() < 4")
-    done = ringrun("-np", "4", "--min-np", "1", *_AT_ONCE, name)
+    done = ringrun("-np", "4", "--min-np", "1", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     first, ended = told(ringrun.directory, "begin")[:4], told(ringrun.directory, "end")
     assert {(line["rank"], line["size"]) for line in ended} == {(rank, 4) for rank in range(4)}
     assert {line["local_rank"] for line in ended} == set(range(4))
     assert len({(line["step"], line["total"]) for line in ended}) == 1
-    assert len(_engines(first) & _engines(ended)) == 2, "those that were left have kept their connections"
+    assert len(engines(first) & engines(ended)) == 2, "those that were left have kept their connections"
 
 
 def test_too_few_ranks_wait_for_others_and_end_with_the_failure_that_began_it(ringrun: Ringrun, script: Script) -> None:
@@ -298,26 +292,9 @@ def test_hosts_come_and_go_as_the_script_says(ringrun: Ringrun, script: Script, 
         (directory / "stop").touch()
         assert process.wait(60) == 0
     calls = told(directory, "begin")
-    assert _engines(calls[4:]) < _engines(calls[1:4]), "they met once, and nobody met anew as others left"
+    assert engines(calls[4:]) < engines(calls[1:4]), "they met once, and nobody met anew as others left"
     assert not (directory / "harmful").exists()
     assert not any(map(is_alive, pids.read().values()))
-
-
-def test_a_rank_that_is_told_to_end_leaves_at_its_next_commit(ringrun: Ringrun, script: Script, pids: Pids) -> None:
-    name = train(script)
-    with ringrun.started("-np", "4", "--min-np", "1", name) as process:
-        first = begun(ringrun.directory, 4)
-        os.kill(pids.read()["0.0"], signal.SIGTERM)
-        three = begun(ringrun.directory, 4 + 3)[4:]
-        os.kill(pids.read()["2.0"], signal.SIGTERM)
-        os.kill(pids.read()["3.0"], signal.SIGTERM)
-        eventually(lambda: told(ringrun.directory, "begin")[-1]["size"] == 1, "the last goes on")
-        (ringrun.directory / "stop").touch()
-        _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0 and stderr == "", stderr
-    assert {(line["place"], line["rank"], line["size"]) for line in three} == {(1, 0, 3), (2, 1, 3), (3, 2, 3)}
-    assert _engines(three) | _engines(told(ringrun.directory, "end")) < _engines(first), "nobody met anybody anew"
-    assert not list(ringrun.directory.glob("life.*.1")), "nobody came in their places"
 
 
 @pytest.mark.parametrize(("elastic", "says"), [("1", "was killed by SIGKILL"), ("0", "does not answer, and is killed")])

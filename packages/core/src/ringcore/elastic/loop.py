@@ -43,6 +43,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
         while True:
             try:
                 if is_initialized():
+                    context().goes_back = True
                     context().runtime.fail_on_change(True)  # Who goes back to a commit has to be told.
                 if has_changed:
                     state.on_reset()

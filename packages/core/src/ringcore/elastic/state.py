@@ -114,10 +114,10 @@ class State:
             everywhere &= set(array(_PLACES, part[1:]))
             if part[0] & _LEAVES:
                 leaving.append(place)
-        if told == _LEAVES and not news.leaves:
+        if told == _LEAVES:
             members.part_with(leaving)
             self.on_hosts_updated(time.time(), _GOES)
-            raise PartedInterrupt
+            raise HostsUpdatedInterrupt(skip_sync=True) if news.leaves else PartedInterrupt
         if everywhere and not told and members.let_in(min(everywhere)):
             self.on_hosts_updated(time.time(), _COMES)
             raise JoinedInterrupt

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
 
-from ringcore._errors import MembershipChangedError
 from ringcore.job.agreement import gather_bytes
 from ringcore.job.process_sets import ProcessSet
 from ringcore.job.state import Context, context, follows, is_initialized
@@ -52,6 +50,9 @@ def take_note(of: int | None = None) -> None:
     if of is None:
         current.counters.clear()  # ranks may have come to different numbers
     current.runtime.accept_change(epoch, current.local_rank, current.local_size)
+    launcher = current.launcher
+    if launcher is not None and current.size < launcher.least and not current.goes_back:
+        launcher.wait_for_the_end()
     for listener in _listeners:
         try:
             listener()
@@ -86,12 +87,21 @@ def newcomer_given_up() -> int | None:
 
 
 def part_with(places: Sequence[int]) -> None:
-    """Go on without those who leave now, having said so to all: all others have called this."""
+    """Go on without those who leave now, having said so to all: all ranks call this, and those who leave do behind it.
+
+    Raises:
+        MembershipChangedError: Another rank was lost before all had come here: all go back to the last commit.
+    """
     current = context()
-    while any(place in current.members for place in places):
-        # Whoever has left is a member until somebody needs it.
-        with contextlib.suppress(MembershipChangedError):
+    # What finds that they have left is done again, unseen: nobody goes back. Nobody leaves before all are ready.
+    current.runtime.fail_on_change(False)
+    try:
+        gather_bytes(b"", current.next_name("elastic.leaving"))
+        while any(place in current.members for place in places) and current.members[current.rank] not in places:
+            # Whoever has left is a member until somebody needs it.
             gather_bytes(b"", current.next_name("elastic.parting"))
+    finally:
+        current.runtime.fail_on_change(True)
 
 
 def settle(current: Context) -> None:

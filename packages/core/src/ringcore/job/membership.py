@@ -133,6 +133,22 @@ class Membership:
         self._say({"leaves": True})
         sys.exit(0)
 
+    def wait_for_the_end(self) -> None:
+        """Fewer ranks are left than may go on, and nobody can join them where they are: the launcher ends them.
+
+        Raises:
+            SystemExit: This process was told to end.
+            BootstrapError: The launcher has gone.
+        """
+        self._say({"too_few": True})
+        with self._changed:
+            self._waits = True
+            try:
+                self._changed.wait_for(lambda: self._gone)
+            finally:
+                self._waits = False
+        self._check_launcher()
+
     def tell_connected(self) -> None:
         """Tell the launcher that this process has met the others of its epoch."""
         self._say({"connected": self._epoch})

@@ -58,6 +58,7 @@ class Context:
     has_left: bool = False
     endpoint: Endpoint | None = None  # where it listens for others over TCP
     launcher: Membership | None = None  # the witness of the engine
+    goes_back: bool = False  # the caller does to a commit, as `elastic.run` does, and others can join it there
     job: str = ""  # what `ringcore status` calls it
     began: float = field(default_factory=time.monotonic)
     steps: int = 0

@@ -45,17 +45,19 @@ class Ending(Orders):
     def _watch_number(self) -> None:
         """Waits for others, though not for ever, where there are fewer ranks than may go on."""
         processes = self._places.processes()
-        at_work = any(process.in_epoch and not process.ready for process in processes)
+        stranded = sum(process.stranded for process in processes)
+        at_work = any(process.in_epoch and not (process.ready or process.stranded) for process in processes)
         if at_work or self._finishing or self._stopping or self._is_over():
             if self._too_few is not None:
                 self._too_few.cancel()
                 self._too_few = None
-        elif self._too_few is None and len(processes) < self._least():
+        elif self._too_few is None and (stranded or len(processes) < self._least()):
             limit_s = self._asked.elastic_timeout
             self._too_few = self._loop.call_later(limit_s, self._on_too_few)
+            awaited = "nobody, as nobody can join ranks outside of elastic.run" if stranded else self._whom()
             self._output.say(
-                f"ringrun: {are(len(processes))} there, and at least {self._least()} must be to go on: waiting for "
-                f"{self._whom()}, {limit_s:g} s at most (--elastic-timeout)"
+                f"ringrun: {are(stranded or len(processes))} there, and at least {self._least()} must be to go on: "
+                f"waiting for {awaited}, {limit_s:g} s at most (--elastic-timeout)"
             )
 
     def _whom(self) -> str:

@@ -48,6 +48,7 @@ class Losses(Epochs):
         if self._witness is not None and "view" in said and self._witness.hear(process, said):
             self._on_view(self._witness.members)
         process.apart |= bool(said.get("apart"))
+        process.stranded |= bool(said.get("too_few"))
         process.connected |= said.get("connected") == process.epoch
         joining = self._joining
         if joining is not None and joining.newcomer is not None:

@@ -53,6 +53,7 @@ class RankProcess:
         in_epoch: It is a rank of the present epoch.
         connected: It has met the others of that epoch.
         ready: It waits for the next epoch.
+        stranded: Too few ranks are left to go on, and it is where nobody can join it.
         intact: It comes with the state of a commit that all have made.
         apart: It has left the ranks of its epoch in order, whatever it still does.
         fenced: It was killed, as the others had lost it.
@@ -69,6 +70,7 @@ class RankProcess:
     in_epoch: bool = False
     connected: bool = False
     ready: bool = False
+    stranded: bool = False
     intact: bool = False
     apart: bool = False
     fenced: bool = False
