@@ -28,6 +28,9 @@ WAYS: dict[str, Callable[[], dict[str, Any]]] = {
     "powersgd(4)": lambda: {"compression": ring.Compression.powersgd(4)},
     "topk(0.1)": lambda: {"compression": ring.Compression.topk(0.1)},
     "onebit": lambda: {"compression": ring.Compression.onebit()},
+    "powersgd, 50 whole": lambda: {"compression": ring.Compression.powersgd(4, warmup_steps=50)},
+    "topk, 50 whole": lambda: {"compression": ring.Compression.topk(0.1, warmup_steps=50)},
+    "onebit, 50 whole": lambda: {"compression": ring.Compression.onebit(warmup_steps=50)},
 }
 
 

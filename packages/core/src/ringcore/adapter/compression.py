@@ -87,36 +87,36 @@ class Exchanges:
     """What an adapter's `Compression` has besides, for its optimizer: each call makes one with a memory of its own."""
 
     @staticmethod
-    def powersgd(rank: int = 4) -> Exchange:
+    def powersgd(rank: int = 4, warmup_steps: int = 0) -> Exchange:
         """Matrices as products of two with so many columns: see `PowerSGD`."""
-        return PowerSGD(rank)
+        return PowerSGD(rank, warmup_steps)
 
     @staticmethod
-    def topk(ratio: float = 0.01) -> Exchange:
+    def topk(ratio: float = 0.01, warmup_steps: int = 0) -> Exchange:
         """This part of a gradient's values, the largest ones: see `TopK`."""
-        return TopK(ratio)
+        return TopK(ratio, warmup_steps)
 
     @staticmethod
-    def onebit() -> Exchange:
+    def onebit(warmup_steps: int = 0) -> Exchange:
         """Signs, and one magnitude: see `OneBit`."""
-        return OneBit()
+        return OneBit(warmup_steps)
 
 
 class NoExchanges:
     """What it has instead where gradients are reduced inside of compiled programs: why, and what else there is."""
 
     @staticmethod
-    def powersgd(rank: int = 4) -> NoReturn:
+    def powersgd(rank: int = 4, warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
         """Refused."""
         _refuse(f"powersgd({rank})")
 
     @staticmethod
-    def topk(ratio: float = 0.01) -> NoReturn:
+    def topk(ratio: float = 0.01, warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
         """Refused."""
         _refuse(f"topk({ratio})")
 
     @staticmethod
-    def onebit() -> NoReturn:
+    def onebit(warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
         """Refused."""
         _refuse("onebit()")
 

@@ -27,15 +27,16 @@ class PowerSGD(Exchange):
 
     Args:
         rank: Of the product: how many columns the narrow matrices have.
+        warmup_steps: See `Exchange`.
 
     Attributes:
         queries: The right matrices of the last step.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, warmup_steps: int = 0) -> None:
         if rank < 1:
             raise InvalidArgument(f"powersgd: the rank is at least 1, not {rank}")
-        super().__init__()
+        super().__init__(warmup_steps)
         self.rank = rank
         self.queries: Arrays = {}
 

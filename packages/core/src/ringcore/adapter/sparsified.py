@@ -22,12 +22,13 @@ class TopK(Exchange):
 
     Args:
         ratio: Of the values of a gradient so many are sent; at least one.
+        warmup_steps: See `Exchange`.
     """
 
-    def __init__(self, ratio: float) -> None:
+    def __init__(self, ratio: float, warmup_steps: int = 0) -> None:
         if not 0 < ratio <= 0.5:
             raise InvalidArgument(f"topk: the ratio is above 0 and at most 0.5, not {ratio}")
-        super().__init__()
+        super().__init__(warmup_steps)
         self.ratio = ratio
 
     def shrinks(self, gradient: Array) -> bool:  # noqa: D102
@@ -60,6 +61,9 @@ class OneBit(Exchange):
     """Sends the sign of each value, and the mean magnitude of a gradient (Seide et al. 2014; Bernstein et al. 2018).
 
     Every rank gets what all others send: the bytes grow with the number of ranks.
+
+    Args:
+        warmup_steps: See `Exchange`.
     """
 
     def shrinks(self, gradient: Array) -> bool:  # noqa: D102
