@@ -195,6 +195,39 @@ def test_an_exchange_begins_with_whole_gradients(name: str) -> None:
         ring.Compression.onebit(warmup_steps=-1)
 
 
+@on(TWO, TWO_OVER_TCP, THREE_OVER_TCP)
+@pytest.mark.parametrize("used", [0, 3, 400])
+def test_blocks_that_are_zero_everywhere_are_not_sent(used: int) -> None:
+    def wrapped(**options: Any) -> tuple[torch.nn.Module, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(400, 301), torch.nn.Linear(301, 5))
+        return model, ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), **options)
+
+    whole, least = wrapped(), wrapped(compression=ring.Compression.blocks(64))
+    generator = torch.Generator().manual_seed(ring.rank() + 1)
+    sent = []
+    for _ in range(2):
+        rows = torch.randperm(400, generator=generator)[:used]
+        values = torch.randn(used, 301, generator=generator)
+        for model, optimizer in (whole, least):
+            model[0].weight.grad = torch.zeros(400, 301)
+            model[0].weight.grad[rows] = values
+            model[0].weight.grad[-1, -1] = -0.0  # behind the last whole block
+            model[1].bias.grad = torch.full((5,), 1.0 + ring.rank())
+            ring.barrier()
+            before = sent_bytes()
+            optimizer.step()
+            sent.append(sent_bytes() - before)
+    for one, other in zip(whole[0].parameters(), least[0].parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)
+        if ring.size() == 2:  # whose sums have one order only
+            assert torch.equal(one, other)
+    if sent[0] > 0:  # in the last step, over TCP
+        assert sent[-1] < sent[-2] * (1.1 if used == 400 else 0.2)
+    with pytest.raises(ringcore.InvalidArgument, match="from 1, not 0"):
+        ring.Compression.blocks(0)
+
+
 @on(TWO)
 def test_exchanges_work_with_clipping_and_refuse_what_they_cannot_do() -> None:
     model = torch.nn.Linear(64, 64)

@@ -40,7 +40,8 @@ class Compression(adapter.Exchanges):
     """What `compression=` takes.
 
     `none`; `fp16`: 11 bits of precision, values up to 65504; `int8`, `int4`: between hosts, integers in blocks of 128
-    with a scale each. For `DistributedTrainer` also `powersgd(rank)`, `topk(ratio)`, `onebit()`.
+    with a scale each. For `DistributedTrainer` also `powersgd(rank)`, `topk(ratio)`, `onebit()`,
+    `blocks(size)`.
     """
 
     none = Compressor

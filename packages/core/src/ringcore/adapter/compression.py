@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, NoReturn
 
 from ringcore import _native
 from ringcore._errors import InvalidArgument
+from ringcore.adapter.blocks import Blocks
 from ringcore.adapter.exchange import Exchange
 from ringcore.adapter.framework import Tensor
 from ringcore.adapter.powersgd import PowerSGD
@@ -101,6 +102,11 @@ class Exchanges:
         """Signs, and one magnitude: see `OneBit`."""
         return OneBit(warmup_steps)
 
+    @staticmethod
+    def blocks(size: int = 256) -> Exchange:
+        """All but blocks of so many elements that are zero on all ranks: see `Blocks`."""
+        return Blocks(size)
+
 
 class NoExchanges:
     """What it has instead where gradients are reduced inside of compiled programs: why, and what else there is."""
@@ -119,6 +125,11 @@ class NoExchanges:
     def onebit(warmup_steps: int = 0) -> NoReturn:  # noqa: ARG004
         """Refused."""
         _refuse("onebit()")
+
+    @staticmethod
+    def blocks(size: int = 256) -> NoReturn:
+        """Refused."""
+        _refuse(f"blocks({size})")
 
 
 def _refuse(what: str) -> NoReturn:
