@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "base/quantise.hpp"
@@ -12,9 +11,7 @@
 namespace ringcore::carriers {
 namespace {
 
-using engine::dealt_blocks;
 using engine::Descriptor;
-using engine::Operation;
 using engine::slot_of;
 using engine::summing;
 using engine::Task;
@@ -23,16 +20,6 @@ using engine::Task;
 constexpr std::size_t kCopyBytes = 16 * 1024 * 1024;
 // What is copied while a plan runs goes in pieces of this size: the plan sends and receives in between.
 constexpr std::size_t kMeanwhileBytes = 256 * 1024;
-
-std::uint64_t sum_before(const std::vector<std::uint64_t>& sizes, int member) {
-  return std::accumulate(sizes.begin(), sizes.begin() + member, std::uint64_t{0});
-}
-
-void copy_scaled(const Descriptor& descriptor, std::byte* to, const std::byte* from, std::size_t count) {
-  if (to != from && count > 0) std::memcpy(to, from, count * size_of(descriptor.dtype));
-  const double scale = host_scales(descriptor, 1).input;
-  if (scale != 1.0) scale_in_place(descriptor.dtype, to, count, scale);
-}
 
 }  // namespace
 
@@ -76,7 +63,7 @@ bool HostRun::progress() {
     if (!run_->done()) return moved;
     moved = true;
   } while ((choice_.trial != nullptr && agree_on_trial()) || (sliced_ && next_slice()));
-  unpack();
+  finish();
   done_ = true;
   return true;
 }
@@ -114,252 +101,6 @@ bool HostRun::copy_piece(std::optional<Copy>& rest, std::size_t most) const {
   if (copy.bytes > 0) return false;
   rest.reset();
   return true;
-}
-
-void HostRun::start_allreduce() {
-  if (carrier_.slices(task_)) {
-    sliced_ = true;
-    return start_slice();
-  }
-  plan::Operands operands;
-  plan::Query query;
-  if (task_.descriptors.size() == 1) {
-    place_alone(operands);
-    query.registered = query.inputs_ready = !operands.peer_data.empty();
-  } else {
-    place_in_fusion_buffer(operands);
-    query.registered = !operands.peer_data.empty();
-  }
-  query.collective = Collective::kAllreduce;
-  query.bytes = task_.bytes;
-  run(query, std::move(operands));
-}
-
-// Packs the next slice of the task's only tensor and starts the plan on it.
-void HostRun::start_slice() {
-  const Descriptor& descriptor = task_.descriptor();
-  const std::size_t bytes = std::min(task_.bytes - slice_begin_, config().settings.slice_bytes);
-  const std::size_t count = bytes / size_of(descriptor.dtype);
-  plan::Operands operands;
-  use_fusion_arena(bytes, operands);
-  if (task_.operations.empty()) {
-    fill_identity(descriptor.dtype, summing(descriptor.op), packed_, count);
-  } else {
-    copy_scaled(descriptor, packed_, task_.operation().input + slice_begin_, count);
-  }
-  run({.collective = Collective::kAllreduce, .bytes = bytes, .registered = true}, std::move(operands));
-}
-
-// After a slice: unpacks it. False when it was the last one.
-bool HostRun::next_slice() {
-  const std::size_t bytes = std::min(task_.bytes - slice_begin_, config().settings.slice_bytes);
-  if (!task_.operations.empty() && bytes > 0) {
-    std::memcpy(task_.operation().output + slice_begin_, packed_, bytes);
-  }
-  if (timed()) record_steps();
-  slice_begin_ += bytes;
-  if (slice_begin_ == task_.bytes) return false;
-  start_slice();
-  return true;
-}
-
-// Works on the operation's own memory.
-void HostRun::place_alone(plan::Operands& operands) {
-  const Descriptor& descriptor = task_.descriptor();
-  const std::size_t count = descriptor.shape.elements();
-  if (task_.operations.empty()) {
-    work_ = Memory(task_.bytes);
-    fill_identity(descriptor.dtype, summing(descriptor.op), work_.data(), count);
-    operands.data = work_.data();
-  } else {
-    copy_first(task_.operation().output, task_.operation().input, task_.bytes);
-    operands.data = task_.operation().output;
-  }
-  if (task_.registered && !task_.bucket) operands.peer_data = find_peers(task_.bytes);
-}
-
-bool HostRun::all_lie_registered() const {
-  return std::all_of(task_.contributions.begin(), task_.contributions.end(),
-                     [](const auto& c) { return c.location != 0; });
-}
-
-// Where the members' registered data lies, as seen from here; null where it is not seen.
-std::vector<std::byte*> HostRun::find_peers(std::size_t bytes) const {
-  std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
-  for (int m = 0; m < size(); ++m) {
-    if (m == self() || !config().links[m]->sees_memory()) continue;
-    found[m] = config().links[m]->peer_memory(task_.contributions[m].location - 1, bytes);
-  }
-  return found;
-}
-
-// The task's lane of the fusion buffer, which the other ranks see.
-void HostRun::use_fusion_arena(std::size_t bytes, plan::Operands& operands) {
-  operands.data = packed_ = carrier_.fusion_.arena + carrier_.fusion_.offset(task_.lane);
-  operands.peer_data.resize(size(), nullptr);
-  for (int m = 0; m < size(); ++m) {
-    if (m == self() || !config().links[m]->sees_memory()) continue;
-    operands.peer_data[m] = config().links[m]->peer_memory(carrier_.fusion_.offset(task_.lane), bytes);
-  }
-}
-
-void HostRun::place_in_fusion_buffer(plan::Operands& operands) {
-  // A bucket of several tensors is never larger: `bucket_bytes` is at most the lane's part of the arena.
-  if (carrier_.packs_apart(task_)) {
-    work_ = Memory(task_.bytes);
-    operands.data = packed_ = work_.data();
-  } else if (carrier_.fusion_.arena != nullptr) {
-    use_fusion_arena(task_.bytes, operands);
-  } else {
-    Memory& buffer = carrier_.private_fusion_[static_cast<std::size_t>(task_.lane)];
-    if (buffer.size() < task_.bytes) buffer = Memory(task_.bytes);
-    operands.data = packed_ = buffer.data();
-  }
-  std::byte* at = packed_;
-  for (std::size_t i = 0; i < task_.descriptors.size(); ++i) {
-    const Descriptor& descriptor = *task_.descriptors[i];
-    const std::size_t count = descriptor.shape.elements();
-    if (task_.operations.empty()) {
-      fill_identity(descriptor.dtype, summing(descriptor.op), at, count);
-    } else {
-      copy_scaled(descriptor, at, task_.operations[i]->input, count);
-    }
-    at += count * size_of(descriptor.dtype);
-  }
-}
-
-void HostRun::start_allgather() {
-  const Descriptor& descriptor = task_.descriptor();
-  Operation& operation = task_.operation();
-  std::vector<std::uint64_t> blocks(size());
-  std::uint64_t before = 0;
-  std::uint64_t total = 0;
-  operation.result_rows.resize(size());
-  for (int m = 0; m < size(); ++m) {
-    operation.result_rows[m] = task_.contributions[m].rows;
-    blocks[m] = task_.contributions[m].rows * descriptor.shape.row_elements();
-    if (m < self()) before += blocks[m];
-    total += blocks[m];
-  }
-  const std::size_t element = size_of(descriptor.dtype);
-  plan::Operands operands;
-  operands.data = operation.place_result(total * element);
-  std::byte* const own = operands.data + before * element;
-  const bool lies_inside = operation.input >= operands.data && operation.input < operands.data + total * element;
-  // In pieces it would overwrite what is still to be copied.
-  if (lies_inside && operation.bytes() > 0) std::memmove(own, operation.input, operation.bytes());
-  // Everybody fetches the others' rows from where they have them: at their places in the results.
-  const bool registered = all_lie_registered();
-  if (registered) operands.peer_data = find_peers(total * element);
-  const std::byte* const from = lies_inside ? own : operation.input;
-  const bool departs = departs_from_input(registered);
-  if (departs) operands.own_block = from;
-  run({.collective = Collective::kAllgather, .bytes = total * element, .registered = registered}, std::move(operands),
-      blocks);
-  // A library wants them in place, too.
-  if (departs && choice_.backend == nullptr) {
-    copy_meanwhile(own, from, operation.bytes());
-  } else {
-    copy_first(own, from, operation.bytes());
-  }
-}
-
-void HostRun::start_broadcast() {
-  Operation& operation = task_.operation();
-  plan::Operands operands;
-  operands.data = operation.output;
-  if (task_.registered) operands.peer_data = find_peers(task_.bytes);
-  if (self() == task_.descriptor().root && departs_from_input(task_.registered)) {
-    operands.data = const_cast<std::byte*>(operation.input);
-    copy_meanwhile(operation.output, operation.input, operation.bytes());
-  } else if (self() == task_.descriptor().root) {
-    copy_first(operation.output, operation.input, operation.bytes());
-  }
-  run({.collective = Collective::kBroadcast,
-       .bytes = task_.bytes,
-       .root = task_.descriptor().root,
-       .registered = task_.registered,
-       .inputs_ready = task_.registered},
-      std::move(operands));
-}
-
-void HostRun::start_reducescatter() {
-  const Descriptor& descriptor = task_.descriptor();
-  Operation& operation = task_.operation();
-  plan::Query query{.collective = Collective::kReduceScatter, .bytes = task_.bytes};
-  plan::Operands operands;
-  if (reduces_in_place(query)) {
-    operands.data = const_cast<std::byte*>(operation.input);
-    operands.peer_data = find_peers(task_.bytes);
-    query.registered = query.inputs_ready = true;
-  } else {
-    work_ = Memory(task_.bytes);
-    copy_first(work_.data(), operation.input, operation.bytes());
-    operands.data = work_.data();
-  }
-  run(query, std::move(operands), dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
-}
-
-// Whether a reducescatter into a part of the tensor runs where that lies. Only a plan that reads the others' rows where
-// they are leaves the rest of the tensor as it is.
-bool HostRun::reduces_in_place(plan::Query query) {
-  if (!task_.registered || !config().topology.single_host() || carrier_.chooser_.has_others()) return false;
-  query.registered = query.inputs_ready = true;
-  describe(query);
-  return carrier_.chooser_.choose_plan(query).one_sided;
-}
-
-void HostRun::start_alltoall() {
-  const Descriptor& descriptor = task_.descriptor();
-  Operation& operation = task_.operation();
-  const std::uint64_t row = descriptor.shape.row_elements();
-  const std::size_t element = size_of(descriptor.dtype);
-  std::vector<std::uint64_t> outgoing(size());
-  std::vector<std::uint64_t> incoming(size());
-  std::uint64_t all_rows = 0;
-  operation.result_rows.resize(size());
-  for (int m = 0; m < size(); ++m) {
-    outgoing[m] = operation.splits[m] * row;
-    operation.result_rows[m] = task_.contributions[m].splits[self()];
-    incoming[m] = operation.result_rows[m] * row;
-    all_rows += task_.contributions[m].rows;
-  }
-  const std::uint64_t total = std::accumulate(incoming.begin(), incoming.end(), std::uint64_t{0});
-  plan::Operands operands;
-  operands.data = operation.place_result(total * element);
-  operands.input = operation.input;
-  const bool registered = all_lie_registered();
-  if (registered) operands.peer_blocks = find_blocks(row * element);
-  std::byte* const own = operands.data + sum_before(incoming, self()) * element;
-  // The choice of the plan depends on what all ranks know alike.
-  const std::size_t bytes = all_rows * row / static_cast<std::uint64_t>(size()) * element;
-  run({.collective = Collective::kAlltoall,
-       .bytes = bytes,
-       .registered = registered,
-       .inputs_ready = registered,
-       .even_blocks = gives_evenly()},
-      std::move(operands), incoming, outgoing);
-  copy_meanwhile(own, operation.input + sum_before(outgoing, self()) * element, incoming[self()] * element);
-}
-
-// Whether every member gives every member as much.
-bool HostRun::gives_evenly() const {
-  const std::uint64_t each = task_.contributions[0].splits[0];
-  return std::all_of(task_.contributions.begin(), task_.contributions.end(), [&](const auto& from) {
-    return std::all_of(from.splits.begin(), from.splits.begin() + size(), [&](std::uint64_t to) { return to == each; });
-  });
-}
-
-// Where the rows lie that the members give to this rank, as seen from here.
-std::vector<std::byte*> HostRun::find_blocks(std::size_t row_bytes) const {
-  std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
-  for (int m = 0; m < size(); ++m) {
-    if (m == self() || !config().links[m]->sees_memory()) continue;
-    const engine::Contribution& from = task_.contributions[m];
-    found[m] = config().links[m]->peer_memory(from.location - 1 + sum_before(from.splits, self()) * row_bytes,
-                                              from.splits[self()] * row_bytes);
-  }
-  return found;
 }
 
 void HostRun::describe(plan::Query& query) const {
@@ -458,26 +199,10 @@ transport::Pace HostRun::quickest_pace() const {
 }
 
 // What the operations get when all has run.
-void HostRun::unpack() {
-  const Descriptor& descriptor = task_.descriptor();
+void HostRun::finish() {
   const Nanoseconds ran_at = now();
-  if (packed_ != nullptr && !sliced_) {
-    const std::byte* at = packed_;
-    for (const auto& operation : task_.operations) {
-      if (operation->bytes() > 0) std::memcpy(operation->output, at, operation->bytes());
-      at += operation->bytes();
-    }
-  }
-  if (descriptor.collective == Collective::kReduceScatter && work_.data() != nullptr) {
-    const std::vector<std::uint64_t> blocks =
-        dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
-    const std::size_t element = size_of(descriptor.dtype);
-    const std::uint64_t before = sum_before(blocks, self());
-    Operation& operation = task_.operation();
-    const std::size_t share = blocks[self()] * element;
-    std::byte* const result = operation.place_result(share);
-    if (share > 0) std::memcpy(result, work_.data() + before * element, share);
-  }
+  if (packed_ != nullptr && !sliced_) unpack();
+  if (descriptor().collective == Collective::kReduceScatter && work_.data() != nullptr) take_own_block();
   if (timed()) {
     record_steps();
     record_spans(ran_at);

@@ -1,4 +1,7 @@
 // A task on the host's memory, from its start to its end: where its data lies, what runs on it, what the operations get.
+//
+// In three files: host_run.cpp is a run's course, host_collectives.cpp what a tensor is to each collective, packing.cpp what
+// is packed.
 #pragma once
 
 #include <cstddef>
@@ -73,6 +76,8 @@ class HostRun final : public engine::Run {
   std::vector<std::byte*> find_peers(std::size_t bytes) const;
   std::vector<std::byte*> find_blocks(std::size_t row_bytes) const;
   void unpack();
+  void take_own_block();
+  void finish();
   void record_steps() const;
   void record_spans(Nanoseconds ran_at) const;
 

@@ -1,0 +1,219 @@
+// What a task of one tensor runs on, by its collective.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/reduce.hpp"
+#include "carriers/plans/host_run.hpp"
+
+namespace ringcore::carriers {
+namespace {
+
+using engine::dealt_blocks;
+using engine::Descriptor;
+using engine::Operation;
+using engine::summing;
+
+std::uint64_t sum_before(const std::vector<std::uint64_t>& sizes, int member) {
+  return std::accumulate(sizes.begin(), sizes.begin() + member, std::uint64_t{0});
+}
+
+}  // namespace
+
+void HostRun::start_allreduce() {
+  if (carrier_.slices(task_)) {
+    sliced_ = true;
+    return start_slice();
+  }
+  plan::Operands operands;
+  plan::Query query;
+  if (task_.descriptors.size() == 1) {
+    place_alone(operands);
+    query.registered = query.inputs_ready = !operands.peer_data.empty();
+  } else {
+    place_in_fusion_buffer(operands);
+    query.registered = !operands.peer_data.empty();
+  }
+  query.collective = Collective::kAllreduce;
+  query.bytes = task_.bytes;
+  run(query, std::move(operands));
+}
+
+// Works on the operation's own memory.
+void HostRun::place_alone(plan::Operands& operands) {
+  const Descriptor& descriptor = task_.descriptor();
+  const std::size_t count = descriptor.shape.elements();
+  if (task_.operations.empty()) {
+    work_ = Memory(task_.bytes);
+    fill_identity(descriptor.dtype, summing(descriptor.op), work_.data(), count);
+    operands.data = work_.data();
+  } else {
+    copy_first(task_.operation().output, task_.operation().input, task_.bytes);
+    operands.data = task_.operation().output;
+  }
+  if (task_.registered && !task_.bucket) operands.peer_data = find_peers(task_.bytes);
+}
+
+bool HostRun::all_lie_registered() const {
+  return std::all_of(task_.contributions.begin(), task_.contributions.end(),
+                     [](const auto& c) { return c.location != 0; });
+}
+
+// Where the members' registered data lies, as seen from here; null where it is not seen.
+std::vector<std::byte*> HostRun::find_peers(std::size_t bytes) const {
+  std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self() || !config().links[m]->sees_memory()) continue;
+    found[m] = config().links[m]->peer_memory(task_.contributions[m].location - 1, bytes);
+  }
+  return found;
+}
+
+void HostRun::start_allgather() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  std::vector<std::uint64_t> blocks(size());
+  std::uint64_t before = 0;
+  std::uint64_t total = 0;
+  operation.result_rows.resize(size());
+  for (int m = 0; m < size(); ++m) {
+    operation.result_rows[m] = task_.contributions[m].rows;
+    blocks[m] = task_.contributions[m].rows * descriptor.shape.row_elements();
+    if (m < self()) before += blocks[m];
+    total += blocks[m];
+  }
+  const std::size_t element = size_of(descriptor.dtype);
+  plan::Operands operands;
+  operands.data = operation.place_result(total * element);
+  std::byte* const own = operands.data + before * element;
+  const bool lies_inside = operation.input >= operands.data && operation.input < operands.data + total * element;
+  // In pieces it would overwrite what is still to be copied.
+  if (lies_inside && operation.bytes() > 0) std::memmove(own, operation.input, operation.bytes());
+  // Everybody fetches the others' rows from where they have them: at their places in the results.
+  const bool registered = all_lie_registered();
+  if (registered) operands.peer_data = find_peers(total * element);
+  const std::byte* const from = lies_inside ? own : operation.input;
+  const bool departs = departs_from_input(registered);
+  if (departs) operands.own_block = from;
+  run({.collective = Collective::kAllgather, .bytes = total * element, .registered = registered}, std::move(operands),
+      blocks);
+  // A library wants them in place, too.
+  if (departs && choice_.backend == nullptr) {
+    copy_meanwhile(own, from, operation.bytes());
+  } else {
+    copy_first(own, from, operation.bytes());
+  }
+}
+
+void HostRun::start_broadcast() {
+  Operation& operation = task_.operation();
+  plan::Operands operands;
+  operands.data = operation.output;
+  if (task_.registered) operands.peer_data = find_peers(task_.bytes);
+  if (self() == task_.descriptor().root && departs_from_input(task_.registered)) {
+    operands.data = const_cast<std::byte*>(operation.input);
+    copy_meanwhile(operation.output, operation.input, operation.bytes());
+  } else if (self() == task_.descriptor().root) {
+    copy_first(operation.output, operation.input, operation.bytes());
+  }
+  run({.collective = Collective::kBroadcast,
+       .bytes = task_.bytes,
+       .root = task_.descriptor().root,
+       .registered = task_.registered,
+       .inputs_ready = task_.registered},
+      std::move(operands));
+}
+
+void HostRun::start_reducescatter() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  plan::Query query{.collective = Collective::kReduceScatter, .bytes = task_.bytes};
+  plan::Operands operands;
+  if (reduces_in_place(query)) {
+    operands.data = const_cast<std::byte*>(operation.input);
+    operands.peer_data = find_peers(task_.bytes);
+    query.registered = query.inputs_ready = true;
+  } else {
+    work_ = Memory(task_.bytes);
+    copy_first(work_.data(), operation.input, operation.bytes());
+    operands.data = work_.data();
+  }
+  run(query, std::move(operands), dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size()));
+}
+
+// Whether a reducescatter into a part of the tensor runs where that lies. Only a plan that reads the others' rows where
+// they are leaves the rest of the tensor as it is.
+bool HostRun::reduces_in_place(plan::Query query) {
+  if (!task_.registered || !config().topology.single_host() || carrier_.chooser_.has_others()) return false;
+  query.registered = query.inputs_ready = true;
+  describe(query);
+  return carrier_.chooser_.choose_plan(query).one_sided;
+}
+
+// Of a reducescatter that ran elsewhere than in the tensor.
+void HostRun::take_own_block() {
+  const Descriptor& descriptor = task_.descriptor();
+  const std::vector<std::uint64_t> blocks =
+      dealt_blocks(descriptor.shape.rows(), descriptor.shape.row_elements(), size());
+  const std::size_t element = size_of(descriptor.dtype);
+  const std::uint64_t before = sum_before(blocks, self());
+  const std::size_t share = blocks[self()] * element;
+  std::byte* const result = task_.operation().place_result(share);
+  if (share > 0) std::memcpy(result, work_.data() + before * element, share);
+}
+
+void HostRun::start_alltoall() {
+  const Descriptor& descriptor = task_.descriptor();
+  Operation& operation = task_.operation();
+  const std::uint64_t row = descriptor.shape.row_elements();
+  const std::size_t element = size_of(descriptor.dtype);
+  std::vector<std::uint64_t> outgoing(size());
+  std::vector<std::uint64_t> incoming(size());
+  std::uint64_t all_rows = 0;
+  operation.result_rows.resize(size());
+  for (int m = 0; m < size(); ++m) {
+    outgoing[m] = operation.splits[m] * row;
+    operation.result_rows[m] = task_.contributions[m].splits[self()];
+    incoming[m] = operation.result_rows[m] * row;
+    all_rows += task_.contributions[m].rows;
+  }
+  const std::uint64_t total = std::accumulate(incoming.begin(), incoming.end(), std::uint64_t{0});
+  plan::Operands operands;
+  operands.data = operation.place_result(total * element);
+  operands.input = operation.input;
+  const bool registered = all_lie_registered();
+  if (registered) operands.peer_blocks = find_blocks(row * element);
+  std::byte* const own = operands.data + sum_before(incoming, self()) * element;
+  // The choice of the plan depends on what all ranks know alike.
+  const std::size_t bytes = all_rows * row / static_cast<std::uint64_t>(size()) * element;
+  run({.collective = Collective::kAlltoall,
+       .bytes = bytes,
+       .registered = registered,
+       .inputs_ready = registered,
+       .even_blocks = gives_evenly()},
+      std::move(operands), incoming, outgoing);
+  copy_meanwhile(own, operation.input + sum_before(outgoing, self()) * element, incoming[self()] * element);
+}
+
+// Whether every member gives every member as much.
+bool HostRun::gives_evenly() const {
+  const std::uint64_t each = task_.contributions[0].splits[0];
+  return std::all_of(task_.contributions.begin(), task_.contributions.end(), [&](const auto& from) {
+    return std::all_of(from.splits.begin(), from.splits.begin() + size(), [&](std::uint64_t to) { return to == each; });
+  });
+}
+
+// Where the rows lie that the members give to this rank, as seen from here.
+std::vector<std::byte*> HostRun::find_blocks(std::size_t row_bytes) const {
+  std::vector<std::byte*> found(static_cast<std::size_t>(size()), nullptr);
+  for (int m = 0; m < size(); ++m) {
+    if (m == self() || !config().links[m]->sees_memory()) continue;
+    const engine::Contribution& from = task_.contributions[m];
+    found[m] = config().links[m]->peer_memory(from.location - 1 + sum_before(from.splits, self()) * row_bytes,
+                                              from.splits[self()] * row_bytes);
+  }
+  return found;
+}
+
+}  // namespace ringcore::carriers
