@@ -48,13 +48,21 @@ PlanRequest request_for(const Topology& topology, Collective collective, int par
   return {.collective = collective, .topology = &topology, .parts = parts};
 }
 
-double seconds(const char* name, const Topology& topology, double bytes) {
-  const PlanRequest request = request_for(topology, Collective::kAllreduce);
+double seconds(const char* name, const Topology& topology, double bytes, Collective collective = Collective::kAllreduce,
+               int parts = 1) {
+  const PlanRequest request = request_for(topology, collective, parts);
   const Generator& generator = plan::generator(name);
   const Symmetry symmetry = symmetry_of_hosts(generator.symmetry(request), topology, true);
   const auto plan = excerpt(generator, request, symmetry, SIZE_MAX);
   REQUIRE(plan);
   return predict_seconds(*plan, topology, bytes / plan->chunks, {.step_s = 0, .touch_seconds_per_byte = 0});
+}
+
+// Racks that are not equally large, of hosts that are not: 1 to 4 hosts of 1 to 3 ranks, dealt out in turn.
+Topology uneven_racks() {
+  Topology topology = told(3, 4, 1, false);
+  topology.host_of = {0, 1, 2, 5, 6, 3, 2, 0, 8, 9, 3, 0};
+  return topology;
 }
 
 // What all ranks have in the end, where rank r begins with r + 1 at every place, or nothing where they do not get there.
@@ -132,6 +140,63 @@ TEST_CASE("rings in racks are right, whole and by symmetry") {
   }
 }
 
+TEST_CASE("a broadcast through racks brings everybody what the root has, from any root") {
+  for (const Topology& topology : {told(2, 3, 2, true), told(4, 5, 1, false), uneven_racks()}) {
+    for (const int parts : {1, 3}) {
+      for (Rank root = 0; root < topology.ranks(); ++root) {
+        PlanRequest request = request_for(topology, Collective::kBroadcast, parts);
+        request.root = root;
+        const std::size_t count = 5003;
+        const auto data = run(topology, request, count);
+        const std::vector<std::int64_t> expected(count, root + 1);
+        REQUIRE(data.size() == static_cast<std::size_t>(topology.ranks()));
+        CHECK(std::ranges::all_of(data, [&expected](const auto& each) { return each == expected; }));
+      }
+    }
+  }
+}
+
+TEST_CASE("a broadcast through racks is right, whole and by parts, up to 64 ranks") {
+  std::vector<Topology> topologies = {uneven_racks()};
+  for (const bool in_turn : {false, true}) {
+    for (const auto& [racks, hosts, local] : {std::tuple(2, 2, 1), {3, 2, 2}, {2, 3, 3}, {4, 3, 1}, {4, 4, 4}}) {
+      topologies.push_back(told(racks, hosts, local, in_turn));
+    }
+  }
+  const Generator& racks = generator("racks");
+  for (const Topology& topology : topologies) {
+    for (const int parts : {1, 3}) {
+      for (Rank root = 0; root < topology.ranks(); root += 3) {
+        CAPTURE(topology.ranks());
+        CAPTURE(root);
+        PlanRequest request = request_for(topology, Collective::kBroadcast, parts);
+        request.root = root;
+        const auto whole = excerpt(racks, request, Symmetry::none(topology.ranks()), SIZE_MAX);
+        REQUIRE(whole);
+        CHECK(verify(*whole, topology).value_or("") == "");
+        for (Rank self = 0; self < topology.ranks(); self += 5) {
+          CHECK(verify(*racks.generate(request, self), racks, request).value_or("") == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a broadcast through racks crosses the cable of each rack once each way, and the planner takes it") {
+  const Topology network = told(3, 8, 2, false);
+  const double bytes = 48e6;
+  const double bound = bytes * 1e-8;
+  // As many parts as the planner's most: the last rack has the data some parts later than the first.
+  const double through_racks = seconds("racks", network, bytes, Collective::kBroadcast, 16);
+  CHECK(through_racks < 1.6 * bound);
+  CHECK(seconds("hierarchical", network, bytes, Collective::kBroadcast, 16) > 2 * through_racks);
+  for (const Topology& topology : {network, told(3, 8, 2, true)}) {
+    Planner planner(topology, 0, CostModel{});
+    const Plan& chosen = planner.choose({.collective = Collective::kBroadcast, .bytes = 48'000'000, .root = 5});
+    CHECK(chosen.generator == "racks");
+  }
+}
+
 TEST_CASE("there are rings in racks only where racks and their hosts are equally large, and enough of them") {
   const Generator& racks = generator("racks");
   const auto offered = [&](const Topology& topology) {
@@ -147,7 +212,14 @@ TEST_CASE("there are rings in racks only where racks and their hosts are equally
   CHECK(offered(alike(15, 4)));
   CHECK_FALSE(offered(alike(17, 1)));
   CHECK_FALSE(offered(alike(3, 4)));
-  CHECK_FALSE(racks.generate(request_for(alike(16, 1), Collective::kBroadcast), 0));
+  // On a network that is even a tree of hosts is as good; where each host is a rack there is nothing in between.
+  const auto broadcast = [&](const Topology& topology) {
+    return racks.generate(request_for(topology, Collective::kBroadcast), 0).has_value();
+  };
+  CHECK_FALSE(broadcast(alike(16, 1)));
+  CHECK_FALSE(broadcast(told(1, 4, 2, false)));
+  CHECK_FALSE(broadcast(told(4, 1, 2, false)));
+  CHECK(broadcast(uneven_racks()));
 }
 
 TEST_CASE("rings in racks take rounds for a rack and for the racks, and cross their cables once each way") {
