@@ -1,8 +1,8 @@
 // Who carries out operations: the border between what decides (schedule.hpp) and what moves data (carriers/).
 //
 // A carrier serves one process set. The schedule offers every released operation to the carriers in their order, and the
-// first one that takes it gets it, as a task: one operation, or the allreduces of a bucket. What a carrier answers must
-// be the same on every rank, because the ranks do not ask each other; where that needs something of the others (which
+// first one that takes it gets it, as a task: one operation, the allreduces of a bucket, or small gathers or scatters of a
+// group. What a carrier answers must be the same on every rank, because the ranks do not ask each other; where that needs something of the others (which
 // GPUs they have, where their memory lies), the carrier has a message to exchange, and the schedule lets nothing pass
 // until all have it.
 //
@@ -64,7 +64,8 @@ struct CarrierConfig {
 struct Task {
   std::vector<std::shared_ptr<const Descriptor>> descriptors;  // one, or those of the bucket; also when joined
   std::vector<std::shared_ptr<Operation>> operations;  // the same order; empty when this rank has joined
-  std::vector<Contribution> contributions;  // of a task that is no bucket
+  std::vector<Contribution> contributions;  // of a task that is no bucket; of a group's parts, to the group
+  std::vector<std::size_t> parts;  // of a group, where several gathers or scatters share the task: which ones they are
   std::vector<int> absent;  // members that had joined: the same for all tensors of a bucket
   Carrier* carrier = nullptr;
   bool bucket = false;
@@ -135,6 +136,9 @@ class Carrier {
   virtual std::size_t bucket_bytes() const = 0;
   // How large the pieces are that tensors with a priority are cut into; always the same. 0: they are not cut.
   virtual std::size_t partition_bytes() const { return 0; }
+  // The largest gather or scatter of a group, by the bytes of all ranks' rows, that shares a task with others of its dtype;
+  // a task holds as many as a bucket. Always the same. 0: each has a task of its own.
+  virtual std::size_t shared_bytes() const { return 0; }
   // Whether an allreduce may share the task with those that are in it. `own`: null when this rank has joined.
   virtual bool fuses(const Task& bucket, const Descriptor& descriptor, const Operation* own) const = 0;
   // The task is the next one in the order of all ranks. Whether it must keep its place in that order within its lane.

@@ -16,6 +16,15 @@ std::size_t most_in_bucket(std::size_t bucket_bytes, std::size_t partition_bytes
   return priority == 0 || partition_bytes == 0 ? bucket_bytes : std::min(bucket_bytes, partition_bytes);
 }
 
+// How large a gather or a scatter is, by the rows of all members; `part` of a group.
+std::size_t bytes_of_all(const Descriptor& descriptor, const Release& group, std::size_t part) {
+  const std::size_t element = size_of(descriptor.dtype);
+  if (!descriptor.has_free_rows()) return descriptor.shape.elements() * element;
+  std::uint64_t rows = 0;
+  for (const Contribution& from : group.contributions) rows += from.rows_of(part);
+  return rows * descriptor.shape.row_elements() * element;
+}
+
 // Before what has no priority, without one, behind it: these have lanes of their own.
 int class_of(std::int32_t priority) { return (priority > 0 ? 1 : 0) - (priority < 0 ? 1 : 0); }
 
@@ -39,7 +48,12 @@ Schedule::Schedule(const CarrierConfig& config, const CarrierFactory& make_carri
       const std::size_t bucket_bytes = carrier->bucket_bytes();
       const bool completes_at_launch = carrier->completes_at_launch();
       const std::size_t partition_bytes = carrier->partition_bytes();
-      posts_.push_back({std::move(carrier), bucket_bytes, partition_bytes, completes_at_launch, false, nullptr});
+      const std::size_t shared_bytes = carrier->shared_bytes();
+      posts_.push_back({.carrier = std::move(carrier),
+                        .bucket_bytes = bucket_bytes,
+                        .shared_bytes = shared_bytes,
+                        .partition_bytes = partition_bytes,
+                        .completes_at_launch = completes_at_launch});
     }
   }
   if (posts_.empty()) throw Error(ErrorKind::kInvalidArgument, "an engine without carriers can carry out nothing");
@@ -105,6 +119,7 @@ void Schedule::release_parts(Release& group, const std::shared_ptr<Operation>& o
   group.spread(static_cast<std::size_t>(size()));
   Release release;  // of each part in turn
   release.priority = group.priority;
+  std::vector<std::unique_ptr<Task>> shared;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     release.contributions.resize(group.contributions.size());  // a task may have taken those of the last one
     for (std::size_t m = 0; m < group.contributions.size(); ++m) {
@@ -119,8 +134,51 @@ void Schedule::release_parts(Release& group, const std::shared_ptr<Operation>& o
       part->submitted_at = own->submitted_at;
       part->released_at = own->released_at;
     }
-    release_one(parts[i], part, release);
+    if (!share_task(group, i, part, shared)) release_one(parts[i], part, release);
   }
+  for (auto& task : shared) queue_shared(std::move(task));
+}
+
+// Small gathers and scatters of a group share a task: to carry out each of them costs more than to pack it. `shared`: one
+// for each dtype. False where this one does not.
+bool Schedule::share_task(const Release& group, std::size_t index, const std::shared_ptr<Operation>& part,
+                          std::vector<std::unique_ptr<Task>>& shared) {
+  const std::shared_ptr<const Descriptor>& descriptor = group.descriptor->parts[index];
+  const bool gathers = descriptor->collective == Collective::kAllgather;
+  if ((!gathers && descriptor->collective != Collective::kReduceScatter) || size() == 1) return false;
+  Post& post = find_post(*descriptor);
+  const std::size_t bytes = bytes_of_all(*descriptor, group, index);
+  const std::size_t most = std::min(post.shared_bytes, post.bucket_bytes);
+  if (most == 0 || bytes > most) return false;
+  auto task = std::find_if(shared.begin(), shared.end(), [&](const auto& open) {
+    return open->carrier == post.carrier.get() && open->descriptor().dtype == descriptor->dtype;
+  });
+  if (task != shared.end() && (*task)->bytes + bytes > post.bucket_bytes) {
+    queue_shared(std::exchange(*task, nullptr));
+    shared.erase(task);
+    task = shared.end();
+  }
+  if (task == shared.end()) {
+    task = shared.insert(shared.end(), std::make_unique<Task>());
+    (*task)->carrier = post.carrier.get();
+    (*task)->priority = group.priority;
+    (*task)->contributions = group.contributions;
+  }
+  (*task)->parts.push_back(index);
+  (*task)->add(descriptor, part, bytes);
+  return true;
+}
+
+void Schedule::queue_shared(std::unique_ptr<Task> task) {
+  if (task->parts.size() == 1) {
+    const std::size_t part = std::exchange(task->parts, {}).front();
+    for (Contribution& from : task->contributions) {
+      if (task->descriptor().has_free_rows()) from.rows = from.rows_of(part);
+      from.splits.clear();
+      from.location = 0;
+    }
+  }
+  queue(std::move(task));
 }
 
 // A piece behind the other, of a few large tensors: what is more urgent overtakes the rest.

@@ -96,7 +96,8 @@ class Schedule {
   // A carrier, and how far the members have come with its messages.
   struct Post {
     std::unique_ptr<Carrier> carrier;
-    std::size_t bucket_bytes = 0;  // these three are the carrier's, which is not asked for each operation
+    std::size_t bucket_bytes = 0;  // these four are the carrier's, which is not asked for each operation
+    std::size_t shared_bytes = 0;
     std::size_t partition_bytes = 0;
     bool completes_at_launch = false;
     bool ready = false;  // for some operations: for each that was released
@@ -124,6 +125,9 @@ class Schedule {
   void release_row(Release& group, const std::shared_ptr<Operation>& own);
   void release_now(Release release, std::shared_ptr<Operation> own);
   void release_parts(Release& group, const std::shared_ptr<Operation>& own);
+  bool share_task(const Release& group, std::size_t index, const std::shared_ptr<Operation>& part,
+                  std::vector<std::unique_ptr<Task>>& shared);
+  void queue_shared(std::unique_ptr<Task> task);
   void release_one(const std::shared_ptr<const Descriptor>& descriptor, std::shared_ptr<Operation> own,
                    Release& release);
   void release_cut(const std::shared_ptr<const Descriptor>& descriptor, const std::shared_ptr<Operation>& own,

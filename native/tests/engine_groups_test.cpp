@@ -169,6 +169,122 @@ TEST_CASE("groups of gathers and scatters, of mixed dtypes, and of more tensors 
   });
 }
 
+namespace {
+
+// Part i has i rows, and that of a gather as many more as the rank's number; the last one is too large to be packed.
+constexpr int kParts = 12;
+std::size_t rows_of(int part) { return part == kParts - 1 ? 1 << 19 : static_cast<std::size_t>(part); }
+
+// Of gathers or scatters, which have two dtypes in turn, of which one is rounded.
+struct Mixed {
+  std::vector<std::vector<std::uint16_t>> halves;
+  std::vector<std::vector<std::int64_t>> numbers;
+  std::vector<std::vector<std::byte>> places;
+  std::shared_ptr<Operation> group;
+
+  Mixed(Collective collective, Rank rank, int ranks, bool has_places)
+      : halves(kParts), numbers(kParts), places(kParts) {
+    const bool gathers = collective == Collective::kAllgather;
+    std::vector<std::shared_ptr<Operation>> parts;
+    for (int i = 0; i < kParts; ++i) {
+      const std::size_t rows = rows_of(i) + (gathers ? static_cast<std::size_t>(rank) : 0);
+      const std::size_t element = i % 2 == 0 ? 2 : 8;
+      std::size_t result =
+          rows_of(i) * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(ranks * (ranks - 1) / 2);
+      if (!gathers) result = share_of(i, rank, ranks);
+      if (has_places) places[i].resize(result * element);
+      std::byte* const place = has_places ? places[i].data() : nullptr;
+      halves[i].assign(i % 2 == 0 ? rows : 0, static_cast<std::uint16_t>(0x3c00 + 0x400 * rank));  // 2 ** rank
+      for (std::size_t row = 0; i % 2 == 1 && row < rows; ++row) {
+        numbers[i].push_back(static_cast<std::int64_t>(row) + (std::int64_t{1} << (20 + rank)));
+      }
+      const void* const input = i % 2 == 0 ? static_cast<const void*>(halves[i].data()) : numbers[i].data();
+      parts.push_back(make(collective, "", {rows}, i % 2 == 0 ? DType::kFloat16 : DType::kInt64, input, place));
+      parts.back()->output_rows = result;
+    }
+    group = engine::make_group("mixed", parts);
+  }
+
+  static std::size_t share_of(int part, Rank rank, int ranks) {
+    const std::size_t rows = rows_of(part);
+    const auto n = static_cast<std::size_t>(ranks);
+    return rows / n + (static_cast<std::size_t>(rank) < rows % n ? 1 : 0);
+  }
+
+  std::vector<std::int64_t> result(int part) const {
+    const Operation& operation = *group->parts[static_cast<std::size_t>(part)];
+    const bool placed = operation.output != nullptr;
+    const std::byte* const data = placed ? operation.output : operation.result.data();
+    const std::size_t bytes = placed ? places[part].size() : operation.result.size();
+    std::vector<std::int64_t> values(bytes / (part % 2 == 0 ? 2 : 8));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (part % 2 == 1) {
+        std::memcpy(&values[i], data + i * 8, 8);
+      } else {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, data + i * 2, 2);
+        values[i] = bits;
+      }
+    }
+    return values;
+  }
+};
+
+// Whether the small parts of a dtype ran as one, and the large one by itself.
+bool shared_a_task(const Operation& group) {
+  const auto begun = [&](int part) { return group.parts[static_cast<std::size_t>(part)]->started_at; };
+  for (int i = 2; i < kParts - 1; ++i) {
+    if (begun(i) != begun(i - 2)) return false;
+  }
+  return begun(0) != begun(1) && begun(kParts - 1) != begun(0) && begun(kParts - 1) != begun(1);
+}
+
+}  // namespace
+
+TEST_CASE("small gathers and small scatters of a group are packed, each dtype for itself, wherever the results go") {
+  on_all_clusters([](Cluster& cluster) {
+    const int ranks = cluster.ranks();
+    cluster.run([&](Rank rank) {
+      Runtime& runtime = cluster.runtime(rank);
+      for (const bool has_places : {false, true}) {
+        const Mixed gathered(Collective::kAllgather, rank, ranks, has_places);
+        runtime.submit(gathered.group);
+        finish(runtime, *gathered.group);
+        for (int part = 0; part < kParts; ++part) {
+          std::vector<std::int64_t> expected;
+          for (int r = 0; r < ranks; ++r) {
+            const std::size_t rows = rows_of(part) + static_cast<std::size_t>(r);
+            CHECK(gathered.group->parts[static_cast<std::size_t>(part)]->result_rows[r] == rows);
+            for (std::size_t row = 0; row < rows; ++row) {
+              const auto number = static_cast<std::int64_t>(row) + (std::int64_t{1} << (20 + r));
+              expected.push_back(part % 2 == 0 ? 0x3c00 + 0x400 * r : number);
+            }
+          }
+          CHECK((gathered.result(part) == expected));
+        }
+        CHECK(shared_a_task(*gathered.group));
+
+        const Mixed scattered(Collective::kReduceScatter, rank, ranks, has_places);
+        runtime.submit(scattered.group);
+        finish(runtime, *scattered.group);
+        const std::int64_t sums[] = {0, 0, 0x4200, 0x4700, 0x4b80, 0x4fc0};  // 3, 7, 15, 31 as float16
+        for (int part = 0; part < kParts; ++part) {
+          std::size_t before = 0;
+          for (Rank r = 0; r < rank; ++r) before += Mixed::share_of(part, r, ranks);
+          std::vector<std::int64_t> expected;
+          for (std::size_t i = 0; i < Mixed::share_of(part, rank, ranks); ++i) {
+            const auto row = static_cast<std::int64_t>(before + i);
+            const std::int64_t number = ranks * row + (((std::int64_t{1} << ranks) - 1) << 20);
+            expected.push_back(part % 2 == 0 ? sums[ranks] : number);
+          }
+          CHECK((scattered.result(part) == expected));
+        }
+        CHECK(shared_a_task(*scattered.group));
+      }
+    });
+  });
+}
+
 TEST_CASE("a group fails as a whole, and its names can be used again") {
   Cluster cluster({.ranks = 2, .host_of = {}});
   cluster.run([&](Rank rank) {

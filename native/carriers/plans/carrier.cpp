@@ -38,6 +38,12 @@ std::size_t PlanCarrier::bucket_bytes() const {
   return in_memory ? std::min(most, kCachedBytes) : most;
 }
 
+// In memory a tensor of this size is carried out as quickly as it is packed. Between hosts packing costs little beside what
+// a message costs.
+std::size_t PlanCarrier::shared_bytes() const {
+  return config_.topology.single_host() ? config_.settings.direct_bytes : kCachedBytes;
+}
+
 // In shared memory a tensor is reduced before anything could overtake it.
 std::size_t PlanCarrier::partition_bytes() const {
   return config_.topology.single_host() ? 0 : config_.settings.partition_bytes;

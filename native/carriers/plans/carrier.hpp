@@ -32,6 +32,7 @@ class PlanCarrier final : public engine::Carrier {
   std::string_view name() const override { return "plans"; }
   bool takes(const engine::Descriptor& descriptor) const override { return !descriptor.captured; }
   std::size_t bucket_bytes() const override;
+  std::size_t shared_bytes() const override;
   std::size_t partition_bytes() const override;
   bool fuses(const engine::Task& bucket, const engine::Descriptor& descriptor,
              const engine::Operation* own) const override;

@@ -32,7 +32,8 @@ void HostRun::start_allreduce() {
     place_alone(operands);
     query.registered = query.inputs_ready = !operands.peer_data.empty();
   } else {
-    place_in_fusion_buffer(operands);
+    place_in_fusion_buffer(task_.bytes, operands);
+    pack(packed_);
     query.registered = !operands.peer_data.empty();
   }
   query.collective = Collective::kAllreduce;

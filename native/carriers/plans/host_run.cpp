@@ -27,6 +27,9 @@ HostRun::HostRun(PlanCarrier& carrier, Task& task) : carrier_(carrier), task_(ta
 
 void HostRun::start() {
   if (carrier_.serves()) return start_serving();
+  if (!task_.parts.empty()) {
+    return descriptor().collective == Collective::kAllgather ? start_gathers() : start_scatters();
+  }
   switch (descriptor().collective) {
     case Collective::kAllreduce: return start_allreduce();
     case Collective::kAllgather: return start_allgather();
@@ -202,7 +205,9 @@ transport::Pace HostRun::quickest_pace() const {
 void HostRun::finish() {
   const Nanoseconds ran_at = now();
   if (packed_ != nullptr && !sliced_) unpack();
-  if (descriptor().collective == Collective::kReduceScatter && work_.data() != nullptr) take_own_block();
+  if (descriptor().collective == Collective::kReduceScatter && task_.parts.empty() && work_.data() != nullptr) {
+    take_own_block();
+  }
   if (timed()) {
     record_steps();
     record_spans(ran_at);

@@ -55,6 +55,8 @@ class HostRun final : public engine::Run {
   void start_reducescatter();
   bool reduces_in_place(plan::Query query);
   void start_alltoall();
+  void start_gathers();
+  void start_scatters();
   plan::Chooser::Choice choose(const plan::Query& query);
   void run(plan::Query query, plan::Operands operands, const std::vector<std::uint64_t>& blocks = {},
            const std::vector<std::uint64_t>& input_blocks = {});
@@ -69,13 +71,17 @@ class HostRun final : public engine::Run {
   void start_slice();
   bool next_slice();
   void use_fusion_arena(std::size_t bytes, plan::Operands& operands);
-  void place_in_fusion_buffer(plan::Operands& operands);
+  void place_in_fusion_buffer(std::size_t bytes, plan::Operands& operands);
+  void pack(std::byte* at) const;
   void place_alone(plan::Operands& operands);
   bool all_lie_registered() const;
   bool gives_evenly() const;
   std::vector<std::byte*> find_peers(std::size_t bytes) const;
   std::vector<std::byte*> find_blocks(std::size_t row_bytes) const;
   void unpack();
+  void unpack_gathers() const;
+  void unpack_scatters() const;
+  std::vector<std::vector<std::uint64_t>> shared_blocks() const;
   void take_own_block();
   void finish();
   void record_steps() const;
