@@ -35,10 +35,11 @@ class SimLink final : public Link {
   std::span<const std::byte> peek(int lane) override {
     if (!network_.is_open(self_, peer_, lane)) return {};
     SimNetwork::Stream& stream = incoming(lane);
-    stream.seen = stream.arrived.size();
     const std::size_t size = stream.arrived.size() - stream.consumed;
     const bool whole = lane == kControlLane || size <= 1 || network_.random_below(kShortViews) != 0;
-    return {stream.arrived.data() + stream.consumed, whole ? size : 1 + network_.random_below(size)};
+    const std::size_t shown = whole ? size : 1 + network_.random_below(size);
+    stream.seen = stream.consumed + shown;
+    return {stream.arrived.data() + stream.consumed, shown};
   }
 
   void consume(int lane, std::size_t bytes) override {
@@ -127,6 +128,7 @@ SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
       generator_(seed),
       connections_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)),
       dead_(static_cast<std::size_t>(ranks)),
+      rung_(static_cast<std::size_t>(ranks)),
       writes_left_(static_cast<std::size_t>(ranks)),
       paused_until_(static_cast<std::size_t>(ranks)),
       starved_until_(static_cast<std::size_t>(ranks)) {
@@ -279,6 +281,7 @@ void SimNetwork::happen(Event event) {
   mix(static_cast<std::uint64_t>(event.from * ranks_ + event.to) * kLaneCount + static_cast<std::uint64_t>(event.lane));
   for (const std::byte b : event.bytes) mix(std::to_integer<std::uint64_t>(b));
 
+  rung_[static_cast<std::size_t>(event.to)] = 1;
   Connection& owner = connection(event.to, event.from);
   switch (event.kind) {
     case EventKind::kDelivery: {

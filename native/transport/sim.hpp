@@ -19,6 +19,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -96,6 +97,8 @@ class SimNetwork {
   void refuse_lanes(Rank a, Rank b);
   // Whether the rank may be driven: it is neither dead nor paused.
   bool runs(Rank rank) const;
+  // Whether something has happened to it since this was last asked, for which a descriptor or a bell would wake it.
+  bool take_ring(Rank rank) { return std::exchange(rung_[static_cast<std::size_t>(rank)], '\0') != 0; }
 
   // Faults of a peer's protocol: bytes that arrive behind all that `from` has written so far on that lane.
   void inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
@@ -163,6 +166,7 @@ class SimNetwork {
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<bool> dead_;
+  std::vector<char> rung_;
   std::vector<std::optional<std::uint64_t>> writes_left_;  // of those that will die at a write
   std::vector<Nanoseconds> paused_until_;
   std::vector<Nanoseconds> starved_until_;

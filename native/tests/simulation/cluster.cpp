@@ -133,6 +133,7 @@ std::vector<std::unique_ptr<engine::Carrier>> Cluster::make_carriers(RankState& 
 
 std::string Cluster::flaw() const {
   if (!watch_flaw_.empty()) return describe(watch_flaw_);
+  if (!overslept_.empty()) return overslept_;
   for (const auto& [id, shared] : shared_) {
     if (!shared.devices->flaw().empty()) return describe(shared.devices->flaw());
   }
@@ -501,25 +502,58 @@ void Cluster::inject_due(int events) {
       victim.waiting = nullptr;
       victim.leaves_early = true;
       victim.engine->leave("early");
+      victim.asleep = false;
     }
   }
 }
 
 void Cluster::drive() {
   for (RankState& state : states_) {
-    const bool serves = state.rank >= workload_.ranks && !state.left;
-    if (serves && network_->runs(state.rank) && state.engine->has_served()) act(state, {Action::Kind::kLeave});
-    if (network_->runs(state.rank)) state.engine->links_changed();
+    if (!network_->runs(state.rank)) continue;
+    const bool rung = network_->take_ring(state.rank);
+    if (!state.asleep || rung) drive(state);
+  }
+}
+
+// As whoever waits does: goes on while anything moves, and then sleeps, unless something has come before the links were armed.
+void Cluster::drive(RankState& state) {
+  state.asleep = false;
+  const bool serves = state.rank >= workload_.ranks && !state.left;
+  if (serves && state.engine->has_served()) act(state, {Action::Kind::kLeave});
+  state.engine->links_changed();
+  do {
     while (network_->runs(state.rank) && (state.engine->progress() || advance(state))) look_at_watches(state);
-    look_at_watches(state);
-    const bool ends = state.leaves_early && state.engine->farewell_seen();
-    if (ends && network_->runs(state.rank)) network_->kill(state.rank);
+  } while (workload_.sleeps && network_->runs(state.rank) && arm(state));
+  look_at_watches(state);
+  state.asleep = workload_.sleeps;
+  const bool ends = state.leaves_early && state.engine->farewell_seen();
+  if (ends && network_->runs(state.rank)) network_->kill(state.rank);
+}
+
+// True when something has arrived already.
+bool Cluster::arm(const RankState& state) {
+  bool arrived = false;
+  for (const engine::Peer* peer : state.engine->membership().known()) arrived = peer->link->arm() || arrived;
+  return arrived;
+}
+
+// Nothing has rung, and there is something to do all the same: in a process that would wait for the next timer. Of what a
+// paused rank has read, the news that there is room is held up with it.
+void Cluster::find_oversleepers() {
+  const auto is_paused = [this](const RankState& state) { return !state.gone && !network_->runs(state.rank); };
+  if (std::any_of(states_.begin(), states_.end(), is_paused)) return;
+  for (RankState& state : states_) {
+    if (!state.asleep || !network_->runs(state.rank) || !state.engine->progress()) continue;
+    const std::string what = "rank " + std::to_string(state.rank) + " slept though it had something to do";
+    if (overslept_.empty()) overslept_ = describe(what);
   }
 }
 
 void Cluster::check_timers() {
   for (RankState& state : states_) {
-    if (network_->runs(state.rank)) state.engine->check_timers(true);
+    if (!network_->runs(state.rank)) continue;
+    state.engine->check_timers(true);
+    state.asleep = false;
   }
 }
 
@@ -535,6 +569,7 @@ std::string Cluster::run() {
     if (event && *event < tick) {
       network_->step();
     } else {
+      find_oversleepers();
       network_->run_until(tick);
       check_timers();
     }

@@ -67,6 +67,7 @@ struct RankState {
   bool left = false;
   bool gone = false;  // nothing is expected of it
   bool leaves_early = false;  // its process ends when it has said goodbye
+  bool asleep = false;  // since it has armed its links
 };
 
 // One life of a job, from its start to its end.
@@ -80,7 +81,7 @@ class Cluster {
 
   // Until nothing is left to do; what hangs, or nothing.
   std::string run();
-  // What the carriers have noticed to be wrong, or nothing.
+  // What the carriers have noticed to be wrong, or who had something to do in its sleep, or nothing.
   std::string flaw() const;
   // Lets what is under way arrive.
   void settle();
@@ -124,6 +125,9 @@ class Cluster {
   void act(RankState& state, const Action& action);
   void inject_due(int events);
   void drive();
+  void drive(RankState& state);
+  static bool arm(const RankState& state);
+  void find_oversleepers();
   void check_timers();
   bool finished(const RankState& state) const;
 
@@ -136,6 +140,7 @@ class Cluster {
   std::map<std::pair<engine::ProcessSetId, std::size_t>, Shared> shared_;  // by process set, and use of its number
   std::vector<RankState> states_;
   std::string watch_flaw_;
+  std::string overslept_;
 };
 
 }  // namespace ringcore::simulation

@@ -227,8 +227,7 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
     request.exact = true;  // what is no number takes its neighbours with it
   }
   const auto rows = [&] { return static_cast<std::uint64_t>(draw.one_in(5) ? draw.below(1500) : draw.below(40)); };
-  const bool groups = request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast ||
-                      request.collective == Collective::kAllgather;
+  const bool groups = request.collective != Collective::kAlltoall && request.collective != Collective::kBarrier;
   request.group = groups && draw.one_in(4);
   const int tensors = request.group ? 1 + draw.below(5) : 1;
   for (int i = 0; i < tensors; ++i) request.rows.push_back(request.collective == Collective::kBarrier ? 0 : rows());
@@ -326,6 +325,8 @@ Workload draw_workload(Draw& draw) {
   workload.credit_bytes = draw.of<std::size_t>({0, 1, 1500, 1 << 20});
   workload.eager_bytes = draw.of<std::size_t>({0, 256, 2048});
   workload.direct_members = draw.of<int>({1, 2, 16, 16});
+  // What devices and libraries have ended rings nobody.
+  workload.sleeps = draw.one_in(2) && !workload.devices && !workload.library;
   workload.sets.emplace_back(static_cast<std::size_t>(workload.ranks));
   std::iota(workload.sets[0].begin(), workload.sets[0].end(), 0);
   std::vector<std::size_t> present{0};

@@ -95,6 +95,7 @@ struct Workload {
   bool devices = false;       // some requests are about tensors on a device
   bool able_devices = false;  // which can do something on every rank
   bool library = false;       // one that does whole collectives stands beside
+  bool sleeps = false;        // ranks that have nothing to do are not driven until something rings
   std::size_t fusion_bytes = 4096;
   std::size_t slice_bytes = 1024;
   std::size_t direct_bytes = 512;
