@@ -2,10 +2,10 @@
 
     RINGCORE_TRANSPORT=auto mpiexec -n 2 python collectives_rank.py MAX_BYTES
 
-float32, blocking calls, one thread a rank, each rank on a core of its own while there are enough. Each collective of
-ringcore, in a new array, in a given one, and in a given one of registered memory, and of MPI through mpi4py, in a given
-one, take turns sample by sample. A size is that of the array that a rank puts in. Rank 0 prints one JSON line a
-collective and size: the median time of a call, in microseconds. Results are verified.
+float32, and allreduce also of other dtypes; blocking calls, one thread a rank, each rank on a core of its own while
+there are enough. Each collective of ringcore, in a new array, in a given one, and in a given one of registered memory,
+and of MPI through mpi4py, in a given one, take turns sample by sample. A size is that of the array that a rank puts in.
+Rank 0 prints one JSON line a collective and size: the median time of a call, in microseconds. Results are verified.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ SAMPLES = 61
 SAMPLE_S = 0.003
 MOST_CALLS = 1000
 WARMUPS = 5
+CASES = [
+    *((collective, "float32") for collective in ("broadcast", "allgather", "alltoall", "reducescatter", "allreduce")),
+    *(("allreduce", dtype) for dtype in ("float16", "float64", "int32")),
+]
 
 WORLD = MPI.COMM_WORLD
 RANK, RANKS = WORLD.rank, WORLD.size
@@ -40,12 +44,15 @@ def filled(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def calls_of(collective: str, count: int) -> dict[str, tuple[Call, np.ndarray | None]]:
+def calls_of(collective: str, count: int, dtype: str) -> dict[str, tuple[Call, np.ndarray | None]]:
     """Way -> (a call, the array that it leaves its result in; none: it returns it)."""
     results = {"allgather": count * RANKS, "reducescatter": count // RANKS}.get(collective, count)
-    ordinary, registered = filled(np.empty(count, np.float32)), filled(ringcore.empty(count))
+    ordinary, registered = filled(np.empty(count, dtype)), filled(ringcore.empty(count, dtype))
     ways: dict[str, tuple[Call, np.ndarray | None]] = {}
-    places = {"given": (ordinary, np.empty(results, np.float32)), "registered": (registered, ringcore.empty(results))}
+    places = {
+        "given": (ordinary, np.empty(results, dtype)),
+        "registered": (registered, ringcore.empty(results, dtype)),
+    }
     verb = getattr(ringcore, collective)
     more = {"allreduce": {"op": ringcore.Sum}, "reducescatter": {"op": ringcore.Sum}}.get(collective, {})
     root = (0,) if collective == "broadcast" else ()
@@ -56,7 +63,11 @@ def calls_of(collective: str, count: int) -> dict[str, tuple[Call, np.ndarray | 
             return verb(source, *root, name=collective, out=out, **more)
 
         ways[f"ringcore, {place}"] = (call, out)
-    out = np.empty(results, np.float32)
+    out = np.empty(results, dtype)
+    if dtype == "float16":  # of which mpi4py knows no name, and not every MPI has one
+        if MPI.REAL2 != MPI.DATATYPE_NULL:
+            ways["MPI"] = (lambda: WORLD.Allreduce([ordinary, MPI.REAL2], [out, MPI.REAL2], MPI.SUM), out)
+        return ways
     of_mpi: dict[str, Call] = {
         "allreduce": lambda: WORLD.Allreduce(ordinary, out, MPI.SUM),
         "allgather": lambda: WORLD.Allgather(ordinary, out),
@@ -90,9 +101,9 @@ def time_of(call: Call, calls: int) -> float:
     return (time.perf_counter() - begin) / calls * 1e6
 
 
-def measure(collective: str, nbytes: int) -> dict[str, float]:
+def measure(collective: str, dtype: str, nbytes: int) -> dict[str, float]:
     """Way -> median microseconds of a call."""
-    ways = calls_of(collective, nbytes // 4)
+    ways = calls_of(collective, nbytes // np.dtype(dtype).itemsize, dtype)
     calls = {}
     for way, (call, out) in ways.items():
         for _ in range(WARMUPS):
@@ -114,13 +125,14 @@ def main() -> None:
     if len(cores) >= RANKS:
         os.sched_setaffinity(0, {cores[RANK % len(cores)]})
     ringcore.init()
-    for collective in ("broadcast", "allgather", "alltoall", "reducescatter", "allreduce"):
+    for collective, dtype in CASES:
         for nbytes in SIZES:
             if nbytes > int(sys.argv[1]):
                 break
-            found = measure(collective, nbytes)
+            found = measure(collective, dtype, nbytes)
+            name = collective if dtype == "float32" else f"{collective} of {dtype}"
             if RANK == 0:
-                print(json.dumps({"collective": collective, "bytes": nbytes, "median_us": found}), flush=True)
+                print(json.dumps({"collective": name, "bytes": nbytes, "median_us": found}), flush=True)
     ringcore.shutdown()
 
 

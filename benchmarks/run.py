@@ -9,7 +9,7 @@ repeats, the spread their smallest and largest value. Results are verified by th
 
 Few ranks beside each MPI, in a few minutes, and the same beside a program that takes a quarter of each processor:
 
-    python benchmarks/run.py collectives --ranks 2 --repeats 1 --max-bytes 67108864 [--neighbour 0.25]
+    python benchmarks/run.py collectives --ranks 2 --repeats 1 --max-bytes 67108864 [--neighbour 0.25] [--tcp]
 """
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ RESULTS = HERE / "results"
 PLOT = HERE.parent / "docs" / "images" / "allreduce.png"
 PYTHON = Path(sys.executable)
 LIMIT_S = 300
+
+# All ranks are on one host; over TCP they are to be treated as if they were not.
+OVER_TCP = {
+    "RINGCORE_TRANSPORT": "tcp",
+    "MPIR_CVAR_NOLOCAL": "1",
+    "FI_PROVIDER": "tcp",
+    "I_MPI_FABRICS": "ofi",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_pml": "ob1",
+}
 
 LABELS = {
     "limit": "the machine's limit",
@@ -181,6 +191,8 @@ def collectives_of(ranks: int, options: argparse.Namespace) -> None:
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         environ = {"PYTHONPATH": str(only_packages(RINGCORE, Path(folder))), "RINGCORE_TRANSPORT": "auto"}
+        if options.tcp:
+            environ.update(OVER_TCP)
         for repeat, each in itertools.product(range(options.repeats), PACKAGES):
             print(f"collectives, {ranks} ranks, repeat {repeat + 1}: {each}", flush=True)
             library = installed(each)
@@ -197,13 +209,16 @@ def collectives_of(ranks: int, options: argparse.Namespace) -> None:
             {"ranks": ranks, "collective": collective, "library": way, "bytes": size, "microseconds": values}
             for way, values in times.items()
         ]
-        best = min(statistics.median(times[each]) for each in PACKAGES)
-        ratios = [f"{statistics.median(times[way]) / best:.2f}" for way in ours]
-        cells.append([collective, str(size), *(f"{statistics.median(times[way]):.4g}" for way in ways), *ratios])
+        medians = {way: statistics.median(each) for way, each in times.items()}
+        best = min((medians[each] for each in PACKAGES if each in medians), default=float("nan"))
+        shown = [f"{medians[way]:.4g}" if way in medians else "" for way in ways]
+        cells.append([collective, str(size), *shown, *(f"{medians[way] / best:.2f}" for way in ours)])
     header = ["", "bytes", *ways, *(f"{way} / best MPI" for way in ours)]
     beside = "-neighbour" if options.neighbour > 0 else ""
     where = f"{ranks} ranks of one host" + (f", {options.neighbour:.0%} of each core taken" if beside else "")
-    record(f"collectives-{ranks}-ranks{beside}", rows, f"{where}, microseconds:\n\n{table(header, cells)}")
+    where += ", over TCP" if options.tcp else ""
+    name = f"collectives-{ranks}-ranks{beside}" + ("-tcp" if options.tcp else "")
+    record(name, rows, f"{where}, microseconds:\n\n{table(header, cells)}")
 
 
 def mpi_hosts(options: argparse.Namespace) -> None:
@@ -588,14 +603,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--neighbour", type=float, default=0.0, help="a program takes this share of each processor")
+    parser.add_argument("--tcp", action="store_true", help="as if the ranks were on hosts of their own")
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--limit-program", type=Path, help="ringcore_benchmark, which measures the machine's limit")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], help="of parameter_server")
     parser.add_argument("--add", action="store_true", help="parameter_server: keep the repeats of earlier calls")
     parser.add_argument("--scaling-program", type=Path, help="ringcore_scaling, which predicts up to 64 workers")
     options = parser.parse_args()
-    if options.neighbour > 0 and options.what != ["collectives"]:
-        parser.error("--neighbour goes with collectives, whose results have a file of their own for it")
+    if (options.neighbour > 0 or options.tcp) and options.what != ["collectives"]:
+        parser.error("--neighbour and --tcp go with collectives, whose results have a file of their own for them")
     with neighbours(options.neighbour):
         for name in options.what or names[:4]:
             comparisons[name](options)

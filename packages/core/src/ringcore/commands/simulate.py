@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RingcoreError as error:
         print(f"ringcore simulate: {error}", file=sys.stderr)
         return 2
-    print(f"simulated in {time.monotonic() - begin:.1f} s")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"simulated in {time.monotonic() - begin:.1f} s, with {peak_mib:.0f} MiB of memory")
     return 0
 
 
