@@ -1,0 +1,58 @@
+"""Measures every way of sending less beside what it is compared with, on four hosts with shaped links.
+
+    python benchmarks/sending_less.py [--cases quantised powersgd diloco adamw muon] [--repeats 3] [--fresh]
+
+Hosts are network namespaces of one machine. All ways of a case take turns in the same processes, and are verified
+there.
+
+`quantised`: allreduces of 64 MiB at 100 Mbit/s, as they are and by int8 and int4.
+`powersgd`: steps of a net of 25 million parameters at 1 Gbit/s, by PowerSGD of rank 4, beside DistributedDataParallel's
+hook over gloo, and whole.
+`diloco`: one allreduce of 64 MiB at 100 Mbit/s beside gloo's, and DiLoCo every 50 steps by int8 beside computing alone.
+`adamw`: bytes of the optimizer's state and a step, sharded, beside ZeroRedundancyOptimizer and whole.
+`muon`: the time of orthogonalising and of a step at 1 Gbit/s, sharded and not.
+
+Needs root. Lines are added to results/sending-less.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from network import HERE, goodput, run_ranks
+from support.namespaces import namespaces
+
+RANK = str(HERE / "sending_less_rank.py")
+RESULTS = HERE / "results" / "sending-less.jsonl"
+HOSTS = 4
+
+
+# By case: what each host's cable carries, in the words of tc.
+CASES = {"quantised": "100mbit", "powersgd": "1gbit", "diloco": "100mbit", "adamw": "1gbit", "muon": "1gbit"}
+
+
+def main() -> None:
+    """Measure, and write down what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--fresh", action="store_true", help="begin the file anew")
+    options = parser.parse_args()
+    if options.fresh:
+        RESULTS.unlink(missing_ok=True)
+    for case in options.repeats * options.cases:
+        with namespaces(HOSTS, sshd=False) as hosts:
+            for host in hosts:
+                host.shape(CASES[case], "64kb", "50ms")
+            stream = goodput(hosts, 16 << 20)
+            # Hosts that share two cores may be silent for long.
+            found = run_ranks(hosts, "ringcore", case, script=RANK, env={"RINGCORE_HEARTBEAT_S": "30"})
+        line = {"case": case, "rate": CASES[case], "stream_bytes_per_s": stream, **found[0]}
+        print(json.dumps(line), flush=True)
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
