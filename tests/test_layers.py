@@ -30,7 +30,7 @@ ROOMS = {
     "header": set(),
     "simulation": {"network"},
     "plans": {"planning", "job"},
-    "commands": {"environment", "launcher", "network", "planning", "job", "simulation"},
+    "commands": {"environment", "bootstrap", "launcher", "network", "planning", "job", "simulation"},
     "__main__": {"commands"},
 }
 # What an adapter may know of the core; Horovod's commands and what they tell are ringcore's under other names.
@@ -49,12 +49,13 @@ LAYERS = {
     "transport": {"base"},
     "device": {"base"},
     "plan": {"base", "transport"},
+    "aggregation": {"base"},
     "engine": {"base", "transport", "plan"},
-    "carriers": {"base", "transport", "device", "plan", "engine"},
+    "carriers": {"base", "transport", "device", "plan", "aggregation", "engine"},
     "runtime": {"base", "transport", "plan", "engine", "carriers"},
     "simulation": {"base", "transport", "plan", "engine"},
     "capi": {"base", "transport", "device", "plan", "engine", "carriers", "runtime"},
-    "fuzz": {"base", "transport", "plan", "engine", "carriers"},
+    "fuzz": {"base", "transport", "plan", "aggregation", "engine", "carriers"},
 }
 
 

@@ -17,6 +17,7 @@ void rings(Bytes input);
 void mpi(Bytes input);
 void plans(Bytes input);
 void plan_forms(Bytes input);
+void aggregation(Bytes input);
 
 std::span<const Target> targets() {
   static constexpr std::array kTargets = {
@@ -32,6 +33,7 @@ std::span<const Target> targets() {
       Target{"mpi", mpi},
       Target{"plans", plans},
       Target{"plan_forms", plan_forms},
+      Target{"aggregation", aggregation},
   };
   return kTargets;
 }

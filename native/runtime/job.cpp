@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "carriers/mpi/collectives.hpp"
 #include "carriers/standard.hpp"
+#include "carriers/switch/backend.hpp"
 #include "transport/shm.hpp"
 
 namespace ringcore {
@@ -26,10 +27,14 @@ int count_forks() {
 
 // The libraries that do whole collectives in place of plans. Process sets other than the world would need communicators
 // of their own, which only all of their members together can make.
-carriers::BackendFactory backends_of(std::shared_ptr<transport::MpiWorld> mpi) {
-  return [mpi = std::move(mpi)](engine::ProcessSetId set) {
+carriers::BackendFactory backends_of(std::shared_ptr<transport::MpiWorld> mpi,
+                                     std::shared_ptr<carriers::SwitchClients> clients) {
+  if (mpi == nullptr && clients == nullptr) return nullptr;
+  return [mpi = std::move(mpi), clients = std::move(clients)](engine::ProcessSetId set) {
     std::vector<std::unique_ptr<plan::Backend>> backends;
-    if (set == engine::kWorld) backends.push_back(carriers::make_mpi_backend(mpi));
+    if (set != engine::kWorld) return backends;
+    if (mpi != nullptr) backends.push_back(carriers::make_mpi_backend(mpi));
+    if (clients != nullptr) backends.push_back(carriers::make_switch_backend(clients));
     return backends;
   };
 }
@@ -59,8 +64,13 @@ Job::Job(JobConfig config) : forks_(count_forks()), place_(config.rank), size_(c
     link = make_link(config.mpi, std::move(peer));
   }
   made.engine.readiness = &readiness_;
-  made.engine.make_carriers =
-      carriers::standard(with_mpi ? backends_of(config.mpi) : nullptr, config.nccl_shares_gpus, offered_);
+  std::shared_ptr<carriers::SwitchClients> clients;
+  if (config.aggregation) {
+    clients = std::make_shared<carriers::SwitchClients>(std::move(*config.aggregation), config.rank, config.size);
+    made.companions.push_back(clients);
+  }
+  made.engine.make_carriers = carriers::standard(backends_of(with_mpi ? config.mpi : nullptr, std::move(clients)),
+                                                 config.nccl_shares_gpus, offered_);
   made.engine.host_of = std::move(config.host_of);
   made.engine.network = std::move(config.network);
   if (memory_ != nullptr) {

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/owned.hpp"
+#include "carriers/switch/clients.hpp"
 #include "plan/offered.hpp"
 #include "runtime/host_memory.hpp"
 #include "runtime/runtime.hpp"
@@ -47,6 +49,7 @@ struct JobConfig {
   plan::Links network;  // between hosts, as far as somebody has told; the same on all ranks
   std::shared_ptr<HostMemory> memory;  // null: this rank shares none
   std::shared_ptr<transport::MpiWorld> mpi;  // null: no MPI was opened
+  std::optional<carriers::SwitchSettings> aggregation;  // the switch that may sum
   engine::EngineSettings settings;
   bool nccl_shares_gpus = false;  // NCCL may run several ranks on one GPU, where it can
   Nanoseconds spin = RuntimeConfig{}.spin;

@@ -56,6 +56,7 @@ std::atomic<std::uint64_t> runtimes = 0;
 Runtime::Runtime(RuntimeConfig config)
     : engine_(std::move(config.engine), config.settings, clock_),
       links_(present_links(engine_)),
+      companions_(std::move(config.companions)),
       looks_(looks_at(links_)),
       serial_(++runtimes),
       crowd_(config.local_ranks, transport::processor_quota("/sys/fs/cgroup", "/proc/self/cgroup")),
@@ -195,6 +196,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     const Nanoseconds now = clock_.now();
     if (now - timers_checked >= (waiter.idle_for(now) >= kIdle ? kTimerInterval / 8 : kTimerInterval)) {
       timers_checked = now;
+      look_after_companions();
       tell_who_waits(now);
       engine_.check_timers(waiter.idle_for(now) >= kIdle);
       collect_attention();
@@ -225,9 +227,9 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       std::this_thread::yield();
       continue;
     }
-    auto wait_set = waiter.wait_set(links_);
+    std::vector<pollfd> set = wait_set(waiter);
     lock.unlock();
-    waiter.sleep(std::move(wait_set), nap);
+    waiter.sleep(std::move(set), nap);
     const Nanoseconds woken = clock_.now();
     lock.lock();
     disarm();
@@ -257,7 +259,18 @@ void Runtime::disarm() {
 // Some links wake nobody.
 Nanoseconds Runtime::longest_nap(bool busy, Nanoseconds limit) {
   for (transport::Link* link : links_) limit = std::min(limit, link->longest_nap(busy));
+  for (const auto& companion : companions_) limit = std::min(limit, companion->longest_nap());
   return limit;
+}
+
+std::vector<pollfd> Runtime::wait_set(const transport::Waiter& waiter) const {
+  std::vector<pollfd> set = waiter.wait_set(links_);
+  for (const auto& companion : companions_) companion->add_wait_fds(set);
+  return set;
+}
+
+void Runtime::look_after_companions() {
+  for (const auto& companion : companions_) companion->look_after();
 }
 
 void Runtime::progress_loop() {
@@ -268,7 +281,7 @@ void Runtime::progress_loop() {
   while (!stopped_) {
     // A mutex goes to whoever asks first, and that would be this thread again.
     for (int turn = 0; turn < kTurns && contenders_ > 0; ++turn) std::this_thread::yield();
-    std::vector<pollfd> wait_set = thread_waiter_.wait_set({});
+    std::vector<pollfd> set = thread_waiter_.wait_set({});
     Nanoseconds limit = kQuietTick;
     {
       EngineLock lock(*this);
@@ -286,6 +299,7 @@ void Runtime::progress_loop() {
       }
       if (waiters_ == 0 && drives_ == seen_drives) {
         disarm();
+        look_after_companions();
         int turns = 0;
         while (turns < kTurns && engine_.progress()) {
           ++turns;
@@ -304,7 +318,7 @@ void Runtime::progress_loop() {
           limit = burst ? kGatherBurst : kGather;
         } else {
           if (arm()) continue;
-          wait_set = thread_waiter_.wait_set(links_);
+          set = wait_set(thread_waiter_);
           limit = engine_.busy() ? std::min(engine_.timer_interval(), kQuietTick) : engine_.timer_interval();
           // Nobody waits: even where a link would rather be driven on, others may need the core.
           limit = std::max(longest_nap(engine_.busy(), limit), kShortestNap);
@@ -316,7 +330,7 @@ void Runtime::progress_loop() {
       seen_drives = drives_;
       seen_submits = submits_;
     }
-    thread_waiter_.sleep(std::move(wait_set), limit);
+    thread_waiter_.sleep(std::move(set), limit);
   }
 }
 
@@ -326,9 +340,9 @@ void Runtime::wind_down(EngineLock& lock, const Interrupted& interrupted) {
     disarm();
     if (engine_.progress()) continue;
     engine_.check_timers(true);
-    auto wait_set = driver_waiter_.wait_set(links_);
+    auto set = wait_set(driver_waiter_);
     lock.unlock();
-    driver_waiter_.sleep(std::move(wait_set), kTimerInterval);
+    driver_waiter_.sleep(std::move(set), kTimerInterval);
     const bool ask = interrupted && clock_.now() - asked >= kInterruptInterval;
     if (ask) asked = clock_.now();
     const bool stop = ask && interrupted();
@@ -351,9 +365,9 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
       if (engine_.progress()) continue;
       engine_.check_timers(false);
       if (arm()) continue;
-      auto wait_set = driver_waiter_.wait_set(links_);
+      auto set = wait_set(driver_waiter_);
       lock.unlock();
-      driver_waiter_.sleep(std::move(wait_set), kTimerInterval);
+      driver_waiter_.sleep(std::move(set), kTimerInterval);
       lock.lock();
       disarm();
     }

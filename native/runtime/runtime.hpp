@@ -21,6 +21,7 @@
 #include <sys/types.h>
 
 #include "engine/engine.hpp"
+#include "transport/companion.hpp"
 #include "transport/crowd.hpp"
 #include "transport/segment.hpp"
 #include "transport/waiter.hpp"
@@ -32,6 +33,7 @@ struct RuntimeConfig {
   engine::EngineSettings settings;
   Nanoseconds spin = 100'000;  // how long a waiting thread stays awake before it sleeps
   int local_ranks = 1;         // ranks on this host: with more of them than cores nobody spins
+  std::vector<std::shared_ptr<transport::Companion>> companions;
 };
 
 class Runtime {
@@ -177,6 +179,8 @@ class Runtime {
   void disarm();
   void record_wait(const engine::Operation& operation, Nanoseconds begin);
   Nanoseconds longest_nap(bool busy, Nanoseconds limit);
+  std::vector<pollfd> wait_set(const transport::Waiter& waiter) const;
+  void look_after_companions();
   void progress_loop();
   void collect_attention();
 
@@ -186,6 +190,7 @@ class Runtime {
   std::atomic<int> contenders_ = 0;  // threads that wait for mutex_
   engine::Engine engine_;
   std::vector<transport::Link*> links_;
+  const std::vector<std::shared_ptr<transport::Companion>> companions_;
   int looks_;  // of `try_run`
   const std::uint64_t serial_;  // from 1
   transport::Crowd crowd_;

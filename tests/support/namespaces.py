@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support import holder
+from support import holder, lossy
 
 _START_LIMIT_S = 10.0
 _LINK_LIMIT_S = 30.0
@@ -84,6 +84,19 @@ class Host:
         words = ["root", "tbf", "rate", rate, "burst", burst, "latency", queue]
         _in(self.pid, "tc", "qdisc", "add", "dev", "eth0", *words)
         _in(self.switch, "tc", "qdisc", "add", "dev", f"{self.name}.0", *words)
+
+    @contextlib.contextmanager
+    def losing(self, part: float) -> Iterator[None]:
+        """Lose this part of the UDP packets on the host's cable, in each direction."""
+        with contextlib.ExitStack() as stack:
+            for pid, end in ((self.pid, "eth0"), (self.switch, f"{self.name}.0")):
+                command = ["nsenter", "-t", str(pid), "--net", sys.executable, lossy.__file__, end, str(part)]
+                loser = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                stack.callback(loser.communicate)  # closes its standard input
+                assert loser.stdout is not None
+                if loser.stdout.readline().strip() != b"ready":
+                    raise RuntimeError(f"packets of {end} cannot be lost (XDP)")
+            yield
 
     def shape_towards(self, rates: Mapping[str, str]) -> None:
         """Limit what the host sends to other hosts over its first cable, to each by itself: a class (htb) of its own.

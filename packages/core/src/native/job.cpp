@@ -18,6 +18,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "aggregation.hpp"
 #include "base/error.hpp"
 #include "capi/capi.hpp"
 #include "runtime.hpp"
@@ -35,6 +36,19 @@ using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vect
 using CableTuple = std::tuple<int, int, double, double>;
 // (latency, bytes a second) of the usual way between hosts, and cables where they differ
 using NetworkTuple = std::tuple<double, double, std::vector<CableTuple>>;
+
+// (host, port, the switch's key of 16 bytes, session, whether sums are of integers, seconds of silence)
+using SwitchTuple = std::tuple<std::string, std::uint16_t, nb::bytes, std::uint64_t, bool, double>;
+
+carriers::SwitchSettings switch_of(const SwitchTuple& told) {
+  const auto& [host, port, key, session, integers, silence_s] = told;
+  return {.host = host,
+          .port = port,
+          .key = switch_key(key),
+          .session = session,
+          .integers = integers,
+          .silence = limit_of(silence_s)};
+}
 
 PeerConnection::Kind kind_of(const std::string& name) {
   if (name == "shm") return PeerConnection::Kind::kShm;
@@ -73,7 +87,8 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
                   std::size_t eager_limit_bytes, bool deterministic, double timeout_s, double stall_warning_s,
                   double heartbeat_s, bool elastic, double elastic_timeout_s, bool has_witness, double start_timeout_s,
                   double spin_s, bool nccl_shares_gpus, std::shared_ptr<transport::MpiWorld> mpi, bool joins,
-                  const std::optional<NetworkTuple>& network, int servers) {
+                  const std::optional<NetworkTuple>& network, int servers,
+                  const std::optional<SwitchTuple>& aggregation) {
   JobConfig config;
   config.rank = rank;
   config.size = size;
@@ -83,6 +98,7 @@ void make_runtime(PythonRuntime* self, Rank rank, int size, std::uint32_t epoch,
   config.peers = connections_of(peers);
   config.host_of = std::move(host_of);
   if (network) config.network = links_of(*network);
+  if (aggregation) config.aggregation = switch_of(*aggregation);
   config.memory = std::move(memory);
   config.mpi = std::move(mpi);
   config.spin = limit_of(spin_s);
@@ -179,7 +195,8 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
            nb::arg("eager_limit_bytes"), nb::arg("deterministic"), nb::arg("timeout_s"), nb::arg("stall_warning_s"),
            nb::arg("heartbeat_s"), nb::arg("elastic"), nb::arg("elastic_timeout_s"), nb::arg("has_witness"),
            nb::arg("start_timeout_s"), nb::arg("spin_s"), nb::arg("nccl_shares_gpus"), nb::arg("mpi") = nb::none(),
-           nb::arg("joins") = false, nb::arg("network") = nb::none(), nb::arg("servers") = 0)
+           nb::arg("joins") = false, nb::arg("network") = nb::none(), nb::arg("servers") = 0,
+           nb::arg("aggregation") = nb::none())
       .def(
           "members",
           [](PythonRuntime& self, std::optional<std::uint32_t> epoch) {

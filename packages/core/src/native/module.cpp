@@ -20,4 +20,5 @@ NB_MODULE(_native, module) {
   ringcore::python::register_runtime(module);
   ringcore::python::register_witness(module);
   ringcore::python::register_simulation(module);
+  ringcore::python::register_aggregation(module);
 }

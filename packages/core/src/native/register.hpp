@@ -17,5 +17,6 @@ void register_runtime(nanobind::module_& module);
 void register_witness(nanobind::module_& module);
 void register_simulation(nanobind::module_& module);
 void register_plan(nanobind::module_& module);
+void register_aggregation(nanobind::module_& module);
 
 }  // namespace ringcore::python

@@ -306,7 +306,7 @@ def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
 class Runtime:
     """The engine of this rank, connected to its peers."""
 
-    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, partition_bytes: int, credit_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False, network: tuple[float, float, Sequence[tuple[int, int, float, float]]] | None = None, servers: int = 0) -> None: ...
+    def __init__(self, rank: int, size: int, epoch: int, memory: HostMemory | None, peers: Sequence[tuple[int, str, Sequence[int], int, Sequence[bytes]]], host_of: Sequence[int], local_rank: int, local_size: int, *, fusion_threshold_bytes: int, partition_bytes: int, credit_bytes: int, eager_limit_bytes: int, deterministic: bool, timeout_s: float, stall_warning_s: float, heartbeat_s: float, elastic: bool, elastic_timeout_s: float, has_witness: bool, start_timeout_s: float, spin_s: float, nccl_shares_gpus: bool, mpi: MpiWorld | None = None, joins: bool = False, network: tuple[float, float, Sequence[tuple[int, int, float, float]]] | None = None, servers: int = 0, aggregation: tuple[str, int, bytes, int, bool, float] | None = None) -> None: ...
 
     def members(self, epoch: int | None = None) -> tuple[int, list[int]]:
         """
@@ -568,4 +568,24 @@ class SimulatedNetwork:
     def agreement(self, operations: int) -> AgreementTime:
         """
         The time that ranks take to agree along their tree; of a step with so many operations.
+        """
+
+class Switch:
+    """A switch that adds what workers send it over UDP."""
+
+    def __init__(self, host: str, port: int, key: bytes, *, parent: tuple[str, int] | None = None, members: int = 0, sessions: int = 64, silence_s: float = 5.0) -> None:
+        """
+        Listens at this address. Under a parent, (host, port), it is a worker of that one. Members: of a session; 0: as many as the job has ranks.
+        """
+
+    @property
+    def address(self) -> str:
+        """Where it listens: host:port."""
+
+    def run(self) -> None:
+        """Serves until a signal's handler raises."""
+
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """
+        Packets of ours, not ours, of another key, and without a session; sessions, and bytes that they hold.
         """

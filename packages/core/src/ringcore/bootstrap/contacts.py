@@ -110,6 +110,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "no_tls": _or_none(_is_text),
     "topology": _is_text,
     "topology_wrong": _is_text,
+    "switch": _is_text,
 }
 
 

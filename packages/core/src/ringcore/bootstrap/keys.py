@@ -42,7 +42,7 @@ def read_key(settings: Settings) -> Key | None:
         return _read_key_fd(settings.key_fd)
     if settings.key_file is None:
         return None
-    return _read_key_file(Path(settings.key_file))
+    return read_key_file(Path(settings.key_file))
 
 
 # Descriptor -> the key that it held, for init() after shutdown().
@@ -81,7 +81,12 @@ def drop_key(fd: int) -> None:
     os.close(fd)
 
 
-def _read_key_file(path: Path) -> Key:
+def read_key_file(path: Path) -> Key:
+    """The key in a file that only its user can read: 32 bytes, or 64 hex digits.
+
+    Raises:
+        BootstrapError: The file is not private, or holds no key.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -215,32 +220,49 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
+def users_key_path() -> Path:
+    """Where the secret lies that this user's jobs share through the home directory."""
+    return Path.home() / ".ringcore" / "key"
+
+
+def ensure_users_key() -> None:
+    """Make the secret that this user's jobs share, if there is none.
+
+    Raises:
+        BootstrapError: It cannot be made.
+    """
+    path = users_key_path()
+    if path.exists():
+        return
+    try:
+        import tempfile  # and much that it needs: only where it is used
+
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor, new = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(os.urandom(KEY_BYTES))
+            # Whole or not at all, and the first of two jobs wins.
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+        finally:
+            os.unlink(new)
+    except OSError as error:
+        raise BootstrapError(
+            f"the key {path} cannot be made ({error.strerror}); set RINGCORE_KEY_FILE to a file of 32 random "
+            "bytes, mode 600, the same on all hosts"
+        ) from error
+
+
 def _users_key(makes_it: bool, limit_s: float) -> Key:
     """The secret that this user's jobs share through the home directory: rank 0 makes it when there is none.
 
     Raises:
         BootstrapError: It cannot be made, is not private, or does not come: the home directory is not shared.
     """
-    path = Path.home() / ".ringcore" / "key"
-    if makes_it and not path.exists():
-        try:
-            import tempfile  # and much that it needs: only where it is used
-
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor, new = tempfile.mkstemp(dir=path.parent)  # mode 0600
-            try:
-                with open(descriptor, "wb") as file:
-                    file.write(os.urandom(KEY_BYTES))
-                # Whole or not at all, and the first of two jobs wins.
-                with contextlib.suppress(FileExistsError):
-                    os.link(new, path)
-            finally:
-                os.unlink(new)
-        except OSError as error:
-            raise BootstrapError(
-                f"the key {path} cannot be made ({error.strerror}); set RINGCORE_KEY_FILE to a file of 32 random "
-                "bytes, mode 600, the same on all hosts"
-            ) from error
+    path = users_key_path()
+    if makes_it:
+        ensure_users_key()
     deadline = time.monotonic() + limit_s
     while not path.exists():
         if time.monotonic() > deadline:
@@ -252,7 +274,7 @@ def _users_key(makes_it: bool, limit_s: float) -> Key:
         time.sleep(_KEY_POLL_S)
         with contextlib.suppress(OSError):
             os.listdir(path.parent)  # makes NFS look again
-    return _read_key_file(path)
+    return read_key_file(path)
 
 
 def _job_name(placement: Placement, settings: Settings) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ringcore import _native
 from ringcore._errors import BootstrapError
 from ringcore._version import __version__
+from ringcore.bootstrap.aggregation import Aggregation, aggregation_of, announce_switch, check_switch
 from ringcore.bootstrap.auth import KEY_BYTES, Key, key_of_job
 from ringcore.bootstrap.connector import Connector, PeerConnection
 from ringcore.bootstrap.encryption import announce_encryption, check_carriers, check_encryption
@@ -67,7 +68,13 @@ class Mesh:
     connector: Connector | None = None
     failure: BootstrapError | None = None
     network: Network | None = None
+    aggregation: Aggregation | None = None
     endpoint: Endpoint | None = None
+
+
+def _check_alike(contacts: list[dict[str, Any]]) -> None:
+    check_encryption(contacts)
+    check_switch(contacts)
 
 
 def connect(
@@ -122,14 +129,15 @@ def connect(
             **announce(endpoints),
             **announce_encryption(settings, endpoints),
             **announce_network(placement.rank, settings),
+            **announce_switch(settings),
         }
         if world is None:
             epoch, secret, contacts = meet(address, key, contact, deadline)
             key = key_of_job(secret, settings.job_id or "")
         else:
             epoch, key, contacts = _meet_through(world, contact, deadline)
-        check_encryption(contacts)
-        topology = told_topology(contacts)
+        _check_alike(contacts)
+        topology, aggregation = told_topology(contacts), aggregation_of(settings, key, epoch)
         if not over_mpi:
             check_all_listen(contacts, settings)
         connector = Connector(
@@ -150,7 +158,7 @@ def connect(
             raise
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
         mesh.failure = failure
-        mesh.network, mesh.endpoint = network, next(iter(endpoints), None)
+        mesh.network, mesh.aggregation, mesh.endpoint = network, aggregation, next(iter(endpoints), None)
         if any(peer.kind == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector

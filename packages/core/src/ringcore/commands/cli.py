@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "timeline": ("ringcore.commands.timeline", "tell who waited for whom, and what was slow, in a timeline"),
     "plan": ("ringcore.commands.plan", "look at a plan of a collective in a file, verify, predict and run it"),
     "topology": ("ringcore.commands.topology", "measure what lies between hosts, and draw it, for jobs to plan with"),
+    "switch": ("ringcore.commands.switch", "sum on the way what the ranks of jobs send (also: ringcore-switch)"),
     "simulate": ("ringcore.commands.simulate", "tell what a job of many ranks would take, without them"),
     "scale": ("ringcore.commands.orders:scale", "let an elastic job have more ranks or fewer"),
     "drain": ("ringcore.commands.orders:drain", "let a rank leave an elastic job"),

@@ -124,6 +124,13 @@ def _address(text: str) -> str:
     return text
 
 
+def _host_port(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text, re.ASCII)
+    if match is None or not 0 < int(match[3]) < 65536:
+        raise ValueError
+    return match[1] or match[2], int(match[3])
+
+
 def _name(text: str) -> str:
     if re.fullmatch(r"[\x21-\x7e]{1,128}", text) is None:
         raise ValueError
@@ -283,6 +290,29 @@ class Settings:
         str,
         "a path on the host of rank 0",
         "plan for the links between hosts that this file tells (`ringcore topology`); unset: for what transfers show",
+    )
+    switch: tuple[str, int] | None = _setting(
+        None,
+        _host_port,
+        "HOST:PORT",
+        "where `ringcore-switch` runs: it sums float32 on the way wherever that is measured to be quicker; unset: none",
+    )
+    switch_key_file: str | None = _setting(
+        None,
+        str,
+        "a path",
+        "file of mode 0600 with the switch's key: 32 bytes, or 64 hex digits; unset: RINGCORE_KEY_FILE, or "
+        "~/.ringcore/key",
+    )
+    switch_sums: str = _setting(
+        "float32",
+        _choice("float32", "int32"),
+        "float32 or int32",
+        "what the switch adds; int32: numbers rounded to some 30 bits less log2 of the ranks below the largest of 352, "
+        "whose sums no order changes",
+    )
+    switch_timeout_s: float = _setting(
+        5.0, _seconds, _POSITIVE, "a switch that answers nothing for so long is an error; sooner it may come back"
     )
     plans: str | None = _setting(
         None, str, "names with commas between them", "register these entry points of the group ringcore.plans"

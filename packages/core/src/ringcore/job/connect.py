@@ -132,6 +132,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
         connected = make_context(
             settings, memory, mesh.rank, mesh.size, mesh.epoch, peers, mesh.host_of, mesh.local_ranks, place, world,
             has_witness=settings.elastic and placement.epoch is not None, network=mesh.network,
+            aggregation=mesh.aggregation,
         )  # fmt: skip
     except BaseException:
         if mesh.connector is not None:

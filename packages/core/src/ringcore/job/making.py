@@ -12,6 +12,7 @@ from ringcore.environment.settings import Settings
 from ringcore.job.state import Context
 
 if TYPE_CHECKING:
+    from ringcore.bootstrap.aggregation import Aggregation
     from ringcore.network.cables import Network
 
 
@@ -30,6 +31,7 @@ def make_context(
     has_witness: bool = False,
     began_with: int | None = None,
     network: Network | None = None,
+    aggregation: Aggregation | None = None,
 ) -> Context:
     """The running engine of a rank, and what Python keeps of it.
 
@@ -47,6 +49,7 @@ def make_context(
         has_witness: The launcher has a vote on who goes on.
         began_with: This process joins a job that runs, which so many ranks have begun; else None.
         network: Between hosts, where somebody has told it.
+        aggregation: A switch that sums on the way.
 
     Raises:
         InvalidArgument: The job cannot be elastic, or cannot have servers.
@@ -63,6 +66,11 @@ def make_context(
         raise InvalidArgument(
             "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
             "ringrun, or set RINGCORE_TRANSPORT=tcp"
+        )
+    if aggregation is not None and (settings.elastic or servers):
+        raise InvalidArgument(
+            "a job that a switch sums for is not elastic and has no servers: the switch counts on all of the ranks. "
+            "Remedy: leave out --switch (RINGCORE_SWITCH), or --min-np, RINGCORE_ELASTIC and --servers"
         )
     runtime = _native.Runtime(
         rank,
@@ -91,6 +99,7 @@ def make_context(
         joins=began_with is not None,
         network=network,
         servers=servers,
+        aggregation=aggregation,
     )
     return Context(
         rank, size, *place, host_of=ranks, settings=settings, runtime=runtime, memory=memory, epoch=epoch,

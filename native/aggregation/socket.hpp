@@ -1,0 +1,45 @@
+// A UDP socket for many packets at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "aggregation/wire.hpp"
+#include "base/owned.hpp"
+
+namespace ringcore::aggregation {
+
+// The first address of a host. Throws Error{kInvalidArgument} where there is none.
+Address resolve(const std::string& host, std::uint16_t port);
+// "10.0.0.1:29600"
+std::string describe(const Address& address);
+
+class Socket {
+ public:
+  // Takes what is sent to `address`. Throws Error{kResource, kInvalidArgument}.
+  static Socket bound_to(const Address& address);
+  // At the address that this host has towards `peer`; takes what comes from there alone.
+  static Socket connected_to(const Address& peer);
+
+  using Visit = std::function<void(std::span<const std::byte> packet, const Address& from)>;
+  // Of what has come: some. How many.
+  std::size_t receive(const Visit& visit);
+  // Sends from item `first` on; the first one that there was no room for.
+  std::size_t send(const Outbox& out, std::size_t first);
+
+  int fd() const { return fd_.get(); }
+  Address address() const;
+
+ private:
+  explicit Socket(const Address& family);
+
+  Fd fd_;
+  int level_ = 0;  // of the options that say the type of service
+  int option_ = 0;
+};
+
+}  // namespace ringcore::aggregation

@@ -1,0 +1,202 @@
+#include "carriers/switch/clients.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include <poll.h>
+
+#include "base/error.hpp"
+#include "base/rank_list.hpp"
+
+namespace ringcore::carriers {
+namespace {
+
+using aggregation::Packet;
+using aggregation::Segment;
+using aggregation::Worker;
+
+constexpr std::size_t kAtOnce = 64;
+constexpr Nanoseconds kShortestNap = 200'000;
+// A last word may be lost; the switch forgets by itself what is silent.
+constexpr int kFarewells = 2;
+
+Nanoseconds now() { return SteadyClock().now(); }
+
+}  // namespace
+
+SwitchClient::SwitchClient(const SwitchSettings& settings, Rank rank, int ranks, int lane)
+    : settings_(settings),
+      rank_(rank),
+      ranks_(ranks),
+      key_(aggregation::key_of_session(settings.key, settings.session + static_cast<std::uint64_t>(lane))),
+      session_(settings.session + static_cast<std::uint64_t>(lane)),
+      socket_(aggregation::Socket::connected_to(aggregation::resolve(settings.host, settings.port))),
+      worker_({.session = session_,
+               .key = key_,
+               .member = static_cast<aggregation::MemberId>(rank),
+               .ranks = static_cast<std::uint32_t>(ranks),
+               .silence = settings.silence,
+               .to = aggregation::resolve(settings.host, settings.port)},
+              *this) {}
+
+SwitchClient::~SwitchClient() {
+  out_.clear();
+  sent_ = 0;
+  for (int i = 0; i < kFarewells && !stopped_; ++i) {
+    if (i == 0) worker_.leave(out_);
+    sent_ = 0;
+    send();
+  }
+}
+
+void SwitchClient::begin(std::span<float> data) {
+  if (stopped_) throw Error(ErrorKind::kShutdown, title() + " was given up with an operation that has failed");
+  if (tensor_) next_ = tensor_->end();
+  tensor_.emplace(data, next_, settings_.integers, static_cast<std::uint32_t>(ranks_));
+  worker_.join(now());
+}
+
+bool SwitchClient::take(Segment segment, const Contribution& sum) {
+  ++moved_;
+  return tensor_->take(segment, sum);
+}
+
+void SwitchClient::stop() {
+  stopped_ = true;
+  tensor_.reset();
+  out_.clear();
+  sent_ = 0;
+  worker_.halt(out_);
+  send();
+}
+
+bool SwitchClient::progress() {
+  const bool moved = move();
+  if (const auto& failure = worker_.failure(); failure && !done()) fail(*failure);
+  return moved;
+}
+
+void SwitchClient::look_after() {
+  if (!stopped_) move();
+}
+
+bool SwitchClient::move() {
+  const std::uint64_t before = moved_ + worker_.counts().sent;
+  // What has been taken from the socket is answered before more is: else that would wait in our memory.
+  for (bool more = true; more;) {
+    const Nanoseconds at = now();
+    more = socket_.receive([&](std::span<const std::byte> bytes, const aggregation::Address&) {
+      const std::optional<Packet> packet = aggregation::parse(bytes);
+      if (!packet || packet->header.session != session_ || !aggregation::is_authentic(*packet, key_)) return;
+      worker_.receive(*packet, at);
+    }) == kAtOnce;
+    if (sent_ == out_.items().size()) worker_.send(out_, at, kAtOnce);
+    send();
+  }
+  return moved_ + worker_.counts().sent != before;
+}
+
+void SwitchClient::send() {
+  sent_ = socket_.send(out_, sent_);
+  if (sent_ < out_.items().size()) return;
+  out_.clear();
+  sent_ = 0;
+}
+
+void SwitchClient::add_wait_fds(std::vector<pollfd>& fds) const {
+  const bool full = sent_ < out_.items().size();
+  if (!stopped_) {
+    fds.push_back({.fd = socket_.fd(), .events = static_cast<short>(POLLIN | (full ? POLLOUT : 0)), .revents = 0});
+  }
+}
+
+Nanoseconds SwitchClient::longest_nap() const {
+  if (stopped_) return kSecond;
+  return std::clamp(worker_.next_timer() - now(), kShortestNap, kSecond);
+}
+
+bool SwitchClient::waits_for(Rank rank) const {
+  if (done() || rank == rank_) return false;
+  const auto& missing = worker_.missing();
+  return missing.empty() || std::ranges::find(missing, static_cast<aggregation::MemberId>(rank)) != missing.end();
+}
+
+std::string SwitchClient::title() const {
+  return "the switch " + settings_.host + ":" + std::to_string(settings_.port) + " (RINGCORE_SWITCH)";
+}
+
+std::string SwitchClient::waiting_for() const {
+  std::string text = title();
+  if (!worker_.has_joined()) return text + ", which not all ranks have joined";
+  if (const auto by = worker_.halted_by()) return text + ", which rank " + std::to_string(*by) + " has suspended";
+  if (worker_.missing().empty()) return text + " to send segment " + std::to_string(worker_.base());
+  text += ", which lacks what is sent by rank";
+  for (const auto member : worker_.missing()) text += " " + std::to_string(member);
+  return text;
+}
+
+void SwitchClient::fail(const Worker::Failure& failure) const {
+  using Kind = Worker::Failure::Kind;
+  const std::string rank = "rank " + std::to_string(rank_);
+  const std::string seconds = std::to_string(settings_.silence / kSecond);
+  switch (failure.kind) {
+    case Kind::kSilent:
+      throw Error(ErrorKind::kPeerLost, title() + " has not answered " + rank + " for " + seconds +
+                                            " s. Remedy: see that ringcore-switch runs there, reaches this host over "
+                                            "UDP and has the same key (RINGCORE_SWITCH_KEY_FILE), or leave out "
+                                            "RINGCORE_SWITCH: the ranks then send to each other");
+    case Kind::kNoParent:
+      throw Error(ErrorKind::kPeerLost, title() + " tells " + rank +
+                                            " that the next switch above it does not answer. Remedy: see that the one "
+                                            "its --parent names runs, or leave out RINGCORE_SWITCH");
+    case Kind::kFull:
+      throw Error(ErrorKind::kResource, title() + " has no room for " + rank +
+                                            ": too many jobs use it, or more than 64 ranks or the --members it was "
+                                            "told. Remedy: another switch, or leave out RINGCORE_SWITCH");
+    case Kind::kMismatch:
+      throw Error(ErrorKind::kProtocol,
+                  title() + " says that segment " + std::to_string(failure.segment) + " of " + rank +
+                      " does not fit those of other ranks. Remedy: give all ranks the same RINGCORE_SWITCH_SUMS and "
+                      "the same version of ringcore, or leave out RINGCORE_SWITCH");
+    case Kind::kTooOld:
+      throw Error(ErrorKind::kProtocol, title() + " has given up the sum of segment " +
+                                            std::to_string(failure.segment) + ", which " + rank + " lacks");
+    case Kind::kIncomplete:
+      throw Error(ErrorKind::kPeerLost,
+                  title() + " has summed segment " + std::to_string(failure.segment) + " of " +
+                      std::to_string(failure.contributions) + " of " + std::to_string(ranks_) +
+                      " ranks: others have left it, or it was told so. Remedy: see that its --members is the number "
+                      "of those that join it, or leave out RINGCORE_SWITCH");
+  }
+  __builtin_unreachable();
+}
+
+SwitchClient& SwitchClients::of(int lane) {
+  std::unique_ptr<SwitchClient>& client = clients_.at(static_cast<std::size_t>(lane));
+  if (client == nullptr) client = std::make_unique<SwitchClient>(settings_, rank_, ranks_, lane);
+  return *client;
+}
+
+void SwitchClients::look_after() {
+  for (const auto& client : clients_) {
+    if (client != nullptr) client->look_after();
+  }
+}
+
+void SwitchClients::add_wait_fds(std::vector<pollfd>& fds) const {
+  for (const auto& client : clients_) {
+    if (client != nullptr) client->add_wait_fds(fds);
+  }
+}
+
+Nanoseconds SwitchClients::longest_nap() const {
+  Nanoseconds nap = kSecond;
+  for (const auto& client : clients_) {
+    if (client != nullptr) nap = std::min(nap, client->longest_nap());
+  }
+  return nap;
+}
+
+}  // namespace ringcore::carriers
