@@ -174,8 +174,8 @@ void Session::all_have_joined(Nanoseconds now, Outbox& out) {
   };
   Segment first = low;
   while (some_have(first)) ++first;
-  std::vector<bool> has;
-  for (std::size_t i = 0; i < window_; ++i) has.push_back(some_have(first + i));
+  std::vector<bool> has(window_);
+  for (std::size_t i = 0; i < window_; ++i) has[i] = some_have(first + i);
   up_ = std::make_unique<Worker>(WorkerConfig{.session = config_.id,
                                               .key = config_.key,
                                               .member = config_.own_id,

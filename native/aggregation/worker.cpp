@@ -26,8 +26,8 @@ constexpr int kUnanswered = 16;
 
 }  // namespace
 
-Worker::Worker(WorkerConfig config, Source& source, Segment base, std::vector<bool> has)
-    : config_(std::move(config)),
+Worker::Worker(const WorkerConfig& config, Source& source, Segment base, std::vector<bool> has)
+    : config_(config),
       source_(source),
       base_(base),
       scan_(base),

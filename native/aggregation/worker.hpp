@@ -51,7 +51,7 @@ struct WorkerConfig {
 class Worker {
  public:
   // `base` and `has`: sums that are there already. The source outlives it.
-  Worker(WorkerConfig config, Source& source, Segment base = 0, std::vector<bool> has = {});
+  Worker(const WorkerConfig& config, Source& source, Segment base = 0, std::vector<bool> has = {});
 
   // A packet of its session, authentic, from the switch. False: it is none that fits.
   bool receive(const Packet& packet, Nanoseconds now);
