@@ -302,10 +302,12 @@ void ViewChange::receive(Place from, const ViewMessage& message) {
   // These are true in every epoch. A connection may be cut in one direction only: then its other end would never answer.
   for (const Place place : message.ended) prove_ended(place);
   if (from != kWitness && contains(message.suspects, self_)) suspect(from);
-  if (message.epoch < view_.epoch) return;  // all who had that view have been told of this one
-  if (message.epoch > view_.epoch) {
-    if (is_member() || leaves_ || evicted_) return;  // news of that view is on its way here
-    view_.epoch = message.epoch;  // who arrives has missed the views before
+  if (message.epoch != view_.epoch) {
+    // All who had an older view have been told of this one, and news of a newer one is on its way here. But who arrives has
+    // missed the views before, and may have heard of one first from somebody whom all others have lost.
+    if (is_member() || leaves_ || evicted_) return;
+    if (message.epoch < view_.epoch && message.type != Type::kPrepare) return;
+    view_.epoch = message.epoch;
     acceptor_.begin_after(view_.epoch);
   }
   if (message.yields) insert(yielding_, from);

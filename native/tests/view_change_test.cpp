@@ -458,6 +458,14 @@ TEST_CASE("a process of which not all members know is not let in") {
   CHECK(said.back().message.proposal->view.members == up_to(2));
 }
 
+TEST_CASE("whoever arrives answers those who have missed a view that it has heard of from one whom they have lost") {
+  engine::ViewChange arriving({.epoch = 1, .members = up_to(3)}, 3, false, 1);
+  arriving.receive(0, about(Type::kPrepare, 20, 40));
+  REQUIRE(heard(arriving, Type::kPromise, 0).first == 1);
+  arriving.receive(1, about(Type::kPrepare, 1, 45));
+  CHECK(heard(arriving, Type::kPromise, 1).first == 1);
+}
+
 TEST_CASE(
     "the witness votes on the view that it has, follows from that to the next, and keeps to what it has accepted") {
   const engine::View first{.epoch = 1, .members = up_to(4)};
