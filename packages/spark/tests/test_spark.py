@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import numpy as np
 import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
-from ringcore.launcher.external import PlacedJob
 from ringcore_spark import LaunchError, RankError, cluster, runner
 from support.processes import WRITE_PID, Pids, eventually, is_alive
 
@@ -277,6 +274,11 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
         ringcore_spark.run(total, (1.0,), num_proc=3)
     with pytest.raises(ValueError, match="at least one rank, not 0"):
         ringcore_spark.run(total, (1.0,), num_proc=0)
+    for name, value in (("start_timeout", 0), ("start_timeout", -1.0), ("start_timeout", float("nan"))):
+        with pytest.raises(ValueError, match=rf"{name}={value} is not a time .*: give seconds, more than 0, or None"):
+            ringcore_spark.run(total, (1.0,), **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"retries=-1 is how often to start anew"):
+        ringcore_spark.run(total, (1.0,), retries=-1)
     with pytest.raises(
         ValueError, match=r"Spark does not take resources= here: TaskResourceProfiles .*spark\.task\.cpus"
     ):
@@ -316,39 +318,6 @@ def test_what_spark_encrypts_ranks_encrypt_too_and_clear_text_is_warned_of_once(
         assert cluster.encryption(spark, {"RINGCORE_ENCRYPTION": "off"}) == {}
     finally:
         context._conf.set("spark.ssl.enabled", "false")
-
-
-def test_executors_with_another_version_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = PlacedJob.ticket
-
-    def ticket_of_another_version(job: PlacedJob, index: int) -> bytes:
-        told = json.loads(own(job, index))
-        told["here"] |= {"host": "driver-7", "ringcore": "9.9"}
-        return json.dumps(told).encode()
-
-    monkeypatch.setattr(PlacedJob, "ticket", ticket_of_another_version)
-    with pytest.raises(LaunchError, match=r"Spark could not run the tasks: .*driver-7 has ringcore 9\.9, but .* has"):
-        ringcore_spark.run(total, (1.0,))
-
-
-def together(mark: str, other: str) -> int:
-    import ringcore as ring
-
-    ring.init()
-    Path(mark).touch()
-    while not Path(other).exists():
-        time.sleep(0.01)
-    return ring.size()
-
-
-def test_two_jobs_at_once_do_not_find_each_other(spark: SparkSession, tmp_path: Path) -> None:
-    marks = [str(tmp_path / name) for name in ("first", "second")]
-    with ThreadPoolExecutor(2) as pool:
-        jobs = [
-            pool.submit(ringcore_spark.run, together, order, num_proc=1, spark=spark)
-            for order in (marks, list(reversed(marks)))
-        ]
-        assert [job.result(120) for job in jobs] == [[1], [1]]
 
 
 def test_slots_that_are_taken_are_waited_for_and_named(spark: SparkSession) -> None:

@@ -12,6 +12,8 @@ from ringcore.adapter import import_framework
 from ringcore.launcher.external import own_address
 
 _DYNAMIC = "spark.dynamicAllocation.enabled"
+# Spark counts its tasks a little later than they end.
+_HEAR_MS = 5000
 _warned = False
 
 
@@ -190,10 +192,11 @@ def driver_host(session: Any) -> str:
     return _setting(session, "spark.driver.host", "") or own_address()
 
 
-def words_of(error: BaseException, doing: str) -> str:
-    """What Spark says, without its stacks: the exception of a task's Python, or else the first line.
+def words_of(session: Any, error: BaseException, doing: str) -> str:
+    """What Spark says, without its stacks: the exception of a task's Python and its host, or else the first line.
 
     Args:
+        session: The session.
         error: What it raised.
         doing: What it could not do.
     """
@@ -204,7 +207,27 @@ def words_of(error: BaseException, doing: str) -> str:
     if not starts and len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         after = [lines[1].removeprefix(":").strip()]  # Py4J's first line names its own call.
     said = next((line for line in after if line.strip() and not line[0].isspace()), lines[0])
-    return f"Spark could not {doing}: {said.strip()}"
+    host = _host_of(session, str(error))
+    return f"Spark could not {doing}{f' on {host}' if host else ''}: {said.strip()}"
+
+
+def _host_of(session: Any, said: str) -> str | None:
+    """The host of the task that Spark says has failed. Of a barrier stage it tells only which task that was."""
+    found = re.search(r"\(TID \d+\) \((\S+) executor ", said)
+    task = re.search(r"ResultTask\((\d+), (\d+)\)", said)
+    context = context_of(session)
+    if found or not task or context is None:
+        return found[1] if found else None
+    scala = context._jsc.sc()
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        scala.listenerBus().waitUntilEmpty(_HEAR_MS)
+        stage, index = int(task[1]), int(task[2])
+        tasks = scala.statusStore().taskList(stage, 0, index + 1)  # In the order of their numbers.
+        return str(tasks.apply(index).host())
+    except Py4JJavaError:  # A busy Spark has forgotten the stage, or takes too long.
+        return None
 
 
 def _is_on(session: Any, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,7 @@ def run(
     Raises:
         RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
         LaunchError: The ranks could not be started.
-        ValueError: There are too few slots, or a setting of Spark stands in the way.
+        ValueError: There are too few slots, a setting of Spark stands in the way, or a number is wrong.
         RuntimeError: There is no session, or this is a rank itself.
     """
     further = (min_num_proc, max_num_proc, elastic_timeout, reset_limit)
@@ -86,6 +87,11 @@ def run(
             "min_num_proc=, max_num_proc=, elastic_timeout= and reset_limit= are of elastic jobs: give elastic=True as "
             "well"
         )
+    for name, seconds in (("start_timeout", start_timeout), ("elastic_timeout", elastic_timeout)):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"{name}={seconds} is not a time that tasks can take: give seconds, more than 0, or None")
+    if retries < 0:
+        raise ValueError(f"retries={retries} is how often to start anew: 0 or more")
     if elastic and dataframe is not None:
         raise ValueError(
             "dataframe= deals its rows to fixed ranks, and those of a lost one would be lost: leave elastic=True out, "
@@ -113,7 +119,7 @@ def run(
             kwargs,
             host=cluster.driver_host(session),
             env=environ,
-            start_timeout_s=start_timeout or (_FEWER_S if elastic else _LIMIT_S),
+            start_timeout_s=(_FEWER_S if elastic else _LIMIT_S) if start_timeout is None else start_timeout,
             verbose=verbose,
             hear=progress.hear,
             elastic=elasticity,
@@ -158,7 +164,7 @@ class _Stage:
                 ) from error
             if self._error is None:
                 raise
-            raise LaunchError(cluster.words_of(self._error, "run the tasks")) from self._error
+            raise LaunchError(cluster.words_of(self._session, self._error, "run the tasks")) from self._error
         else:
             thread.join(_END_LIMIT_S)
             return results

@@ -31,7 +31,7 @@ def write(frame: Any, store: Store, train: str, validation: str) -> None:
     try:
         frame.mapInArrow(_Writer(store, {False: train, True: validation}), "nothing int").collect()
     except Exception as error:
-        raise LaunchError(cluster.words_of(error, "write the rows")) from error
+        raise LaunchError(cluster.words_of(frame.sparkSession, error, "write the rows")) from error
 
 
 class _Writer:
