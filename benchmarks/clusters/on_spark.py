@@ -46,6 +46,7 @@ def main(repeats: int) -> None:
         reading.write(folder)
         readers = {
             "ParquetShards, shuffled": reading.by_shards, "ParquetShards, in order": reading.by_shards_in_order,
+            "DataLoader over pyarrow, shuffled": reading.by_loader_shuffled,
             "DataLoader over pyarrow, in order": reading.by_loader,
         }  # fmt: skip
         calls_ = {

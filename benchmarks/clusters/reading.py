@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 ROWS = 2_000_000
 COLUMNS = 20
 BATCH = 1024
+WINDOW = 65536
 
 
 def write(folder: str) -> None:
@@ -44,23 +46,49 @@ def by_shards_in_order(folder: str) -> float:
     return by_shards(folder, shuffle=False)
 
 
-def by_loader(folder: str) -> float:
-    """The same by torch's DataLoader over what pyarrow reads, in order."""
-    import pyarrow.dataset
+def by_loader(folder: str, shuffle: bool = False) -> float:
+    """The same by torch's DataLoader over what pyarrow reads."""
     import ringcore as ring
     import torch
 
     ring.init()
+    files = sorted(map(str, Path(folder).iterdir()))[ring.rank() :: ring.size()]
 
     class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         def __iter__(self) -> Any:
-            files = sorted(map(str, Path(folder).iterdir()))[ring.rank() :: ring.size()]
-            for part in pyarrow.dataset.dataset(files).to_batches(batch_size=BATCH):
+            for part in _shuffled(files) if shuffle else _in_order(files):
                 yield {name: torch.from_numpy(part[name].to_numpy().copy()) for name in part.schema.names}
 
     loader = torch.utils.data.DataLoader(Stream(), batch_size=None)
     ring.barrier()
     return _epoch(loader)
+
+
+def by_loader_shuffled(folder: str) -> float:
+    """The same with rows shuffled as ParquetShards does: row groups, and rows in a window."""
+    return by_loader(folder, shuffle=True)
+
+
+def _in_order(files: list[str]) -> Any:
+    import pyarrow.dataset
+
+    return pyarrow.dataset.dataset(files).to_batches(batch_size=BATCH)
+
+
+def _shuffled(files: list[str]) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.dataset
+
+    random = np.random.default_rng()
+    parts = [part for one in pyarrow.dataset.dataset(files).get_fragments() for part in one.split_by_row_group()]
+    held: list[Any] = []
+    for index in [*random.permutation(len(parts)), None]:
+        held += [parts[index].to_table()] if index is not None else []
+        while held and (index is None or sum(map(len, held)) >= WINDOW):
+            table = pa.concat_tables(held)
+            window, held = table[:WINDOW], [table[WINDOW:]] if len(table) > WINDOW else []
+            window = window.combine_chunks().take(random.permutation(len(window)))
+            yield from window.to_batches(max_chunksize=BATCH)
 
 
 def _epoch(batches: Any) -> float:

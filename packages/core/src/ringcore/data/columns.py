@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,37 +41,40 @@ def check_type(name: str, kind: pa.DataType) -> None:
         )
 
 
-def array_of(name: str, column: pa.ChunkedArray, where: str) -> np.ndarray[Any, Any]:
-    """A column as an array; lists make further dimensions. Nothing is copied, but for booleans, which are bits.
+def pieces_of(name: str, column: pa.ChunkedArray, where: str) -> list[np.ndarray[Any, Any]]:
+    """A column as arrays; lists make further dimensions. Nothing is copied, but for booleans, which are bits.
 
     Args:
         name: For errors.
         column: Of a type that `check_type` lets pass.
         where: Says in errors where its rows are.
 
+    Returns:
+        Of a window of several row groups one for each; what is in the first row group stands first.
+
     Raises:
         ValueError: There are nulls, or lists of different lengths.
     """
-    # A window of several row groups has a piece of each.
-    chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    shape = [len(chunk)]
+    chunks = [chunk for chunk in column.chunks if len(chunk)] or [column.combine_chunks()]
+    rows = [len(chunk) for chunk in chunks]
+    shape: list[int] = []
     while True:
-        if chunk.null_count:
+        nulls = sum(chunk.null_count for chunk in chunks)
+        if nulls:
             raise ValueError(
-                f"column {name!r} has {chunk.null_count} null(s) in {where}: tensors have none. Fill them "
-                f"(fillna) or drop their rows (dropna) before the data is written"
+                f"column {name!r} has {nulls} null(s) in {where}: tensors have none. Fill them (fillna) or drop their "
+                "rows (dropna) before the data is written"
             )
-        if not any(is_kind(chunk.type) for is_kind in _LISTS):
-            break
-        shape.append(_length_of_lists(name, chunk, where))
-        chunk = chunk.flatten()
-    return _memory_of(chunk).reshape(shape)
+        if not any(is_kind(chunks[0].type) for is_kind in _LISTS):
+            return [_memory_of(chunk).reshape(count, *shape) for chunk, count in zip(chunks, rows, strict=True)]
+        shape.append(_length_of_lists(name, chunks, where))
+        chunks = [chunk.flatten() for chunk in chunks]
 
 
-def _length_of_lists(name: str, chunk: Any, where: str) -> int:
-    if types.is_fixed_size_list(chunk.type):
-        return int(chunk.type.list_size)
-    lengths = np.diff(chunk.offsets.to_numpy())
+def _length_of_lists(name: str, chunks: Sequence[Any], where: str) -> int:
+    if types.is_fixed_size_list(chunks[0].type):
+        return int(chunks[0].type.list_size)
+    lengths = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in chunks])
     if not len(lengths):
         return 0
     if not (lengths == lengths[0]).all():
@@ -151,31 +154,37 @@ class Block(NamedTuple):
 
 
 def blocks_of(
-    arrays: Mapping[str, np.ndarray[Any, Any]], order: np.ndarray[Any, Any] | None, memory: Memory
+    columns: Mapping[str, Sequence[np.ndarray[Any, Any]]], order: np.ndarray[Any, Any] | None, memory: Memory
 ) -> list[Block]:
     """Columns that are cut into batches together, and with their rows in another order.
 
     A gather of each batch would take several times as long, and so would a cut of each column.
 
     Args:
-        arrays: By name.
+        columns: The pieces of each, by name.
         order: Numbers of rows, each of which is there; None: as they are.
         memory: For the blocks.
     """
     alike: dict[tuple[Any, tuple[int, ...]], list[str]] = {}
-    for name, array in arrays.items():
-        alike.setdefault((array.dtype, array.shape), []).append(name)
+    for name, pieces in columns.items():
+        shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
+        alike.setdefault((pieces[0].dtype, shape), []).append(name)
     blocks = []
     for (kind, shape), names in alike.items():
-        if order is None and len(names) == 1:  # Nothing is gained by a copy.
-            blocks.append(Block(names, arrays[names[0]][np.newaxis]))
+        if order is None and len(names) == len(columns[names[0]]) == 1:  # Nothing is gained by a copy.
+            blocks.append(Block(names, columns[names[0]][0][np.newaxis]))
             continue
         block = memory.take((len(names), *shape), kind)
+        # Pieces are put together where the caches of the processor have them when they are gathered.
+        whole = np.empty(shape, kind) if order is not None and len(columns[names[0]]) > 1 else None
         for name, target in zip(names, block, strict=True):
+            pieces = columns[name]
             if order is None:
-                target[:] = arrays[name]
-            else:  # "wrap" looks at no bounds, and needs no second copy as "raise" would.
-                np.take(arrays[name], order, axis=0, out=target, mode="wrap")
+                np.concatenate(pieces, out=target)
+                continue
+            source = pieces[0] if whole is None else np.concatenate(pieces, out=whole)
+            # "wrap" looks at no bounds, and needs no second copy as "raise" would.
+            np.take(source, order, axis=0, out=target, mode="wrap")
         blocks.append(Block(names, block))
     return blocks
 
@@ -190,7 +199,7 @@ def cut_for_torch(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[A
     import torch
 
     tensor = torch.from_numpy(block)
-    return (tensor[:, start : start + rows].unbind() for start in range(0, block.shape[1], rows))
+    return (batch.unbind() for batch in tensor.split(rows, 1))
 
 
 def cut_for_tensorflow(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ringcore.data.columns import CUTS, Block, Memory, array_of, blocks_of, check_type
+from ringcore.data.columns import CUTS, Block, Memory, blocks_of, check_type, pieces_of
 from ringcore.data.deal import Deal, Rule
 from ringcore.data.groups import Groups
 from ringcore.job import state as job
@@ -142,10 +142,11 @@ class Shards:
         """A window's columns, with rows in the order in which they are handed out."""
         window = self._deal.window(span, self._rank)
         table, where = self._groups.read(window.rows, list(self._columns))
-        arrays = {name: array_of(name, table[name], where) for name in self._columns}
+        columns = {name: pieces_of(name, table[name], where) for name in self._columns}
         if window.order is None and not self._groups.writable:
-            arrays = {name: array.copy() for name, array in arrays.items()}  # A write would end the process.
-        return blocks_of(arrays, window.order, self._memory)
+            # A write would end the process.
+            columns = {name: [piece.copy() for piece in pieces] for name, pieces in columns.items()}
+        return blocks_of(columns, window.order, self._memory)
 
     def _cut(self, blocks: Sequence[Block], skip: int) -> Iterator[dict[str, Any]]:
         names = [name for block in blocks for name in block.names]
