@@ -362,7 +362,8 @@ def spark_versions(session: nox.Session, which: str) -> None:
     else:
         require_system(session, "java")
     # What Spark 3.5 needs for Connect is not in its package of PyPI.
-    names = ["spark", "other_versions", "spark_elastic", "cases", "torch_estimator", *(["connect"] if which != "3-5" else [])]
+    names = ["spark", "other_versions", "spark_elastic", "cases", "torch_estimator"]
+    names += ["connect"] if which != "3-5" else []
     tests = [f"packages/spark/tests/test_{name}.py" for name in names]
     session.run("python", "-m", "pytest", *tests, *session.posargs, env=variables)
 

@@ -3,8 +3,9 @@
     spark    ringcore_spark.run and TorchDistributor: from the call to the results of a 4 MiB allreduce; our part of it;
              64 MiB between tasks, under ringrun, and by gloo; an estimator and a loop by hand; Parquet on two ranks by
              ParquetShards and a torch DataLoader over pyarrow; from a kill of a rank and of a worker to the error
-    ray      RingTrainer and Ray Train's TorchTrainer: the same from fit(); RingExecutor's start() alone; 64 MiB between
-             actors; from a kill of an actor to the error
+    ray      RingTrainer and Ray Train's TorchTrainer: the same from fit(); RingExecutor's start(), and actors that do
+             nothing; from a kill of an actor to the error; 64 MiB between actors and under ringrun, with the niceness
+             that Ray gives its workers and without
 
 Two ranks each, interleaved; the first of each, and the median, least and most of the others. Results are checked, and
 rows go to benchmarks/results/clusters-spark.jsonl and clusters-ray.jsonl.

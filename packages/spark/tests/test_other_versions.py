@@ -1,4 +1,4 @@
-"""Executors that have another ringcore or another Python than the driver: real ones, with Python workers of their own."""
+"""Executors that have another ringcore or another Python than the driver, by Python workers of their own."""
 
 from __future__ import annotations
 

@@ -31,11 +31,13 @@ def total() -> tuple[int, float]:
     return ring.rank(), float(ring.allreduce(np.full(1 << 18, 1.0), op=ring.Sum)[0])
 
 
-def leftovers() -> tuple[int, list[str], list[int]]:
-    """Descriptors of this process, files in memory, and processes of ranks."""
+def leftovers() -> tuple[int, list[str], list[int], list[int]]:
+    """Descriptors of this process, files in memory, processes of ranks, and what workers of Spark keep for the next."""
     processes = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    ranks = [pid for pid in processes if b"RINGCORE_TEST_MARK=fifty" in read(pid, "environ") and not is_zygote(pid)]
-    return len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm")), sorted(ranks)
+    marked = [pid for pid in processes if b"RINGCORE_TEST_MARK=fifty" in read(pid, "environ")]
+    kept = [pid for pid in marked if is_zygote(pid)]
+    ranks = [pid for pid in marked if pid not in kept]
+    return len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm")), sorted(ranks), sorted(kept)
 
 
 def is_zygote(pid: int) -> bool:
@@ -57,14 +59,17 @@ def read(pid: int, name: str) -> bytes:
 def test_fifty_jobs_leave_nothing_and_do_not_become_slower(spark: SparkSession) -> None:
     env = {"RINGCORE_TEST_MARK": "fifty"}
     ringcore_spark.run(total, env=env)
+    eventually(lambda: leftovers()[2] == [], "the ranks of the first job have ended", 30)
     before = leftovers()
+    assert len(before[3]) == 2, "each of the two tasks' workers keeps one"
     times = []
     for _ in range(50):
         begin = time.monotonic()
         assert ringcore_spark.run(total, env=env) == [(0, 2.0), (1, 2.0)]
         times.append(time.monotonic() - begin)
     print(f"seconds of a job, the first and the last ten: {np.median(times[:10]):.2f}, {np.median(times[-10:]):.2f}")
-    eventually(lambda: leftovers()[0] <= before[0] and leftovers()[1:] == (before[1], []), "nothing is left", 30)
+    eventually(lambda: leftovers()[0] <= before[0], "no descriptor is left", 30)
+    eventually(lambda: leftovers()[1:] == before[1:], "no file or process is left, but for the same two", 30)
 
 
 SCRIPT = """
