@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -11,6 +12,7 @@
 #include "base/error.hpp"
 #include "from_environment.hpp"
 #include "link_fixtures.hpp"
+#include "transport/tcp/tls_cipher.hpp"
 
 namespace ringcore::test {
 namespace {
@@ -85,6 +87,15 @@ class Wiretap {
   Tls client;
   Tls server;
 };
+
+template <std::size_t kBytes>
+std::array<std::byte, kBytes> from_hex(const char* digits) {
+  std::array<std::byte, kBytes> made{};
+  for (std::size_t i = 0; i < kBytes; ++i) {
+    made[i] = static_cast<std::byte>(std::stoul(std::string(digits + 2 * i, 2), nullptr, 16));
+  }
+  return made;
+}
 
 std::vector<std::byte> pattern(std::size_t bytes) {
   std::vector<std::byte> made(bytes);
@@ -333,6 +344,31 @@ TEST_CASE("tls: a connection that is cut is a peer that is gone") {
   CHECK(child.wait() == 0);
   while (!link->ended()) REQUIRE(sleep_on(*link));
   CHECK(link->failure() == std::string(LinkFailure::kClosed));
+}
+
+TEST_CASE("tls: records are those of RFC 8448, section 3") {
+  const transport::TrafficSecret of_client =
+      from_hex<32>("9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5");
+  const auto record = from_hex<72>(
+      "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20441e2b62974e1f5a6292a2"
+      "977014bd1e3deae63aeebb21694915e4");
+  std::array<std::byte, 50> text{};
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::byte>(i);
+  const std::span<const std::byte> header = std::span(record).first<5>();
+  using transport::TlsCipher;
+  constexpr std::byte kData{23};
+
+  TlsCipher seals(TlsCipher::Suite::kAes128Gcm, TlsCipher::Use::kSeals, of_client);
+  std::array<std::byte, 67> sealed{};
+  REQUIRE(seals.seal(0, header, std::span(text).first(16), std::span(text).subspan(16), kData, sealed.data()));
+  CHECK(std::equal(sealed.begin(), sealed.end(), record.begin() + 5));
+
+  TlsCipher opens(TlsCipher::Suite::kAes128Gcm, TlsCipher::Use::kOpens, of_client);
+  std::array<std::byte, 50> opened{};
+  CHECK(opens.open(0, header, std::span(record).subspan(5), opened.data()) == kData);
+  CHECK(opened == text);
+  // Under another number it is another record.
+  CHECK_FALSE(opens.open(1, header, std::span(record).subspan(5), opened.data()));
 }
 
 TEST_CASE("tls: keys change on the way") {

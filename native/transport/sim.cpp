@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "transport/sim_encryption.hpp"
 
 namespace ringcore::transport {
 namespace {
@@ -21,6 +22,14 @@ constexpr Nanoseconds kPatience = kSecond / 2;
 class SimLink final : public Link {
  public:
   SimLink(SimNetwork& network, Rank self, Rank peer) : network_(network), self_(self), peer_(peer) {}
+  SimLink(const SimLink&) = delete;
+  SimLink& operator=(const SimLink&) = delete;
+  ~SimLink() override {
+    if (secured_by_ != nullptr) network_.connection(self_, peer_).secured = nullptr;
+  }
+
+  // The link that encrypts what goes through this one.
+  void secure(Link* by) { network_.connection(self_, peer_).secured = secured_by_ = by; }
 
   void want(int lane) override {
     network_.want(self_, peer_, kControlLane);
@@ -120,6 +129,7 @@ class SimLink final : public Link {
   Rank self_;
   Rank peer_;
   Nanoseconds looked_at_ = 0;
+  Link* secured_by_ = nullptr;
 };
 
 SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
@@ -138,7 +148,16 @@ SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
   }
 }
 
-std::unique_ptr<Link> SimNetwork::link(Rank from, Rank to) { return std::make_unique<SimLink>(*this, from, to); }
+std::unique_ptr<Link> SimNetwork::link(Rank from, Rank to) {
+  auto link = std::make_unique<SimLink>(*this, from, to);
+  if (!options_.encrypted || link->sees_memory()) return link;
+  const auto secret =
+      static_cast<std::uint64_t>(std::min(from, to)) << 32 | static_cast<std::uint64_t>(std::max(from, to));
+  SimLink& inner = *link;
+  std::unique_ptr<Link> made = make_toy_encrypted_link(std::move(link), from, to, secret);
+  inner.secure(made.get());
+  return made;
+}
 
 Arena* SimNetwork::arena(Rank rank) {
   return arenas_.empty() ? nullptr : arenas_[static_cast<std::size_t>(rank)].get();
@@ -288,6 +307,9 @@ void SimNetwork::happen(Event event) {
       if (owner.failure) return;
       Stream& stream = owner.lanes[event.lane];
       stream.in_flight -= event.bytes.size();
+      if (!event.bytes.empty() && std::exchange(owner.tampered, false)) {
+        event.bytes[random_below(event.bytes.size())] ^= static_cast<std::byte>(1U << random_below(8));
+      }
       stream.arrived.insert(stream.arrived.end(), event.bytes.begin(), event.bytes.end());
       return;
     }
@@ -301,18 +323,6 @@ void SimNetwork::happen(Event event) {
       }
       owner.open[static_cast<std::size_t>(event.lane)] = !owner.refuses_lanes;
       return;
-  }
-}
-
-// Of what is on its way, each lane loses everything from a random point on.
-void SimNetwork::lose_tail(Rank from, Rank to) {
-  for (int lane = 0; lane < kLaneCount; ++lane) {
-    std::vector<std::set<Event>::iterator> pending;
-    for (auto event = events_.begin(); event != events_.end(); ++event) {
-      const bool same = event->from == from && event->to == to && event->lane == lane;
-      if (same && event->kind == EventKind::kDelivery) pending.push_back(event);
-    }
-    for (std::size_t i = random_below(pending.size() + 1); i < pending.size(); ++i) events_.erase(pending[i]);
   }
 }
 
@@ -333,57 +343,13 @@ void SimNetwork::give_up_later(Rank owner, Rank peer) {
             .reason = "could not be connected"});
 }
 
-void SimNetwork::kill(Rank rank) {
-  if (dead_[static_cast<std::size_t>(rank)]) return;
-  dead_[static_cast<std::size_t>(rank)] = true;
+bool SimNetwork::arm(Rank rank) {
+  bool news = false;
   for (Rank peer = 0; peer < ranks_; ++peer) {
-    if (peer == rank) continue;
-    lose_tail(rank, peer);
-    if (is_open(peer, rank, kControlLane)) fail_later(peer, rank, "closed the connection");
+    Link* const secured = connection(rank, peer).secured;
+    news = (secured != nullptr && secured->arm()) || news;
   }
-}
-
-void SimNetwork::kill_at_write(Rank rank, std::uint64_t writes) {
-  writes_left_[static_cast<std::size_t>(rank)] = writes;
-}
-
-void SimNetwork::cut(Rank a, Rank b) {
-  if (!is_open(a, b, kControlLane) && !is_open(b, a, kControlLane)) return;
-  lose_tail(a, b);
-  lose_tail(b, a);
-  // What is written before the reset is noticed must not arrive behind the gap.
-  connection(a, b).silent = true;
-  connection(b, a).silent = true;
-  fail_later(a, b, "reset the connection");
-  fail_later(b, a, "reset the connection");
-}
-
-void SimNetwork::pause(Rank rank, Nanoseconds duration) {
-  Nanoseconds& until = paused_until_[static_cast<std::size_t>(rank)];
-  until = std::max(until, clock_.now() + duration);
-  // Something must happen at its end, or a rank with work to do would not be driven again.
-  schedule({.time = until, .kind = EventKind::kRoom, .from = rank, .to = rank});
-}
-
-void SimNetwork::starve(Rank rank, Nanoseconds duration) {
-  pause(rank, duration);
-  starved_until_[static_cast<std::size_t>(rank)] = paused_until_[static_cast<std::size_t>(rank)];
-}
-
-void SimNetwork::silence(Rank from, Rank to) {
-  connection(to, from).silent = true;
-  std::erase_if(events_, [&](const Event& event) {
-    return event.kind == EventKind::kDelivery && event.from == from && event.to == to;
-  });
-}
-
-void SimNetwork::delay(Rank from, Rank to, int lane, Nanoseconds duration) {
-  Stream& stream = connection(to, from).lanes[lane];
-  stream.last_delivery = std::max(stream.last_delivery, clock_.now() + duration);
-}
-
-void SimNetwork::refuse_lanes(Rank a, Rank b) {
-  connection(a, b).refuses_lanes = connection(b, a).refuses_lanes = true;
+  return news;
 }
 
 bool SimNetwork::runs(Rank rank) const {
@@ -391,7 +357,12 @@ bool SimNetwork::runs(Rank rank) const {
   return !dead_[index] && paused_until_[index] <= clock_.now();
 }
 
-void SimNetwork::inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes) { send(from, to, lane, bytes); }
+bool SimNetwork::inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes) {
+  Link* const secured = connection(from, to).secured;
+  if (secured != nullptr) return secured->write(lane, bytes) == bytes.size();
+  send(from, to, lane, bytes);
+  return true;
+}
 
 std::span<const std::byte> SimNetwork::history(Rank from, Rank to, int lane) const {
   return connection(to, from).lanes[lane].history;

@@ -49,6 +49,7 @@ struct SimOptions {
   bool short_writes = true;         // now and then a lane takes only a part, though there is room
   std::vector<Pace> paces = {};     // by rank: what its links say of theirs; empty: they know nothing
   bool late_lanes = false;          // lanes of data are opened when both ends want them
+  bool encrypted = false;           // links between hosts are, with a toy cipher (sim_encryption.hpp)
 };
 
 class SimNetwork {
@@ -93,15 +94,20 @@ class SimNetwork {
   void silence(Rank from, Rank to);
   // What `from` writes to `to` on that lane arrives after so long at the earliest: it stands in a queue of the network.
   void delay(Rank from, Rank to, int lane, Nanoseconds duration);
+  // A bit is changed in what `from` writes to `to`, once. False where that is not encrypted: nobody would notice.
+  bool tamper(Rank from, Rank to);
   // Lanes of data between the two that are not open yet never will be, and nobody is told.
   void refuse_lanes(Rank a, Rank b);
+  // As who drives a rank does before it sleeps: what is encrypted leaves and comes then, too. True when something came.
+  bool arm(Rank rank);
   // Whether the rank may be driven: it is neither dead nor paused.
   bool runs(Rank rank) const;
   // Whether something has happened to it since this was last asked, for which a descriptor or a bell would wake it.
   bool take_ring(Rank rank) { return std::exchange(rung_[static_cast<std::size_t>(rank)], '\0') != 0; }
 
-  // Faults of a peer's protocol: bytes that arrive behind all that `from` has written so far on that lane.
-  void inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
+  // Faults of a peer's protocol: bytes that arrive behind all that `from` has written so far on that lane. False when an
+  // encrypted lane does not take them yet.
+  bool inject(Rank from, Rank to, int lane, std::span<const std::byte> bytes);
   // All that was accepted on a lane; needs SimOptions::keep_history.
   std::span<const std::byte> history(Rank from, Rank to, int lane) const;
 
@@ -122,6 +128,8 @@ class SimNetwork {
     Stream lanes[kLaneCount];  // incoming
     std::optional<std::string> failure;
     bool silent = false;  // incoming bytes vanish
+    bool tampered = false;  // a bit of the next incoming bytes changes
+    Link* secured = nullptr;  // the owner's end, where it is encrypted
     bool refuses_lanes = false;
     bool is_late = false;  // see `disconnect`
     std::array<bool, kLaneCount> wanted{};  // of lanes that are not there from the start

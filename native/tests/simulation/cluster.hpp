@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ struct RankState {
   Task* waits_for = nullptr;
   std::shared_ptr<const Error> join_error;
   bool left = false;
+  std::optional<Nanoseconds> ended_at;  // when it had nothing left to do, and had failed
   bool gone = false;  // nothing is expected of it
   bool leaves_early = false;  // its process ends when it has said goodbye
   bool asleep = false;  // since it has armed its links
@@ -75,6 +77,7 @@ class Cluster {
  public:
   static constexpr Nanoseconds kHeartbeat = 200 * kMillisecond;
   static constexpr Nanoseconds kTimeout = 2 * kSecond;
+  static constexpr Nanoseconds kFarewellLimit = 2 * kSecond;  // as the runtime's
   static constexpr Nanoseconds kDeadline = 30 * kSecond;
 
   Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw, std::uint32_t epoch);

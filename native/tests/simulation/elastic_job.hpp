@@ -28,6 +28,7 @@ namespace ringcore::simulation {
 struct ElasticOptions {
   int ranks = 3;
   bool share_memory = true;  // all are on one host, where ends are seen
+  bool encrypted = false;  // between hosts
   bool witness = false;
   int joiners = 0;  // places behind those of the ranks, for `join_at`
   bool joiners_far = false;  // they are on another host than the ranks, together
@@ -50,6 +51,7 @@ class ElasticJob {
  public:
   static constexpr int kSteps = 3;
   static constexpr Nanoseconds kHeartbeat = 200 * kMillisecond;
+  static constexpr Nanoseconds kFarewellLimit = 2 * kSecond;  // as the runtime's
 
   explicit ElasticJob(ElasticOptions options);
 
@@ -104,6 +106,7 @@ class ElasticJob {
     bool wants_to_leave = false;
     engine::Places leaving;  // others, whom this one is to go on without
     Nanoseconds came = 0;
+    Nanoseconds ended_at = 0;
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
     std::array<std::vector<std::int64_t>, kSteps> compressed{};  // sums, bit by bit
     std::array<std::uint32_t, kSteps> epoch_of{};

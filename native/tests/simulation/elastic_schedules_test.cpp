@@ -36,6 +36,7 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.joiners = draw.below(kMostPlaces - options.ranks + 1);
   options.share_memory = draw.coin();
   options.joiners_far = draw.coin();
+  options.encrypted = draw.coin();
   options.witness = draw.coin();
   options.in_place = draw.coin();
   options.goes_back = draw.coin();
@@ -52,7 +53,7 @@ void draw_fault(ElasticJob& job, const ElasticOptions& options, Draw& draw) {
   const Rank other = (rank + 1 + draw.below(places - 1)) % places;
   const Nanoseconds longest = 4 * ElasticJob::kHeartbeat;
   // Memory that ranks share is not cut.
-  switch (draw.below(options.share_memory ? 4 : 6)) {
+  switch (draw.below(options.share_memory ? 4 : options.encrypted ? 7 : 6)) {
     case 0: return job.when(at, [=](SimNetwork& network) { network.kill(rank); });
     case 1: {
       const auto writes = static_cast<std::uint64_t>(draw.below(40));
@@ -64,6 +65,7 @@ void draw_fault(ElasticJob& job, const ElasticOptions& options, Draw& draw) {
     }
     case 3: return job.kill_witness_at(at);
     case 4: return job.when(at, [=](SimNetwork& network) { network.silence(rank, other); });
+    case 6: return job.when(at, [=](SimNetwork& network) { network.tamper(rank, other); });
     default:
       return job.when(at, [=](SimNetwork& network) {
         for (Rank peer = 0; peer < places; ++peer) {

@@ -9,19 +9,19 @@ namespace ringcore::simulation {
 namespace {
 
 // A heartbeat that no correct peer sends; in everything but its epoch or its number it is right.
-void inject_record(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch) {
+bool inject_record(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch) {
   engine::RecordHeader header{.bytes = sizeof(engine::RecordHeader), .type = engine::RecordType::kHeartbeat};
   header.epoch = epoch;
-  network.inject(fault.victim, fault.other, transport::kControlLane, std::as_bytes(std::span(&header, 1)));
+  return network.inject(fault.victim, fault.other, transport::kControlLane, std::as_bytes(std::span(&header, 1)));
 }
 
 }  // namespace
 
-std::vector<Fault> draw_faults(Draw& draw, int ranks) {
+std::vector<Fault> draw_faults(Draw& draw, int ranks, bool encrypted) {
   constexpr int kCounts[] = {0, 0, 0, 1, 1, 1, 1, 2, 2, 3};
   std::vector<Fault> faults(static_cast<std::size_t>(draw.of(kCounts)));
   for (Fault& fault : faults) {
-    fault.kind = static_cast<FaultKind>(draw.below(kFaultKinds));
+    fault.kind = static_cast<FaultKind>(draw.below(encrypted ? kFaultKinds : kFaultKinds - 1));
     fault.at_event = 1 + draw.below(draw.one_in(2) ? 60 : 600);
     fault.victim = draw.below(ranks);
     fault.other = (fault.victim + 1 + draw.below(ranks - 1)) % ranks;
@@ -31,19 +31,21 @@ std::vector<Fault> draw_faults(Draw& draw, int ranks) {
   return faults;
 }
 
-void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds heartbeat) {
+bool inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds heartbeat) {
   switch (fault.kind) {
-    case FaultKind::kPause: return network.pause(fault.victim, heartbeat / 6);  // three in a row are not yet silence
-    case FaultKind::kStarve: return network.starve(fault.victim, 2 * heartbeat);
-    case FaultKind::kKill: return network.kill(fault.victim);
-    case FaultKind::kKillAtWrite: return network.kill_at_write(fault.victim, static_cast<std::uint64_t>(fault.writes));
-    case FaultKind::kCut: return network.cut(fault.victim, fault.other);
-    case FaultKind::kSilence: return network.silence(fault.victim, fault.other);
+    case FaultKind::kPause: network.pause(fault.victim, heartbeat / 6); break;  // three in a row are not yet silence
+    case FaultKind::kStarve: network.starve(fault.victim, 2 * heartbeat); break;
+    case FaultKind::kKill: network.kill(fault.victim); break;
+    case FaultKind::kKillAtWrite: network.kill_at_write(fault.victim, static_cast<std::uint64_t>(fault.writes)); break;
+    case FaultKind::kCut: network.cut(fault.victim, fault.other); break;
+    case FaultKind::kSilence: network.silence(fault.victim, fault.other); break;
     case FaultKind::kStaleEpoch: return inject_record(fault, network, epoch - 1);
     case FaultKind::kDuplicate: return inject_record(fault, network, epoch);  // number 0 was the greeting's
-    case FaultKind::kNoLanes: return network.refuse_lanes(fault.victim, fault.other);
-    case FaultKind::kLeave: return;
+    case FaultKind::kNoLanes: network.refuse_lanes(fault.victim, fault.other); break;
+    case FaultKind::kTamper: return network.tamper(fault.victim, fault.other);
+    case FaultKind::kLeave: break;
   }
+  return true;
 }
 
 }  // namespace ringcore::simulation

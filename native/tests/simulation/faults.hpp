@@ -18,9 +18,10 @@ enum class FaultKind : std::uint8_t {
   kDuplicate,
   kLeave,
   kNoLanes,
-  kStarve
+  kStarve,
+  kTamper  // of encrypted links only
 };
-inline constexpr int kFaultKinds = 10;
+inline constexpr int kFaultKinds = 11;
 
 struct Fault {
   FaultKind kind{};
@@ -39,9 +40,9 @@ struct Fault {
 };
 
 // None, or up to three, in the order in which they happen.
-std::vector<Fault> draw_faults(Draw& draw, int ranks);
+std::vector<Fault> draw_faults(Draw& draw, int ranks, bool encrypted);
 
-// Does to the network what the fault says; leaving is the engine's own.
-void inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds heartbeat);
+// Does to the network what the fault says; leaving is the engine's own. False when that cannot be done yet.
+bool inject(const Fault& fault, transport::SimNetwork& network, std::uint32_t epoch, Nanoseconds heartbeat);
 
 }  // namespace ringcore::simulation

@@ -29,7 +29,8 @@ std::string flaw_of(std::uint64_t seed) {
   const int lives = draw.one_in(5) ? 2 : 1;
   for (int life = 0; life < lives; ++life) {
     const simulation::Workload workload = simulation::draw_workload(draw);
-    std::vector<simulation::Fault> faults = simulation::draw_faults(draw, simulation::nodes_of(workload));
+    std::vector<simulation::Fault> faults =
+        simulation::draw_faults(draw, simulation::nodes_of(workload), workload.encrypted);
     simulation::Cluster cluster(workload, std::move(faults), draw, static_cast<std::uint32_t>(7 + life));
     std::string flaw = cluster.run();
     if (flaw.empty()) flaw = cluster.flaw();

@@ -90,6 +90,7 @@ struct Workload {
   int ranks = 2;
   int servers = 0;  // behind them
   std::vector<int> host_of;  // of all these
+  bool encrypted = false;  // links between hosts
   bool registered_memory = false;
   bool deterministic = false;
   bool devices = false;       // some requests are about tensors on a device

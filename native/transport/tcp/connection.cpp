@@ -26,13 +26,6 @@ constexpr std::size_t kMostAtOnce = 256 * 1024;
 // More than the kernel keeps for a socket; a peer that goes on sending holds nobody up who leaves.
 constexpr int kMostDropped = 16 << 20;
 
-// Buffers that no connection has at the moment; so few that a thread that ends has kept little.
-constexpr std::size_t kMostSpare = 4;
-std::vector<std::unique_ptr<std::byte[]>>& spare_buffers() {
-  thread_local std::vector<std::unique_ptr<std::byte[]>> spare;
-  return spare;
-}
-
 [[noreturn]] void refuse(const char* option) {
   throw Error(ErrorKind::kResource, with_errno(std::string("a lane's socket refuses ") + option, errno));
 }
@@ -94,30 +87,29 @@ std::size_t Connection::send_clear(std::span<const std::byte> header, std::span<
 
 std::span<const std::byte> Connection::peek() {
   // Asks the kernel only when the caller has seen all there is: it wants more than that.
-  if (buffered_bytes() == 0 || shown_) fill();
+  if (buffer_.empty() || shown_) fill();
   shown_ = true;
-  return {buffer_.get() + begin_, buffered_bytes()};
+  return std::as_const(buffer_).bytes();
 }
 
 void Connection::consume(std::size_t bytes) {
   expected_ = 1;
-  begin_ += bytes;
   shown_ = false;
-  give_buffer_back();
+  buffer_.drop(bytes);
 }
 
 std::size_t Connection::read(std::span<std::byte> out) {
   expected_ = 1;
-  if (buffered_bytes() == 0) return receive(out);
-  const std::size_t taken = std::min(buffered_bytes(), out.size());
-  std::memcpy(out.data(), buffer_.get() + begin_, taken);
+  if (buffer_.empty()) return receive(out);
+  const std::size_t taken = std::min(buffer_.size(), out.size());
+  std::memcpy(out.data(), buffer_.bytes().data(), taken);
   consume(taken);
   return taken + (taken < out.size() ? receive(out.subspan(taken)) : 0);
 }
 
 void Connection::wake_for_expected() {
   // Of what is encrypted a part may have been received already; a record shows nothing before it is whole.
-  const std::size_t there = buffered_bytes() + (tls_ != nullptr ? Tls::kMostHidden : 0);
+  const std::size_t there = buffer_.size() + (tls_ != nullptr ? tls_->hidden() : 0);
   const std::size_t missing = expected_ > there ? expected_ - there : 1;
   const std::size_t wanted = std::min(missing, kMostAtOnce);
   if (wanted == wakes_for_ || !is_tcp_) return;
@@ -128,35 +120,10 @@ void Connection::wake_for_expected() {
 bool Connection::fill() {
   const bool opened = tls_ != nullptr && tls_->advance();
   if (!wants_bytes()) return opened;
-  const std::size_t got = receive(room());
-  end_ += got;
+  const std::size_t got = receive(buffer_.room());
   if (got > 0) shown_ = false;
-  give_buffer_back();
+  buffer_.add(got);
   return opened || got > 0;
-}
-
-std::span<std::byte> Connection::room() {
-  auto& spare = spare_buffers();
-  if (buffer_ == nullptr && spare.empty()) {
-    buffer_ = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
-  } else if (buffer_ == nullptr) {
-    buffer_ = std::move(spare.back());
-    spare.pop_back();
-  }
-  if (begin_ > 0 && (begin_ == end_ || end_ > kBufferBytes / 2)) {
-    std::memmove(buffer_.get(), buffer_.get() + begin_, buffered_bytes());
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  return {buffer_.get() + end_, kBufferBytes - end_};
-}
-
-void Connection::give_buffer_back() {
-  if (buffer_ == nullptr || buffered_bytes() > 0) return;
-  begin_ = end_ = 0;
-  auto& spare = spare_buffers();
-  if (spare.size() < kMostSpare) spare.push_back(std::move(buffer_));
-  buffer_ = nullptr;
 }
 
 std::size_t Connection::receive(std::span<std::byte> out) {

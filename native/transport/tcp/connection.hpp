@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/owned.hpp"
+#include "transport/buffer.hpp"
 #include "transport/link.hpp"
 #include "transport/tcp/failure.hpp"
 #include "transport/tcp/pace.hpp"
@@ -53,7 +54,7 @@ class Connection {
   // Before a sleep: has the kernel wake it for what is expected, and not for less.
   void wake_for_expected();
   // A connection whose buffer is full waits for its reader, not for its peer.
-  bool wants_bytes() const { return !ended_ && buffered_bytes() < kBufferBytes; }
+  bool wants_bytes() const { return !ended_ && buffer_.size() < Buffer::kBytes; }
   // Nothing more can be received.
   bool ended() const { return ended_; }
   // Before it is closed: a socket with unread bytes is closed by a reset, which may cost the peer what was sent last.
@@ -62,14 +63,9 @@ class Connection {
   bool may_be_closed() const { return watch_ == nullptr || watch_->closed(); }
 
  private:
-  // Room for the longest record behind the rest of another.
-  static constexpr std::size_t kBufferBytes = 2 * Link::kMaxContiguous;
+  // Room for the longest record of control behind the rest of another.
+  static_assert(Buffer::kBytes >= 2 * Link::kMaxContiguous);
 
-  std::size_t buffered_bytes() const { return end_ - begin_; }
-  // The free end of the buffer, where the next bytes go. Moves the rest to the front when that makes more room.
-  std::span<std::byte> room();
-  // An empty one goes on to the next connection of this thread that needs one.
-  void give_buffer_back();
   std::size_t receive(std::span<std::byte> out);
   std::size_t send_clear(std::span<const std::byte> header, std::span<const std::byte> bytes);
   std::size_t receive_clear(std::span<std::byte> out);
@@ -81,10 +77,7 @@ class Connection {
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;
   PaceSamples samples_;
-  // Only while bytes wait in it: few connections have some at a time, and what was ever read keeps no memory.
-  std::unique_ptr<std::byte[]> buffer_;
-  std::size_t begin_ = 0;
-  std::size_t end_ = 0;
+  Buffer buffer_;
   bool shown_ = false;  // `peek` returned all of the buffer, and none of it was consumed
   bool ended_ = false;
   std::size_t expected_ = 1;

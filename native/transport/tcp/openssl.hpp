@@ -9,6 +9,9 @@
 // OpenSSL's own types, which nothing here looks into.
 struct bio_st;
 struct bio_method_st;
+struct engine_st;
+struct evp_cipher_ctx_st;
+struct evp_cipher_st;
 struct evp_md_st;
 struct ssl_cipher_st;
 struct ssl_ctx_st;
@@ -19,6 +22,7 @@ struct ssl_st;
 namespace ringcore::transport::openssl {
 
 using PskClient = int(ssl_st*, const evp_md_st*, const unsigned char**, std::size_t*, ssl_session_st**);
+using KeyLog = void(const ssl_st*, const char*);
 using PskServer = int(ssl_st*, const unsigned char*, std::size_t, ssl_session_st**);
 
 // The functions, under OpenSSL's names without their prefix where that is unambiguous.
@@ -33,7 +37,7 @@ struct Api {
   int (*ctx_set_ciphersuites)(ssl_ctx_st*, const char*);
   int (*ctx_set_num_tickets)(ssl_ctx_st*, std::size_t);
   void (*ctx_set_verify)(ssl_ctx_st*, int, void*);
-  void (*ctx_set_default_read_buffer_len)(ssl_ctx_st*, std::size_t);
+  void (*ctx_set_keylog_callback)(ssl_ctx_st*, KeyLog*);
   void (*ctx_set_psk_use_session_callback)(ssl_ctx_st*, PskClient*);
   void (*ctx_set_psk_find_session_callback)(ssl_ctx_st*, PskServer*);
 
@@ -45,12 +49,10 @@ struct Api {
   void (*ssl_set_connect_state)(ssl_st*);
   void (*ssl_set_accept_state)(ssl_st*);
   int (*ssl_do_handshake)(ssl_st*);
-  long (*ssl_ctrl)(ssl_st*, int, long, void*);
-  int (*ssl_read_ex)(ssl_st*, void*, std::size_t, std::size_t*);
-  int (*ssl_write_ex)(ssl_st*, const void*, std::size_t, std::size_t*);
   int (*ssl_get_error)(const ssl_st*, int);
-  int (*ssl_key_update)(ssl_st*, int);
   int (*ssl_session_reused)(const ssl_st*);
+  const ssl_cipher_st* (*ssl_get_current_cipher)(const ssl_st*);
+  std::uint32_t (*cipher_id)(const ssl_cipher_st*);
   const ssl_cipher_st* (*cipher_find)(ssl_st*, const unsigned char*);
   ssl_session_st* (*session_new)();
   void (*session_free)(ssl_session_st*);
@@ -70,6 +72,19 @@ struct Api {
   void (*bio_set_flags)(bio_st*, int);
   void (*bio_clear_flags)(bio_st*, int);
 
+  const evp_cipher_st* (*aes_128_gcm)();
+  const evp_cipher_st* (*chacha20_poly1305)();
+  const evp_md_st* (*sha256)();
+  unsigned char* (*hmac)(const evp_md_st*, const void*, int, const unsigned char*, std::size_t, unsigned char*,
+                         unsigned*);
+  evp_cipher_ctx_st* (*cipher_context_new)();
+  void (*cipher_context_free)(evp_cipher_ctx_st*);
+  int (*cipher_init)(evp_cipher_ctx_st*, const evp_cipher_st*, engine_st*, const unsigned char*, const unsigned char*,
+                     int);
+  int (*cipher_update)(evp_cipher_ctx_st*, unsigned char*, int*, const unsigned char*, int);
+  int (*cipher_final)(evp_cipher_ctx_st*, unsigned char*, int*);
+  int (*cipher_control)(evp_cipher_ctx_st*, int, int, void*);
+
   unsigned long (*err_get_error)();
   void (*err_clear_error)();
   void (*err_error_string_n)(unsigned long, char*, std::size_t);
@@ -87,20 +102,17 @@ const Api& api();
 // What OpenSSL says of the last failure on this thread, which is then forgotten.
 std::string last_error();
 
-// Of <openssl/ssl.h> and <openssl/bio.h> of every OpenSSL 3.
+// Of <openssl/ssl.h>, <openssl/evp.h> and <openssl/bio.h> of every OpenSSL 3.
 inline constexpr int kTls13 = 0x0304;
-inline constexpr int kCtrlMode = 33;  // SSL_CTRL_MODE
-inline constexpr int kCtrlReadAhead = 41;  // SSL_CTRL_SET_READ_AHEAD
 inline constexpr int kCtrlSessionCache = 44;  // SSL_CTRL_SET_SESS_CACHE_MODE
 inline constexpr int kCtrlGroupsList = 92;  // SSL_CTRL_SET_GROUPS_LIST
 inline constexpr int kCtrlMinProtocol = 123;  // SSL_CTRL_SET_MIN_PROTO_VERSION
 inline constexpr int kCtrlMaxProtocol = 124;  // SSL_CTRL_SET_MAX_PROTO_VERSION
-inline constexpr long kModeReleaseBuffers = 0x10;  // SSL_MODE_RELEASE_BUFFERS
 inline constexpr std::uint64_t kNoTicket = 1 << 14;  // SSL_OP_NO_TICKET
 inline constexpr int kVerifyPeer = 1;  // SSL_VERIFY_PEER
 inline constexpr int kErrorWantRead = 2;  // SSL_ERROR_WANT_READ
-inline constexpr int kErrorZeroReturn = 6;  // SSL_ERROR_ZERO_RETURN
-inline constexpr int kKeyUpdateNotRequested = 0;  // SSL_KEY_UPDATE_NOT_REQUESTED
+inline constexpr int kCipherGetTag = 0x10;  // EVP_CTRL_AEAD_GET_TAG
+inline constexpr int kCipherSetTag = 0x11;  // EVP_CTRL_AEAD_SET_TAG
 inline constexpr int kBioSourceSink = 0x0400;  // BIO_TYPE_SOURCE_SINK
 inline constexpr int kBioCtrlFlush = 11;  // BIO_CTRL_FLUSH
 inline constexpr int kBioRetryRead = 0x01 | 0x08;  // BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY

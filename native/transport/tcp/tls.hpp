@@ -5,29 +5,21 @@
 // 4.2.11, together with an ephemeral X25519 exchange: a recording stays closed even when the job's key leaks later.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <vector>
 
 #include "base/types.hpp"
+#include "transport/secure_stream.hpp"
 #include "transport/tcp/failure.hpp"
-#include "transport/tcp/openssl.hpp"
+#include "transport/tcp/tls_handshake.hpp"
 
 namespace ringcore::transport {
-
-// What the two ends of one connection know.
-struct TlsSecret {
-  static constexpr std::size_t kBytes = 32;
-  std::array<std::byte, kBytes> bytes{};
-};
 
 // Never blocks. The handshake goes on with every call; until it is over nothing is taken and nothing given.
 class Tls {
  public:
-  enum class Side : std::uint8_t { kClient, kServer };
+  using Side = TlsHandshake::Side;
 
   // `fd`: the socket, owned by the caller and open as long as this. `self`: this rank, for errors.
   // Throws Error{kResource} where OpenSSL is missing.
@@ -36,51 +28,37 @@ class Tls {
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
-  // As those of Connection. What was taken is encrypted at once; what the socket has no room for is kept and leaves with
-  // `advance`.
+  // As those of SecureStream; what is wrong is told to `failure`.
   std::size_t send(std::span<const std::byte> header, std::span<const std::byte> bytes);
   std::size_t receive(std::span<std::byte> out);
-
-  // Goes on with the handshake and with what is unsent; true when the handshake has just ended.
   bool advance();
-  bool is_open() const { return open_; }
-  bool has_unsent() const { return sent_ < unsent_.size(); }
-  // Nothing more can be received.
-  bool ended() const { return ended_; }
-
-  // So many bytes may have been received that show nothing yet: the beginning of a record.
-  static constexpr std::size_t kMostHidden = 18 * 1024;
-  // A key encrypts no more than this. AES-GCM may have 2^24.5 records of 16 KiB (RFC 8446, section 5.5): a third of it.
-  static constexpr std::uint64_t kBytesPerKey = std::uint64_t{128} << 30;
+  bool is_open() const { return stream_.is_open(); }
+  bool has_unsent() const { return stream_.has_unsent(); }
+  std::size_t hidden() const { return stream_.hidden(); }
+  bool ended() const { return stream_.ended(); }
   // For tests.
-  void limit_bytes_per_key(std::uint64_t bytes) { bytes_per_key_ = bytes; }
+  void limit_bytes_per_key(std::uint64_t bytes) { stream_.limit_bytes_per_key(bytes); }
 
  private:
-  struct Bio;
-  struct SslDeleter {
-    void operator()(ssl_st* ssl) const { openssl::api().ssl_free(ssl); }
+  class Socket final : public Wire {
+   public:
+    Socket(int fd, LinkFailure& failure) : fd_(fd), failure_(failure) {}
+    std::size_t send(std::span<const std::byte> bytes) override;
+    std::size_t receive(std::span<std::byte> room) override;
+    bool ended() const override { return ended_; }
+
+   private:
+    int fd_;
+    LinkFailure& failure_;
+    bool ended_ = false;
   };
 
-  bool encrypt(std::span<const std::byte> bytes);
-  bool flush();
-  void fail(const char* what);
-  ssl_session_st* session(ssl_st* ssl) const;
-  static ssl_ctx_st* context(Side side);
-  static int use_session(ssl_st* ssl, const evp_md_st* digest, const unsigned char** identity, std::size_t* length,
-                         ssl_session_st** session);
-  static int find_session(ssl_st* ssl, const unsigned char* identity, std::size_t length, ssl_session_st** session);
+  void tell();
 
-  int fd_;
-  TlsSecret secret_;  // wiped when the handshake has ended
   Rank self_;
   LinkFailure& failure_;
-  std::unique_ptr<ssl_st, SslDeleter> ssl_;
-  bool open_ = false;
-  bool ended_ = false;
-  std::vector<std::byte> unsent_;  // encrypted, of which `sent_` bytes have left
-  std::size_t sent_ = 0;
-  std::uint64_t bytes_per_key_ = kBytesPerKey;
-  std::uint64_t bytes_with_key_ = 0;
+  Socket socket_;
+  SecureStream stream_;
 };
 
 }  // namespace ringcore::transport
