@@ -58,6 +58,7 @@ std::string_view name_of(Collective collective) {
     case Collective::kBroadcast: return "broadcast";
     case Collective::kReduceScatter: return "reducescatter";
     case Collective::kAlltoall: return "alltoall";
+    case Collective::kReduce: return "reduce";
     case Collective::kBarrier: return "barrier";
   }
   __builtin_unreachable();

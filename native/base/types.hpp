@@ -35,9 +35,20 @@ enum class Collective : std::uint8_t {
   kBroadcast,
   kReduceScatter,
   kAlltoall,
+  kReduce,
   kBarrier,
 };
-inline constexpr int kCollectiveCount = 6;
+inline constexpr int kCollectiveCount = 7;
+
+// Values of several ranks become one.
+constexpr bool reduces(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kReduce;
+}
+// One rank gives what the others get, or gets what all give.
+constexpr bool has_root(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce;
+}
 
 // How the values of a sum travel between hosts (quantise.hpp); inside a host they are not touched.
 enum class Compression : std::uint8_t { kNone, kInt8, kInt4 };

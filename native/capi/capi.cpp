@@ -25,6 +25,7 @@ using ringcore::engine::Call;
 using ringcore::engine::Operation;
 using ringcore::engine::Shape;
 
+static_assert(RINGCORE_REDUCE == static_cast<int>(ringcore::Collective::kReduce));
 static_assert(RINGCORE_BARRIER == static_cast<int>(ringcore::Collective::kBarrier));
 static_assert(RINGCORE_JOIN == ringcore::kCollectiveCount);
 static_assert(RINGCORE_AVERAGE == static_cast<int>(ringcore::ReduceOp::kAverage));

@@ -22,8 +22,9 @@ enum {
   RINGCORE_BROADCAST = 2,
   RINGCORE_REDUCESCATTER = 3,
   RINGCORE_ALLTOALL = 4,
-  RINGCORE_BARRIER = 5,
-  RINGCORE_JOIN = 6
+  RINGCORE_REDUCE = 5,
+  RINGCORE_BARRIER = 6,
+  RINGCORE_JOIN = 7
 };
 
 enum { RINGCORE_SUM = 0, RINGCORE_AVERAGE = 1, RINGCORE_MIN = 2, RINGCORE_MAX = 3, RINGCORE_PRODUCT = 4 };
@@ -73,14 +74,15 @@ typedef struct {
   size_t name_bytes;
   int32_t collective;
   int32_t op;          /* of a reduction */
-  int32_t root;        /* of a broadcast: index in the process set */
+  int32_t root;        /* of a broadcast or reduce: index in the process set */
   int32_t process_set; /* 0: all ranks */
   int32_t priority;    /* the larger, the sooner */
   int32_t blocking;    /* `submit` returns when it has ended; for threads that would wait anyway */
   double prescale;
   double postscale;
   const ringcore_array* inputs; /* several: a group, which runs as a whole or not at all */
-  void* const* outputs;         /* allreduce, broadcast: of the inputs' shapes, may be the inputs. Others: NULL, and
+  void* const* outputs;         /* allreduce, broadcast, and reduce on the root: of the inputs' shapes, may be the
+                                 * inputs; of a reduce elsewhere NULL. Others: NULL, and
                                  * the engine has the results, or places in host memory with `output_rows` */
   size_t count;                 /* of inputs and outputs; 0 for barrier and join */
   const uint64_t* splits;       /* alltoall: rows for each rank; NULL: all alike */

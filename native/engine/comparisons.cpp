@@ -178,7 +178,7 @@ std::shared_ptr<const Error> Negotiation::check_complete(const Pending& pending)
                       " ranks. Remedy: give one split for each rank, adding up to the first dimension.");
     }
   }
-  if (descriptor.collective == Collective::kBroadcast &&
+  if (has_root(descriptor.collective) &&
       (descriptor.root < 0 || descriptor.root >= static_cast<int>(members_.size()))) {
     return mismatch(title(descriptor) + ": root rank " + std::to_string(descriptor.root) + " is not one of the " +
                     std::to_string(members_.size()) + " ranks. Remedy: pass a root_rank of the process set.");

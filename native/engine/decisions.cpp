@@ -11,7 +11,7 @@ namespace {
 // Whether nothing can be wrong with it where all members say the same. `summed`: with what they put in, which is there.
 bool is_right_if_alike(const Entry& entry, bool summed, std::size_t members) {
   const Descriptor& descriptor = *entry.descriptor;
-  if (descriptor.collective == Collective::kBroadcast) {
+  if (has_root(descriptor.collective)) {
     return summed && descriptor.root >= 0 && descriptor.root < static_cast<int>(members);
   }
   if (!descriptor.has_free_rows()) return true;

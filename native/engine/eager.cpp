@@ -15,6 +15,7 @@ constexpr std::size_t kMaxEagerRegistered = 16 * 1024;
 std::size_t eager_bytes(const Descriptor& descriptor, std::uint64_t rows, int member) {
   switch (descriptor.collective) {
     case Collective::kAllreduce:
+    case Collective::kReduce:
     case Collective::kReduceScatter: return descriptor.shape.elements() * size_of(descriptor.dtype);
     case Collective::kBroadcast:
       return member == descriptor.root ? descriptor.shape.elements() * size_of(descriptor.dtype) : 0;

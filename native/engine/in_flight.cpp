@@ -32,6 +32,7 @@ bool depends_on_ranks(const Operation& operation) {
     case Collective::kAllreduce: return false;
     case Collective::kAllgather: return gives_output(operation);
     case Collective::kBroadcast:
+    case Collective::kReduce:
     case Collective::kAlltoall:
     case Collective::kReduceScatter: return true;
   }

@@ -108,7 +108,7 @@ std::uint64_t Descriptor::signature() const {
 std::string Descriptor::to_string() const {
   std::string text(name_of(collective));
   if (collective == Collective::kBarrier) return text;
-  if (collective == Collective::kAllreduce || collective == Collective::kReduceScatter) {
+  if (reduces(collective)) {
     text += " " + std::string(name_of(op));
   }
   text += is_group() ? " of a group of " + std::to_string(parts.size()) + " tensors"
@@ -117,6 +117,7 @@ std::string Descriptor::to_string() const {
     text += device_index == 0 ? " on a GPU" : " on GPU " + std::to_string(device_index + 1) + " of its own";
   if (captured) text += ", captured into a CUDA graph";
   if (collective == Collective::kBroadcast) text += " from root " + std::to_string(root);
+  if (collective == Collective::kReduce) text += " to root " + std::to_string(root);
   if (prescale != 1.0) text += ", prescale " + std::to_string(prescale);
   if (postscale != 1.0) text += ", postscale " + std::to_string(postscale);
   if (compression != Compression::kNone) text += ", compression " + std::string(name_of(compression));

@@ -11,9 +11,10 @@ namespace ringcore::engine {
 namespace {
 
 // What all members put in has come along with their announcements: see tree_data.hpp.
-void finish_summed(const Release& release, int members, Operation& own) {
+void finish_summed(const Release& release, int self, int members, Operation& own) {
   const std::vector<std::byte>& sum = *release.sum;
-  if (own.descriptor.collective != Collective::kAllreduce) {
+  if (own.descriptor.collective == Collective::kReduce && own.descriptor.root != self) return;
+  if (!reduces(own.descriptor.collective)) {
     if (own.descriptor.has_own_result()) own.result_rows.assign(static_cast<std::size_t>(members), release.of(0).rows);
     std::memcpy(own.place_result(sum.size()), sum.data(), sum.size());
     return;
@@ -35,7 +36,7 @@ bool Schedule::finish_small(const Descriptor& descriptor, std::shared_ptr<Operat
     return true;
   }
   if (own != nullptr && release.sum != nullptr) {
-    finish_summed(release, size(), *own);
+    finish_summed(release, self_, size(), *own);
     complete_small(std::move(own));
     return true;
   }
@@ -72,6 +73,9 @@ void Schedule::finish_eager(std::span<const EagerPart> parts, Operation& own) {
     case Collective::kBarrier: return;
     case Collective::kAllreduce:
     case Collective::kReduceScatter: return reduce_eager(parts, own);
+    case Collective::kReduce:
+      if (own.descriptor.root == self_) reduce_eager(parts, own);
+      return;
     case Collective::kAllgather:
     case Collective::kAlltoall: return gather_eager(parts, own);
     case Collective::kBroadcast: {

@@ -46,8 +46,7 @@ void check(const Descriptor& descriptor) {
     for (const auto& part : descriptor.parts) check(*part);
     return;
   }
-  const bool reduces =
-      descriptor.collective == Collective::kAllreduce || descriptor.collective == Collective::kReduceScatter;
+  const bool reduces = ringcore::reduces(descriptor.collective);
   if (reduces && descriptor.op == ReduceOp::kAverage && !is_float(descriptor.dtype)) {
     throw Error(ErrorKind::kInvalidArgument, title(descriptor) + ": the average of " +
                                                  std::string(name_of(descriptor.dtype)) +
@@ -243,6 +242,14 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
   if (descriptor.collective == Collective::kAlltoall && operation.splits.empty()) {
     operation.splits = even_splits(descriptor, set.peers.size());
   }
+  if (descriptor.collective == Collective::kReduce && descriptor.is_group()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                title(operation) + ": a reduce takes one tensor. Remedy: submit them one by one.");
+  }
+  if (descriptor.collective == Collective::kReduce && descriptor.root == set.self && operation.output == nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                title(operation) + ": the root has no place for the result. Remedy: pass an output on the root.");
+  }
   place_outputs(operation, set.self, set.peers.size());
   if (descriptor.is_group() || !operation.splits.empty()) check_record_size(operation, set.peers.size());
 }
@@ -280,7 +287,8 @@ void Engine::claim_name(Operation& operation) {
 // it runs.
 std::optional<std::uint64_t> Engine::registered_at(const Operation& operation) const {
   const Descriptor& descriptor = operation.descriptor;
-  if (arena_ == nullptr || descriptor.on_device) return std::nullopt;
+  // What the others add to on its way to the root is never what the caller has.
+  if (arena_ == nullptr || descriptor.on_device || descriptor.collective == Collective::kReduce) return std::nullopt;
   if (descriptor.collective == Collective::kAlltoall) return arena_->offset_of(operation.input, operation.bytes());
   if (operation.output == nullptr) return std::nullopt;
   if (descriptor.collective == Collective::kAllgather && !descriptor.is_group()) {

@@ -15,6 +15,7 @@ std::size_t most_tree_data(const Descriptor& descriptor, std::size_t members) {
 bool may_carry_data(const Descriptor& descriptor) {
   if (descriptor.is_group() || descriptor.on_device) return false;
   switch (descriptor.collective) {
+    case Collective::kReduce:
     case Collective::kAllreduce: return !is_half(descriptor.dtype) && descriptor.shape.elements() > 0;
     case Collective::kBroadcast: return descriptor.shape.elements() > 0;
     case Collective::kAllgather: return descriptor.shape.row_elements() > 0;  // its rows are those of the entry

@@ -12,7 +12,7 @@ constexpr std::size_t kMostOutcomes = 4096;
 
 bool OfferedPlan::fits(const Query& query, int ranks, bool once) const {
   return plan.collective == query.collective && plan.ranks == ranks && query.bytes >= least_bytes &&
-         query.bytes <= most_bytes && (query.collective != Collective::kBroadcast || plan.root == query.root) &&
+         query.bytes <= most_bytes && (!has_root(query.collective) || plan.root == query.root) &&
          plan.compression == query.compression && (!once || plan.accumulates_once) &&
          (!plan.needs_even_blocks() || query.even_blocks);
 }

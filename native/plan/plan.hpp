@@ -11,6 +11,7 @@
 //   kReduceScatter   R*P chunks of kData: own values -> block r holds the sum; the other blocks are unspecified
 //   kAllgather       R*P chunks of kData: block r is own, and only read -> block b holds rank b's
 //   kBroadcast       P chunks of kData: root's hold the values, and are only read -> all hold root's
+//   kReduce          any number of chunks of kData: own values -> root's hold the sum; the others' are unspecified
 //   kAlltoall        R*P chunks of kInput: block d is for rank d -> R*P chunks of kData: block s came from rank s; what
 //                    a rank gives itself is copied by whoever runs the plan, which may do so, too
 //
@@ -87,7 +88,7 @@ struct Header {
   Collective collective{};
   int ranks = 0;
   int nodes = 0;  // the ranks, and those who serve
-  Rank root = 0;  // kBroadcast
+  Rank root = 0;  // kBroadcast, kReduce
   std::uint32_t chunks = 0;
   std::uint32_t scratch_chunks = 0;
   bool inputs_ready = false;  // see above

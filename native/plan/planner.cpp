@@ -40,9 +40,8 @@ std::uint64_t key_of(const Query& query, bool once) {
 }  // namespace
 
 bool must_accumulate_once(const Query& query, int ranks) {
-  const bool reduces = query.collective == Collective::kAllreduce || query.collective == Collective::kReduceScatter;
   const bool sums = query.op == ReduceOp::kSum || query.op == ReduceOp::kProduct;
-  return reduces && (query.deterministic || (sums && ranks > 2 && is_half(query.dtype)));
+  return reduces(query.collective) && (query.deterministic || (sums && ranks > 2 && is_half(query.dtype)));
 }
 
 Planner::Planner(Topology topology, Rank self, CostModel model)

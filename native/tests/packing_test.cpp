@@ -69,10 +69,12 @@ double largest_flow(Matrix left, std::size_t from, std::size_t to) {
   }
 }
 
-// Edmonds: what can go from the root to each of the others by itself can go to all at once.
-double bound_of_broadcast(const Matrix& rates) {
+// Edmonds: what can go from the root to each of the others by itself can go to all at once; and `backwards` to the root.
+double bound_of_root(const Matrix& rates, bool backwards) {
   double bound = std::numeric_limits<double>::max();
-  for (std::size_t node = 1; node < rates.size(); ++node) bound = std::min(bound, largest_flow(rates, 0, node));
+  for (std::size_t node = 1; node < rates.size(); ++node) {
+    bound = std::min(bound, backwards ? largest_flow(rates, node, 0) : largest_flow(rates, 0, node));
+  }
   return bound;
 }
 
@@ -144,17 +146,18 @@ TEST_CASE("packing: trees reach what no packing exceeds, few of them nearly so, 
       const Topology topology = draw.draw(hosts);
       const Matrix rates = rates_of(topology);
       const Fabric fabric = Fabric::of(topology);
-      for (const Collective collective : {Collective::kAllreduce, Collective::kBroadcast}) {
-        const bool rooted = collective == Collective::kBroadcast;
+      for (const Collective collective : {Collective::kAllreduce, Collective::kBroadcast, Collective::kReduce}) {
+        const bool rooted = has_root(collective);
         CAPTURE(rooted);
         const auto root = rooted ? std::optional<Rank>(0) : std::nullopt;
-        const Rows rows(fabric, root);
+        const bool backwards = collective == Collective::kReduce;
+        const Rows rows(backwards ? fabric.reversed() : fabric, root);
         const auto packing = pack(rows);
         REQUIRE(packing);
         check_room(rows, *packing);
         CHECK(packing->rate() >= 0.995 * packing->bound);
         const double bound = packing->bound * rows.unit();
-        if (rooted) CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_broadcast(rates));
+        if (rooted) CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_root(rates, backwards));
         if (!rooted && hosts <= 7) CHECK(packing->rate() * rows.unit() >= 0.995 * bound_of_trees(rates));
         const Packing few = with_few_trees(rows, *packing, 0.97);
         check_room(rows, few);

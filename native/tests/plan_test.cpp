@@ -65,8 +65,7 @@ TEST_CASE("every collective has a plan for every number of ranks") {
         for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20, std::size_t{1} << 28}) {
           const Plan& plan = planner.choose({.collective = collective, .bytes = bytes, .dtype = DType::kBFloat16});
           CHECK(plan.ranks == ranks);
-          const bool sums = collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
-          CHECK((!sums || ranks == 2 || plan.accumulates_once));
+          CHECK((!reduces(collective) || ranks == 2 || plan.accumulates_once));
         }
       }
     }

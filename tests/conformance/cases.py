@@ -205,6 +205,24 @@ def reducescatter(adapter: Adapter, checks: Checks) -> None:
 
 
 @case
+def reduce(adapter: Adapter, checks: Checks) -> None:
+    me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
+    for dtype, root in itertools.product(adapter.dtypes, range(size)):
+        # One tensor that plans carry in pieces; what it is made of makes no difference to them.
+        large = [("sum", (300_001,))] if dtype == "float32" else []
+        for op, shape in [*itertools.product(_ops(dtype), SHAPES), *large]:
+            parts = _parts(shape, dtype)
+            own = adapter.tensor(parts[me])
+            ulps = 1.0 if op == "average" and size == 3 else 0.0
+            for result in (c.reduce(own, root, op=OPS[op]), c.synchronize(c.reduce_async(own, root, op=OPS[op]))):
+                what = f"reduce {op} of {dtype} {list(shape)} to {root}"
+                checks.that(f"{what} has a result on its root", (result is not None) == (me == root))
+                if me == root:
+                    checks.equal(what, adapter.array(result), reduced(parts, op), ulps=ulps, common=False)
+            checks.equal("reduce leaves its input", adapter.array(own), parts[me], common=False)
+
+
+@case
 def alltoall(adapter: Adapter, checks: Checks) -> None:
     me, size, c = ringcore.rank(), ringcore.size(), adapter.collectives
     tables = {

@@ -111,15 +111,21 @@ def test_the_command_shows_checks_predicts_and_runs_a_plan(tmp_path: Path) -> No
     assert f"ringcore plan: {path}: line 1, column 1: the plan is an object" in command("show", path, code=2)
 
 
+ROOTED = ("broadcast", "reduce")
+
+
 def direct(asked: plans.Request) -> plans.Plan:
-    """Everybody sends to everybody, or the root to all."""
+    """Everybody sends to everybody, the root to all, or all to the root."""
     ranks, collective = range(asked.ranks), asked.collective
     pairs = [(source, target) for source in ranks for target in ranks if source != target]
-    builder = plans.Builder("direct", asked, 1 if collective == "broadcast" else asked.ranks)
+    builder = plans.Builder("direct", asked, 1 if collective in ROOTED else asked.ranks)
     for source, target in pairs:
         if collective == "broadcast" and source == asked.root:
             builder[source].send(target, 0)
             builder[target].recv(source, 0)
+        elif collective == "reduce" and target == asked.root:
+            builder[source].send(target, 0)
+            builder[target].recv_reduce(source, 0, final=source == max(ranks))
         elif collective == "allgather":
             builder[source].send(target, source)
         elif collective == "reducescatter":
@@ -130,14 +136,14 @@ def direct(asked: plans.Request) -> plans.Plan:
         if collective == "reducescatter":
             last = source == max(rank for rank in ranks if rank != target)
             builder[target].recv_reduce(source, target, final=last)
-        elif collective != "broadcast":
+        elif collective not in ROOTED:
             builder[target].recv(source, source)
     return builder.plan()
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast", "alltoall"])
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "broadcast", "reduce", "alltoall"])
 def test_the_command_runs_each_collective(tmp_path: Path, collective: str) -> None:
-    plan = direct(plans.Request(collective, 1 << 20, (0, 1, 2), root=1 if collective == "broadcast" else 0))
+    plan = direct(plans.Request(collective, 1 << 20, (0, 1, 2), root=1 if collective in ROOTED else 0))
     assert plan.check() is None
     plan.save(tmp_path / "plan.json")
     assert "right in each of 2 runs" in command("run", tmp_path / "plan.json", "--bytes", "1M", "--repeat", "2")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
-from random_programs.program import Call
+from random_programs.program import REDUCING, Call
 
 _REPEATED = 4093  # a prime: what lands in another piece of a tensor is seen
 
@@ -54,8 +54,10 @@ def expected(call: Call, rank: int, joined: tuple[int, ...] = ()) -> list[np.nda
             for part, row, end in zip(parts, call.splits, ends, strict=True)
         ]
         return [np.concatenate(pieces)]
+    if call.verb == "reduce" and rank != call.root:
+        return []
     sums = [_reduced([part[i] for part in parts], call) for i in range(len(call.shapes))]
-    if call.verb == "allreduce":
+    if call.verb in ("allreduce", "reduce"):
         return sums
     return [np.array_split(sums[0], len(call.members))[index]]  # the first ones get one row more
 
@@ -76,7 +78,7 @@ def difference(got: np.ndarray, want: np.ndarray, call: Call) -> str:
     if got.tobytes() == want.tobytes():
         return ""
     wrong = got.reshape(-1).astype(np.float64) != want.reshape(-1).astype(np.float64)
-    if call.op == "average" and call.verb in ("allreduce", "reducescatter"):
+    if call.op == "average" and call.verb in REDUCING:
         near = np.abs(np.spacing(want.reshape(-1))).astype(np.float64)
         wrong = np.abs(got.reshape(-1).astype(np.float64) - want.reshape(-1).astype(np.float64)) > near
     if not wrong.any():

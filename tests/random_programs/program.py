@@ -11,8 +11,9 @@ Shape = tuple[int, ...]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = (*FLOATS, "uint8", "int8", "uint16", "int16", "int32", "int64", "bool")
 OPS = ("sum", "average", "min", "max", "product")
-REDUCING = ("allreduce", "reducescatter")
-VERBS = ("allreduce", "allreduce", "allreduce", "allreduce", "broadcast", "allgather", "reducescatter", "alltoall")
+REDUCING = ("allreduce", "reducescatter", "reduce")
+VERBS = ("allreduce", "allreduce", "allreduce", "allreduce", "broadcast", "allgather", "reducescatter", "alltoall",
+         "reduce")  # fmt: skip
 # Bytes at most, and how often: from nothing over the short cut and buckets to pieces of large ones.
 SIZES = ((0, 0.05), (512, 0.45), (64 << 10, 0.37), (1 << 20, 0.1), (8 << 20, 0.03))
 TAILS: tuple[Shape, ...] = ((), (), (3,), (2, 5))
@@ -40,7 +41,7 @@ class Call:
         shapes: Of each member's tensor; where the verb wants them alike, of all tensors of a group.
         op: How it is reduced.
         factors: Before and after.
-        root: Of a broadcast.
+        root: Of a broadcast or reduce.
         splits: Of an alltoall, a row for each member.
         may_be_dropped: A rank may lose its handle: the name is used only once.
         mistake: What one of the ranks does wrong.
@@ -158,7 +159,7 @@ def _draw_call(
     )
     call = _DETAILS[verb](rng, call)
     if len(members) > 1 and rng.random() < 0.12:
-        kinds = ["dtype", *(["op"] if verb in REDUCING else []), *(["root"] if verb == "broadcast" else [])]
+        kinds = ["dtype", *(["op"] if verb in REDUCING else []), *(["root"] if verb in ("broadcast", "reduce") else [])]
         kinds += ["prescale", "postscale"] if verb in REDUCING and dtype in FLOATS else []
         kinds += ["shape", "verb"] if verb in ("allreduce", "broadcast") and len(call.shapes) == 1 else []
         call = replace(call, mistake=Mistake(str(rng.choice(kinds)), int(rng.choice(members))))
@@ -195,6 +196,10 @@ def _broadcast(rng: np.random.Generator, call: Call) -> Call:
     return replace(call, root=int(rng.choice(call.members)))
 
 
+def _reduce(rng: np.random.Generator, call: Call) -> Call:
+    return replace(_reducing(rng, call), root=int(rng.choice(call.members)))
+
+
 def _allgather(rng: np.random.Generator, call: Call) -> Call:
     ((rows, *tail),) = call.shapes
     return replace(call, shapes=tuple((int(rng.integers(rows + 1)), *tail) for _ in call.members))
@@ -212,5 +217,6 @@ _DETAILS = {
     "broadcast": _broadcast,
     "allgather": _allgather,
     "reducescatter": _reducing,
+    "reduce": _reduce,
     "alltoall": _alltoall,
 }

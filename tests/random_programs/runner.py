@@ -11,7 +11,7 @@ import ringcore
 from ringcore import adapter
 
 from random_programs import oracle
-from random_programs.program import AddSet, Call, Calls, Join, RemoveSet, Step, draw
+from random_programs.program import REDUCING, AddSet, Call, Calls, Join, RemoveSet, Step, draw
 
 _GUARD = 64
 _WAYS = ("at once", "waited for", "polled")
@@ -162,6 +162,8 @@ class _Begun:
         if self.call.mistake is not None:
             return self._runner.fail(f"{self.call} has raised nothing")
         grouped, splits = len(self._placed) > 1, self._made.verb == "alltoall"
+        if self.call.verb == "reduce" and (result is None) == (self.call.root == ringcore.rank()):
+            return self._runner.fail(f"{self.call} has returned {result}")
         results = list(result) if grouped else [result[0]] if splits else [result]
         self._runner.compare(self.call, results)
         for placed, given in zip(self._placed, self._given, strict=True):
@@ -182,7 +184,7 @@ class _Begun:
     def _arguments(self) -> list[Any]:
         arrays = [placed.array for placed in self._placed]
         first = arrays if len(arrays) > 1 else arrays[0]
-        if self._made.verb == "broadcast":
+        if self._made.verb in ("broadcast", "reduce"):
             return [first, self._made.root]
         if self._made.verb == "alltoall":
             return [first, list(self._made.splits[self._made.members.index(ringcore.rank())])]
@@ -197,7 +199,7 @@ def options_of(call: Call, process_set: ringcore.ProcessSet | None) -> dict[str,
     options: dict[str, Any] = {"name": call.name}
     if process_set is not None:
         options["process_set"] = process_set
-    if call.verb in ("allreduce", "reducescatter"):
+    if call.verb in REDUCING:
         options["op"] = ringcore.ReduceOp[call.op.upper()]
         options["prescale_factor"], options["postscale_factor"] = call.factors
     return options

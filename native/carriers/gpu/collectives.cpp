@@ -201,6 +201,20 @@ void Launcher::begin_broadcast(const Task& task) {
                            task.descriptor().root, stream_->get());
 }
 
+void Launcher::begin_reduce(Launch& launch) {
+  const Descriptor& descriptor = launch.task.descriptor();
+  const OnDevice& tensor = *launch.task.operations.front()->on_device;
+  const std::byte* from = tensor.input;
+  if (descriptor.prescale != 1.0) {
+    launch.work = device::Memory(bytes_of(descriptor), stream_);
+    copy(descriptor, from, launch.work.data(), descriptor.shape.elements(), descriptor.prescale);
+    from = launch.work.data();
+  }
+  communicator_->reduce(from, self_ == descriptor.root ? tensor.output : nullptr, descriptor.shape.elements(),
+                        *device::nccl_dtype(descriptor.dtype), device::nccl_op(descriptor.dtype, descriptor.op),
+                        descriptor.root, stream_->get());
+}
+
 void Launcher::begin_reducescatter(Launch& launch) {
   const Task& task = launch.task;
   const Descriptor& descriptor = task.descriptor();
@@ -273,7 +287,8 @@ void Launcher::end(Launch& launch) {
     const OnDevice& tensor = *task.operations.front()->on_device;
     if (task.descriptors.size() > 1) {
       pack(task, false, scale);
-    } else if (descriptor.collective == Collective::kAllreduce) {
+    } else if (descriptor.collective == Collective::kAllreduce ||
+               (descriptor.collective == Collective::kReduce && descriptor.root == self_)) {
       copy(descriptor, tensor.output, tensor.output, descriptor.shape.elements(), scale);
     } else if (descriptor.collective == Collective::kReduceScatter) {
       const device::Memory& result = gpu_tensor(*task.operations.front())->result;

@@ -165,7 +165,7 @@ bool Launcher::takes(const Descriptor& descriptor) const {
   if (!by_nccl_ && shared_ == nullptr) return false;
   const bool all_reduced = descriptor.collective == Collective::kAllreduce;
   if (shared_ != nullptr && !all_reduced && descriptor.collective != Collective::kBroadcast) return false;
-  if (!all_reduced && descriptor.collective != Collective::kReduceScatter) return true;
+  if (!reduces(descriptor.collective)) return true;
   // NCCL's order of additions is its own.
   if (deterministic_ && is_float(descriptor.dtype)) return false;
   const bool scales = descriptor.prescale != 1.0 || final_scale(descriptor, size_) != 1.0;

@@ -93,6 +93,7 @@ void Launcher::begin(Launch& launch) {
     case Collective::kAllgather: return begin_allgather(task);
     case Collective::kBroadcast: return begin_broadcast(task);
     case Collective::kReduceScatter: return begin_reducescatter(launch);
+    case Collective::kReduce: return begin_reduce(launch);
     case Collective::kAlltoall: return begin_alltoall(task);
     case Collective::kBarrier: break;  // has no tensor
   }

@@ -139,6 +139,7 @@ class Launcher {
   void begin_captured(const Task& task);
   void begin_allgather(const Task& task);
   void begin_broadcast(const Task& task);
+  void begin_reduce(Launch& launch);
   void begin_reducescatter(Launch& launch);
   void begin_alltoall(const Task& task);
   void pack(const Task& task, bool in, double factor) const;

@@ -98,6 +98,7 @@ class MpiRun final : public Run {
         return library.reduce_scatter(comm_, operands_.data, private_->result.data(), private_->sizes, operands_.dtype,
                                       operands_.op);
       case Collective::kAlltoall:
+      case Collective::kReduce:
       case Collective::kBarrier: break;
     }
     throw Error(ErrorKind::kInvalidArgument, "MPI was asked for a collective that it does not offer");
@@ -147,6 +148,7 @@ class MpiBackend final : public Backend {
         return !loses && world_->library().can_reduce(query.dtype, query.op);
       }
       case Collective::kAlltoall:
+      case Collective::kReduce:
       case Collective::kBarrier: return false;
     }
     __builtin_unreachable();

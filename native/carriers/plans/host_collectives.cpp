@@ -126,6 +126,20 @@ void HostRun::start_broadcast() {
       std::move(operands));
 }
 
+// On the way to the root sums grow in memory that is not the caller's, but for the root's result.
+void HostRun::start_reduce() {
+  Operation& operation = task_.operation();
+  plan::Operands operands;
+  if (self() == task_.descriptor().root) {
+    operands.data = operation.output;
+  } else {
+    work_ = Memory(task_.bytes);
+    operands.data = work_.data();
+  }
+  copy_first(operands.data, operation.input, task_.bytes);
+  run({.collective = Collective::kReduce, .bytes = task_.bytes, .root = task_.descriptor().root}, std::move(operands));
+}
+
 void HostRun::start_reducescatter() {
   const Descriptor& descriptor = task_.descriptor();
   Operation& operation = task_.operation();

@@ -35,6 +35,7 @@ void HostRun::start() {
     case Collective::kAllgather: return start_allgather();
     case Collective::kBroadcast: return start_broadcast();
     case Collective::kReduceScatter: return start_reducescatter();
+    case Collective::kReduce: return start_reduce();
     case Collective::kAlltoall: return start_alltoall();
     case Collective::kBarrier: break;  // completes when it is released
   }

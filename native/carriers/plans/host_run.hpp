@@ -52,6 +52,7 @@ class HostRun final : public engine::Run {
   void start_allreduce();
   void start_allgather();
   void start_broadcast();
+  void start_reduce();
   void start_reducescatter();
   bool reduces_in_place(plan::Query query);
   void start_alltoall();

@@ -25,6 +25,7 @@ class Bruck final : public Generator {
       case Collective::kAllreduce:
       case Collective::kReduceScatter:
       case Collective::kBroadcast:
+      case Collective::kReduce:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

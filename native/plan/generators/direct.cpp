@@ -14,11 +14,13 @@ class Direct final : public Generator {
     const auto ranks = static_cast<std::uint32_t>(request.ranks());
     switch (request.collective) {
       case Collective::kAllreduce:
+      case Collective::kReduce:
       case Collective::kReduceScatter: {
         Builder builder(name(), request, self, ranks, ranks);
         builder.plan().accumulates_once = true;
         collect(builder, request.ranks());
         if (request.collective == Collective::kAllreduce) spread(builder, request.ranks());
+        if (request.collective == Collective::kReduce) give(builder, request.ranks(), request.root);
         return std::move(builder.plan());
       }
       case Collective::kAllgather: {
@@ -34,6 +36,7 @@ class Direct final : public Generator {
   }
 
   Symmetry symmetry(const PlanRequest& request) const override {
+    if (request.collective == Collective::kReduce) return Symmetry::none(request.ranks());
     return Symmetry::circle(request.ranks()).blocks_move().scratch_moves();
   }
 
@@ -63,6 +66,12 @@ class Direct final : public Generator {
       builder.send((self + distance) % ranks, static_cast<std::uint32_t>(self));
     }
     take(builder, ranks);
+  }
+
+  // Every owner's block to the root.
+  static void give(Builder& builder, int ranks, Rank root) {
+    if (builder.self() == root) return take(builder, ranks);
+    builder.send(root, static_cast<std::uint32_t>(builder.self()));
   }
 
   static void take(Builder& builder, int ranks) {

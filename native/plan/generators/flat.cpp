@@ -18,6 +18,7 @@ class Flat final : public Generator {
       case Collective::kAllgather: return gather(request, self);
       case Collective::kBroadcast: return broadcast(request, self);
       case Collective::kAlltoall: return exchange(request, self);
+      case Collective::kReduce:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

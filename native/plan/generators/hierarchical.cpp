@@ -66,6 +66,7 @@ class Hierarchical final : public Generator {
         return nested_rings(name(), request, nesting_of(hosts), self);
       case Collective::kBroadcast: return broadcast(request, hosts, self);
       case Collective::kAlltoall:
+      case Collective::kReduce:
       case Collective::kBarrier: return std::nullopt;
     }
     __builtin_unreachable();

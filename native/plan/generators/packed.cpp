@@ -19,6 +19,7 @@ constexpr double kGood = 0.95;
 
 struct Packed {
   Topology topology;
+  Collective collective{};
   std::optional<Rank> root;
   std::uint32_t chunks = 0;
   TransferOrder order;  // empty: not all nodes can be reached
@@ -39,12 +40,17 @@ TransferOrder quickest_order(const Fabric& fabric, const std::vector<Forest>& fo
 }
 
 // What was packed last: the programs of all ranks are made of it, one after the other.
-const TransferOrder& packed_for(const PlanRequest& request, std::optional<Rank> root, std::uint32_t chunks) {
+const TransferOrder& packed_for(const PlanRequest& request, std::uint32_t chunks) {
   static thread_local Packed last;
-  if (last.topology == *request.topology && last.root == root && last.chunks == chunks) return last.order;
-  last = {*request.topology, root, chunks, {}};
-  const Fabric fabric = Fabric::of(*request.topology);
+  const auto root = has_root(request.collective) ? std::optional(request.root) : std::nullopt;
+  const bool same = last.topology == *request.topology && last.collective == request.collective && last.root == root;
+  if (same && last.chunks == chunks) return last.order;
+  last = {*request.topology, request.collective, root, chunks, {}};
+  Fabric fabric = Fabric::of(*request.topology);
+  const bool backwards = request.collective == Collective::kReduce;
+  if (backwards) fabric = fabric.reversed();
   last.order = quickest_order(fabric, grow_forests(fabric, root, chunks), chunks, !root);
+  if (backwards) last.order = played_backwards(std::move(last.order));
   return last.order;
 }
 
@@ -94,13 +100,11 @@ class PackedTrees final : public Generator {
   std::string_view name() const override { return "packed_trees"; }
 
   std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
-    const bool reduces = request.collective == Collective::kAllreduce;
-    if (!reduces && request.collective != Collective::kBroadcast) return std::nullopt;
+    if (request.collective != Collective::kAllreduce && !has_root(request.collective)) return std::nullopt;
     const Topology& topology = *request.topology;
     if (topology.links.even() || topology.single_host() || topology.nodes() > kMostNodes) return std::nullopt;
     const std::uint32_t chunks = kChunks * static_cast<std::uint32_t>(request.parts);
-    const auto root = reduces ? std::nullopt : std::optional(request.root);
-    const TransferOrder& order = packed_for(request, root, chunks);
+    const TransferOrder& order = packed_for(request, chunks);
     if (order.transfers.empty()) return std::nullopt;
     Writer writer(name(), request, self, chunks);
     for (const Transfer& transfer : order.transfers) {

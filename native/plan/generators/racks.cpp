@@ -157,6 +157,7 @@ class InRacks final : public Generator {
       case Collective::kAllgather: break;
       case Collective::kBroadcast: return broadcast(request, self);
       case Collective::kAlltoall:
+      case Collective::kReduce:
       case Collective::kBarrier: return std::nullopt;
     }
     const std::optional<Nesting> nesting = nesting_of(*request.topology);

@@ -19,6 +19,7 @@ class Ring final : public Generator {
       case Collective::kReduceScatter: return around(request, self, -1, rounds, 0);
       case Collective::kAllgather: return around(request, self, 0, 0, rounds);
       case Collective::kBroadcast: return chain(request, self);
+      case Collective::kReduce: return chain_to_root(request, self);
       case Collective::kAlltoall:
       case Collective::kBarrier: return std::nullopt;
     }
@@ -26,7 +27,7 @@ class Ring final : public Generator {
   }
 
   Symmetry symmetry(const PlanRequest& request) const override {
-    if (request.collective == Collective::kBroadcast) return Symmetry::none(request.ranks());
+    if (has_root(request.collective)) return Symmetry::none(request.ranks());
     return Symmetry::circle(request.ranks()).blocks_move();
   }
 
@@ -64,6 +65,20 @@ class Ring final : public Generator {
       const auto chunk = static_cast<std::uint32_t>(part);
       if (distance > 0) builder.recv((self + ranks - 1) % ranks, chunk);
       if (distance + 1 < ranks) builder.send((self + 1) % ranks, chunk);
+    }
+    builder.end_segment();
+    return std::move(builder.plan());
+  }
+
+  // From the rank behind the root all the way round to it: each adds its own.
+  static Plan chain_to_root(const PlanRequest& request, Rank self) {
+    const int ranks = request.ranks();
+    const int distance = (self - request.root + ranks) % ranks;
+    Builder builder("ring", request, self, static_cast<std::uint32_t>(request.parts));
+    for (int part = 0; part < request.parts; ++part) {
+      const auto chunk = static_cast<std::uint32_t>(part);
+      if (distance != 1) builder.recv_reduce((self + ranks - 1) % ranks, chunk, distance == 0);
+      if (distance != 0) builder.send((self + 1) % ranks, chunk);
     }
     builder.end_segment();
     return std::move(builder.plan());

@@ -64,6 +64,14 @@ class Weaver {
 
 Fabric Fabric::of(const Topology& topology) { return Weaver(topology).weave(); }
 
+Fabric Fabric::reversed() const {
+  Fabric fabric{.nodes = nodes, .rates = rates};
+  for (const Arc& arc : arcs) fabric.arcs.push_back({arc.to, arc.from, {arc.through.rbegin(), arc.through.rend()}});
+  const auto before = [](const Arc& a, const Arc& b) { return std::tie(a.from, a.to) < std::tie(b.from, b.to); };
+  std::sort(fabric.arcs.begin(), fabric.arcs.end(), before);
+  return fabric;
+}
+
 const Arc* Fabric::arc(Rank from, Rank to) const {
   const auto before = [](const Arc& arc, std::pair<Rank, Rank> ends) {
     return std::tie(arc.from, arc.to) < std::tie(ends.first, ends.second);

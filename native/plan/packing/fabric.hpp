@@ -23,6 +23,8 @@ struct Fabric {
 
   // Between hosts only the first node of each has arcs: the others reach it inside.
   static Fabric of(const Topology& topology);
+  // With every arc the other way round, through the same things.
+  Fabric reversed() const;
   // Null where there is none.
   const Arc* arc(Rank from, Rank to) const;
 };

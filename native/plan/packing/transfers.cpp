@@ -192,4 +192,15 @@ TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool r
   return Scheduler(fabric, forest, reduces).run();
 }
 
+TransferOrder played_backwards(TransferOrder broadcast) {
+  for (Transfer& transfer : broadcast.transfers) {
+    std::swap(transfer.from, transfer.to);
+    std::swap(transfer.departs, transfer.arrives);
+    transfer.up = true;
+  }
+  std::reverse(broadcast.moments.begin(), broadcast.moments.end());
+  for (Moment& moment : broadcast.moments) moment.arrives = !moment.arrives;
+  return broadcast;
+}
+
 }  // namespace ringcore::plan

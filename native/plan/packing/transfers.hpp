@@ -36,5 +36,7 @@ struct TransferOrder {
   double seconds = 0;  // of chunks of one byte, until the last one has arrived
 };
 TransferOrder order_transfers(const Fabric& fabric, const Forest& forest, bool reduces);
+// A sum that goes up to the root is a broadcast that is played backwards, of the reversed fabric.
+TransferOrder played_backwards(TransferOrder broadcast);
 
 }  // namespace ringcore::plan

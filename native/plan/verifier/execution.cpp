@@ -106,6 +106,7 @@ void Execution::prepare_chunk(int orbit, Rank rank, std::uint32_t chunk) {
   Buffer buffer = Buffer::kData;
   switch (plan_.collective) {
     case Collective::kAllreduce:
+    case Collective::kReduce:
     case Collective::kReduceScatter: break;
     case Collective::kAllgather: defined = block == rank; break;
     case Collective::kBroadcast: defined = rank == plan_.root; break;
@@ -257,7 +258,7 @@ bool Execution::holds_only(const Located& at, Rank rank) const {
 }
 
 void Execution::add(int orbit, std::size_t channel, Value& sum, const Value& other) const {
-  if (plan_.collective != Collective::kAllreduce && plan_.collective != Collective::kReduceScatter) {
+  if (!reduces(plan_.collective)) {
     flaw(orbit, channel, "it reduces in a collective that does not");
   }
   if (sum.chunk != other.chunk) flaw(orbit, channel, "it adds different chunks");
@@ -321,6 +322,7 @@ bool Execution::right(Rank rank, int chunk, const Value& value) const {
   const auto only = [&](Rank from) { return value.contributions.only(symmetry_.seat_of(from)); };
   switch (plan_.collective) {
     case Collective::kAllreduce: return same && complete(value);
+    case Collective::kReduce: return rank != plan_.root || (same && complete(value));
     case Collective::kReduceScatter: return block != rank || (same && complete(value));
     case Collective::kAllgather: return same && only(block);
     case Collective::kBroadcast: return same && only(plan_.root);

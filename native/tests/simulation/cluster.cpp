@@ -330,7 +330,8 @@ void Cluster::make_task(RankState& state, Task& task) {
       if (!task.inputs[i].empty()) std::memcpy(places[i], task.inputs[i].data(), task.inputs[i].size());
       tensor->input = places[i];
     }
-    if (request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast) {
+    const bool is_root = request.collective == Collective::kReduce && tensor->descriptor.root == task.member;
+    if (request.collective == Collective::kAllreduce || request.collective == Collective::kBroadcast || is_root) {
       tensor->output = places[i];
     }
     if (request.gives_output(task.member)) {

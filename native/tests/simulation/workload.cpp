@@ -132,6 +132,11 @@ std::vector<double> expected(const Request& request, std::size_t tensor, int mem
         all.push_back(reduced(request, tensor, e, contributors, members));
       }
       break;
+    case Collective::kReduce:
+      for (std::uint64_t e = 0; member == request.root && e < rows * kRowElements; ++e) {
+        all.push_back(reduced(request, tensor, e, contributors, members));
+      }
+      break;
     case Collective::kBroadcast: add(request.root, 0, rows); break;
     case Collective::kAllgather:
       for (int from = 0; from < members; ++from) add(from, 0, rows_of(request, tensor, from, members));
@@ -193,7 +198,7 @@ void draw_misfit(Draw& draw, Request& request, int members) {
   const bool compressed = request.compression != Compression::kNone;
   if (request.reduces() && request.op != ReduceOp::kAverage && !compressed) possible.push_back(Misfit::kOp);
   if (compressed) possible.push_back(Misfit::kCompression);
-  if (request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRoot);
+  if (has_root(request.collective)) possible.push_back(Misfit::kRoot);
   if (request.reduces() || request.collective == Collective::kBroadcast) possible.push_back(Misfit::kRows);
   if (request.has_own_result() && !request.reduces()) possible.insert(possible.end(), 2, Misfit::kOutput);
   if (request.reduces() && !is_float(request.dtype)) possible.push_back(Misfit::kRefused);

@@ -67,7 +67,7 @@ struct Request {
   bool misfit_of_all = false;  // kRefused: everybody makes the same mistake
   int missing_member = -1;  // does not submit it
 
-  bool reduces() const { return collective == Collective::kAllreduce || collective == Collective::kReduceScatter; }
+  bool reduces() const { return ringcore::reduces(collective); }
   bool has_own_result() const {
     return collective == Collective::kAllgather || collective == Collective::kAlltoall ||
            collective == Collective::kReduceScatter;

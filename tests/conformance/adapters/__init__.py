@@ -45,11 +45,15 @@ _WITHOUT_OUTPUTS = (
 )  # fmt: skip
 # What lies on a GPU is sent as it is.
 _QUANTISED = {"quantised_sums_are_near_and_the_same_bits"}
+# Of programs that are traced, and of tasks, every rank has the same results.
+_FOR_ONE = {"reduce"}
 LACKS: dict[str, set[str]] = {
     **dict.fromkeys(_WITHOUT_OUTPUTS, _OUTPUTS),
+    **dict.fromkeys(("jax", "tensorflow", "tensorflow_function"), _OUTPUTS | _FOR_ONE),
+    **dict.fromkeys(("mxnet", "mxnet_nd"), _FOR_ONE),
     **dict.fromkeys(("torch_gpu", *GPUS), _OUTPUTS | _QUANTISED),
     # It has no program that would have a name to tell.
-    "jax_jit": {"what_one_rank_refuses_is_told_to_all", *_OUTPUTS},
+    "jax_jit": {"what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_FOR_ONE},
     # Averages of integers are cut there, as in gloo.
     **{
         name: {"join", "join_in_a_process_set", "what_one_rank_refuses_is_told_to_all", *_OUTPUTS, *_QUANTISED}

@@ -98,6 +98,12 @@ def broadcast_async_(tensor, root_rank, *, name=None, process_set=None) -> _Done
     return _Done(dist.broadcast(tensor, root_rank, group=_of(process_set), async_op=True), lambda: tensor)
 
 
+def reduce_async(tensor, root_rank, *, op=ReduceOp.AVERAGE, name=None, process_set=None) -> _Done:
+    total = tensor.clone()
+    work = dist.reduce(total, root_rank, _OPS[op], group=_of(process_set), async_op=True)
+    return _Done(work, lambda: total if dist.get_rank() == root_rank else None)
+
+
 def reducescatter_async(tensor, *, op=ReduceOp.AVERAGE, name=None, process_set=None) -> _Done:
     group = _of(process_set)
     size, rows = dist.get_world_size(group), tensor.shape[0]
@@ -156,6 +162,8 @@ collectives = SimpleNamespace(
     grouped_allreduce_async=grouped_allreduce_async,
     grouped_allreduce_async_=grouped_allreduce_async_,
     join=ringcore.join,
+    reduce=lambda tensor, root, **options: synchronize(reduce_async(tensor, root, **options)),
+    reduce_async=reduce_async,
     reducescatter=lambda tensor, **options: synchronize(reducescatter_async(tensor, **options)),
     reducescatter_async=reducescatter_async,
     remove_process_set=remove_process_set,

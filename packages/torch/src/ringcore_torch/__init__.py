@@ -73,6 +73,8 @@ from ringcore_torch._operations import (
     grouped_allreduce_async_,
     grouped_reducescatter_async,
     join,
+    reduce,
+    reduce_async,
     reducescatter_async,
     synchronize,
 )
@@ -142,6 +144,8 @@ __all__ = [
     "on_membership_change",
     "poll",
     "rank",
+    "reduce",
+    "reduce_async",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",

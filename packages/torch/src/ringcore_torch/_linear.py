@@ -135,9 +135,9 @@ class _SumAtRoot:
         """See `LinearMap`."""
         (tensor,) = tensors
         numbers = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-        total = plain.allreduce(numbers, op=Sum, name=self._name, process_set=self._process_set)
-        if self._process_set.ranks[self._process_set.rank()] != self._root_rank:
-            total.zero_()
+        total = plain.reduce(numbers, self._root_rank, op=Sum, name=self._name, process_set=self._process_set)
+        if total is None:
+            total = torch.zeros_like(numbers)
         return [torch.view_as_complex(total) if tensor.is_complex() else total]
 
     def transposed(self) -> LinearMap:

@@ -65,6 +65,7 @@ _ALLGATHER: int = COLLECTIVE_CODES["allgather"]
 _BROADCAST: int = COLLECTIVE_CODES["broadcast"]
 _REDUCESCATTER: int = COLLECTIVE_CODES["reducescatter"]
 _ALLTOALL: int = COLLECTIVE_CODES["alltoall"]
+_REDUCE: int = COLLECTIVE_CODES["reduce"]
 _BARRIER: int = COLLECTIVE_CODES["barrier"]
 
 # copy(source, target): arrays of one dtype and number of elements, into memory that is reduced later, past the caches
@@ -263,13 +264,43 @@ def root_index(root_rank: int, process_set: ProcessSet) -> int:
     raise InvalidArgument(f"root_rank {root_rank!r} is not among {among}; pass a root_rank of the process set")
 
 
-def root_of(root_rank: int, name: str, process_set: ProcessSet) -> int:
-    """`root_index` for a broadcast that is submitted now: the other ranks are told of a root that is none."""
+def root_of(root_rank: int, name: str, process_set: ProcessSet, kind: str = "broadcast") -> int:
+    """`root_index` for what is submitted now: the other ranks are told of a root that is none."""
     try:
         return root_index(root_rank, process_set)
     except InvalidArgument:
-        with refusing("broadcast", name, process_set):
+        with refusing(kind, name, process_set):
             raise
+
+
+def reduce(
+    source: Any,
+    target: Any,
+    root_rank: int,
+    name: str,
+    *,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    blocking: bool = False,
+    result: object = None,
+    finish: Finish | None = None,
+) -> Handle:
+    """Reduce over all ranks to one: `root_rank`, a rank of the job, gets the result in `target`.
+
+    On the root `target` has the source's shape and dtype, and may be the source; elsewhere it is None, and the source
+    stays as it is.
+    """
+    root = root_of(root_rank, name, process_set, "reduce")
+    with refusing("reduce", name, process_set):
+        check_op(op)
+        if op < 0:
+            raise InvalidArgument("Adasum is an allreduce; use op=Sum or op=Average")
+    return _submit(
+        _REDUCE, name, (source,), () if target is None else (target,), op=op, root=root, prescale=prescale_factor,
+        postscale=postscale_factor, process_set=process_set, blocking=blocking, result=result, finish=finish,
+    )  # fmt: skip
 
 
 def check_op(op: object) -> None:

@@ -14,6 +14,7 @@ from ringcore.adapter.collectives import ReduceOp
 from ringcore.adapter.framework import Finish, Framework, Tensor
 from ringcore.adapter.refusals import refusing
 from ringcore.job.process_sets import ProcessSet
+from ringcore.job.state import context
 
 first = itemgetter(0)
 
@@ -247,6 +248,34 @@ class Starts(Generic[Tensor]):
         return collectives.broadcast(
             array, place, root_rank, name, process_set=process_set, blocking=blocking, finish=done
         )
+
+    def start_reduce(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        name: str | None,
+        *,
+        op: ReduceOp,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        out: Tensor | None = None,
+        blocking: bool = False,
+    ) -> Handle:
+        """Start a reduce; elsewhere than on the root the handle's result is None."""
+        framework = self._framework
+        name = collectives.name_or_next(name, "reduce", process_set)
+        with refusing("reduce", name, process_set):
+            source = framework.contiguous(tensor)
+            array = framework.as_moved(source)
+            result = place = None
+            if root_rank == context().rank:
+                result = framework.empty_like(source) if out is None else out
+                (place,) = self._outputs(alone(out)) or (framework.as_moved(result),)
+        return collectives.reduce(
+            array, place, root_rank, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, blocking=blocking, result=result,
+        )  # fmt: skip
 
     def _ready(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Tensors whose memory holds what they are, for the engine to look at.

@@ -384,6 +384,62 @@ class Verbs(Starts[Tensor]):
         """Start a `broadcast_`."""
         return self.start_broadcast(tensor, root_rank, name, process_set=process_set, in_place=True)
 
+    def reduce(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
+    ) -> Tensor | None:
+        """Reduce a tensor over all ranks to one of them; gradients do not go through it.
+
+        Args:
+            tensor: See `allreduce`, as for the factors.
+            root_rank: Rank of the job that gets the result.
+            op: `Average` (floats only), `Sum`, `Min`, `Max`, `Product`; not `Adasum`.
+            name: Identifies the tensor on all ranks.
+            prescale_factor: Multiplied into the tensor before the reduction. Integers take whole factors, bool none.
+            postscale_factor: Multiplied into the result.
+            process_set: The ranks that take part.
+            out: Where the result goes on the root, contiguous, in host memory, of the tensor's dtype and shape: the
+                tensor itself, if you like.
+
+        Returns:
+            A new tensor, or `out`, on the root; None elsewhere, where the tensor stays as it is.
+
+        Raises:
+            MismatchError: Ranks named different roots, shapes, dtypes, ops or factors. On every rank.
+            InvalidArgument: The root is no member of the process set, or see `allreduce`.
+        """
+        result: Tensor | None = self.start_reduce(
+            tensor, root_rank, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out, blocking=True,
+        ).synchronize()  # fmt: skip
+        return result
+
+    def reduce_async(
+        self,
+        tensor: Tensor,
+        root_rank: int,
+        *,
+        op: ReduceOp = Average,
+        name: str | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        out: Tensor | None = None,
+    ) -> Handle:
+        """Start a `reduce`."""
+        return self.start_reduce(
+            tensor, root_rank, name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            process_set=process_set, out=out,
+        )  # fmt: skip
+
     def reducescatter(
         self,
         tensor: Tensor,

@@ -43,6 +43,9 @@ elif plan.collective == "allgather":
     run, right = lambda: ring.allgather(own), np.concatenate([np.array_split(e, size)[r] for r, e in enumerate(every)])
 elif plan.collective == "broadcast":
     run, right = lambda: ring.broadcast(own, root_rank=plan.root), every[plan.root]
+elif plan.collective == "reduce":
+    right = sum(every) if me == plan.root else None
+    run = lambda: ring.reduce(own, root_rank=plan.root, op=ring.Sum)
 else:
     block = lambda rank, to: np.array_split(every[rank], size)[to]
     splits = [len(block(me, to)) for to in range(size)]
@@ -55,7 +58,7 @@ for turn in range(repeat):
     result = run()
     seconds.append(time.perf_counter() - begin)
     result = result[0] if isinstance(result, tuple) else result
-    if not np.array_equal(result, right):
+    if right is not None and not np.array_equal(result, right):
         wrong = int(np.flatnonzero(result != right)[0]) if result.shape == right.shape else -1
         sys.exit(f"ringcore plan run: the result of rank {me} is wrong from element {wrong} on")
 slowest = ring.allreduce(np.array(seconds), op=ring.Max)
@@ -103,7 +106,8 @@ def _show(plan: Plan, options: argparse.Namespace) -> int:
 
 
 def _of_root(plan: Plan) -> str:
-    return f", from rank {plan.root}" if plan.collective == "broadcast" else ""
+    way = {"broadcast": "from", "reduce": "to"}.get(plan.collective)
+    return f", {way} rank {plan.root}" if way else ""
 
 
 def _row(plan: Plan, rank: int) -> tuple[str, ...]:

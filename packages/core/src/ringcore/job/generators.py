@@ -254,7 +254,7 @@ def _flaw(plan: Plan, wish: _Wish, expected: str, current: Context, root: int) -
             f"the plan is of {plan.collective} among {plan.ranks} ranks, and {wish.collective} among {current.size} "
             "was asked for"
         )
-    if plan.collective == "broadcast" and plan.root != root:
+    if plan.collective in ("broadcast", "reduce") and plan.root != root:
         return f"the plan's root is rank {plan.root}, and rank {root} was asked for"
     if native.one_sided or native.inputs_ready:
         return "the plan reads other ranks' memory, which only the engine's own plans do; let it send and receive"

@@ -13,10 +13,10 @@ class Request:
     """What a plan is wanted for.
 
     Attributes:
-        collective: "allreduce", "allgather", "reducescatter", "broadcast" or "alltoall".
+        collective: "allreduce", "allgather", "reducescatter", "broadcast", "reduce" or "alltoall".
         nbytes: So many, about: a plan counts chunks, and serves neighbouring sizes as well.
         host_of: By rank: a number of the host that it is on.
-        root: Of a broadcast.
+        root: Of a broadcast or reduce.
     """
 
     collective: str

@@ -219,13 +219,20 @@ class RingProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         if op in BITWISE:
             return self._bitwise(tensors, op, [opts.rootRank])
-        total = scaled(tensor, factor).detach().clone(memory_format=torch.contiguous_format)
-        handle, result = self._start_allreduce(total, op, factor, "reduce")
+        divides = op == dist.ReduceOp.AVG and not tensor.is_floating_point()
+        handle = plain.reduce_async(
+            scaled(tensor, factor).detach(), self._set.ranks[opts.rootRank],
+            op=RingReduceOp.SUM if divides else OPS[op], name=self._next_name("reduce"), process_set=self._set,
+            prescale_factor=1.0 if isinstance(factor, Tensor) else factor,
+        )  # fmt: skip
 
         def finish(_: Handle) -> None:
-            result()
-            if self.rank() == opts.rootRank:
-                copy_back(total, tensor)
+            total = handle.synchronize()
+            if total is None:
+                return
+            if divides:
+                total.div_(self.size(), rounding_mode="trunc")
+            copy_back(total, tensor)
 
         return self._work(handle, tensors, finish)
 
