@@ -246,7 +246,9 @@ void Engine::prepare(ProcessSet& set, Operation& operation) {
     throw Error(ErrorKind::kInvalidArgument,
                 title(operation) + ": a reduce takes one tensor. Remedy: submit them one by one.");
   }
-  if (descriptor.collective == Collective::kReduce && descriptor.root == set.self && operation.output == nullptr) {
+  // What is empty may lie nowhere.
+  const bool has_no_place = operation.output == nullptr && operation.bytes() > 0;
+  if (descriptor.collective == Collective::kReduce && descriptor.root == set.self && has_no_place) {
     throw Error(ErrorKind::kInvalidArgument,
                 title(operation) + ": the root has no place for the result. Remedy: pass an output on the root.");
   }
