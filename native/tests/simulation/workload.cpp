@@ -232,7 +232,8 @@ Request draw_request(Draw& draw, const Workload& workload, std::size_t set, bool
     request.exact = true;  // what is no number takes its neighbours with it
   }
   const auto rows = [&] { return static_cast<std::uint64_t>(draw.one_in(5) ? draw.below(1500) : draw.below(40)); };
-  const bool groups = request.collective != Collective::kAlltoall && request.collective != Collective::kBarrier;
+  const bool groups = request.collective != Collective::kAlltoall && request.collective != Collective::kBarrier &&
+                      request.collective != Collective::kReduce;
   request.group = groups && draw.one_in(4);
   const int tensors = request.group ? 1 + draw.below(5) : 1;
   for (int i = 0; i < tensors; ++i) request.rows.push_back(request.collective == Collective::kBarrier ? 0 : rows());
