@@ -20,6 +20,7 @@ def cluster() -> Iterator[None]:
         return
     path = str(Path(__file__).parents[3] / "tests")
     ray.init(
+        "local",
         num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False,
         object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": path}},
     )  # fmt: skip

@@ -199,7 +199,7 @@ def cut_for_torch(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[A
     import torch
 
     tensor = torch.from_numpy(block)
-    return (batch.unbind() for batch in tensor.split(rows, 1))
+    return (batch.unbind() for batch in torch.split(tensor, rows, 1))
 
 
 def cut_for_tensorflow(block: np.ndarray[Any, Any], rows: int) -> Iterator[Iterable[Any]]:
