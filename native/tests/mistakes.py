@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant("halves of more than two ranks are summed step by step", "plan/planner.cpp",
            "(sums && ranks > 2 && is_half(query.dtype))", "(sums && ranks > 1000 && is_half(query.dtype))"),
     Mutant("deterministic results depend on the plan", "plan/planner.cpp",
-           "reduces && (query.deterministic || (sums", "reduces && ((sums"),
+           "reduces(query.collective) && (query.deterministic || (sums", "reduces(query.collective) && ((sums"),
     Mutant("a plan from outside has data that it is not for", "plan/offered.cpp", "query.bytes <= most_bytes", "true"),
     # ---- What is agreed on ----
     Mutant("a postscale on one rank only is not compared", "engine/request.cpp",

@@ -81,6 +81,15 @@ def sent(hosts: Sequence[Host]) -> np.ndarray:
 LARGE = NBYTES + 2 * NBYTES
 
 
+def shared(cables: np.ndarray) -> bool:
+    """Whether both cables of each host carried the large sums, once.
+
+    A block goes over the next cable that has room, so how much each gets is the kernel's to say; over one that is not
+    used go some records only.
+    """
+    return bool((cables > 0.1 * LARGE).all() and (cables.sum(1) < 1.3 * LARGE).all())
+
+
 @pytest.mark.parametrize("by", ["network", "interface"])
 def test_two_networks_share_the_traffic(hosts: list[Host], tmp_path: Path, by: str) -> None:
     before = sent(hosts)
@@ -92,7 +101,7 @@ def test_two_networks_share_the_traffic(hosts: list[Host], tmp_path: Path, by: s
     outcomes = all_right(run(hosts, tmp_path, env=env, own_env=own))
     assert [o.result["sockets"] for o in outcomes] == [5, 5]  # two lanes were used
     cables = sent(hosts) - before
-    assert (cables > 0.3 * LARGE).all() and (cables.sum(1) < 1.3 * LARGE).all(), cables
+    assert shared(cables), cables
 
 
 def test_two_ranks_on_each_host_send_what_one_would(hosts: list[Host], tmp_path: Path) -> None:
@@ -158,7 +167,7 @@ def test_hosts_with_addresses_of_ipv6_only(hosts6: list[Host], tmp_path: Path) -
     networks = ",".join(f"{ip.rpartition('::')[0]}::/64" for ip in hosts6[0].addresses)
     all_right(run(hosts6, tmp_path / "both", each=2, env={"RINGCORE_NETWORK": networks}))
     cables = sent(hosts6) - before
-    assert (cables > 0.3 * LARGE).all() and (cables.sum(1) < 1.3 * LARGE).all(), cables
+    assert shared(cables), cables
 
 
 def test_addresses_that_mean_something_on_their_link_only(hosts6: list[Host], tmp_path: Path) -> None:
