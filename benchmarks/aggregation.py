@@ -1,6 +1,6 @@
 """Measures sums that a switch makes on the way, beside our ring's in the same run; hosts are network namespaces.
 
-    python benchmarks/aggregation.py [--cases bulk lossy small] [--repeats 5]
+    python benchmarks/aggregation.py [--cases bulk lossy small] [--ranks 2 4 8] [--repeats 5]
 
 Needs root. Cables of ranks carry 100 Mbit/s in each direction, that of the switch as much as there is: a switch has a
 port for each. Jobs with and without the switch take turns, and so does which of the two is first. Lines are added to
@@ -57,10 +57,10 @@ def losing(hosts: Sequence[Host], part: float) -> Iterator[None]:
         yield
 
 
-def measure(name: str, repeats: int) -> Iterator[dict[str, Any]]:
+def measure(name: str, repeats: int, ranks: Sequence[int]) -> Iterator[dict[str, Any]]:
     """The lines of one case: each is of one job."""
     case = CASES[name]
-    for size in case.ranks:
+    for size in [size for size in case.ranks if size in ranks]:
         with namespaces(size + 1, sshd=False) as (at, *hosts), tempfile.TemporaryDirectory() as folder:
             key = write_key(Path(folder, "switch-key"))
             for host in hosts:
@@ -100,6 +100,7 @@ def main() -> None:
     """All cases, or some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
@@ -107,7 +108,7 @@ def main() -> None:
     lines = []
     with results.open("w" if options.fresh else "a") as file:
         for name in options.cases:
-            for line in measure(name, options.repeats):
+            for line in measure(name, options.repeats, options.ranks):
                 file.write(json.dumps(line) + "\n")
                 print(json.dumps(line), flush=True)
                 lines.append(line)

@@ -51,6 +51,20 @@ def sums(elements: list[int], calls: int) -> dict:
     return {"type": None, "digest": digest.hexdigest()}
 
 
+def leaves_behind_the_switch() -> float:
+    """The first sum that goes through it is the last."""
+    ringcore.init()
+    runtime = ringcore.job.state.context().runtime
+    carriers: set[str] = set()
+    while "switch" not in carriers:
+        runtime.start_timeline()
+        tensor = np.full(2_000_000, ringcore.rank() + 1, np.float32)
+        ringcore.allreduce_(tensor, op=ringcore.Sum, name="last")
+        carriers = {span[1] for span in runtime.stop_timeline()}
+    ringcore.shutdown()
+    return float(tensor[-1])
+
+
 def segments(elements: Sequence[int], size: int) -> int:
     """Packets at least that a job sends to its switch: of each kind two calls go through it, a contribution a rank."""
     return 2 * 2 * size * sum(-(-count // 352) for count in elements)
@@ -91,6 +105,18 @@ def test_sums_are_right_whatever_part_of_the_packets_is_lost(tmp_path: Path, siz
         packets, foreign, forged, _ = running.counts
         assert packets >= segments(ELEMENTS, size) * (1 - 2 * lost)
         assert (foreign, forged) == (0, 0)
+
+
+def test_a_rank_may_leave_when_it_has_the_last_sum_and_others_still_lack_it(tmp_path: Path) -> None:
+    with namespaces(4, sshd=False) as (at, *hosts), losing(hosts[2:], 0.3):
+        key = write_key(tmp_path / "switch-key")
+        # Between rank 2 and the switch packets get lost: the others have their sums long before, and leave.
+        with switch(at, key) as running:
+            place = place_ranks(hosts, tmp_path / "job")
+            place["env"].update(RINGCORE_SWITCH=running.address, RINGCORE_SWITCH_KEY_FILE=str(key))
+            with ranks.started(leaves_behind_the_switch, len(hosts), tmp_path / "job", **place) as job:
+                assert [outcome.result for outcome in job.wait()] == [6.0] * 3
+            running.end()
 
 
 @contextlib.contextmanager

@@ -117,10 +117,10 @@ Nanoseconds SwitchClient::longest_nap() const {
   return std::clamp(worker_.next_timer() - now(), kShortestNap, kSecond);
 }
 
+// A rank that has left may have sent all it had: only the switch knows who has not.
 bool SwitchClient::waits_for(Rank rank) const {
-  if (done() || rank == rank_) return false;
   const auto& missing = worker_.missing();
-  return missing.empty() || std::ranges::find(missing, static_cast<aggregation::MemberId>(rank)) != missing.end();
+  return !done() && std::ranges::find(missing, static_cast<aggregation::MemberId>(rank)) != missing.end();
 }
 
 std::string SwitchClient::title() const {
