@@ -28,6 +28,7 @@ struct Engine::Elastic {
   bool caller_goes_back = false;
   std::map<std::uint32_t, std::vector<Place>> members_of;  // by epoch
   std::vector<std::vector<std::byte>> for_witness;
+  bool wants_in = false;  // the caller of who joins is ready
   bool has_asked = false;  // to be let in
   bool joins = false;  // ... and was, and has yet to hear how the others count process sets
   std::optional<Place> lets_in;  // whom this rank's caller would let in now

@@ -1,8 +1,8 @@
 // A process becomes a member of a job that runs.
 //
 // It has been connected with all members, each by a link of its own, while they went on. It is heard and watched as a
-// member is, and has rank -1. When it has been greeted by all, it asks to be let in. The members do so where their callers
-// say that it can go on with them from there: each tells the others, and when all have said so the agreement of
+// member is, and has rank -1. When it has been greeted by all, and its caller is ready, it asks to be let in. The members
+// do so where their callers say that it can go on with them from there: each tells the others, and when all have said so the agreement of
 // view_change.hpp begins, in which nobody becomes a member whom not all who go on would let in. The links between the
 // members stay as they are.
 #include <algorithm>
@@ -21,6 +21,10 @@ void Engine::meet(Place place, std::unique_ptr<transport::Link> link) {
   links_changed();
 }
 
+void Engine::ask_to_join() {
+  if (elastic_ != nullptr) elastic_->wants_in = true;
+}
+
 // What the others have to know before they let this rank in: that it can go on with all of them, and from which host.
 void Engine::ask_to_be_let_in() {
   if (membership_.is_member()) return;
@@ -35,7 +39,7 @@ void Engine::ask_to_be_let_in() {
                 "all members of the job that this process was to join have ended or closed the connection: " +
                     describe_losses(membership_.members()));
   }
-  if (!all_greeted || std::exchange(elastic_->has_asked, true)) return;
+  if (!all_greeted || !elastic_->wants_in || std::exchange(elastic_->has_asked, true)) return;
   const RecordHeader header{.type = RecordType::kArrival,
                             .rows = static_cast<std::uint64_t>(membership_.own_place()),
                             .location = static_cast<std::uint64_t>(choose_host())};

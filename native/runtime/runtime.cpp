@@ -72,6 +72,13 @@ void Runtime::check_running() const {
   if (leaving_) throw Error(ErrorKind::kShutdown, "ringcore was shut down on this rank. Remedy: call init() again.");
 }
 
+bool Runtime::is_ready(EngineLock& lock, const Interrupted& interrupted) {
+  check_running();
+  if (engine_.membership().is_member() || engine_.failure() != nullptr) return true;
+  wait_to_join(lock, interrupted);
+  return engine_.has_joined();
+}
+
 // Whether this is the only thread that has ever used the engine.
 bool Runtime::note_thread() {
   if (std::exchange(noted_by, serial_) != serial_) add_user();
@@ -85,7 +92,7 @@ bool Runtime::note_thread() {
 void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted) {
   note_thread();
   EngineLock lock(*this);
-  check_running();
+  if (!is_ready(lock, interrupted)) return;
   ++submits_;
   engine_.submit(operation);
   if (operation->descriptor.captured) {
@@ -120,7 +127,7 @@ Runtime::Tried Runtime::try_run(const std::shared_ptr<engine::Operation>& operat
   operation->awaited = true;
   operation->only_thread = note_thread() && caller == Caller::kAlone;
   const EngineLock lock(*this, std::try_to_lock);
-  if (!lock) return Tried::kNotSubmitted;
+  if (!lock || !engine_.membership().is_member()) return Tried::kNotSubmitted;
   check_running();
   engine_.submit(operation);
   if (armed_) disarm();
@@ -139,7 +146,7 @@ void Runtime::run(const std::shared_ptr<engine::Operation>& operation, const Int
   operation->awaited = true;
   operation->only_thread = note_thread() && caller == Caller::kAlone;
   EngineLock lock(*this);
-  check_running();
+  if (!is_ready(lock, interrupted)) return;
   engine_.submit(operation);
   const Waiting waiting(*this, *operation, caller);
   drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
@@ -432,6 +439,11 @@ void Runtime::let_in(engine::Place place, const Interrupted& interrupted) {
 void Runtime::become_member(const Interrupted& interrupted) {
   EngineLock lock(*this);
   check_running();
+  wait_to_join(lock, interrupted);
+}
+
+void Runtime::wait_to_join(EngineLock& lock, const Interrupted& interrupted) {
+  engine_.ask_to_join();
   drive([this] { return engine_.has_joined() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
   throw_failure();
 }

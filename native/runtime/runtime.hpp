@@ -122,7 +122,8 @@ class Runtime {
   void lose_witness();
   void fail_on_change(bool fails);
   // See Engine::meet, arrivals. `let_in` waits until who wants the place is a member, or will be none; `become_member`, in a
-  // process that joins, until it is one. They throw why this rank cannot go on.
+  // process that joins, until it is one, which whatever it submits before does by itself. They throw why this rank cannot
+  // go on.
   // `make_link` is called while nobody else uses the links.
   void meet(engine::Place place, const std::function<std::unique_ptr<transport::Link>()>& make_link);
   // Of each of these places, the number of the host whose memory it shares.
@@ -162,6 +163,9 @@ class Runtime {
   using User = std::weak_ptr<const void>;
 
   void check_running() const;
+  // Before something is submitted. False: it was interrupted, and this process is no member yet.
+  bool is_ready(EngineLock& lock, const Interrupted& interrupted);
+  void wait_to_join(EngineLock& lock, const Interrupted& interrupted);
   void throw_failure();
   bool note_thread();
   void add_user();

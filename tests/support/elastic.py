@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ open(f"life.{rank}.{life}", "w").close()
 {first}
 write_pid(f"{rank}.{life}")
 ringcore.init()
+{prepares}
 
 def tell(event, state):
     line = {"event": event, "place": rank, "pid": os.getpid(), "rank": ringcore.rank(), "size": ringcore.size()}
@@ -53,17 +55,21 @@ train(elastic.ObjectState(step=0, total=0.0))
 """
 
 
-def train(script: Script, *, before: str = "pass", goes_on: str = "not stop_is_wished()", first: str = "") -> str:
+def train(
+    script: Script, *, before: str = "pass", goes_on: str = "not stop_is_wished()", first: str = "",
+    prepares: str = "",
+) -> str:  # fmt: skip
     """Write the script.
 
     Args:
         script: Writes it.
         before: What a rank does before each step.
         goes_on: Whether there is another step; the same on all ranks.
-        first: What a process does before it is a rank.
+        first: What a process does before it is connected with others.
+        prepares: What it does from then until it can train.
     """
-    text = _TRAIN.replace("{before}", before).replace("{goes_on}", goes_on).replace("{first}", first)
-    return script(text)
+    parts = {"before": before, "goes_on": goes_on, "first": first, "prepares": prepares}
+    return script(functools.reduce(lambda text, part: text.replace(f"{{{part}}}", parts[part]), parts, _TRAIN))
 
 
 def told(directory: Path, event: str) -> list[dict[str, Any]]:

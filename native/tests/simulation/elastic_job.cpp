@@ -76,7 +76,7 @@ void ElasticJob::join(engine::Place place) {
   RankState& rank = ranks_[static_cast<std::size_t>(place)];
   make_engine(rank, others, true);
   rank.phase = Phase::kJoining;
-  rank.came = network_.clock().now();
+  rank.ready_at = events_ + options_.joiners_prepare;
   for (const engine::Place other : others) {
     ranks_[static_cast<std::size_t>(other)].engine->meet(place, network_.link(other, place));
   }
@@ -288,7 +288,12 @@ void ElasticJob::part(RankState& rank) {
 // What it waits for is no operation.
 bool ElasticJob::advance_alone(RankState& rank) {
   if (rank.phase == Phase::kJoining) {
-    if (network_.clock().now() - rank.came > kJoinPatience) {
+    if (events_ < rank.ready_at) return false;
+    if (!rank.asked) {
+      rank.asked = network_.clock().now();
+      rank.engine->ask_to_join();
+    }
+    if (network_.clock().now() - *rank.asked > kJoinPatience) {
       rank.engine->fail(std::make_shared<const Error>(ErrorKind::kTimeout, "was not let in"));
     }
     if (!rank.engine->has_joined()) return false;

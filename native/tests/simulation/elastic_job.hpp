@@ -33,6 +33,7 @@ struct ElasticOptions {
   int joiners = 0;  // places behind those of the ranks, for `join_at`
   bool joiners_far = false;  // they are on another host than the ranks, together
   bool joiners_differ = false;  // in a setting that must be alike
+  int joiners_prepare = 0;  // so many events after they have come they are ready to be ranks
   bool in_place = true;  // the largest tensor is reduced where it lies
   bool goes_back = false;  // callers are told of each change, and go back to a commit
   bool may_leave = false;  // see `leave_at`
@@ -105,7 +106,8 @@ class ElasticJob {
     std::int64_t end = kSteps;  // ... and the one in front of which it left
     bool wants_to_leave = false;
     engine::Places leaving;  // others, whom this one is to go on without
-    Nanoseconds came = 0;
+    int ready_at = 0;  // the event at which it asks to be let in
+    std::optional<Nanoseconds> asked;
     Nanoseconds ended_at = 0;
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
     std::array<std::vector<std::int64_t>, kSteps> compressed{};  // sums, bit by bit

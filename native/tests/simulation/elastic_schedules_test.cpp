@@ -40,6 +40,7 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.witness = draw.coin();
   options.in_place = draw.coin();
   options.goes_back = draw.coin();
+  options.joiners_prepare = draw.coin() ? 0 : draw.below(300);
   options.may_leave = draw.below(3) == 0;
   options.lane_bytes = draw.coin() ? 512 : 64 << 10;
   options.seed = seed;

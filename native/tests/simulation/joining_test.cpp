@@ -72,6 +72,20 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
   CHECK(joins.had_joined > joins.had_not);
 }
 
+TEST_CASE("whoever is connected with the members and has yet to prepare itself keeps none of them waiting") {
+  for (const int prepares : {0, 1'000'000}) {
+    CAPTURE(prepares);
+    ElasticJob job({.ranks = 2, .joiners = 1, .joiners_prepare = prepares});
+    job.join_at(0, 2);
+    REQUIRE(job.run() == "");
+    for (const Rank rank : {0, 1}) {
+      REQUIRE(job.finished(rank));
+      CHECK(job.changes(rank) == 0);
+    }
+    CHECK(job.has_joined(2) == (prepares == 0));
+  }
+}
+
 TEST_CASE("a member or who joins ends at any event while it joins: those who are left go on, in one epoch") {
   Joins joins;
   for (const Hosts hosts : {Hosts::kOne, Hosts::kOther, Hosts::kEach}) {

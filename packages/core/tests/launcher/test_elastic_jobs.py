@@ -65,14 +65,38 @@ def test_two_join_the_ranks_that_are_left_one_after_the_other(ringrun: Ringrun, 
     assert len({(line["step"], line["total"]) for line in ended}) == 1
 
 
+def test_nobody_waits_for_what_a_script_does_before_it_trains(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        # Whoever comes later has no model yet, and waits for the others to train on.
+        prepares="""
+if life == 1:
+    assert (ringcore.rank(), ringcore.size()) == (2, 3)  # what it will be
+    open("connected", "w").close()
+    while not os.path.exists("trained"): time.sleep(0.01)
+""",
+        before=f"""
+        {_DIES.format(rank=1)}
+        if rank == 0 and os.path.exists("connected"):
+            seen = globals().setdefault("seen", state.step)
+            if state.step == seen + 20: open("trained", "w").close()
+""",
+        goes_on="not os.path.exists('trained') or ringcore.size() < 3",
+    )
+    done = ringrun("-np", "3", "--min-np", "2", *AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    ended = told(ringrun.directory, "end")
+    assert {line["size"] for line in ended} == {3} and len({(line["step"], line["total"]) for line in ended}) == 1
+
+
 def test_who_dies_while_it_joins_costs_nobody_anything(ringrun: Ringrun, script: Script) -> None:
     name = train(
         script,
         # Whoever comes is to be rank 2. The second life ends before it meets the ranks, the third as soon as it is one.
         first="""
-import ringcore.job.connect
+import ringcore.elastic.loop, ringcore.job.connect
 if life == 1: ringcore.job.connect.connect_with_members = lambda *_: os._exit(3)
-if life == 2: ringcore.job.connect.settle = lambda *_: os._exit(3)
+if life == 2: ringcore.elastic.loop.check_alike = lambda *_: os._exit(3)
 """,
         before=_DIES.format(rank=1),
         goes_on="state.step < 10 or ringcore.size() < 3",

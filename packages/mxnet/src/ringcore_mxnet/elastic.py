@@ -14,7 +14,7 @@ from ringcore_mxnet.parameters import broadcast_parameters
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "MXNetState", "ObjectState", "State", "run"]
 
 
-def _save_net(net: Any) -> dict[str, Any]:
+def _save_net(net: Any, _kept: Any = None) -> dict[str, Any]:
     kept = {}
     for name, param in net.collect_params().items():
         try:
@@ -30,7 +30,7 @@ def _restore_net(net: Any, kept: dict[str, Any]) -> None:
         params[name].set_data(value)
 
 
-def _save_trainer(trainer: Any) -> Any:
+def _save_trainer(trainer: Any, _kept: Any = None) -> Any:
     optimizer = trainer.optimizer
     states = trainer._updaters[0].get_states(dump_optimizer=False)
     return states, dict(optimizer._index_update_count), optimizer.num_update

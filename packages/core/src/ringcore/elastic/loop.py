@@ -16,6 +16,7 @@ from ringcore._errors import (
 )
 from ringcore.elastic.alike import check_alike
 from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, PartedInterrupt, State
+from ringcore.job import members
 from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
 from ringcore.job.state import context, is_initialized
@@ -43,6 +44,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
         while True:
             try:
                 if is_initialized():
+                    has_changed |= _join()
                     context().goes_back = True
                     context().runtime.fail_on_change(True)  # Who goes back to a commit has to be told.
                 if has_changed:
@@ -69,6 +71,18 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             has_changed = True
 
     return call
+
+
+def _join() -> bool:
+    """Whoever has come to ranks that train asks to be one here, where it has all it needs; or meets them anew."""
+    while context().is_newcomer:
+        context().goes_back = True
+        try:
+            return members.join()
+        except RingcoreError as error:
+            _log.info("this process meets the ranks again: %s", error)
+            _meet_again(intact=False)
+    return False
 
 
 def _goes_on_after(lost: RingcoreError) -> bool:

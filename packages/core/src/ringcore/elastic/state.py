@@ -150,14 +150,14 @@ class Handler:
     """How values of a kind are kept that are more than an object to pickle.
 
     Attributes:
-        save: Makes what is kept of a value.
+        save: Makes what is kept of a value. It also gets what was kept before, whose memory it may use; None at first.
         restore: Puts what was kept back into the value.
         sync: Gives the value of rank 0 to all ranks.
         reset: Fits the value to the number of ranks.
         describe: Says what is in the value, by name: see `State.describe`.
     """
 
-    save: Callable[[Any], Any]
+    save: Callable[[Any, Any], Any]
     restore: Callable[[Any, Any], object]
     sync: Callable[[Any], object]
     reset: Callable[[Any], object] = lambda _: None
@@ -165,7 +165,7 @@ class Handler:
 
 
 _OF_SAMPLERS = Handler(
-    save=ElasticSampler.state_dict,
+    save=lambda sampler, _: sampler.state_dict(),
     restore=ElasticSampler.load_state_dict,
     sync=lambda sampler: sampler.load_state_dict(broadcast_object(sampler.state_dict())),
     reset=ElasticSampler.reset,
@@ -204,7 +204,7 @@ class ObjectState(State):
         super().__setattr__(name, value)
         handler = vars(self).get("_handlers", {}).get(name)
         if handler is not None:  # Another model, say, takes the place of the one that was kept.
-            self._kept[name] = handler.save(value)
+            self._kept[name] = handler.save(value, self._kept.get(name))
 
     def describe(self) -> dict[str, str]:  # noqa: D102
         told = dict.fromkeys(self._saved_state, "an object")
@@ -214,7 +214,7 @@ class ObjectState(State):
 
     def save(self) -> None:  # noqa: D102
         for name, handler in self._handlers.items():
-            self._kept[name] = handler.save(getattr(self, name))
+            self._kept[name] = handler.save(getattr(self, name), self._kept.get(name))
         self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._saved_state}
 
     def restore(self) -> None:  # noqa: D102

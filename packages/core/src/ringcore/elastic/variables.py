@@ -22,13 +22,23 @@ class VariablesState(ObjectState):
     ) -> None:
         self._variables = variables
         self._broadcast = broadcast
+        self._values: list[Any] = []
         super().__init__(**attributes)
         self._keep()
 
     def _keep(self) -> None:
         import numpy as np
 
-        self._values = [np.array(variable) for variable in self._variables()]
+        before = self._values
+        self._values = []
+        for number, variable in enumerate(self._variables()):
+            value = np.asarray(variable)
+            kept = before[number] if number < len(before) else None
+            # New memory takes longer than what is written there.
+            if kept is None or (kept.shape, kept.dtype) != (value.shape, value.dtype):
+                kept = np.empty_like(value)
+            np.copyto(kept, value)
+            self._values.append(kept)
 
     def save(self) -> None:  # noqa: D102
         self._keep()
@@ -36,7 +46,7 @@ class VariablesState(ObjectState):
 
     def restore(self) -> None:  # noqa: D102
         for variable, value in zip(self._variables(), self._values, strict=False):
-            variable.assign(value)
+            variable.assign(value.copy())  # Frameworks may go on with that memory.
         super().restore()
 
     def sync(self) -> None:  # noqa: D102

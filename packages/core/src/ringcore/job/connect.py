@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ringcore import _native
-from ringcore._errors import BootstrapError, InvalidArgument, RingcoreError
+from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment.invitation import Invitation
 from ringcore.environment.libraries import tell_engine
@@ -17,7 +17,7 @@ from ringcore.environment.settings import Settings
 from ringcore.job.joining import connect_lanes, connect_with_members, meet_newcomer
 from ringcore.job.logs import log_start, set_level
 from ringcore.job.making import make_context
-from ringcore.job.members import settle
+from ringcore.job.members import expect
 from ringcore.job.membership import Membership, membership
 from ringcore.job.state import Context
 
@@ -69,17 +69,7 @@ def _join(settings: Settings | None, invitation: Invitation, launcher: Membershi
     connected.launcher = launcher
     launcher.attend(connected.runtime, partial(meet_newcomer, connected, invitation.place))
     launcher.tell_met(invitation.place)
-    try:
-        connected.runtime.become_member()
-    except RingcoreError as error:
-        _log.info("this process meets the ranks again: %s", error)
-        connected.peer_fds.clear()
-        connected.runtime.leave("")
-        if connected.late_lanes is not None:
-            connected.late_lanes.stop()
-        launcher.part()
-        return None
-    settle(connected)
+    expect(connected, [*invitation.members, invitation.place])
     connected.job = job_name(invitation.placement(0), settings)
     log_start(connected, "ringrun, in a job that runs", _native.kernel_instruction_set())
     return connected

@@ -44,7 +44,7 @@ def take_note(of: int | None = None) -> None:
     epoch, members = current.runtime.members(of)
     if epoch == current.epoch:
         return  # of several operations that failed this is not the first one that says so
-    current.epoch = epoch
+    current.epoch, current.is_newcomer = epoch, False
     ProcessSet.renumber({old: members.index(place) for old, place in enumerate(current.members) if place in members})
     _renumber(current, members)
     if of is None:
@@ -104,11 +104,37 @@ def part_with(places: Sequence[int]) -> None:
         current.runtime.fail_on_change(True)
 
 
-def settle(current: Context) -> None:
-    """This process has joined ranks that train."""
-    current.epoch, members = current.runtime.members()
+def expect(current: Context, members: list[int]) -> None:
+    """This process is connected with ranks that train, and is to be one: it counts as if it were the last.
+
+    It asks to be let in where it has a use for that, in `join` or by its first collective. What its script does until
+    then keeps nobody waiting.
+    """
+    current.is_newcomer = True
     _renumber(current, members)
-    current.runtime.accept_change(current.epoch, current.local_rank, current.local_size)
+
+
+def join() -> bool:
+    """Wait until this process is a rank, if it has been connected with ranks that train and is none yet.
+
+    Returns:
+        Whether the ranks are others than have been counted so far.
+
+    Raises:
+        RingcoreError: It cannot become one: the ranks have ended, or meet anew.
+        SystemExit: It was told to end.
+    """
+    current = context()
+    if not current.is_newcomer:
+        return False
+    if current.launcher is not None and current.launcher.news().leaves:
+        current.launcher.leave()
+    current.runtime.become_member()
+    if not current.is_newcomer:  # Meanwhile, by a collective of another thread.
+        return True
+    before = current.members
+    take_note(current.runtime.members()[0])
+    return current.members != before
 
 
 def _renumber(current: Context, members: list[int]) -> None:

@@ -74,6 +74,7 @@ class Context:
     slots: list[int] = field(default_factory=list)
     servers: int = 0  # behind the ranks
     arriving: int | None = None  # The place of who was met, and is no member yet.
+    is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.
 
     def __post_init__(self) -> None:
         self.members = list(range(self.size))
