@@ -1,0 +1,348 @@
+"""Measures what it costs that a rank is lost, leaves or comes, beside peers; in minutes, and alone on the machine.
+
+    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [cost] [--repeats 5]
+                                      [--libraries ringcore ULFM torchft DDP]
+
+killed: one of 4 ranks of a host gets SIGKILL. hosts: the same, each rank on a host of its own (network namespaces).
+silent: its host's cable is pulled out instead. From then to the end of the step that it was in on the last of those who
+are left (torchft leaves that step out: to the end of the next one; torchrun starts all anew), less what a step takes.
+leaves: `ringcore drain`; comes: a rank that had ended is back. What the step took in which that happens, on the rank
+that waited longest, less what a step takes. cost: a step of 2 ranks, in an elastic job and in another. The gradients are
+64 MiB, but for `cost`, which trains a net of 25 million parameters. hosts and silent need root. Writes
+benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.mpis import installed  # noqa: E402
+from support.namespaces import Host, environ_with_ssh, namespaces  # noqa: E402
+from support.processes import RINGRUN, clean_environ, is_alive  # noqa: E402
+
+RANKS = 4
+LIMIT_S = 120
+TORCHFT = ROOT / "build" / "torchft"
+TORCHFT_PACKAGES = ["torch==2.13.0", "numpy", "torchft-nightly"]
+LIGHTHOUSE_PORT, STORE_PORT = 29510, 29520
+HEARTBEAT_S = 0.5
+# Steps before anything happens, and those behind it that tell what a step takes then.
+BEFORE, BEHIND = 8, 6
+# Library -> cases.
+MEASURED = {
+    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "cost"],
+    "ULFM": ["killed"],
+    "torchft": ["killed"],
+    "DDP": ["killed"],
+}
+
+
+class Job:
+    """Ranks that train, and what they have written.
+
+    Args:
+        folder: Of its files.
+        commands: The processes that start them, with the variables of each.
+        host: Where they are started; None: here.
+    """
+
+    def __init__(
+        self, folder: Path, commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], host: Host | None = None
+    ) -> None:
+        self._folder = folder
+        self.began: list[int] = []  # the ranks' processes
+        output = (folder / "output").open("wb")
+        base = clean_environ() | {"OMP_NUM_THREADS": "1"}
+        base = base if host is None else environ_with_ssh(host, base)
+        self._started = [
+            subprocess.Popen(
+                list(words) if host is None else host.command(words, folder), stdout=output, stderr=output,
+                cwd=folder, env=base | own, start_new_session=True,
+            )
+            for words, own in commands
+        ]  # fmt: skip
+
+    def steps(self) -> dict[int, list[tuple[float, int]]]:
+        """By process: the steps' ends, and how many ranks each had."""
+        found = {}
+        for path in self._folder.glob("steps.*"):
+            lines = path.read_text().splitlines(keepends=True)
+            whole = [line.split() for line in lines if line.endswith("\n")]
+            found[int(path.suffix[1:])] = [(float(when), int(ranks)) for when, ranks in whole]
+        return found
+
+    def wait(self, condition: Callable[[dict[int, list[tuple[float, int]]]], object]) -> None:
+        """Until what the ranks have written fulfils it."""
+        deadline = time.monotonic() + LIMIT_S
+        while not condition(self.steps()):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not within {LIMIT_S} s:\n{(self._folder / 'output').read_text()[-4000:]}")
+            time.sleep(0.05)
+
+    def wait_for_ranks(self, count: int) -> list[int]:
+        """Until so many train; their processes."""
+
+        def ready(steps: dict[int, list[tuple[float, int]]]) -> bool:
+            # All have had steps of that many: torchft's replicas come one after the other.
+            return sum(len([line for line in lines if line[1] == count]) >= BEFORE for lines in steps.values()) == count
+
+        self.wait(ready)
+        self.began = list(self.steps())
+        return self.began
+
+    def end(self) -> None:
+        """Kill all of it."""
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        deadline = time.monotonic() + LIMIT_S
+        for pid in self.steps():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            while is_alive(pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+def ringrun(*words: str, rank: str = "ringcore", folder: Path, model: str = "") -> list[str]:
+    """The words that start ranks."""
+    program = [
+        sys.executable,
+        str(HERE / "rank.py"),
+        rank,
+        str(folder),
+        *([f"--model={model}", model] if model else []),
+    ]
+    return [*RINGRUN, *words, *program]
+
+
+def torchft_python() -> Path:
+    """A Python that has torchft, which is installed now if it is not yet."""
+    if not (TORCHFT / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(TORCHFT)], check=True)
+        subprocess.run([str(TORCHFT / "bin" / "pip"), "install", "-q", *TORCHFT_PACKAGES], check=True)
+        (TORCHFT / "complete").touch()
+    return TORCHFT / "bin" / "python"
+
+
+def commands_of(library: str, folder: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """What starts 4 ranks on this host."""
+    script = [str(HERE / "rank.py"), library, str(folder)]
+    if library == "ringcore":
+        return [(ringrun("-np", str(RANKS), "--min-np", "2", folder=folder), {})]
+    if library == "ULFM":
+        mpi = installed("Open MPI")
+        words = [*mpi.launch(RANKS), "--with-ft", "ulfm", str(mpi.programs / "python"), *script]
+        return [(words, mpi.environ())]
+    if library == "DDP":
+        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--max-restarts=1"]
+        return [([*torchrun, *script], {})]
+    python = torchft_python()
+    lighthouse = [str(python.with_name("torchft_lighthouse")), "--min_replicas", "1", "--quorum_tick_ms", "100"]
+    lighthouse += ["--join_timeout_ms", "10000", "--bind", f"127.0.0.1:{LIGHTHOUSE_PORT}"]
+    started: list[tuple[list[str], dict[str, str]]] = [(lighthouse, {})]
+    for replica in range(RANKS):
+        words = [str(python), "-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=0"]
+        words += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{STORE_PORT + replica}"]
+        own = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{LIGHTHOUSE_PORT}", "REPLICA": str(replica)}
+        started.append(([*words, *script], own))
+    return started
+
+
+def step_s(lines: Sequence[tuple[float, int]]) -> float:
+    """What a step takes: the median."""
+    times = [when for when, _ in lines]
+    return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+def lost(job: Job, lose: Callable[[int], None], *, restarts: bool = False) -> float:
+    """Seconds from the loss of a rank to the end of its step on the others, less a step."""
+    ranks = job.wait_for_ranks(RANKS)
+    steps = job.steps()
+    victim = random.choice(ranks)
+    time.sleep(random.uniform(0, step_s(steps[victim])))
+    begin = time.monotonic()
+    lose(victim)
+
+    def behind(steps: Mapping[int, list[tuple[float, int]]]) -> dict[int, list[tuple[float, int]]]:
+        if restarts:
+            return {pid: lines for pid, lines in steps.items() if pid not in ranks and len(lines) >= BEHIND}
+        kept = {pid: [line for line in lines if line[0] > begin and line[1] < RANKS] for pid, lines in steps.items()}
+        return {pid: lines for pid, lines in kept.items() if pid != victim and len(lines) >= BEHIND}
+
+    job.wait(lambda steps: len(behind(steps)) == (RANKS if restarts else RANKS - 1))
+    after = behind(job.steps())
+    return max(lines[0][0] - begin - step_s(lines) for lines in after.values())
+
+
+def longest_at_change(job: Job, ranks: Sequence[int], begin: float, size: int) -> float:
+    """Seconds that the step took in which there came to be `size` ranks, less a step: on who waited longest."""
+
+    def changed(steps: Mapping[int, list[tuple[float, int]]]) -> list[tuple[int, int]]:
+        found = []
+        for pid in ranks:
+            lines = steps[pid]
+            at = next((i for i, (when, n) in enumerate(lines) if when > begin and n == size), None)
+            if at is not None and len(lines) > at + BEHIND:
+                found.append((pid, at))
+        return found
+
+    job.wait(lambda steps: len(changed(steps)) == len(ranks))
+    steps = job.steps()
+    pauses = []
+    for pid, at in changed(steps):
+        lines = steps[pid]
+        usual = step_s(lines[max(at - BEHIND, 0) : at])
+        # A commit is part of the step that follows it.
+        pauses.append(max(lines[i][0] - lines[i - 1][0] for i in range(at, at + 2)) - usual)
+    return max(pauses)
+
+
+@contextlib.contextmanager
+def started(
+    commands: Callable[[Path], Sequence[tuple[Sequence[str], Mapping[str, str]]]], host: Host | None = None
+) -> Iterator[Job]:
+    """A job in a folder of its own; it is killed."""
+    with tempfile.TemporaryDirectory() as name:
+        job = Job(Path(name), commands(Path(name)), host)
+        try:
+            yield job
+        finally:
+            job.end()
+
+
+def killed(library: str) -> float:
+    """One of 4 ranks of a host."""
+    with started(lambda folder: commands_of(library, folder)) as job:
+        return lost(job, lambda pid: os.kill(pid, signal.SIGKILL), restarts=library == "DDP")
+
+
+def on_hosts(lose: Callable[[list[Host], int], None], **environ: str) -> float:
+    """One of 4 ranks, each on a host of its own; the launcher is on one more."""
+    with namespaces(RANKS + 1) as (at, *hosts):
+        names = ",".join(f"{host.name}:1" for host in hosts)
+
+        def commands(folder: Path) -> list[tuple[list[str], dict[str, str]]]:
+            return [(ringrun("-np", str(RANKS), "--min-np", "2", "-H", names, folder=folder), environ)]
+
+        with started(commands, at) as job:
+            return lost(job, lambda pid: lose(hosts, pid))
+
+
+def network_of(pid: int | str) -> str:
+    """The network that a process is in."""
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def pull_out(hosts: list[Host], pid: int) -> None:
+    """The cable of the host of a process."""
+    next(host for host in hosts if network_of(host.pid) == network_of(pid)).set_link(up=False)
+
+
+def silent(_library: str) -> float:
+    """Less the time after which a silent rank is lost."""
+    return on_hosts(pull_out, RINGCORE_HEARTBEAT_S=str(HEARTBEAT_S)) - HEARTBEAT_S
+
+
+def killed_on_host(_library: str) -> float:
+    """The process alone; its host is as before."""
+    return on_hosts(lambda _, pid: os.kill(pid, signal.SIGKILL))
+
+
+def leaves(_library: str) -> float:
+    """One of 4 ranks, because somebody asked it to."""
+    name = f"recovery-{os.getpid()}"
+    words = ("-np", str(RANKS), "--min-np", "2", "--rdzv-id", name)
+    with started(lambda folder: [(ringrun(*words, rank="commits", folder=folder), {})]) as job:
+        ranks = job.wait_for_ranks(RANKS)
+        begin = time.monotonic()
+        asked = [sys.executable, "-m", "ringcore", "drain", name, str(RANKS - 1)]
+        subprocess.run(asked, check=True, env=clean_environ(), stdout=subprocess.DEVNULL)
+        job.wait(lambda steps: any(n < RANKS for lines in steps.values() for _, n in lines))
+        job.wait(lambda _: sum(is_alive(pid) for pid in ranks) == RANKS - 1)
+        return longest_at_change(job, [pid for pid in ranks if is_alive(pid)], begin, RANKS - 1)
+
+
+def comes(_library: str) -> float:
+    """A rank that has ended is started again, and joins the three that are left."""
+    words = ("-np", str(RANKS), "--min-np", "2", "--blacklist-cooldown-range", "1", "1")
+    with started(lambda folder: [(ringrun(*words, rank="commits", folder=folder), {})]) as job:
+        ranks = job.wait_for_ranks(RANKS)
+        begin = time.monotonic()
+        os.kill(ranks[-1], signal.SIGKILL)
+        left = ranks[:-1]
+        job.wait(lambda steps: all(any(when > begin and n < RANKS for when, n in steps[pid]) for pid in left))
+        return longest_at_change(job, left, time.monotonic(), RANKS)
+
+
+def cost(elastic: bool) -> float:
+    """What a step of 2 ranks takes."""
+    words = ("-np", "2", *(("--min-np", "1") if elastic else ()))
+    with started(lambda folder: [(ringrun(*words, folder=folder, model="mlp"), {})]) as job:
+        job.wait(lambda steps: len(steps) == 2 and all(len(lines) > 40 for lines in steps.values()))
+        return statistics.median(step_s(lines[5:]) for lines in job.steps().values())
+
+
+CASES: dict[str, Callable[[str], float]] = {
+    "killed": killed,
+    "hosts": killed_on_host,
+    "silent": silent,
+    "leaves": leaves,
+    "comes": comes,
+}
+
+
+def measure(case: str, library: str, repeat: int) -> Iterator[tuple[str, float]]:
+    """What was measured, and seconds."""
+    if case == "cost":
+        for elastic in (True, False) if repeat % 2 else (False, True):
+            yield f"step, {'elastic' if elastic else 'not elastic'}", cost(elastic)
+    else:
+        yield case, CASES[case](library)
+
+
+def main() -> None:
+    """All cases, or some."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help="all, if none is named")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--libraries", nargs="+", default=list(MEASURED), choices=MEASURED)
+    parser.add_argument("--fresh", action="store_true")
+    options = parser.parse_args()
+    cases = options.cases or [*CASES, "cost"]
+    found: dict[tuple[str, str], list[float]] = {}
+    with (HERE.parent / "results" / "recovery.jsonl").open("w" if options.fresh else "a") as file:
+        for case in cases:
+            for repeat in range(options.repeats):
+                for library in options.libraries:
+                    for what, seconds in measure(case, library, repeat) if case in MEASURED[library] else ():
+                        line = {"case": what, "library": library, "milliseconds": round(seconds * 1000, 2)}
+                        file.write(json.dumps(line) + "\n")
+                        file.flush()
+                        print(line, flush=True)
+                        found.setdefault((what, library), []).append(seconds * 1000)
+    print("| case | library | ms | from | to | times |\n|---|---|---|---|---|---|")
+    for (what, library), times in found.items():
+        row = f"{statistics.median(times):.1f} | {min(times):.1f} | {max(times):.1f} | {len(times)}"
+        print(f"| {what} | {library} | {row} |")
+
+
+if __name__ == "__main__":
+    main()
