@@ -1,6 +1,6 @@
 """One rank of the benchmark of recovery; `run.py` starts it.
 
-    python rank.py ringcore|commits|DDP|torchft|ULFM FOLDER [--model mlp]
+    python rank.py ringcore|commits|torchft|ULFM FOLDER [--model mlp]
 
 After each step it writes a line into FOLDER/steps.PID: the time, in seconds of the clock that all processes of the
 machine share, and how many ranks the step had. The gradients are 64 MiB in four tensors, and cost hardly any time.
@@ -94,22 +94,6 @@ def run_commits() -> None:
     train(elastic.TorchState(module, optimizer, step=0))
 
 
-def run_ddp() -> None:
-    """Under torchrun, which starts all ranks again when one is lost."""
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
-    module, loss_of = training()
-    wrapped = DistributedDataParallel(module)
-    optimizer = sgd(module)
-    while True:
-        optimizer.zero_grad()
-        loss_of(wrapped).backward()
-        optimizer.step()
-        tell(dist.get_world_size())
-
-
 def run_torchft() -> None:
     """A replica group of one rank; a step in which somebody is lost is left out."""
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
@@ -172,7 +156,6 @@ def run_ulfm() -> None:
 RUNS: dict[str, Callable[[], None]] = {
     "ringcore": run_ringcore,
     "commits": run_commits,
-    "DDP": run_ddp,
     "torchft": run_torchft,
     "ULFM": run_ulfm,
 }

@@ -1,14 +1,14 @@
 """Measures what it costs that a rank is lost, leaves or comes, beside peers; in minutes, and alone on the machine.
 
     python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [cost] [--repeats 5]
-                                      [--libraries ringcore ULFM torchft DDP]
+                                      [--libraries ringcore ULFM torchft]
 
 killed: one of 4 ranks of a host gets SIGKILL. hosts: the same, each rank on a host of its own (network namespaces).
 silent: its host's cable is pulled out instead. From then to the end of the step that it was in on the last of those who
-are left (torchft leaves that step out: to the end of the next one; torchrun starts all anew), less what a step takes.
+are left (torchft leaves that step out: to the end of the next one), less what a step takes.
 leaves: `ringcore drain`; comes: a rank that had ended is back. What the step took in which that happens, on the rank
-that waited longest, less what a step takes. cost: a step of 2 ranks, in an elastic job and in another. The gradients are
-64 MiB, but for `cost`, which trains a net of 25 million parameters. hosts and silent need root. Writes
+that waited longest, less what a step takes. cost: a step of 2 ranks, in an elastic job and in another. The gradients
+are 64 MiB, but for `cost`, which trains a net of 25 million parameters. hosts and silent need root. Writes
 benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
 """
 
@@ -50,7 +50,6 @@ MEASURED = {
     "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "cost"],
     "ULFM": ["killed"],
     "torchft": ["killed"],
-    "DDP": ["killed"],
 }
 
 
@@ -67,7 +66,6 @@ class Job:
         self, folder: Path, commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], host: Host | None = None
     ) -> None:
         self._folder = folder
-        self.began: list[int] = []  # the ranks' processes
         output = (folder / "output").open("wb")
         base = clean_environ() | {"OMP_NUM_THREADS": "1"}
         base = base if host is None else environ_with_ssh(host, base)
@@ -104,8 +102,7 @@ class Job:
             return sum(len([line for line in lines if line[1] == count]) >= BEFORE for lines in steps.values()) == count
 
         self.wait(ready)
-        self.began = list(self.steps())
-        return self.began
+        return list(self.steps())
 
     def end(self) -> None:
         """Kill all of it."""
@@ -151,9 +148,6 @@ def commands_of(library: str, folder: Path) -> list[tuple[list[str], dict[str, s
         mpi = installed("Open MPI")
         words = [*mpi.launch(RANKS), "--with-ft", "ulfm", str(mpi.programs / "python"), *script]
         return [(words, mpi.environ())]
-    if library == "DDP":
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--max-restarts=1"]
-        return [([*torchrun, *script], {})]
     python = torchft_python()
     lighthouse = [str(python.with_name("torchft_lighthouse")), "--min_replicas", "1", "--quorum_tick_ms", "100"]
     lighthouse += ["--join_timeout_ms", "10000", "--bind", f"127.0.0.1:{LIGHTHOUSE_PORT}"]
@@ -172,7 +166,7 @@ def step_s(lines: Sequence[tuple[float, int]]) -> float:
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def lost(job: Job, lose: Callable[[int], None], *, restarts: bool = False) -> float:
+def lost(job: Job, lose: Callable[[int], None]) -> float:
     """Seconds from the loss of a rank to the end of its step on the others, less a step."""
     ranks = job.wait_for_ranks(RANKS)
     steps = job.steps()
@@ -182,12 +176,10 @@ def lost(job: Job, lose: Callable[[int], None], *, restarts: bool = False) -> fl
     lose(victim)
 
     def behind(steps: Mapping[int, list[tuple[float, int]]]) -> dict[int, list[tuple[float, int]]]:
-        if restarts:
-            return {pid: lines for pid, lines in steps.items() if pid not in ranks and len(lines) >= BEHIND}
         kept = {pid: [line for line in lines if line[0] > begin and line[1] < RANKS] for pid, lines in steps.items()}
         return {pid: lines for pid, lines in kept.items() if pid != victim and len(lines) >= BEHIND}
 
-    job.wait(lambda steps: len(behind(steps)) == (RANKS if restarts else RANKS - 1))
+    job.wait(lambda steps: len(behind(steps)) == RANKS - 1)
     after = behind(job.steps())
     return max(lines[0][0] - begin - step_s(lines) for lines in after.values())
 
@@ -231,7 +223,7 @@ def started(
 def killed(library: str) -> float:
     """One of 4 ranks of a host."""
     with started(lambda folder: commands_of(library, folder)) as job:
-        return lost(job, lambda pid: os.kill(pid, signal.SIGKILL), restarts=library == "DDP")
+        return lost(job, lambda pid: os.kill(pid, signal.SIGKILL))
 
 
 def on_hosts(lose: Callable[[list[Host], int], None], **environ: str) -> float:
