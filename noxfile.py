@@ -34,6 +34,7 @@ from tools.emulation import run_emulated_tests
 from tools.engine import build_native, check_models, run_native_tests, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
+from tools.kernels import run_kernel_tls
 from tools.release import make_release
 from tools.suites import (
     ALONE,
@@ -254,6 +255,12 @@ def native_tsan(session: nox.Session) -> None:
 def native_aarch64(session: nox.Session) -> None:
     """The engine's C++ tests, compiled for aarch64 and emulated: takes long, and shows nothing of memory's order."""
     run_emulated_tests(session)
+
+
+@nox.session(python=PYTHON)
+def kernel_tls(session: nox.Session) -> None:
+    """The tests of TLS by the kernel, in virtual machines with kernels of Debian: one has it, one too little of it."""
+    run_kernel_tls(session)
 
 
 @nox.session(python=PYTHON)

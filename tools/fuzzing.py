@@ -30,10 +30,13 @@ _SOURCES = {
     ],
     "transfers": ["carriers/plans/executor.cpp", "carriers/plans/transfers.cpp", "carriers/plans/receiving.cpp"],
     "stripes": ["transport/tcp/stripes.cpp", "transport/tcp/connection.cpp"],
+    "secure_stream": ["transport/secure_stream.cpp"],
     "segment": ["transport/segment.cpp", "transport/arena_view.cpp"],
     "rings": ["transport/ring.cpp"],
     "mpi": ["transport/mpi/link.cpp"],
     "plans": ["plan/planner.cpp", "plan/ways.cpp", "plan/cost.cpp"],
+    "plan_forms": ["plan/forms/text.cpp", "plan/forms/binary.cpp", "plan/verifier/shape.cpp"],
+    "aggregation": ["aggregation/aggregation.cpp", "aggregation/session.cpp", "aggregation/worker.cpp"],
 }
 
 
@@ -45,7 +48,8 @@ def run_fuzzers(session: nox.Session) -> None:
     parser.add_argument("targets", nargs="*", help="native/NAME or python/NAME; all, if none is named")
     wanted = parser.parse_args(session.posargs)
     program = _build(session)
-    native = {f"native/{name}": [str(program)] for name in _SOURCES}
+    # The C++ tests see to it that every target has a corpus.
+    native = {f"native/{path.name}": [str(program)] for path in sorted(_CORPUS["native"].iterdir())}
     drive = [f"{session.bin}/python", str(ROOT / "tests" / "fuzz" / "drive.py")]
     python = {f"python/{path.name}": [*drive, path.name] for path in sorted(_CORPUS["python"].iterdir())}
     rows = {}

@@ -18,6 +18,7 @@ void mpi(Bytes input);
 void plans(Bytes input);
 void plan_forms(Bytes input);
 void aggregation(Bytes input);
+void secure_stream(Bytes input);
 
 std::span<const Target> targets() {
   static constexpr std::array kTargets = {
@@ -34,6 +35,7 @@ std::span<const Target> targets() {
       Target{"plans", plans},
       Target{"plan_forms", plan_forms},
       Target{"aggregation", aggregation},
+      Target{"secure_stream", secure_stream},
   };
   return kTargets;
 }

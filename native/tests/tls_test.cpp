@@ -13,6 +13,7 @@
 #include "from_environment.hpp"
 #include "link_fixtures.hpp"
 #include "transport/tcp/tls_cipher.hpp"
+#include "wiretap.hpp"
 
 namespace ringcore::test {
 namespace {
@@ -41,65 +42,12 @@ bool agree_on_keys(Link& link) {
   return true;
 }
 
-// Two ends and the wire between them, which the test carries itself.
-class Wiretap {
- public:
-  explicit Wiretap(TlsSecret of_client, TlsSecret of_server)
-      : client_sockets_(unix_pair()),
-        server_sockets_(unix_pair()),
-        client(client_sockets_.first.get(), of_client, Tls::Side::kClient, 0, client_failure),
-        server(server_sockets_.first.get(), of_server, Tls::Side::kServer, 1, server_failure) {}
-
-  // Carries what has been sent from one end to the other; `change` may change it. Returns the bytes carried.
-  std::vector<std::byte> carry(bool from_client, const std::function<void(std::vector<std::byte>&)>& change = {}) {
-    const int from = (from_client ? client_sockets_ : server_sockets_).second.get();
-    const int to = (from_client ? server_sockets_ : client_sockets_).second.get();
-    std::vector<std::byte> bytes(std::size_t{1} << 20);
-    const ssize_t got = ::recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    if (change && !bytes.empty()) change(bytes);
-    if (!bytes.empty())
-      REQUIRE(::send(to, bytes.data(), bytes.size(), MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size()));
-    return bytes;
-  }
-
-  // True when both ends have what they need to talk; false when one has failed.
-  bool shake_hands() {
-    for (int turn = 0; turn < 10 && !(client.is_open() && server.is_open()); ++turn) {
-      client.advance();
-      carry(true);
-      server.advance();
-      carry(false);
-    }
-    client.advance();
-    carry(true);
-    server.advance();
-    return client.is_open() && server.is_open() && !client_failure.reason && !server_failure.reason;
-  }
-
- private:
-  std::pair<Fd, Fd> client_sockets_;
-  std::pair<Fd, Fd> server_sockets_;
-
- public:
-  LinkFailure client_failure;
-  LinkFailure server_failure;
-  Tls client;
-  Tls server;
-};
-
 template <std::size_t kBytes>
 std::array<std::byte, kBytes> from_hex(const char* digits) {
   std::array<std::byte, kBytes> made{};
   for (std::size_t i = 0; i < kBytes; ++i) {
     made[i] = static_cast<std::byte>(std::stoul(std::string(digits + 2 * i, 2), nullptr, 16));
   }
-  return made;
-}
-
-std::vector<std::byte> pattern(std::size_t bytes) {
-  std::vector<std::byte> made(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) made[i] = stream_byte(0, 1, i);
   return made;
 }
 

@@ -39,6 +39,11 @@ std::pair<std::span<const std::byte>, std::span<const std::byte>> split(std::spa
 
 }  // namespace
 
+RecordKey::~RecordKey() {
+  ::explicit_bzero(key.data(), key.size());
+  ::explicit_bzero(nonce.data(), nonce.size());
+}
+
 bool SecureStream::advance() {
   flush();
   if (is_open() || ended_) return false;
@@ -69,6 +74,14 @@ bool SecureStream::flush() {
 std::size_t SecureStream::send(std::span<const std::byte> first, std::span<const std::byte> rest) {
   if (!is_open()) advance();
   if (!is_open() || ended_ || !flush()) return 0;
+  // What was encrypted here has left: what follows may be the wire's to encrypt.
+  if (!std::exchange(offered_to_wire_, true)) wire_encrypts_ = offer_key_to_wire();
+  if (wire_encrypts_) {
+    if (sent_bytes_ >= bytes_per_key_ && !renew_sending_key()) return 0;
+    const std::size_t taken = wire_.send_text(first, rest);
+    sent_bytes_ += taken;
+    return taken;
+  }
   const std::size_t total = first.size() + rest.size();
   while (!first.empty() || !rest.empty()) {
     if (sent_bytes_ >= bytes_per_key_ && !renew_sending_key()) break;
@@ -97,16 +110,25 @@ void SecureStream::seal(std::span<const std::byte> first, std::span<const std::b
   sent_bytes_ += first.size() + rest.size();
 }
 
-bool SecureStream::renew_sending_key() {
+bool SecureStream::offer_key_to_wire() {
+  const std::optional<RecordKey> key = ciphers_.sending->key();
+  return key && wire_.encrypt(*key, sent_records_);
+}
+
+// One record for the peer's record layer. False when there is no room for it.
+bool SecureStream::say(std::byte type, std::span<const std::byte> text) {
+  if (wire_encrypts_) return wire_.send_message(type, text);
   if (!make_room_for_record()) return false;
-  seal(kKeyUpdate, {}, kHandshake);
-  if (ended_) return false;
-  if (!ciphers_.sending->renew()) {
-    fail("could get no new key from", "the cipher refuses");
-    return false;
-  }
-  sent_records_ = sent_bytes_ = 0;
+  seal(text, {}, type);
   return true;
+}
+
+bool SecureStream::renew_sending_key() {
+  if (!say(kHandshake, kKeyUpdate) || ended_) return false;
+  sent_records_ = sent_bytes_ = 0;
+  if (ciphers_.sending->renew() && (!wire_encrypts_ || offer_key_to_wire())) return true;
+  fail("could get no new key from", "the cipher refuses");
+  return false;
 }
 
 std::size_t SecureStream::receive(std::span<std::byte> out) {
@@ -195,7 +217,7 @@ void SecureStream::understand(std::byte type, std::span<const std::byte> text) {
   const bool asked_back = text.back() == std::byte{1};
   received_records_ = 0;
   if (!ciphers_.receiving->renew()) return fail("could get no new key from", "the cipher refuses");
-  if (asked_back) renew_sending_key();
+  if (asked_back) sent_bytes_ = bytes_per_key_;  // what is sent next begins with it
 }
 
 std::string SecureStream::Failure::told(Rank self) const {
@@ -208,11 +230,8 @@ void SecureStream::fail(const char* what, std::string why) {
   if (failure_) return;
   failure_ = Failure{what, std::move(why)};
   ended_ = true;
-  if (is_open() && make_room_for_record()) {
-    constexpr std::array kWords{kFatal, kBadRecordMac};
-    seal(kWords, {}, kAlert);
-    flush();
-  }
+  constexpr std::array kWords{kFatal, kBadRecordMac};
+  if (is_open() && say(kAlert, kWords)) flush();
 }
 
 }  // namespace ringcore::transport

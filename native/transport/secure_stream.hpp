@@ -21,6 +21,19 @@
 
 namespace ringcore::transport {
 
+// The key of one direction in the ciphers of TLS, wiped in the end.
+struct RecordKey {
+  enum class Suite : std::uint8_t { kAes128Gcm, kChaCha20Poly1305 };
+  Suite suite = Suite::kAes128Gcm;
+  std::array<std::byte, 32> key{};  // of AES-128-GCM the first 16
+  std::array<std::byte, 12> nonce{};  // of record 0 (RFC 8446, section 5.3)
+
+  RecordKey() = default;
+  RecordKey(const RecordKey&) = default;
+  RecordKey& operator=(const RecordKey&) = default;
+  ~RecordKey();
+};
+
 // What records travel over. Never blocks.
 class Wire {
  public:
@@ -30,6 +43,18 @@ class Wire {
   virtual std::size_t receive(std::span<std::byte> room) = 0;
   // Nothing more can be received.
   virtual bool ended() const = 0;
+
+  // A wire may encrypt by itself: from now on, with this key, and as the records from `number` on; asked again, with the
+  // next key. False where it does not.
+  virtual bool encrypt([[maybe_unused]] const RecordKey& key, [[maybe_unused]] std::uint64_t number) { return false; }
+  // To a wire that encrypts: text, of which it takes what it has room for, and a record of another type, whole or not.
+  virtual std::size_t send_text([[maybe_unused]] std::span<const std::byte> first,
+                                [[maybe_unused]] std::span<const std::byte> rest) {
+    return 0;
+  }
+  virtual bool send_message([[maybe_unused]] std::byte type, [[maybe_unused]] std::span<const std::byte> text) {
+    return false;
+  }
 };
 
 // The key of one direction.
@@ -48,6 +73,8 @@ class RecordCipher {
                                         std::span<const std::byte> sealed, std::byte* text) = 0;
   // The key gives way to the one that follows from it.
   virtual bool renew() = 0;
+  // For a wire that encrypts by itself; none where the cipher is not one of TLS.
+  virtual std::optional<RecordKey> key() const { return std::nullopt; }
 };
 
 struct RecordCiphers {
@@ -97,6 +124,8 @@ class SecureStream {
     std::string told(Rank self) const;
   };
   const std::optional<Failure>& failure() const { return failure_; }
+  // Since the first `send` after the handshake, where the wire does it by itself.
+  bool wire_encrypts() const { return wire_encrypts_; }
 
   // A key encrypts no more than this. AES-GCM may have 2^24.5 records of 16 KiB (RFC 8446, section 5.5): a third of it.
   static constexpr std::uint64_t kBytesPerKey = std::uint64_t{128} << 30;
@@ -113,6 +142,8 @@ class SecureStream {
  private:
   void seal(std::span<const std::byte> first, std::span<const std::byte> rest, std::byte type);
   bool make_room_for_record();
+  bool offer_key_to_wire();
+  bool say(std::byte type, std::span<const std::byte> text);
   bool renew_sending_key();
   std::optional<std::size_t> next_record();
   std::size_t open_record(std::size_t bytes, std::span<std::byte> out);
@@ -130,6 +161,8 @@ class SecureStream {
   std::uint64_t sent_bytes_ = 0;  // with this key
   std::uint64_t received_records_ = 0;  // with this key
   std::uint64_t bytes_per_key_ = kBytesPerKey;
+  bool offered_to_wire_ = false;
+  bool wire_encrypts_ = false;
   bool ended_ = false;
   bool said_goodbye_ = false;
   std::optional<Failure> failure_;

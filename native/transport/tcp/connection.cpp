@@ -10,9 +10,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "base/error.hpp"
+#include "transport/tcp/send.hpp"
 
 namespace ringcore::transport {
 namespace {
@@ -70,12 +70,7 @@ std::size_t Connection::send(std::span<const std::byte> header, std::span<const 
 
 std::size_t Connection::send_clear(std::span<const std::byte> header, std::span<const std::byte> bytes) {
   if (std::exchange(was_full_, false)) return 0;
-  std::array<iovec, 2> pieces{
-      {{const_cast<std::byte*>(header.data()), header.size()}, {const_cast<std::byte*>(bytes.data()), bytes.size()}}};
-  msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = pieces.size();
-  const ssize_t sent = ::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const std::ptrdiff_t sent = send_pieces(fd(), header, bytes);
   if (sent < 0) {
     if (!is_temporary(errno)) failure_.fail_with(errno);
     return 0;

@@ -104,6 +104,8 @@ std::string last_error();
 
 // Of <openssl/ssl.h>, <openssl/evp.h> and <openssl/bio.h> of every OpenSSL 3.
 inline constexpr int kTls13 = 0x0304;
+inline constexpr std::uint32_t kAes128GcmSha256 = 0x03001301;  // TLS1_3_CK_AES_128_GCM_SHA256
+inline constexpr std::uint32_t kChaCha20Poly1305Sha256 = 0x03001303;  // TLS1_3_CK_CHACHA20_POLY1305_SHA256
 inline constexpr int kCtrlSessionCache = 44;  // SSL_CTRL_SET_SESS_CACHE_MODE
 inline constexpr int kCtrlGroupsList = 92;  // SSL_CTRL_SET_GROUPS_LIST
 inline constexpr int kCtrlMinProtocol = 123;  // SSL_CTRL_SET_MIN_PROTO_VERSION

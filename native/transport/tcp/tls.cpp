@@ -5,6 +5,9 @@
 
 #include <sys/socket.h>
 
+#include "transport/tcp/kernel_tls.hpp"
+#include "transport/tcp/send.hpp"
+
 namespace ringcore::transport {
 
 Tls::Tls(int fd, const TlsSecret& secret, Side side, Rank self, LinkFailure& failure)
@@ -17,10 +20,23 @@ Tls::Tls(int fd, const TlsSecret& secret, Side side, Rank self, LinkFailure& fai
 Tls::~Tls() { stream_.flush(); }
 
 std::size_t Tls::Socket::send(std::span<const std::byte> bytes) {
-  const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return taken(::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+std::size_t Tls::Socket::taken(std::ptrdiff_t sent) {
   if (sent >= 0) return static_cast<std::size_t>(sent);
   if (!is_temporary(errno)) failure_.fail_with(errno);
   return 0;
+}
+
+bool Tls::Socket::encrypt(const RecordKey& key, std::uint64_t number) { return kernel_tls::encrypt(fd_, key, number); }
+
+std::size_t Tls::Socket::send_text(std::span<const std::byte> first, std::span<const std::byte> rest) {
+  return taken(send_pieces(fd_, first, rest));
+}
+
+bool Tls::Socket::send_message(std::byte type, std::span<const std::byte> text) {
+  return taken(kernel_tls::send_message(fd_, type, text)) == text.size();
 }
 
 std::size_t Tls::Socket::receive(std::span<std::byte> room) {

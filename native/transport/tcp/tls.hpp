@@ -36,6 +36,8 @@ class Tls {
   bool has_unsent() const { return stream_.has_unsent(); }
   std::size_t hidden() const { return stream_.hidden(); }
   bool ended() const { return stream_.ended(); }
+  // By kernel_tls.hpp, since the first `send` after the handshake.
+  bool kernel_encrypts() const { return stream_.wire_encrypts(); }
   // For tests.
   void limit_bytes_per_key(std::uint64_t bytes) { stream_.limit_bytes_per_key(bytes); }
 
@@ -46,8 +48,13 @@ class Tls {
     std::size_t send(std::span<const std::byte> bytes) override;
     std::size_t receive(std::span<std::byte> room) override;
     bool ended() const override { return ended_; }
+    bool encrypt(const RecordKey& key, std::uint64_t number) override;
+    std::size_t send_text(std::span<const std::byte> first, std::span<const std::byte> rest) override;
+    bool send_message(std::byte type, std::span<const std::byte> text) override;
 
    private:
+    std::size_t taken(std::ptrdiff_t sent);
+
     int fd_;
     LinkFailure& failure_;
     bool ended_ = false;

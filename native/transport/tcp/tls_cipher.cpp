@@ -52,15 +52,23 @@ TlsCipher::~TlsCipher() {
   ::explicit_bzero(nonce_.data(), nonce_.size());
 }
 
+std::optional<RecordKey> TlsCipher::key() const {
+  RecordKey made;
+  made.suite = suite_;
+  const std::size_t bytes = suite_ == Suite::kAes128Gcm ? 16 : 32;
+  if (!expand(secret_, "key", std::span(made.key).first(bytes)) || !expand(secret_, "iv", made.nonce)) {
+    return std::nullopt;
+  }
+  return made;
+}
+
 bool TlsCipher::take_keys() {
-  const bool is_aes = suite_ == Suite::kAes128Gcm;
-  std::array<std::byte, 32> memory{};
-  const std::span<std::byte> key = std::span(memory).first(is_aes ? 16 : 32);
-  const bool well = expand(secret_, "key", key) && expand(secret_, "iv", nonce_) &&
-                    api().cipher_init(context_.get(), is_aes ? api().aes_128_gcm() : api().chacha20_poly1305(), nullptr,
-                                      chars(key.data()), nullptr, use_ == Use::kSeals ? 1 : 0) == 1;
-  ::explicit_bzero(memory.data(), memory.size());
-  return well;
+  const std::optional<RecordKey> keys = key();
+  if (!keys) return false;
+  nonce_ = keys->nonce;
+  const evp_cipher_st* const cipher = suite_ == Suite::kAes128Gcm ? api().aes_128_gcm() : api().chacha20_poly1305();
+  return api().cipher_init(context_.get(), cipher, nullptr, chars(keys->key.data()), nullptr,
+                           use_ == Use::kSeals ? 1 : 0) == 1;
 }
 
 bool TlsCipher::renew() {
@@ -73,9 +81,9 @@ bool TlsCipher::renew() {
 
 // The nonce of a record (RFC 8446, section 5.3), and its header as additional data.
 bool TlsCipher::begin(std::uint64_t number, std::span<const std::byte> header) {
-  std::array<std::byte, kNonceBytes> nonce = nonce_;
+  auto nonce = nonce_;
   for (std::size_t i = 0; i < sizeof(number); ++i)
-    nonce[kNonceBytes - 1 - i] ^= static_cast<std::byte>(number >> 8 * i);
+    nonce[nonce.size() - 1 - i] ^= static_cast<std::byte>(number >> 8 * i);
   int length = 0;
   return api().cipher_init(context_.get(), nullptr, nullptr, nullptr, chars(nonce.data()), -1) == 1 &&
          api().cipher_update(context_.get(), nullptr, &length, chars(header.data()), static_cast<int>(header.size())) ==

@@ -18,8 +18,7 @@ using TrafficSecret = std::array<std::byte, 32>;
 
 class TlsCipher final : public RecordCipher {
  public:
-  // By OpenSSL's numbers.
-  enum class Suite : std::uint32_t { kAes128Gcm = 0x03001301, kChaCha20Poly1305 = 0x03001303 };
+  using Suite = RecordKey::Suite;
   enum class Use : std::uint8_t { kSeals, kOpens };
 
   // Throws Error{kResource} where OpenSSL refuses.
@@ -33,13 +32,12 @@ class TlsCipher final : public RecordCipher {
   std::optional<std::byte> open(std::uint64_t number, std::span<const std::byte> header,
                                 std::span<const std::byte> sealed, std::byte* text) override;
   bool renew() override;
+  std::optional<RecordKey> key() const override;
 
  private:
   struct ContextDeleter {
     void operator()(evp_cipher_ctx_st* context) const { openssl::api().cipher_context_free(context); }
   };
-  static constexpr std::size_t kNonceBytes = 12;
-
   bool take_keys();
   bool begin(std::uint64_t number, std::span<const std::byte> header);
   bool update(std::span<const std::byte> in, std::byte* out);
@@ -47,7 +45,7 @@ class TlsCipher final : public RecordCipher {
   Suite suite_;
   Use use_;
   TrafficSecret secret_;
-  std::array<std::byte, kNonceBytes> nonce_{};
+  decltype(RecordKey::nonce) nonce_{};
   std::unique_ptr<evp_cipher_ctx_st, ContextDeleter> context_;
 };
 

@@ -13,7 +13,7 @@ namespace {
 using openssl::api;
 
 constexpr int kAppData = 0;  // OpenSSL's index of what belongs to the application
-constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
+constexpr unsigned char kSuiteOfSecret[] = {0x13, 0x01};  // its hash is what counts
 constexpr unsigned char kIdentity[] = "ringcore";
 
 [[noreturn]] void refuse(const char* what) {
@@ -156,12 +156,14 @@ std::optional<RecordCiphers> TlsHandshake::advance(Wire& wire, Buffer& unsent) {
 }
 
 RecordCiphers TlsHandshake::ciphers() {
-  const auto suite = static_cast<TlsCipher::Suite>(api().cipher_id(api().ssl_get_current_cipher(ssl_.get())));
   const auto& [of_client, of_server] = traffic_;
   if (!of_client || !of_server) throw Failure("OpenSSL tells no keys");
-  if (suite != TlsCipher::Suite::kAes128Gcm && suite != TlsCipher::Suite::kChaCha20Poly1305) {
+  const std::uint32_t agreed = api().cipher_id(api().ssl_get_current_cipher(ssl_.get()));
+  if (agreed != openssl::kAes128GcmSha256 && agreed != openssl::kChaCha20Poly1305Sha256) {
     throw Failure("a cipher that nobody asked for");
   }
+  const TlsCipher::Suite suite =
+      agreed == openssl::kAes128GcmSha256 ? TlsCipher::Suite::kAes128Gcm : TlsCipher::Suite::kChaCha20Poly1305;
   const bool client = side_ == Side::kClient;
   return {std::make_unique<TlsCipher>(suite, TlsCipher::Use::kSeals, client ? *of_client : *of_server),
           std::make_unique<TlsCipher>(suite, TlsCipher::Use::kOpens, client ? *of_server : *of_client)};
@@ -172,7 +174,7 @@ ssl_session_st* TlsHandshake::session(ssl_st* ssl) const {
   ssl_session_st* made = api().session_new();
   const auto* key = reinterpret_cast<const unsigned char*>(secret_.bytes.data());
   if (made != nullptr && api().session_set1_master_key(made, key, secret_.bytes.size()) == 1 &&
-      api().session_set_cipher(made, api().cipher_find(ssl, kAes128GcmSha256)) == 1 &&
+      api().session_set_cipher(made, api().cipher_find(ssl, kSuiteOfSecret)) == 1 &&
       api().session_set_protocol_version(made, openssl::kTls13) == 1) {
     return made;
   }

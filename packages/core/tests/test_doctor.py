@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -147,3 +148,17 @@ def test_libraries_that_are_not_here_take_a_line_and_their_reasons_are_told_when
     everything = io.StringIO()
     module.doctor(everything, everything=True)
     assert "libcuda.so.1: no: cannot open" in everything.getvalue()
+
+
+def test_it_tells_whether_the_kernel_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
+    report, text = _doctor()
+    tcp_ulp = 31
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as asked:
+        try:
+            asked.setsockopt(socket.IPPROTO_TCP, tcp_ulp, b"tls")
+        except OSError as error:
+            assert report["kernel_tls"].startswith(f"no: the kernel has no TLS: {error.strerror}")
+        else:  # Then whether it can change keys decides.
+            assert report["kernel_tls"].startswith(("yes, where RINGCORE_KERNEL_TLS=1", "no: the kernel cannot change"))
+    assert " ".join(f"TLS by the kernel {report['kernel_tls']}".split()) in " ".join(text.split())

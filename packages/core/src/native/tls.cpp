@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "raise.hpp"
 #include "register.hpp"
+#include "transport/tcp/kernel_tls.hpp"
 #include "transport/tcp/openssl.hpp"
 
 namespace nb = nanobind;
@@ -38,6 +39,10 @@ void register_tls(nb::module_& module) {
         return std::string(api.version_text(kVersion)) + " (" + api.path + ")";
       },
       "Opens the OpenSSL that encrypts between hosts; its version and its file. Raises ResourceError.");
+  module.def("use_kernel_tls", &transport::kernel_tls::use, nb::arg("wanted"),
+             "Whether connections from now on have the kernel encrypt what they send.");
+  module.def("kernel_tls_refusal", &transport::kernel_tls::refusal,
+             "Why the kernel cannot encrypt what connections send; empty where it can.");
 }
 
 }  // namespace ringcore::python

@@ -157,6 +157,16 @@ def tls_library() -> str:
     Opens the OpenSSL that encrypts between hosts; its version and its file. Raises ResourceError.
     """
 
+def use_kernel_tls(wanted: bool) -> None:
+    """
+    Whether connections from now on have the kernel encrypt what they send.
+    """
+
+def kernel_tls_refusal() -> str:
+    """
+    Why the kernel cannot encrypt what connections send; empty where it can.
+    """
+
 class Handle:
     """A submitted operation, or a group of them."""
 

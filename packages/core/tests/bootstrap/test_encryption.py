@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ringcore import _native
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.encryption import announce_encryption, check_carriers, check_encryption, is_encrypted
 from ringcore.bootstrap.paths import Endpoint, Path
@@ -66,3 +67,17 @@ def test_only_who_may_have_to_encrypt_looks_for_the_library() -> None:
     missing = Settings(openssl_library="/nowhere/libssl.so.3")
     assert announce_encryption(missing, inside) == {"encryption": "auto", "no_tls": None}
     assert announce_encryption(Settings(encryption="off"), outside) == {"encryption": "off", "no_tls": None}
+
+
+def test_who_asks_for_the_kernels_tls_and_does_not_get_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    outside = [Endpoint("eth0", "10.0.0.1", 24, 1000, 1)]
+    announce_encryption(Settings(), outside)
+    assert not caplog.records
+    try:
+        contact = announce_encryption(Settings(kernel_tls=True), outside)
+    finally:
+        _native.use_kernel_tls(False)
+    assert contact == {"encryption": "auto", "no_tls": None}
+    refusal = _native.kernel_tls_refusal()
+    expected = [f"RINGCORE_KERNEL_TLS=1, but ringcore itself encrypts: {refusal}"] if refusal else []
+    assert [record.getMessage() for record in caplog.records] == expected

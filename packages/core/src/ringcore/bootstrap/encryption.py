@@ -7,6 +7,7 @@ text: what cannot be encrypted is refused.
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from ringcore.bootstrap.paths import Endpoint, Path
 if TYPE_CHECKING:
     from ringcore.environment.settings import Settings
 
+_log = logging.getLogger("ringcore")
+
 AUTO, ON, OFF = "auto", "on", "off"
 
 
@@ -24,16 +27,19 @@ def announce_encryption(settings: Settings, endpoints: Iterable[Endpoint]) -> di
     """What a rank's contact says: its setting, and why it cannot encrypt, where it may have to."""
     setting = settings.encryption
     may_have_to = setting == ON or (setting == AUTO and any(not _is_loopback(endpoint.ip) for endpoint in endpoints))
-    return {"encryption": setting, "no_tls": _why_not(settings.openssl_library) if may_have_to else None}
+    return {"encryption": setting, "no_tls": _why_not(settings) if may_have_to else None}
 
 
-def _why_not(library: str | None) -> str | None:
+def _why_not(settings: Settings) -> str | None:
     try:
-        if library is not None:
-            _native.set_openssl_library(library)
+        if settings.openssl_library is not None:
+            _native.set_openssl_library(settings.openssl_library)
         _native.tls_library()
     except ResourceError as error:
         return str(error)
+    _native.use_kernel_tls(settings.kernel_tls)
+    if settings.kernel_tls and _native.kernel_tls_refusal():
+        _log.warning("RINGCORE_KERNEL_TLS=1, but ringcore itself encrypts: %s", _native.kernel_tls_refusal())
     return None
 
 

@@ -70,8 +70,8 @@ def doctor(file: IO[str] | None = None, *, everything: bool = False) -> dict[str
         everything: Print of libraries that are not here, too, what was tried, and why it failed.
 
     Returns:
-        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `shared_gpu`,
-        `frameworks`, `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
+        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `kernel_tls`,
+        `shared_gpu`, `frameworks`, `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
     """
     report: dict[str, Any] = {
         "ringcore": __version__,
@@ -86,6 +86,7 @@ def doctor(file: IO[str] | None = None, *, everything: bool = False) -> dict[str
     report["libraries"] = {
         kind: [try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
     }
+    report["kernel_tls"] = _kernel_tls()
     report["shared_gpu"] = _shared_gpu(report["libraries"])
     report["mpi"] = _mpi(report["problems"])
     report["transports"] = {name: _try_transport(name) for name in _TRANSPORTS}
@@ -130,6 +131,15 @@ def _kernels(problems: list[str]) -> str:
         problems.append(f"the compiled engine cannot be loaded ({error}): pip install --force-reinstall ringcore")
         return "the engine cannot be loaded"
     return _native.kernel_instruction_set()
+
+
+def _kernel_tls() -> str:
+    try:
+        from ringcore import _native
+    except ImportError:
+        return "the engine cannot be loaded"
+    refusal = _native.kernel_tls_refusal()
+    return f"no: {refusal}" if refusal else "yes, where RINGCORE_KERNEL_TLS=1 asks for it"
 
 
 def _limits(problems: list[str]) -> dict[str, Any]:
@@ -290,6 +300,7 @@ def _lines(report: dict[str, Any], everything: bool) -> Iterator[str]:
     yield from _section("MPI that a job started here would use")
     yield textwrap.fill(report["mpi"], 118, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
     yield from _library_lines(report["libraries"], everything)
+    yield _row("TLS by the kernel", report["kernel_tls"])
     if everything or any(outcome["found"] for outcome in report["libraries"]["CUDA driver"]):
         yield from _section("ranks that share a GPU would meet by way of")
         yield f"  {report['shared_gpu']}"

@@ -255,6 +255,13 @@ class Settings:
     openssl_library: str | None = _setting(
         None, str, "a path such as /opt/openssl/lib/libssl.so.3", "OpenSSL 3 that encrypts; unset: the system's"
     )
+    kernel_tls: bool = _setting(
+        False,
+        _flag,
+        "1, true, yes, on, 0, false, no or off",
+        "the kernel encrypts what is sent to other hosts, where it can (`ringcore doctor` says so); else, and without "
+        "it, ringcore does",
+    )
     deterministic: bool = _setting(
         False,
         _flag,
