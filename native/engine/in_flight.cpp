@@ -125,7 +125,6 @@ bool Engine::all_have_results(const ProcessSet& set, const Operation& operation)
 }
 
 void Engine::receive_carried_out(Peer& peer, const RecordView& record) {
-  if (elastic_ == nullptr) throw Error(ErrorKind::kProtocol, "speaks of results as in an elastic job");
   const auto set = sets_.find(record.header.process_set);
   if (set == sets_.end() || set->second->peer_of(peer) == nullptr) return;
   const auto found = set->second->operations.find(record.header.name_hash);

@@ -131,7 +131,7 @@ void Engine::note_let_in(Place place, Place by) {
 }
 
 void Engine::receive_let_in(Peer& peer, const RecordView& record) {
-  if (elastic_ == nullptr || peer.rank < 0 || record.header.rows >= static_cast<std::uint64_t>(kMaxPlaces)) {
+  if (peer.rank < 0 || record.header.rows >= static_cast<std::uint64_t>(kMaxPlaces)) {
     throw Error(ErrorKind::kProtocol, "lets in place " + std::to_string(record.header.rows));
   }
   const auto place = static_cast<Place>(record.header.rows);

@@ -22,6 +22,11 @@ bool belongs_to_epoch(RecordType type) {
          type == RecordType::kLetIn || type == RecordType::kTree;
 }
 
+bool is_of_elastic_jobs(RecordType type) {
+  return type == RecordType::kView || type == RecordType::kLanes || type == RecordType::kArrival ||
+         type == RecordType::kLetIn || type == RecordType::kCarriedOut;
+}
+
 // The fixed part of a log entry, as it travels.
 Entry entry_of(const RecordHeader& header) {
   Entry entry;
@@ -247,6 +252,9 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     throw Error(ErrorKind::kProtocol, "did not start with a greeting");
   }
   if (is_late && belongs_to_epoch(header.type)) return;
+  if (elastic_ == nullptr && is_of_elastic_jobs(header.type)) {
+    throw Error(ErrorKind::kProtocol, "sent a record that only elastic jobs have");
+  }
   switch (header.type) {
     case RecordType::kOperation:
     case RecordType::kNoop:
