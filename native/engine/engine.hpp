@@ -357,6 +357,7 @@ class Engine {
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
   bool runs_wait_for(const Peer& peer) const;
   bool awaits(const Peer& peer) const;
+  bool may_say_why(Peer& peer, Nanoseconds now) const;
   bool lacks_processor(Peer& peer, Nanoseconds now);
   static std::string describe_silence(const Peer& peer, Nanoseconds now);
   void beat(Peer& peer, Nanoseconds now, bool awaited);

@@ -38,6 +38,7 @@ struct Peer {
   Nanoseconds last_heard = 0;
   Nanoseconds last_asked = 0;
   Nanoseconds excused_until = 0;  // silent, but its host says that it only lacks a processor
+  std::optional<Nanoseconds> failed_at;  // its link; what it has said last may still come
   bool is_neighbour = false;  // this rank and it watch each other all the time
   bool arriving = false;  // of the two one is no member yet
   bool turned_away = false;  // ... and will be none

@@ -90,7 +90,7 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
       read_control(*peer);  // its last words
       // To a rank that has left before, its goodbye is not said: that it saw that farewell are its last words.
       if (peer->saw_farewell) peer->left = true;
-      if (!peer->left && failure_ == nullptr) lose(*peer, *failure);
+      if (!peer->left && failure_ == nullptr && !may_say_why(*peer, now)) lose(*peer, *failure);
     } else if (!peer->left && peer->connected && now - peer->last_heard > patience_for(*peer)) {
       if (eager_.operation != nullptr) leave_eager();
       // Before its last words are read: once it has spoken it may sleep.
@@ -103,6 +103,14 @@ void Engine::tend_links(Nanoseconds now, bool idle) {
     if (failure_ != nullptr) return;
     if (!peer->left && peer->connected) beat(*peer, now, awaited);
   }
+}
+
+// Where a peer has several connections, the end of one may overtake what it has said on another: why it ends. Who lives,
+// and has only lost that one, is waited for no longer than one that is silent.
+bool Engine::may_say_why(Peer& peer, Nanoseconds now) const {
+  if (!peer.link->last_words_may_come()) return false;
+  if (!peer.failed_at) peer.failed_at = now;
+  return now - *peer.failed_at <= patience_for(peer);
 }
 
 // Whether a silent peer is to be waited for, as this host's scheduler is all that keeps it from speaking.

@@ -57,6 +57,35 @@ TEST_CASE("the end of a rank that has seen this one's farewell is no loss, thoug
   CHECK(job.engine(0).farewell_seen());
 }
 
+TEST_CASE("the end of a connection for data that overtakes the peer's last words is not taken for the reason") {
+  SimJob job(2);
+  std::vector<float> data{1.0F};
+  const auto waits = SimJob::allreduce("waits", data);
+  job.submit(0, waits);
+  const auto greeted = [&](Rank rank) { return job.engine(rank).membership().peer(1 - rank)->greeted; };
+  REQUIRE(job.run_until([&] { return greeted(0) && greeted(1); }));
+  const auto fails = [&] {
+    job.engine(1).fail(std::make_shared<const Error>(ErrorKind::kPeerLost, "why rank 1 ends"));
+    while (job.engine(1).progress()) {  // until all of it is on its way
+    }
+    job.network().end_data(1, 0);
+    REQUIRE(job.run_until([&] { return waits->done(); }));
+    return std::string(waits->error->what());
+  };
+  SUBCASE("they are waited for") {
+    job.network().delay(1, 0, transport::kControlLane, 50 * kMillisecond);
+    const std::string said = fails();
+    CAPTURE(said);
+    CHECK(said.find("why rank 1 ends") != std::string::npos);
+  }
+  SUBCASE("as long as a rank may be silent") {
+    const Nanoseconds before = job.now();
+    job.network().delay(1, 0, transport::kControlLane, 10 * kSecond);
+    CHECK(fails().find("rank 1 closed the connection, as seen by rank 0") != std::string::npos);
+    CHECK(job.now() - before < kSecond);
+  }
+}
+
 TEST_CASE("whoever removes a process set that others are ending still passes on what comes from below it") {
   SimJob job(kRanks, {}, 4);
   // Of the one rank 1 is the root, and rank 2 is between it and rank 6; of the other rank 1 is between ranks 0 and 5.

@@ -30,6 +30,7 @@ class WithholdingLink final : public transport::Link {
   void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
   std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
   std::optional<std::string> failure() const override { return link_->failure(); }
+  bool last_words_may_come() const override { return link_->last_words_may_come(); }
   void check() override { link_->check(); }
   bool peer_wants_to_run() override { return link_->peer_wants_to_run(); }
   bool blocked() override { return link_->blocked(); }

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <netinet/tcp.h>
+
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
 
@@ -71,6 +73,19 @@ TEST_CASE("tcp: what has been sent shows how quick the connection is") {
   CHECK(links[0]->pace().bytes_per_s > 1e6);
   CHECK(links[0]->pace().latency_s > 0);
   CHECK(links[0]->pace().latency_s < 1);
+}
+
+TEST_CASE("tcp: the kernel keeps idle connections alive for who tracks them on the way") {
+  SocketPair pair([] { return tcp_pair(); });
+  const int fd = pair.fd(0, 1);
+  const auto link = connected(0, pair);
+  int on = 0;
+  int seconds = 0;
+  socklen_t length = sizeof(on);
+  REQUIRE(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &length) == 0);
+  REQUIRE(::getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, &length) == 0);
+  CHECK(on != 0);
+  CHECK(seconds <= 60);
 }
 
 TEST_CASE("tcp: a Unix socket knows nothing of a network") {

@@ -90,6 +90,10 @@ class Link {
   // that are still on their way: over several connections the end of one says nothing about the others.
   virtual bool ended() const { return failure().has_value(); }
 
+  // Whether what a peer has said last on lane 0 may still be on its way, though the link has failed as the peer has closed
+  // it: as above.
+  virtual bool last_words_may_come() const { return false; }
+
   // Looks, with a system call, whether the peer is still connected. Called about once a millisecond while waiting.
   virtual void check() = 0;
 

@@ -72,6 +72,10 @@ class SimLink final : public Link {
   }
 
   std::optional<std::string> failure() const override { return network_.connection(self_, peer_).failure; }
+  bool last_words_may_come() const override {
+    const SimNetwork::Connection& end = network_.connection(self_, peer_);
+    return end.data_has_ended && end.lanes[kControlLane].in_flight > 0;
+  }
   void check() override {}
 
   bool peer_wants_to_run() override {
@@ -304,7 +308,7 @@ void SimNetwork::happen(Event event) {
   Connection& owner = connection(event.to, event.from);
   switch (event.kind) {
     case EventKind::kDelivery: {
-      if (owner.failure) return;
+      if (owner.failure && !(owner.data_has_ended && event.lane == kControlLane)) return;
       Stream& stream = owner.lanes[event.lane];
       stream.in_flight -= event.bytes.size();
       if (!event.bytes.empty() && std::exchange(owner.tampered, false)) {

@@ -92,6 +92,9 @@ class SimNetwork {
   void starve(Rank rank, Nanoseconds duration);
   // From now on what `from` writes to `to` vanishes, and nobody is told.
   void silence(Rank from, Rank to);
+  // `from` has closed its connections to `to`, of which those for data end there before all has come that it has said on
+  // the one for control.
+  void end_data(Rank from, Rank to);
   // What `from` writes to `to` on that lane arrives after so long at the earliest: it stands in a queue of the network.
   void delay(Rank from, Rank to, int lane, Nanoseconds duration);
   // A bit is changed in what `from` writes to `to`, once. False where that is not encrypted: nobody would notice.
@@ -127,6 +130,7 @@ class SimNetwork {
   struct Connection {
     Stream lanes[kLaneCount];  // incoming
     std::optional<std::string> failure;
+    bool data_has_ended = false;  // see `end_data`
     bool silent = false;  // incoming bytes vanish
     bool tampered = false;  // a bit of the next incoming bytes changes
     Link* secured = nullptr;  // the owner's end, where it is encrypted

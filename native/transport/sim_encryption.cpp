@@ -202,6 +202,7 @@ class ToyEncryptedLink final : public Link {
     }
     return inner_->failure();
   }
+  bool last_words_may_come() const override { return inner_->last_words_may_come(); }
   void check() override { inner_->check(); }
   bool blocked() override {
     const bool waits =

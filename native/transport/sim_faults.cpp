@@ -44,6 +44,12 @@ void SimNetwork::cut(Rank a, Rank b) {
   fail_later(b, a, "reset the connection");
 }
 
+void SimNetwork::end_data(Rank from, Rank to) {
+  Connection& end = connection(to, from);
+  end.data_has_ended = !end.failure;
+  if (!end.failure) end.failure = "closed the connection";
+}
+
 void SimNetwork::pause(Rank rank, Nanoseconds duration) {
   Nanoseconds& until = paused_until_[static_cast<std::size_t>(rank)];
   until = std::max(until, clock_.now() + duration);

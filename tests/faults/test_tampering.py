@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,10 @@ ERRORS = names_below(ringcore.RingcoreError)
 
 
 def works_behind_a_middle(rounds: int, ports: list[int]) -> list[dict]:
-    """In each round: starts, reduces, ends. The others are told that this rank listens where the middle does."""
-    from dataclasses import replace
+    """In each round: starts, reduces, ends."""
+    from support.rank import listen_behind
 
-    from ringcore.bootstrap import mesh
-
-    plain, me = mesh.listen, int(os.environ["RANK"])
-
-    def listen(*args: object) -> tuple[list, list]:
-        sockets, endpoints = plain(*args)
-        Path(f"new.port.{me}").write_text(str(endpoints[0].port))
-        os.rename(f"new.port.{me}", f"port.{me}")
-        return sockets, [replace(endpoint, port=ports[me]) for endpoint in endpoints]
-
-    mesh.listen = listen
+    listen_behind(ports)
 
     def reduces() -> str:
         ringcore.init()
@@ -55,7 +45,7 @@ def works_behind_a_middle(rounds: int, ports: list[int]) -> list[dict]:
                 total = ringcore.allreduce(tensor, op=ringcore.Sum, name=f"of.{elements}.{step}")
                 if not (total == 3 * np.arange(elements, dtype=np.float32) + 3 * step).all():
                     return "a wrong sum"
-            if ringcore.broadcast_object(f"object {step}" if me == 0 else None) != f"object {step}":
+            if ringcore.broadcast_object(f"object {step}" if ringcore.rank() == 0 else None) != f"object {step}":
                 return "a wrong object"
         return "right"
 
@@ -70,7 +60,10 @@ def works_behind_a_middle(rounds: int, ports: list[int]) -> list[dict]:
 
 
 @contextlib.contextmanager
-def job_behind_a_middle(directory: Path, rounds: int) -> Iterator[tuple[Middle, ranks.Ranks]]:
+def job_behind_a_middle(
+    directory: Path, work: Callable[..., Any], *arguments: Any, idle_s: float | None = None
+) -> Iterator[tuple[Middle, ranks.Ranks]]:
+    """Ranks of which each works with these arguments and the ports of the middle. `idle_s`: see there."""
     with open(os.open(directory / "key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
         file.write(os.urandom(32))
     with socket.socket() as probe:
@@ -81,14 +74,13 @@ def job_behind_a_middle(directory: Path, rounds: int) -> Iterator[tuple[Middle, 
         "RINGCORE_TRANSPORT": "tcp", "RINGCORE_ENCRYPTION": "on", "RINGCORE_KEY_FILE": str(directory / "key"),
         "RINGCORE_HEARTBEAT_S": "1", "RINGCORE_TIMEOUT_S": "10", "RINGCORE_START_TIMEOUT_S": "5",
     }  # fmt: skip
-    with middle([*targets, lambda: meeting]) as between:
+    with middle([*targets, lambda: meeting], idle_s) as between:
 
         def wrap(rank: int, command: list[str]) -> list[str]:
             port = meeting if rank == 0 else between.ports[SIZE]
             return ["env", f"RINGCORE_RENDEZVOUS=tcp:127.0.0.1:{port}", *command]
 
-        arguments = (rounds, between.ports[:SIZE])
-        with ranks.started(works_behind_a_middle, SIZE, directory, *arguments, env=env, wrap=wrap) as job:
+        with ranks.started(work, SIZE, directory, *arguments, between.ports[:SIZE], env=env, wrap=wrap) as job:
             yield between, job
 
 
@@ -127,7 +119,7 @@ def problem_of(tampering: Tampering, outcomes: list[dict[str, Any]]) -> str | No
 
 
 def test_whatever_is_changed_between_ranks_is_an_error_on_all_or_changes_nothing(tmp_path: Path) -> None:
-    with job_behind_a_middle(tmp_path, ROUNDS + 1) as (between, job):
+    with job_behind_a_middle(tmp_path, works_behind_a_middle, ROUNDS + 1) as (between, job):
         total = play(between, job, 0, carry)
         tamperings = []
         for number in range(1, ROUNDS + 1):
@@ -154,7 +146,7 @@ def test_nobody_in_between_talks_ranks_out_of_encryption(tmp_path: Path) -> None
         seen.extend(data)
         return strip_encryption(way, data)
 
-    with job_behind_a_middle(tmp_path, 2) as (between, job):
+    with job_behind_a_middle(tmp_path, works_behind_a_middle, 2) as (between, job):
         play(between, job, 0, strip_and_read)
         play(between, job, 1, carry)
         stripped, untouched = zip(*(outcome.result for outcome in job.wait()), strict=True)
@@ -163,3 +155,37 @@ def test_nobody_in_between_talks_ranks_out_of_encryption(tmp_path: Path) -> None
         assert len(named(outcome["message"])) >= 2, outcome
     assert bytes(np.arange(4, dtype=np.float32)) not in seen
     assert [outcome["message"] for outcome in untouched] == ["returned 'right'"] * SIZE
+
+
+IDLE_S = 4.0
+
+
+def pauses(elements: int, ports: list[int]) -> dict:
+    from support.rank import listen_behind, sums_rightly
+
+    listen_behind(ports)
+    ringcore.init()
+    right = sums_rightly(elements)
+    time.sleep(2.5 * 4.0)  # what the test is about: nobody has anything to say
+    return {"before": right, "after": caught(sums_rightly, elements)}
+
+
+def test_heartbeats_keep_connections_through_who_cuts_idle_ones(tmp_path: Path) -> None:
+    # What is small goes with control, where hearts beat.
+    with job_behind_a_middle(tmp_path, pauses, 3, idle_s=IDLE_S) as (between, job):
+        results = [outcome.result for outcome in job.wait()]
+    assert not between.cut_idle
+    for result in results:
+        assert result["before"] is True
+        assert result["after"]["message"] == "returned True", result
+
+
+def test_an_idle_connection_that_is_cut_is_an_error_on_all_that_names_two(tmp_path: Path) -> None:
+    with job_behind_a_middle(tmp_path, pauses, 1 << 20, idle_s=IDLE_S) as (between, job):
+        results = [outcome.result for outcome in job.wait()]
+    # Of a lane for data the kernel says that it is there (SO_KEEPALIVE), which who relays bytes does not hear.
+    assert between.cut_idle
+    for result in results:
+        assert result["before"] is True
+        assert result["after"]["type"] == "PeerLostError", result
+        assert len(named(result["after"]["message"])) >= 2, result

@@ -117,16 +117,20 @@ class Middle:
 
     Args:
         targets: The port of each of those, on loopback; asked at each connection.
+        idle_s: Connections over which nothing goes in one of the directions for so long are cut.
 
     Attributes:
         ports: Where it listens for each.
         tamper: What it does to the bytes. Change it while nobody is connected.
         carried: Bytes of all connections.
+        cut_idle: How many were.
     """
 
-    def __init__(self, targets: Sequence[Callable[[], int]]) -> None:
+    def __init__(self, targets: Sequence[Callable[[], int]], idle_s: float | None = None) -> None:
         self.tamper: Tamper = carry
         self.carried = 0
+        self.cut_idle = 0
+        self._idle_s = idle_s
         self._targets = targets
         self._listeners = [socket.create_server(("127.0.0.1", 0), backlog=64) for _ in targets]
         self.ports = [listener.getsockname()[1] for listener in self._listeners]
@@ -151,12 +155,20 @@ class Middle:
                 ways = Way(number, from_dialler=True), Way(number, from_dialler=False)
                 for end in (near, far):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    end.settimeout(self._idle_s)
                 for way, source, target in ((ways[0], near, far), (ways[1], far, near)):
                     threading.Thread(target=self._carry, args=(way, ways, source, target), daemon=True).start()
 
+    def _receive(self, source: socket.socket) -> bytes:
+        try:
+            return source.recv(_READ_BYTES)
+        except TimeoutError:
+            self.cut_idle += 1
+            return b""
+
     def _carry(self, way: Way, both: tuple[Way, Way], source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):  # One of the two has gone.
-            while data := source.recv(_READ_BYTES):
+            while data := self._receive(source):
                 if way.from_dialler and way.carried == 0 and len(data) >= _HELLO.size:
                     _, _, purpose, _, lower, higher, _, _ = _HELLO.unpack_from(data)
                     for each in both if purpose == MESH else ():
@@ -175,9 +187,9 @@ class Middle:
 
 
 @contextlib.contextmanager
-def middle(targets: Sequence[Callable[[], int]]) -> Iterator[Middle]:
+def middle(targets: Sequence[Callable[[], int]], idle_s: float | None = None) -> Iterator[Middle]:
     """One that is there for the block."""
-    made = Middle(targets)
+    made = Middle(targets, idle_s)
     try:
         yield made
     finally:

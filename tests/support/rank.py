@@ -39,6 +39,24 @@ def _path(name: str, rank: int | str) -> Path:
     return Path(os.environ["RANKS_DIRECTORY"], f"mark.{name}.{rank}")
 
 
+def listen_behind(ports: list[int]) -> None:
+    """The others are told that this rank listens at its one of these ports. Where it does stands in port.RANK."""
+    from dataclasses import replace
+
+    from ringcore.bootstrap import mesh
+
+    plain, me = mesh.listen, int(os.environ["RANK"])
+
+    def listen(*args: object) -> tuple[list, list]:
+        sockets, endpoints = plain(*args)
+        directory = Path(os.environ["RANKS_DIRECTORY"])
+        (directory / f"new.port.{me}").write_text(str(endpoints[0].port))
+        (directory / f"new.port.{me}").rename(directory / f"port.{me}")
+        return sockets, [replace(endpoint, port=ports[me]) for endpoint in endpoints]
+
+    mesh.listen = listen
+
+
 def sums_rightly(elements: int) -> bool:
     """Whether an allreduce of so many elements gives the right sum."""
     import numpy as np

@@ -20,6 +20,10 @@ namespace {
 // The heartbeat finds a silent peer long before; this is for processes in which it cannot run.
 constexpr unsigned kUserTimeoutMilliseconds = 30'000;
 
+// A connection on which nobody says anything: who tracks connections on the way, as firewalls do, forgets them after some
+// minutes. The heart beats on the lane for control alone.
+constexpr unsigned kIdleSeconds = 30;
+
 // A sleeper is woken when so much is there, though it waits for more: it reduces this while the rest is on its way.
 constexpr std::size_t kMostAtOnce = 256 * 1024;
 
@@ -46,6 +50,10 @@ Connection::Connection(Fd socket, LinkFailure& failure) : socket_(std::move(sock
   if (!is_tcp_) return;
   set_tcp_option(fd(), TCP_NODELAY, "TCP_NODELAY", 1);
   set_tcp_option(fd(), TCP_USER_TIMEOUT, "TCP_USER_TIMEOUT", kUserTimeoutMilliseconds);
+  set_tcp_option(fd(), TCP_KEEPIDLE, "TCP_KEEPIDLE", kIdleSeconds);
+  set_tcp_option(fd(), TCP_KEEPINTVL, "TCP_KEEPINTVL", kIdleSeconds);
+  const int on = 1;
+  if (::setsockopt(fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0) refuse("SO_KEEPALIVE");
   // The sizes of the kernel's buffers are left to its own tuning, which setting them would end.
 }
 
@@ -147,7 +155,7 @@ std::size_t Connection::receive_clear(std::span<std::byte> out) {
   if (got < 0 && is_temporary(errno)) return 0;
   ended_ = true;
   if (got == 0) {
-    failure_.fail(LinkFailure::kClosed);
+    failure_.close();
   } else {
     failure_.fail_with(errno);
   }

@@ -13,10 +13,15 @@ void LinkFailure::fail(std::string why) {
   just_now = true;
 }
 
+void LinkFailure::close() {
+  closed = closed || !reason;
+  fail(kClosed);
+}
+
 void LinkFailure::fail_with(int error_number) {
   switch (error_number) {
     case ECONNRESET:
-    case EPIPE: return fail(with_errno("reset the connection", error_number));
+    case EPIPE: closed = closed || !reason; return fail(with_errno("reset the connection", error_number));
     case ETIMEDOUT: return fail(with_errno("stopped answering", error_number));
     default: return fail(with_errno("lost the connection", error_number));
   }

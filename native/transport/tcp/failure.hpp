@@ -9,9 +9,11 @@ namespace ringcore::transport {
 struct LinkFailure {
   std::optional<std::string> reason;
   bool just_now = false;  // nobody has been woken for it yet
+  bool closed = false;  // by the peer, as far as is seen from here
 
   static constexpr const char* kClosed = "closed the connection";
   void fail(std::string why);
+  void close();
   void fail_with(int error_number);
 };
 

@@ -80,6 +80,8 @@ class TcpLink final : public LaneLink {
            std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane || lane->ended(); });
   }
 
+  bool last_words_may_come() const override { return failure_.closed && has(kControlLane) && !lanes_.front()->ended(); }
+
   void check() override {
     if (failure_.reason) return;
     check_fds_.clear();
@@ -100,7 +102,7 @@ class TcpLink final : public LaneLink {
       if (error_number != 0) {
         failure_.fail_with(error_number);
       } else if ((socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-        failure_.fail(LinkFailure::kClosed);
+        failure_.close();
       }
     }
   }

@@ -45,7 +45,7 @@ std::size_t Tls::Socket::receive(std::span<std::byte> room) {
   if (got < 0 && is_temporary(errno)) return 0;
   ended_ = true;
   if (got == 0) {
-    failure_.fail(LinkFailure::kClosed);
+    failure_.close();
   } else {
     failure_.fail_with(errno);
   }
@@ -71,7 +71,7 @@ bool Tls::advance() {
 }
 
 void Tls::tell() {
-  if (stream_.said_goodbye()) failure_.fail(LinkFailure::kClosed);
+  if (stream_.said_goodbye()) failure_.close();
   if (stream_.failure()) failure_.fail(stream_.failure()->told(self_));
 }
 
