@@ -294,6 +294,15 @@ def tampering(session: nox.Session) -> None:
     session.run(*command, external=True, env=environ | times)
 
 
+@nox.session(venv_backend="none", requires=[environment_of("torch")])
+def strangers(session: nox.Session) -> None:
+    """Let 100,000 strangers connect to a job that starts, and as many to one that runs. Or so many."""
+    many = {"RINGCORE_STRANGERS": " ".join(session.posargs) or "100000"}
+    tests = ["tests/faults/test_strangers.py", "tests/faults/test_late_lanes.py"]
+    command, environ = pytest_command("torch", *tests, "-k=strangers", "--timeout=3600")
+    session.run(*command, external=True, env=environ | many)
+
+
 @nox.session(python=PYTHON)
 def mutants(session: nox.Session) -> None:
     """Plant mistakes in the engine, one at a time, and see its tests catch every one."""

@@ -24,7 +24,7 @@ EPOCH = 7
 LIMIT_S = 60.0
 # So long a rank looks for one that does not come.
 SOON_S = 3.0
-SHARED = 0xFFFF
+SHARED, ASKED = 0xFFFF, 0xFFFE
 
 
 class Ranks:
@@ -131,3 +131,22 @@ def test_ranks_connect_while_strangers_hold_connections(four: Ranks) -> None:
         for stranger in strangers:
             stranger.close()
     assert kinds == [{"shm" if four.segments[0] is not None else "tcp"}] * four.size
+
+
+@pytest.mark.parametrize(("gone", "rank", "lane"), [(1, 1, 1), (1, 1, 0), (3, 3, ASKED), (0, 1, 1)])
+def test_whoever_was_left_behind_cannot_use_its_key_any_more(gone: int, rank: int, lane: int) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    endpoint = Endpoint("lo", "127.0.0.1", 8, listener.getsockname()[1], 1)
+    contacts = [{"rank": each, "unix": None, **announce([endpoint])} for each in range(4)]
+    settings = Settings(encryption="off")
+    connector = Connector(2, EPOCH, KEY, contacts, None, [listener], settings, time.monotonic() + LIMIT_S)
+    connector.connect_late()
+    connector.gone.add(gone)
+    with socket.create_connection(listener.getsockname(), LIMIT_S) as connection, connector.serving():
+        # It still knows the key of the round that it took part in, and proves it.
+        authenticate(connection, KEY, Hello(MESH, EPOCH, rank, 2, lane), time.monotonic() + LIMIT_S)
+        if gone == rank:
+            assert connection.recv(1) == b""
+    assert len(connector.lanes) == (gone != rank)
+    assert not connector.asked
+    connector.close()

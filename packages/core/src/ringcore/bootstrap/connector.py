@@ -93,6 +93,7 @@ class Connector:
     Attributes:
         asked: Higher ranks that want to be dialled; whoever takes them calls `open_lane`.
         lost: Ranks that cannot be dialled, and why, in a running job.
+        gone: Ranks that have left a running job, or were left behind: they know the key, and are refused.
 
     Args:
         rank: This rank.
@@ -119,6 +120,7 @@ class Connector:
     lanes: list[Lane] = field(default_factory=list)
     asked: set[int] = field(default_factory=set)
     lost: dict[int, str] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
     # The connections of lanes that are not complete, by their number among all of the link's.
     _parts: dict[tuple[int, int], dict[int, tuple[socket.socket, bytes]]] = field(default_factory=dict)
     _complete: set[tuple[int, int]] = field(default_factory=set)  # lanes
@@ -407,6 +409,7 @@ class Connector:
     def _accepted(self, connection: socket.socket, hello: Hello, secret: bytes) -> None:
         peer = hello.from_rank
         right = hello.purpose == MESH and hello.epoch == self.epoch and hello.to_rank == self.rank
+        right = right and peer not in self.gone
         if right and peer > self.rank and hello.lane == _ASKED:
             self.asked.add(peer)
         if not right or peer >= self.rank or peer in self._exchanging.values():

@@ -19,7 +19,7 @@ import queue
 import selectors
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -59,12 +59,16 @@ class LateLanes:
         runtime: Says what it wants, and takes it.
         fds: Gets the descriptors of each lane that the engine has taken, by place.
         patience_s: After so long a lane that was not connected fails what waits for it.
+        rank: This rank's number by now, for errors.
     """
 
-    def __init__(self, runtime: _native.Runtime, fds: dict[int, list[int]], patience_s: float) -> None:
+    def __init__(
+        self, runtime: _native.Runtime, fds: dict[int, list[int]], patience_s: float, rank: Callable[[], int]
+    ) -> None:
         self._runtime = runtime
         self._fds = fds
         self._patience_s = patience_s
+        self._rank = rank
         self._meetings: list[_Meeting] = []
         self._meeting_of: dict[int, tuple[_Meeting, int]] = {}  # by place; and its number there
         self._attached: set[tuple[int, int]] = set()  # places and lanes
@@ -134,7 +138,7 @@ class LateLanes:
                     ready = [key for key, _ in selector.select(0 if is_waiting else None)]
         except Exception as error:  # What waits for a lane is not to wait for ever.
             kind = "" if isinstance(error, RingcoreError) else f"{type(error).__name__}: "
-            self._runtime.fail(f"lanes can no longer be connected: {kind}{error}")
+            self._runtime.fail(f"rank {self._rank()} can no longer connect lanes: {kind}{error}")
 
     def _take_new(self, selector: selectors.BaseSelector) -> None:
         if not self._meetings and self._runtime.lanes_wanted_fd not in selector.get_map():
@@ -156,6 +160,7 @@ class LateLanes:
             return
         for awaited in [awaited for awaited in meeting.awaited if awaited[0] == number]:
             del meeting.awaited[awaited]
+        meeting.connector.gone.add(number)
         if not any(other is meeting for other, _ in self._meeting_of.values()):
             if meeting.listens:
                 selector.unregister(meeting.connector.fileno())

@@ -107,7 +107,9 @@ def connect_lanes(current: Context, connector: Connector, places: dict[int, int]
             connector.finish()
             return
         if current.late_lanes is None:
-            current.late_lanes = LateLanes(current.runtime, current.peer_fds, current.settings.start_timeout_s)
+            current.late_lanes = LateLanes(
+                current.runtime, current.peer_fds, current.settings.start_timeout_s, lambda: current.rank
+            )
         current.late_lanes.serve(connector, places, listens=listens)
 
 
