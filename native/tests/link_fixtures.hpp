@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -149,6 +150,18 @@ class SocketPair {
  private:
   std::vector<Fd> ends_[2];
   std::vector<transport::TlsSecret> secrets_;
+};
+
+// For loops in which the kernel carries something: `left` until that has taken far too long.
+class Patience {
+ public:
+  bool left() const {
+    ::sched_yield();
+    return std::chrono::steady_clock::now() - begin_ < std::chrono::milliseconds(kHangMilliseconds);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 // Sleeps as a driver of links does. False when nothing woke it in kHangMilliseconds: the wake-up was lost.

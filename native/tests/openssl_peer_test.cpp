@@ -87,7 +87,7 @@ class Mixed {
     } else {
       api().ssl_set_accept_state(ssl_.get());
     }
-    for (int turn = 0; turn < 100'000 && !(tls.is_open() && done_); ++turn) {
+    for (const Patience patience; !(tls.is_open() && done_) && patience.left();) {
       tls.advance();
       done_ = done_ || api().ssl_do_handshake(ssl_.get()) == 1;
     }
@@ -101,13 +101,12 @@ class Mixed {
     std::vector<std::byte> arrived(bytes);
     std::size_t sent = 0;
     std::size_t got = 0;
-    for (int idle = 0; got < bytes && idle < 100'000; ++idle) {
+    for (const Patience patience; got < bytes && patience.left();) {
       sent += tls.send({}, std::span(data).subspan(sent));
       tls.advance();
       const int now = more().read(ssl_.get(), arrived.data() + got, static_cast<int>(bytes - got));
       if (now <= 0) continue;
       got += static_cast<std::size_t>(now);
-      idle = 0;
     }
     CHECK(got == bytes);
     CHECK(arrived == data);
@@ -118,14 +117,13 @@ class Mixed {
     std::vector<std::byte> arrived(bytes);
     std::size_t sent = 0;
     std::size_t got = 0;
-    for (int idle = 0; got < bytes && idle < 100'000; ++idle) {
+    for (const Patience patience; got < bytes && patience.left();) {
       // A write that was refused is made again with the same memory and size.
       const std::size_t piece = std::min<std::size_t>(bytes - sent, 20'000);
       const int taken = piece == 0 ? 0 : more().write(ssl_.get(), data.data() + sent, static_cast<int>(piece));
       if (taken > 0) sent += static_cast<std::size_t>(taken);
       const std::size_t now = tls.receive(std::span(arrived).subspan(got, std::min<std::size_t>(bytes - got, 30'000)));
       got += now;
-      if (now > 0) idle = 0;
     }
     CHECK(got == bytes);
     CHECK(arrived == data);
@@ -202,7 +200,7 @@ TEST_CASE("openssl as the peer: its goodbye is the end, after what it has sent b
   more().shutdown(mixed.ssl());
   std::array<std::byte, 100> out{};
   std::size_t got = 0;
-  for (int turn = 0; turn < 100'000 && !mixed.tls.ended(); ++turn)
+  for (const Patience patience; !mixed.tls.ended() && patience.left();)
     got += mixed.tls.receive(std::span(out).subspan(got));
   CHECK(got == 4);
   CHECK(mixed.tls.ended());
@@ -218,11 +216,11 @@ TEST_CASE("openssl as the peer: each says to the other what does not decrypt") {
   std::array<std::byte, 100> out{};
   SUBCASE("ours") {
     REQUIRE(::send(mixed.fd_of_openssl(), kNobodysRecord.data(), kNobodysRecord.size(), 0) == 40);
-    for (int turn = 0; turn < 100'000 && !mixed.failure.reason; ++turn) mixed.tls.receive(out);
+    for (const Patience patience; !mixed.failure.reason && patience.left();) mixed.tls.receive(out);
     REQUIRE(mixed.failure.reason);
     CHECK(mixed.failure.reason->find("sent what does not decrypt to rank 0") == 0);
     int result = 0;
-    for (int turn = 0; turn < 100'000; ++turn) {
+    for (const Patience patience; patience.left();) {
       result = more().read(mixed.ssl(), out.data(), 100);
       if (api().ssl_get_error(mixed.ssl(), result) != openssl::kErrorWantRead) break;
     }
@@ -230,7 +228,7 @@ TEST_CASE("openssl as the peer: each says to the other what does not decrypt") {
   }
   SUBCASE("openssl") {
     REQUIRE(::send(mixed.fd_of_ours(), kNobodysRecord.data(), kNobodysRecord.size(), 0) == 40);
-    for (int turn = 0; turn < 100'000 && !mixed.failure.reason; ++turn) {
+    for (const Patience patience; !mixed.failure.reason && patience.left();) {
       more().read(mixed.ssl(), out.data(), 100);
       mixed.tls.receive(out);
     }
