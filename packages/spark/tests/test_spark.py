@@ -107,15 +107,13 @@ def test_who_is_killed_is_the_error_and_leaves_no_rank(
     spark: SparkSession, tmp_path: Path, victim: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up = threading.Event()
-    submit = runner._Stage._submit
+    abandon = runner.PlacedJob.abandon
 
-    def submit_and_tell(stage: runner._Stage) -> None:
-        try:
-            submit(stage)
-        finally:
-            given_up.set()
+    def abandon_and_tell(job: runner.PlacedJob) -> None:
+        abandon(job)
+        given_up.set()
 
-    monkeypatch.setattr(runner._Stage, "_submit", submit_and_tell)
+    monkeypatch.setattr(runner.PlacedJob, "abandon", abandon_and_tell)
 
     def kill() -> None:
         pid = Pids(tmp_path).wait(2)["0"]
@@ -124,11 +122,11 @@ def test_who_is_killed_is_the_error_and_leaves_no_rank(
             return
         launcher = launcher_of_this_process()
         os.kill(launcher, signal.SIGSTOP)  # So Spark hears of it first.
-        os.kill(
-            parent(parent(parent(pid))), signal.SIGKILL
-        )  # Spark's worker has a zygote, that an agent, that the rank.
-        given_up.wait(60)
+        # Spark's worker has a zygote, that an agent, that the rank.
+        os.kill(parent(parent(parent(pid))), signal.SIGKILL)
+        heard = given_up.wait(300)
         os.kill(launcher, signal.SIGCONT)
+        assert heard, "Spark has given the stage up"
 
     killer = threading.Thread(target=kill)
     killer.start()

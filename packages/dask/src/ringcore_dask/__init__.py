@@ -76,7 +76,7 @@ def run(
         def on_end(future: Future) -> None:
             if future.status == "error":
                 failures.append(future.exception())
-                job.stop()
+                job.abandon()
 
         futures = [
             client.submit(

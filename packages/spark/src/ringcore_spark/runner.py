@@ -20,8 +20,6 @@ T = TypeVar("T")
 _LIMIT_S, _FEWER_S = 600.0, 60.0
 # All ranks have ended: what Spark does then is to hear of its tasks.
 _END_LIMIT_S = 30.0
-# Spark and the launcher both hear of a task that dies; only the launcher knows which rank it was.
-_TELL_S = 4.0
 
 
 def run(
@@ -192,8 +190,7 @@ class _Stage:
         except BaseException as error:
             if not self._over.is_set():
                 self._error = error
-                self._over.wait(_TELL_S)
-                self._job.stop()
+                self._job.abandon()  # The launcher may hear later of the same, and knows which rank it was.
 
     def _submit(self) -> None:
         count = self._job.tasks
