@@ -78,6 +78,10 @@ def test_what_cannot_be_called_is_said() -> None:
     with RingExecutor(num_workers=1) as executor:
         with pytest.raises(TypeError, match="lock"):
             executor.run(lambda: lock)
+        with pytest.raises(TypeError, match="are to call is a list, and no function"):
+            executor.run([0, 1])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"args=1.0 is no list of arguments: give args=\[1.0\]"):
+            executor.run_remote(total, args=1.0)  # type: ignore[arg-type]
         with pytest.raises(RankError, match=r"rank 0 raised NotInitializedError: .*init\(\)"):
             executor.run(forgets_init)
 

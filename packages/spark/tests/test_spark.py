@@ -275,6 +275,15 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
     for name, value in (("start_timeout", 0), ("start_timeout", -1.0), ("start_timeout", float("nan"))):
         with pytest.raises(ValueError, match=rf"{name}={value} is not a time .*: give seconds, more than 0, or None"):
             ringcore_spark.run(total, (1.0,), **{name: value})  # type: ignore[arg-type]
+    for name in ("num_proc", "min_num_proc"):
+        with pytest.raises(TypeError, match=rf"{name}='2' is no whole number"):
+            ringcore_spark.run(total, (1.0,), elastic=True, **{name: "2"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"are to call is a tuple, and no function: give the function itself"):
+        ringcore_spark.run(("results",))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"spark= is a str, and no SparkSession"):
+        ringcore_spark.run(total, (1.0,), spark="local[2]")
+    with pytest.raises(TypeError, match=r"dataframe= is a list, and no DataFrame of Spark"):
+        ringcore_spark.run(total, (1.0,), dataframe=[(1.0, 2.0)])
     with pytest.raises(ValueError, match=r"retries=-1 is how often to start anew"):
         ringcore_spark.run(total, (1.0,), retries=-1)
     with pytest.raises(

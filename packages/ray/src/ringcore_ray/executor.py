@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
-from ringcore.launcher.external import Elasticity, Raised, RankError, raise_first
+from ringcore.launcher.external import Elasticity, Raised, RankError, check_call, raise_first
 
 from ringcore_ray import process
 from ringcore_ray.actors import Placement
@@ -153,8 +153,10 @@ class RingExecutor:
 
         Raises:
             RankError: It raised on a rank, or an actor died; its `original` is the exception. `restart()` next.
+            TypeError: It cannot be called, or it or its arguments cannot be pickled.
         """
         _refuse_callbacks(callbacks)
+        check_call(fn, args or ())
         if self._elastic is not None:
             return self._elastic.run(fn, args or (), kwargs or {}, self._environ)
         return self._call(self._ready(), fn, args or (), kwargs or {}, with_executable=False)
@@ -163,6 +165,7 @@ class RingExecutor:
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """Like `run`, but returns references at once: `ray.get` them."""
+        check_call(fn, args or ())
         references = [actor.call_bare.remote(fn, args or (), kwargs or {}) for actor in self._ready()]
         self._under_way = references
         return references

@@ -77,6 +77,7 @@ def run(
         RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
         LaunchError: The ranks could not be started.
         ValueError: There are too few slots, a setting of Spark stands in the way, or a number is wrong.
+        TypeError: The function or its arguments cannot be pickled, or an argument is of another type.
         RuntimeError: There is no session, or this is a rank itself.
     """
     further = (min_num_proc, max_num_proc, elastic_timeout, reset_limit)
@@ -85,9 +86,12 @@ def run(
             "min_num_proc=, max_num_proc=, elastic_timeout= and reset_limit= are of elastic jobs: give elastic=True as "
             "well"
         )
-    for name, seconds in (("start_timeout", start_timeout), ("elastic_timeout", elastic_timeout)):
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise ValueError(f"{name}={seconds} is not a time that tasks can take: give seconds, more than 0, or None")
+    _check_times(start_timeout=start_timeout, elastic_timeout=elastic_timeout)
+    _check_numbers(num_proc=num_proc, min_num_proc=min_num_proc, max_num_proc=max_num_proc, retries=retries)
+    if dataframe is not None and not hasattr(dataframe, "mapInArrow"):
+        raise TypeError(
+            f"dataframe= is a {type(dataframe).__name__}, and no DataFrame of Spark: spark.createDataFrame makes one"
+        )
     if retries < 0:
         raise ValueError(f"retries={retries} is how often to start anew: 0 or more")
     if elastic and dataframe is not None:
@@ -212,6 +216,18 @@ class _Stage:
             self._context.cancelJobGroup(self._tag)
         else:
             self._session.interruptTag(self._tag)
+
+
+def _check_times(**times: float | None) -> None:
+    for name, seconds in times.items():
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"{name}={seconds} is not a time that tasks can take: give seconds, more than 0, or None")
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not hasattr(number, "__index__"):
+            raise TypeError(f"{name}={number!r} is no whole number")
 
 
 def _name(fn: Callable[..., Any]) -> str:

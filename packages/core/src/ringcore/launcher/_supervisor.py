@@ -124,9 +124,8 @@ class Supervisor:
 
     def on_abandoned(self) -> None:
         """The scheduler does no more for this job: end it, but first let what has ended a rank or an agent be heard."""
-        self._loop.call_later(
-            _HEAR_S if self._launched and self._hello else 0.0, lambda: self._give_in("the scheduler has ended its tasks")
-        )
+        delay_s = _HEAR_S if self._launched and self._hello else 0.0
+        self._loop.call_later(delay_s, lambda: self._give_in("the scheduler has ended its tasks"))
 
     def _goes_on(self) -> bool:
         """Whether there is anything to wait for."""
