@@ -46,6 +46,7 @@ class RingExecutor:
 
     Raises:
         ValueError: The numbers do not fit together.
+        TypeError: One is no whole number.
     """
 
     def __init__(
@@ -65,6 +66,10 @@ class RingExecutor:
         reset_limit: int | None = None,
         cooldown_range: tuple[float, float] | None = None,
     ) -> None:
+        numbers = {"num_workers": num_workers, "num_hosts": num_hosts, "num_workers_per_host": num_workers_per_host}
+        for name, number in {**numbers, "min_workers": min_workers, "max_workers": max_workers}.items():
+            if number is not None and not hasattr(number, "__index__"):
+                raise TypeError(f"{name}={number!r} is no whole number")
         self._elasticity: Elasticity | None = None
         if min_workers is not None or max_workers is not None:
             if num_hosts is not None:
@@ -336,7 +341,9 @@ def _outcome(reference: Any) -> tuple[Raised | None, Any]:
         message = " ".join(str(error).split())
         return Raised(type(error).__name__, f"its actor has died. {message}", "", None, None), None
     except Exception as error:  # What the function returned cannot be pickled.
-        return Raised(type(error).__name__, str(error), "", None, None), None
+        cause = getattr(error, "cause", None) or error
+        message = f"what the function returned cannot be sent back: {cause}"
+        return Raised(type(cause).__name__, message, "", None, None), None
 
 
 def _answers(actor: Any) -> bool:
