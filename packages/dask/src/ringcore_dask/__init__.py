@@ -55,9 +55,12 @@ def run(
         LaunchError: The ranks could not be started.
         ValueError: There are not as many workers, or the client is asynchronous.
         TypeError: The function cannot be pickled, or an argument is of another type.
+        RuntimeError: The client is closed.
     """
     if not hasattr(client, "scheduler_info") or not hasattr(client, "submit"):
         raise TypeError(f"client= is a {type(client).__name__}, and no Client of Dask: distributed.Client(cluster) is")
+    if client.status == "closed":
+        raise RuntimeError("this client of Dask is closed: make another one of its cluster")
     if client.asynchronous:
         raise ValueError("this client is asynchronous, and all ranks are waited for: make one with asynchronous=False")
     if n is not None and not hasattr(n, "__index__"):
