@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -61,7 +62,8 @@ def test_what_a_rank_raises_is_the_exception_without_a_stack_of_java(spark: Spar
         ringcore_spark.run(fails_on_one, ("raise",))
     assert isinstance(caught.value.original, LookupError)
     assert "in fails_on_one" in caught.value.remote_traceback
-    assert "java" not in str(caught.value).lower()
+    # The folder of this environment may be named after Java.
+    assert not re.search(r"java\.|Py4J|org\.apache|\tat ", str(caught.value))
     with pytest.raises(RankError, match=r"rank 1 of 2 on .* was killed by SIGABRT"):
         ringcore_spark.run(fails_on_one, ("abort",))
 
