@@ -123,4 +123,6 @@ def test_horovods_estimators_are_ringcores(tmp_path: Path) -> None:
     assert issubclass(LightningEstimator, ringcore_spark.lightning.LightningEstimator)
     one = keras.callbacks.Callback()
     assert KerasEstimator(checkpoint_callback=one).getCallbacks() == [one]
+    with pytest.warns(UserWarning, match="tensorflow_dataset_prefetch_buffer_size changes nothing"):
+        KerasEstimator(tensorflow_dataset_prefetch_buffer_size=1)
     assert (KerasModel, TorchModel) == (ringcore_spark.keras.KerasModel, ringcore_spark.torch.TorchModel)
