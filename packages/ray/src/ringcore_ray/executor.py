@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
 from ringcore.launcher.external import Elasticity, Raised, RankError, check_call, raise_first
 
 from ringcore_ray import process
@@ -340,10 +340,12 @@ def _outcome(reference: Any) -> tuple[Raised | None, Any]:
     except (ActorDiedError, ActorUnavailableError) as error:
         message = " ".join(str(error).split())
         return Raised(type(error).__name__, f"its actor has died. {message}", "", None, None), None
-    except Exception as error:  # What the function returned cannot be pickled.
-        cause = getattr(error, "cause", None) or error
+    except RayTaskError as error:  # The actor itself returns what functions raise.
+        cause = error.cause or error
         message = f"what the function returned cannot be sent back: {cause}"
         return Raised(type(cause).__name__, message, "", None, None), None
+    except Exception as error:  # The function or its arguments cannot be unpickled there.
+        return Raised(type(error).__name__, str(error), "", None, None), None
 
 
 def _answers(actor: Any) -> bool:
