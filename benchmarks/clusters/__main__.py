@@ -1,20 +1,25 @@
-"""Measures ranks that clusters start, beside what those clusters have: python benchmarks/clusters spark|ray [repeats].
+"""Measures ranks that clusters start, beside what those clusters have.
 
-    spark    ringcore_spark.run and TorchDistributor: from the call to the results of a 4 MiB allreduce; our part of it;
-             64 MiB between tasks, under ringrun, and by gloo; an estimator and a loop by hand; Parquet on two ranks by
-             ParquetShards and a torch DataLoader over pyarrow; from a kill of a rank and of a worker to the error
-    ray      RingTrainer and Ray Train's TorchTrainer: the same from fit(); RingExecutor's start(), and actors that do
-             nothing; from a kill of an actor to the error; 64 MiB between actors and under ringrun, with the niceness
-             that Ray gives its workers and without
+    python benchmarks/clusters spark|ray [repeats [parts ...]]
+
+    spark    calls: ringcore_spark.run and TorchDistributor, from the call to the results of a 4 MiB allreduce; our part
+             of it; 64 MiB between tasks, under ringrun, and by gloo
+             estimator: TorchEstimator, and the same loop by hand
+             parquet: an epoch on two ranks by ParquetShards and by a torch DataLoader over pyarrow
+             kills: from the kill of a rank, and of a worker, to the error
+    ray      fit: RingTrainer and Ray Train's TorchTrainer, the same from fit()
+             executor: start() of RingExecutor, and of actors that do nothing; restart(); the kill of an actor
+             large: 64 MiB between actors and under ringrun, with the niceness that Ray gives its workers and without
 
 Two ranks each, interleaved; the first of each, and the median, least and most of the others. Results are checked, and
-rows go to benchmarks/results/clusters-spark.jsonl and clusters-ray.jsonl.
-Both: `nox -s bench_clusters -- 5`. For a machine that does nothing else. Where petastorm is installed (it needs pyarrow
-before 13), `python benchmarks/clusters petastorm` reads the same Parquet by it.
+rows go to benchmarks/results/clusters-spark.jsonl and clusters-ray.jsonl, where those of other parts stay.
+All of both: `nox -s bench_clusters -- 10`. For a machine that does nothing else. Where petastorm is installed (it needs
+pyarrow before 13), `python benchmarks/clusters petastorm` reads the same Parquet by it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -31,6 +36,12 @@ if __name__ == "__main__":
         import on_ray as measured
     else:
         import reading as measured
-    measured.main(int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    unknown = set(sys.argv[3:]) - set(measured.PARTS)
+    if unknown:
+        sys.exit(f"there is no part {', '.join(sorted(unknown))}: {', '.join(measured.PARTS)}")
+    measured.main(int(sys.argv[2]) if len(sys.argv) > 2 else 10, sys.argv[3:] or list(measured.PARTS))
     results = Path(__file__).parents[1] / "results" / f"clusters-{sys.argv[1]}.jsonl"
-    results.write_text("\n".join(common.rows) + "\n")
+    before = results.read_text().splitlines() if results.exists() else []
+    again = {json.loads(row)["what"] for row in common.rows}
+    kept = [row for row in before if json.loads(row)["what"] not in again]
+    results.write_text("\n".join([*kept, *common.rows]) + "\n")

@@ -6,6 +6,7 @@ import functools
 import os
 import statistics
 import time
+from collections.abc import Sequence
 
 import common
 import ray
@@ -20,15 +21,24 @@ from ringcore_ray import RingExecutor, RingTrainer
 TWO = ScalingConfig(num_workers=2)
 
 
-def main(repeats: int) -> None:
-    """All rows of Ray."""
-    few = max(2, repeats // 2)
+def main(repeats: int, parts: Sequence[str]) -> None:
+    """The rows of these parts."""
+    for part in parts:
+        PARTS[part](repeats)
+
+
+def _fit(repeats: int) -> None:
     _begin()
     trainers = {
         "RingTrainer": lambda: RingTrainer(_by_ringcore, scaling_config=TWO).fit() and None,
         "TorchTrainer": lambda: TorchTrainer(_by_torch, scaling_config=TWO).fit() and None,
     }
-    common.interleaved("fit() to its end, 2 workers of Ray Train", few, trainers)
+    common.interleaved("fit() to its end, 2 workers of Ray Train", repeats, trainers)
+    ray.shutdown()
+
+
+def _executor(repeats: int) -> None:
+    _begin()
     common.interleaved("start() of 2 actors", repeats, {"RingExecutor": _start, "Ray's own, a call to each": _bare})
     with RingExecutor(num_workers=2) as executor:
 
@@ -42,15 +52,20 @@ def main(repeats: int) -> None:
         with RingExecutor(num_workers=2) as fresh:
             return error_after_kill(lambda folder: fresh.run(common.waits, [folder]), lambda pid: pid)
 
-    common.interleaved("from the kill to the error, Ray", few, {"an actor": killed})
+    common.interleaved("from the kill to the error, Ray", repeats, {"an actor": killed})
+    ray.shutdown()
+
+
+def _beside_ray(repeats: int) -> None:
+    _begin()
     # Ray's own processes, which run beside the ranks, are preferred to its workers.
     large = {"actors of Ray": functools.partial(_large, repeats), "ringrun": functools.partial(_by_ringrun, repeats)}
-    common.interleaved("allreduce of 64 MiB, beside Ray's processes", few, large)
+    common.interleaved("allreduce of 64 MiB, beside Ray's processes", repeats, large)
     ray.shutdown()
     os.environ.update(RAY_worker_niceness="0")
     _begin()
-    large = {"actors of Ray as nice as others": large["actors of Ray"], "ringrun": large["ringrun"]}
-    common.interleaved("allreduce of 64 MiB, beside Ray's processes", few, large)
+    common.interleaved("allreduce of 64 MiB, beside Ray's processes and as nice as those", repeats, large)
+    ray.shutdown()
 
 
 def _begin() -> None:
@@ -96,3 +111,6 @@ def _by_ringcore() -> None:
 
 def _by_torch() -> None:
     common.check(common.by_torch(group=False))
+
+
+PARTS = {"fit": _fit, "executor": _executor, "large": _beside_ray}

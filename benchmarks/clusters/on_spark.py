@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import common
@@ -22,14 +23,20 @@ ROWS = 400_000
 FEATURES = [f"x{index}" for index in range(8)]
 
 
-def main(repeats: int) -> None:
-    """All rows of Spark."""
+def main(repeats: int, parts: Sequence[str]) -> None:
+    """The rows of these parts."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, OMP_NUM_THREADS="1")
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     session = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
     run = functools.partial(ringcore_spark.run, num_proc=2)
+    for part in parts:
+        PARTS[part](run, repeats)
+    session.stop()
+
+
+def _calls(run: Any, repeats: int) -> None:
+    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
     calls = {
         "ringcore_spark.run": lambda: common.check(run(common.by_ringcore)),
         "TorchDistributor": lambda: common.check(distributor.run(common.by_torch)),
@@ -41,7 +48,9 @@ def main(repeats: int) -> None:
     common.tell("allreduce of 64 MiB", "tasks of Spark", run(common.large_by_ringcore, (repeats,))[0])
     common.tell("allreduce of 64 MiB", "ringrun", ringcore.run(common.large_by_ringcore, [repeats], np=2)[0])
     common.tell("allreduce of 64 MiB", "gloo, tasks of Spark", distributor.run(common.large_by_gloo, repeats))
-    _estimators(run, max(2, repeats // 2))
+
+
+def _parquet(_run: Any, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         reading.write(folder)
         readers = {
@@ -49,18 +58,20 @@ def main(repeats: int) -> None:
             "DataLoader over pyarrow, shuffled": reading.by_loader_shuffled,
             "DataLoader over pyarrow, in order": reading.by_loader,
         }  # fmt: skip
-        calls_ = {
+        calls = {
             name: functools.partial(lambda reader: max(ringcore.run(reader, [folder], np=2)), reader)
             for name, reader in readers.items()
         }
-        common.interleaved(f"an epoch of {reading.ROWS:,} rows, 2 ranks", max(2, repeats // 2), calls_)
+        common.interleaved(f"an epoch of {reading.ROWS:,} rows, 2 ranks", repeats, calls)
+
+
+def _kills(run: Any, repeats: int) -> None:
     waiting = lambda folder: run(common.waits, (folder,))  # noqa: E731
     kills = {
         "a rank": lambda: error_after_kill(waiting, lambda pid: pid),
         "Spark's Python worker": lambda: error_after_kill(waiting, lambda pid: parent(parent(parent(pid)))),
     }
-    common.interleaved("from the kill to the error, Spark", max(2, repeats // 2), kills)
-    session.stop()
+    common.interleaved("from the kill to the error, Spark", repeats, kills)
 
 
 def _own(run: Any) -> float:
@@ -123,3 +134,6 @@ def _estimators(run: Any, repeats: int) -> None:
 
         calls = {"TorchEstimator": fit, "ringcore_spark.run": lambda: run(_by_hand, (f"{folder}/rows", 2)) and None}
         common.interleaved(f"2 epochs of {ROWS:,} rows of Parquet, 2 ranks", repeats, calls)
+
+
+PARTS = {"calls": _calls, "estimator": _estimators, "parquet": _parquet, "kills": _kills}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,10 @@ def _epoch(batches: Any) -> float:
     return taken
 
 
-def main(repeats: int) -> None:
+PARTS = ("read",)
+
+
+def main(repeats: int, _parts: Sequence[str]) -> None:
     """Read it by petastorm, in two processes as ranks are."""
     from multiprocessing import get_context
 

@@ -137,6 +137,14 @@ def test_what_cannot_be_is_said_at_once(client: Client) -> None:
         ringcore_dask.run(client, total, 0, args=[1.0])
     with pytest.raises(ValueError, match="there is no worker tcp://elsewhere:1 in this cluster; it has tcp://127"):
         ringcore_dask.run(client, total, workers=["tcp://elsewhere:1"], args=[1.0])
+    with pytest.raises(TypeError, match=r"n='2' is no whole number"):
+        ringcore_dask.run(client, total, "2", args=[1.0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"client= is a LocalCluster, and no Client of Dask"):
+        ringcore_dask.run(client.cluster, total, args=[1.0])  # type: ignore[arg-type]
+    with Client(client.cluster) as closed:
+        pass
+    with pytest.raises(RuntimeError, match=r"this client of Dask is closed"):
+        ringcore_dask.run(closed, total, args=[1.0])
     with pytest.raises(TypeError, match="cannot be pickled because of variable 'lock'"):
         lock = threading.Lock()
         ringcore_dask.run(client, lambda: lock)

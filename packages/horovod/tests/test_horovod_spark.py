@@ -51,7 +51,9 @@ def fails() -> None:
 def test_a_script_for_horovod_runs_as_it_is() -> None:
     out = io.StringIO()
     env = {"CUDA_VISIBLE_DEVICES": "3"}
-    results = horovod.spark.run(train, args=(1.0,), kwargs={"more": 2.0}, num_proc=2, env=env, stdout=out, verbose=2)
+    results = horovod.spark.run(
+        train, args=(1.0,), kwargs={"more": 2.0}, num_proc=2, use_mpi=True, env=env, stdout=out, verbose=2
+    )
     assert results == [(0, 6.0, ["3"]), (1, 6.0, ["3"])]
     assert sorted(out.getvalue().splitlines()) == ["[0]<stdout>:rank 0", "[1]<stdout>:rank 1"]
     out = io.StringIO()
@@ -90,8 +92,8 @@ def test_an_elastic_job_goes_on_without_a_rank_that_is_killed(tmp_path: Path) ->
 
 
 def test_what_horovod_can_and_this_cannot_is_said() -> None:
-    with pytest.raises(ValueError, match=r"has no use_mpi, extra_mpi_args: leave it out"):
-        horovod.spark.run(fails, use_mpi=True, extra_mpi_args="--bind-to none")
+    with pytest.raises(ValueError, match=r"has no extra_mpi_args, executable: leave it out"):
+        horovod.spark.run(fails, use_mpi=True, extra_mpi_args="--bind-to none", executable="python3")
 
 
 def test_horovods_estimators_are_ringcores(tmp_path: Path) -> None:
@@ -123,4 +125,6 @@ def test_horovods_estimators_are_ringcores(tmp_path: Path) -> None:
     assert issubclass(LightningEstimator, ringcore_spark.lightning.LightningEstimator)
     one = keras.callbacks.Callback()
     assert KerasEstimator(checkpoint_callback=one).getCallbacks() == [one]
+    with pytest.warns(UserWarning, match="tensorflow_dataset_prefetch_buffer_size changes nothing"):
+        KerasEstimator(tensorflow_dataset_prefetch_buffer_size=1)
     assert (KerasModel, TorchModel) == (ringcore_spark.keras.KerasModel, ringcore_spark.torch.TorchModel)

@@ -78,6 +78,13 @@ def test_what_cannot_be_called_is_said() -> None:
     with RingExecutor(num_workers=1) as executor:
         with pytest.raises(TypeError, match="lock"):
             executor.run(lambda: lock)
+        with pytest.raises(TypeError, match="are to call is a list, and no function"):
+            executor.run([0, 1])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"args=1.0 is no list of arguments: give args=\[1.0\]"):
+            executor.run_remote(total, args=1.0)  # type: ignore[arg-type]
+        with pytest.raises(RankError, match=r"TypeError: what the function returned cannot be sent back: .*lock"):
+            executor.run(threading.Lock)
+        executor.restart()
         with pytest.raises(RankError, match=r"rank 0 raised NotInitializedError: .*init\(\)"):
             executor.run(forgets_init)
 
@@ -207,6 +214,11 @@ def test_resources_that_cannot_be_had_are_an_error_in_seconds() -> None:
 def test_wrong_numbers_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         RingExecutor(**options)
+
+
+def test_numbers_that_are_texts_are_refused() -> None:
+    with pytest.raises(TypeError, match="num_workers='2' is no whole number"):
+        RingExecutor("2")  # type: ignore[arg-type]
 
 
 def test_calls_in_the_wrong_order_are_refused(executor: RingExecutor) -> None:

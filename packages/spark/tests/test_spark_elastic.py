@@ -141,6 +141,12 @@ assert len({sum for *_, sum in ranks}) == 1, ranks
 stayed = [engines for pid, _, engines, _ in ranks if pid in pids.values()]
 assert stayed == [1, 1], ranks
 spark.stop()
+try:
+    ringcore_spark.run(train, spark=spark)
+except RuntimeError as error:
+    assert "this Spark session has been stopped" in str(error), error
+else:
+    raise AssertionError("a job of a session that was stopped")
 print("all well")
 """
 

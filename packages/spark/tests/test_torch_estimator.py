@@ -288,6 +288,7 @@ def test_classes_are_numbers_or_doubles_and_outputs_are_vectors(spark: SparkSess
         ({"model": None}, r"needs model="),
         ({"model": 3}, r"model= is a int, and not a torch.nn.Module"),
         ({"loss": None}, r"give one of loss= and loss_constructors="),
+        ({"loss": "mse"}, r"a loss is 'mse', and no function"),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=1)}, r"parameters that the model does not have"),
         ({"validation": 1.5}, r"validation=1.5 is neither"),
         ({"validation": "held", "spill": True}, r"spill=True keeps rows to train with only"),
@@ -326,6 +327,21 @@ def test_wrong_names_and_values_and_data_are_said(frame: Any, tmp_path: Path) ->
     assert "\tat org.apache" not in str(caught.value)
     with pytest.raises(ValueError, match=r"column 'b' has \d+ null\(s\) in .*dropna"):
         estimator(str(tmp_path), **ALONE).fit(frame.withColumn("b", sql.expr("if(id = 5, null, b)")))
+
+
+def test_a_table_of_the_catalog_whose_place_has_gone_is_said_with_the_place(
+    spark: SparkSession, frame: Any, tmp_path: Path
+) -> None:
+    frame.write.option("path", f"file://{tmp_path}/gone").saveAsTable("of_the_catalog")
+    table = spark.table("of_the_catalog")
+    shutil.rmtree(tmp_path / "gone")
+    try:
+        for rows in (table, spark.table("of_the_catalog")):
+            with pytest.raises(LaunchError, match=rf"not write the rows.*: .*{tmp_path}/gone.* does not exist"):
+                estimator(str(tmp_path / "store")).fit(rows)
+    finally:
+        spark.sql("DROP TABLE of_the_catalog")
+    assert not list((tmp_path / "store").rglob("*.parquet")), "nothing is left in the store"
 
 
 def test_stores_of_other_file_systems(tmp_path: Path) -> None:

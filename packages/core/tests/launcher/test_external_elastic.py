@@ -174,3 +174,14 @@ def test_a_driver_that_stops_leaves_no_rank(functions: Any, start: Start) -> Non
             job.results()
     assert ended_well(tasks)
     assert not any(map(is_alive, pids.values()))
+
+
+def test_a_job_that_the_scheduler_gives_up_ends(functions: Any, start: Start) -> None:
+    with PlacedJob(2, functions.train, (3,), elastic=Elasticity(1, 2)) as job:
+        tasks = [start(job, index) for index in range(job.tasks)]
+        pids = Pids(Path()).wait(2)
+        job.abandon()
+        with pytest.raises(LaunchError, match="the scheduler has ended its tasks"):
+            job.results()
+    assert ended_well(tasks)
+    assert not any(map(is_alive, pids.values()))

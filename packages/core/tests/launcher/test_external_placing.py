@@ -158,6 +158,33 @@ def test_a_task_that_is_killed_takes_its_rank_along_and_is_the_error(functions: 
     assert said_by(tasks[:1]) == ["the task goes on\n"]
 
 
+def test_what_the_scheduler_hears_of_first_is_told_with_its_rank(functions: Any, place: Place) -> None:
+    with PlacedJob(2, functions.waits) as job:
+        tasks = place(job)
+        pids = Pids(Path()).wait(2)
+        launcher = job._launcher._popen.pid
+        os.kill(launcher, signal.SIGSTOP)
+        tasks[1].kill()
+        job.abandon()
+        os.kill(launcher, signal.SIGCONT)
+        with pytest.raises(RankError, match=r"host .*\(task 1\): its agent has gone"):
+            job.results()
+    assert not any(map(is_alive, pids.values()))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_job_that_the_scheduler_gives_up_ends(functions: Any, place: Place, count: int) -> None:
+    with PlacedJob(2, functions.waits) as job:
+        tasks = place(job, count)
+        pids = Pids(Path()).wait(2) if count == 2 else {}
+        job.abandon()
+        with pytest.raises(LaunchError, match="the scheduler has ended its tasks"):
+            job.results()
+    assert not any(map(is_alive, pids.values()))
+    if count == 2:
+        assert said_by(tasks) == ["the task goes on\n"] * 2
+
+
 def test_a_driver_that_stops_or_dies_leaves_no_rank(functions: Any, place: Place, tmp_path: Path) -> None:
     with PlacedJob(2, functions.waits) as job:
         tasks = place(job)

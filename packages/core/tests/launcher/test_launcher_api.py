@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def test_a_rank_that_is_killed() -> None:
 def test_what_cannot_be_pickled() -> None:
     with pytest.raises(TypeError, match="cannot be pickled"):
         run(print, (sys.stdout,), np=1)
+    with pytest.raises(RankError, match=r"TypeError: what the function returned, a lock, cannot be sent back: .*lock"):
+        run(threading.Lock, np=1)
+
+
+def test_what_is_no_call() -> None:
+    with pytest.raises(TypeError, match="are to call is a list, and no function: give the function itself"):
+        run([0, 1])  # type: ignore[arg-type]
+    for args in (7, "text"):
+        with pytest.raises(TypeError, match=rf"args={args!r} is no list of arguments: give args=\[{args!r}\]"):
+            run(print, args)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

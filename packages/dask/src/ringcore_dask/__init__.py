@@ -53,8 +53,18 @@ def run(
     Raises:
         RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
         LaunchError: The ranks could not be started.
-        ValueError: There are not as many workers.
+        ValueError: There are not as many workers, or the client is asynchronous.
+        TypeError: The function cannot be pickled, or an argument is of another type.
+        RuntimeError: The client is closed.
     """
+    if not hasattr(client, "scheduler_info") or not hasattr(client, "submit"):
+        raise TypeError(f"client= is a {type(client).__name__}, and no Client of Dask: distributed.Client(cluster) is")
+    if client.status == "closed":
+        raise RuntimeError("this client of Dask is closed: make another one of its cluster")
+    if client.asynchronous:
+        raise ValueError("this client is asynchronous, and all ranks are waited for: make one with asynchronous=False")
+    if n is not None and not hasattr(n, "__index__"):
+        raise TypeError(f"n={n!r} is no whole number")
     known = sorted(client.scheduler_info(n_workers=-1)["workers"])
     unknown = sorted(set(workers or ()) - set(known))
     if unknown:
@@ -76,7 +86,7 @@ def run(
         def on_end(future: Future) -> None:
             if future.status == "error":
                 failures.append(future.exception())
-                job.stop()
+                job.abandon()
 
         futures = [
             client.submit(

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from ringcore.launcher.external import Raised, outcome_of
+from ringcore.launcher.external import Raised
 
 from ringcore_ray import process
 
@@ -63,7 +63,7 @@ class RankActor:
         try:
             return None, fn(*args, **kwargs)
         except BaseException as error:
-            outcome = outcome_of(error)
+            outcome = process.outcome(error)
             process.leave(error)  # Ranks that wait for this one are to fail with it.
             return outcome, None
 

@@ -139,7 +139,7 @@ class _Watch:
         except Exception as error:  # For example an executor that has another version of ringcore.
             if not self._over.is_set():
                 self.error = error
-                self._job.stop()
+                self._job.abandon()
 
     def _begin(self, number: int) -> None:
         reference = self._actors[number].host.remote(self._job.ticket(number), self._job.call)

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
-from ringcore.launcher.external import Elasticity, Raised, RankError, raise_first
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ringcore.launcher.external import Elasticity, Raised, RankError, check_call, raise_first
 
 from ringcore_ray import process
 from ringcore_ray.actors import Placement
@@ -46,6 +46,7 @@ class RingExecutor:
 
     Raises:
         ValueError: The numbers do not fit together.
+        TypeError: One is no whole number.
     """
 
     def __init__(
@@ -65,6 +66,10 @@ class RingExecutor:
         reset_limit: int | None = None,
         cooldown_range: tuple[float, float] | None = None,
     ) -> None:
+        numbers = {"num_workers": num_workers, "num_hosts": num_hosts, "num_workers_per_host": num_workers_per_host}
+        for name, number in {**numbers, "min_workers": min_workers, "max_workers": max_workers}.items():
+            if number is not None and not hasattr(number, "__index__"):
+                raise TypeError(f"{name}={number!r} is no whole number")
         self._elasticity: Elasticity | None = None
         if min_workers is not None or max_workers is not None:
             if num_hosts is not None:
@@ -153,8 +158,10 @@ class RingExecutor:
 
         Raises:
             RankError: It raised on a rank, or an actor died; its `original` is the exception. `restart()` next.
+            TypeError: It cannot be called, or it or its arguments cannot be pickled.
         """
         _refuse_callbacks(callbacks)
+        check_call(fn, args or ())
         if self._elastic is not None:
             return self._elastic.run(fn, args or (), kwargs or {}, self._environ)
         return self._call(self._ready(), fn, args or (), kwargs or {}, with_executable=False)
@@ -163,6 +170,7 @@ class RingExecutor:
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """Like `run`, but returns references at once: `ray.get` them."""
+        check_call(fn, args or ())
         references = [actor.call_bare.remote(fn, args or (), kwargs or {}) for actor in self._ready()]
         self._under_way = references
         return references
@@ -332,7 +340,11 @@ def _outcome(reference: Any) -> tuple[Raised | None, Any]:
     except (ActorDiedError, ActorUnavailableError) as error:
         message = " ".join(str(error).split())
         return Raised(type(error).__name__, f"its actor has died. {message}", "", None, None), None
-    except Exception as error:  # What the function returned cannot be pickled.
+    except RayTaskError as error:  # The actor itself returns what functions raise.
+        cause = error.cause or error
+        message = f"what the function returned cannot be sent back: {cause}"
+        return Raised(type(cause).__name__, message, "", None, None), None
+    except Exception as error:  # The function or its arguments cannot be unpickled there.
         return Raised(type(error).__name__, str(error), "", None, None), None
 
 

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 
 import ray
-from ringcore.launcher.external import Job, Seat, connect
+from ringcore import BootstrapError
+from ringcore.launcher.external import Job, Raised, Seat, connect, outcome_of
 
 _job: Job | None = None
 _seat: Seat | None = None
@@ -66,6 +67,17 @@ def leave(error: BaseException | None = None) -> None:
         seat.close()
     else:
         seat.leave_because(error)
+
+
+def outcome(error: BaseException) -> Raised:
+    """What to tell of an exception that is being handled.
+
+    Ranks meet in rank 0's process: where they do not find each other, they may have lost that.
+    """
+    told = outcome_of(error)
+    if told.lost_rank is None and isinstance(error, BootstrapError) and _seat is not None and _seat.rank != 0:
+        return told._replace(lost_rank=0)
+    return told
 
 
 def gpus_of_node(nodes: list[tuple[str, str, list[str]]], node: str) -> str:

@@ -112,15 +112,13 @@ def test_actors_end_with_a_driver_that_is_killed(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.parametrize("moment", ["start", "allreduce"])
-def test_a_raylet_that_is_killed_is_a_lost_rank(cluster: Cluster, tmp_path: Path, moment: str) -> None:
-    """The last tests: the cluster has one raylet after the second."""
-    other = next(iter(cluster.worker_nodes), None) or cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+def test_a_raylet_that_is_killed_is_a_lost_rank(cluster: Cluster, second: Any, tmp_path: Path, moment: str) -> None:
     took = []
 
     def kill() -> None:
         Pids(tmp_path).wait(2)
         took.append(time.monotonic())
-        cluster.remove_node(other, allow_graceful=False)
+        cluster.remove_node(second, allow_graceful=False)
 
     killer = threading.Thread(target=kill)
     with RingExecutor(num_hosts=2, num_workers_per_host=1) as executor:
@@ -129,4 +127,65 @@ def test_a_raylet_that_is_killed_is_a_lost_rank(cluster: Cluster, tmp_path: Path
             executor.run(waits, args=[str(tmp_path), moment])
         print(f"the error came {time.monotonic() - took[0]:.2f} s after the raylet was killed")
     killer.join()
+    eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 60)
+
+
+def goes_on(folder: str, moment: str) -> dict[str, Any]:
+    """Adds up ones until half of the ranks are lost."""
+    import ringcore as ring
+    from ringcore import elastic
+
+    os.chdir(folder)
+    namespace: dict[str, Any] = {}
+    exec(WRITE_PID, namespace)
+    if moment == "start":
+        namespace["write_pid"](os.getpid())
+        while not Path("killed").exists():
+            time.sleep(0.01)
+    ring.init()
+    engines = set()
+
+    @elastic.run
+    def steps(state: Any) -> dict[str, Any]:
+        engines.add(ring.job.state.context().began)
+        while True:
+            if moment == "allreduce":
+                namespace["write_pid"](os.getpid())
+            state.total += float(ring.allreduce(np.ones(3), op=ring.Sum)[0])
+            state.commit()
+            if ring.size() == 2:
+                return {"pid": os.getpid(), "place": (ring.rank(), ring.size()), "engines": len(engines)}
+
+    return steps(elastic.ObjectState(total=0.0))
+
+
+def ancestors(pid: int) -> set[int]:
+    found = set()
+    while pid > 1:
+        found.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+@pytest.mark.parametrize("moment", ["start", "allreduce"])
+def test_a_raylet_that_is_killed_costs_no_restart_of_an_elastic_job(
+    cluster: Cluster, second: Any, tmp_path: Path, moment: str
+) -> None:
+    (raylet,) = second.all_processes["raylet"]
+    stay: list[int] = []
+
+    def kill() -> None:
+        pids = Pids(tmp_path).wait(4).values()
+        stay.extend(pid for pid in pids if raylet.process.pid not in ancestors(pid))
+        cluster.remove_node(second, allow_graceful=False)
+        (tmp_path / "killed").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with RingExecutor(min_workers=2, max_workers=4, num_workers=4) as executor:
+        ranks = executor.run(goes_on, args=[str(tmp_path), moment])
+    killer.join()
+    assert sorted(rank["pid"] for rank in ranks) == sorted(stay) and len(stay) == 2
+    assert [rank["place"] for rank in ranks] == [(0, 2), (1, 2)]
+    assert [rank["engines"] for rank in ranks] == [1, 1], "they have kept their connections"
     eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 60)

@@ -22,7 +22,8 @@ def active_session(spark: Any) -> Any:
 
     Raises:
         ImportError: PySpark is not installed; the message tells what to install.
-        RuntimeError: There is none, or this is a rank or a task itself.
+        RuntimeError: There is none, it has been stopped, or this is a rank or a task itself.
+        TypeError: It is none.
     """
     import_framework("pyspark", "ringcore-spark", {"pyspark": "'ringcore-spark[pyspark]'"})
     from pyspark import TaskContext
@@ -36,6 +37,13 @@ def active_session(spark: Any) -> Any:
     if session is None:
         raise RuntimeError(
             "there is no active Spark session: make one with SparkSession.builder.getOrCreate(), or pass spark="
+        )
+    if not hasattr(session, "createDataFrame"):
+        raise TypeError(f"spark= is a {type(session).__name__}, and no SparkSession")
+    context = context_of(session)
+    if context is not None and context._jsc is None:
+        raise RuntimeError(
+            "this Spark session has been stopped: make another one with SparkSession.builder.getOrCreate()"
         )
     return session
 

@@ -20,8 +20,6 @@ T = TypeVar("T")
 _LIMIT_S, _FEWER_S = 600.0, 60.0
 # All ranks have ended: what Spark does then is to hear of its tasks.
 _END_LIMIT_S = 30.0
-# Spark and the launcher both hear of a task that dies; only the launcher knows which rank it was.
-_TELL_S = 4.0
 
 
 def run(
@@ -79,6 +77,7 @@ def run(
         RankError: It raised on a rank, or a rank was killed; its `original` is the exception.
         LaunchError: The ranks could not be started.
         ValueError: There are too few slots, a setting of Spark stands in the way, or a number is wrong.
+        TypeError: The function or its arguments cannot be pickled, or an argument is of another type.
         RuntimeError: There is no session, or this is a rank itself.
     """
     further = (min_num_proc, max_num_proc, elastic_timeout, reset_limit)
@@ -87,9 +86,12 @@ def run(
             "min_num_proc=, max_num_proc=, elastic_timeout= and reset_limit= are of elastic jobs: give elastic=True as "
             "well"
         )
-    for name, seconds in (("start_timeout", start_timeout), ("elastic_timeout", elastic_timeout)):
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise ValueError(f"{name}={seconds} is not a time that tasks can take: give seconds, more than 0, or None")
+    _check_times(start_timeout=start_timeout, elastic_timeout=elastic_timeout)
+    _check_numbers(num_proc=num_proc, min_num_proc=min_num_proc, max_num_proc=max_num_proc, retries=retries)
+    if dataframe is not None and not hasattr(dataframe, "mapInArrow"):
+        raise TypeError(
+            f"dataframe= is a {type(dataframe).__name__}, and no DataFrame of Spark: spark.createDataFrame makes one"
+        )
     if retries < 0:
         raise ValueError(f"retries={retries} is how often to start anew: 0 or more")
     if elastic and dataframe is not None:
@@ -192,8 +194,7 @@ class _Stage:
         except BaseException as error:
             if not self._over.is_set():
                 self._error = error
-                self._over.wait(_TELL_S)
-                self._job.stop()
+                self._job.abandon()  # The launcher may hear later of the same, and knows which rank it was.
 
     def _submit(self) -> None:
         count = self._job.tasks
@@ -215,6 +216,18 @@ class _Stage:
             self._context.cancelJobGroup(self._tag)
         else:
             self._session.interruptTag(self._tag)
+
+
+def _check_times(**times: float | None) -> None:
+    for name, seconds in times.items():
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"{name}={seconds} is not a time that tasks can take: give seconds, more than 0, or None")
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not hasattr(number, "__index__"):
+            raise TypeError(f"{name}={number!r} is no whole number")
 
 
 def _name(fn: Callable[..., Any]) -> str:

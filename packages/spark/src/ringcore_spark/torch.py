@@ -70,6 +70,11 @@ class TorchEstimator(RingEstimator):
             )
         if (losses is None) == (makers is None):
             raise ValueError("give one of loss= and loss_constructors=")
+        for loss in _several(losses if makers is None else makers) or ():
+            if not callable(loss):
+                raise ValueError(
+                    f"a loss is {loss!r}, and no function: take one of PyTorch, such as torch.nn.functional.mse_loss"
+                )
         # In one pickle, in which the optimizer's parameters stay the model's.
         data: bytes = cloudpickle.dumps((model, optimizer, _several(losses), _several(makers), self.value("metrics")))
         return data
@@ -267,7 +272,8 @@ def _flat(told: dict[str, Any]) -> dict[str, float]:
 def _several(value: Any) -> list[Any] | None:
     if value is None:
         return None
-    return list(value) if isinstance(value, Iterable) and not callable(value) else [value]
+    several = isinstance(value, Iterable) and not callable(value) and not isinstance(value, str)
+    return list(value) if several else [value]
 
 
 def _bytes_of(state: Any) -> bytes:

@@ -119,17 +119,19 @@ def test_an_executor_that_is_killed_is_the_error_and_leaves_no_rank(
     spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:
     assert spark.sparkContext.master.startswith("local-cluster")
-    executors = []
+    executors, killed_at = [], []
 
     def kill() -> None:
         pids = Pids(tmp_path).wait(2)
         executors.extend(executor_of(pids[name]) for name in "01")
+        killed_at.append(time.monotonic())
         os.kill(executors[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(RankError, match=r"its agent has gone"):
         ringcore_spark.run(waits, (str(tmp_path), moment), num_proc=2)
+    print(f"the error came {time.monotonic() - killed_at[0]:.2f} s after the executor was killed")
     killer.join()
     assert len(set(executors)) == 2
     eventually(lambda: not any(map(is_alive, Pids(tmp_path).read().values())), "no rank is left", 30)

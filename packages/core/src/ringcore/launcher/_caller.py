@@ -83,6 +83,10 @@ class Launcher(Closing):
             raise self._failure()
         return [value for _, (_, value) in sorted(ended.items())]
 
+    def abandon(self) -> None:
+        """End all ranks, as their scheduler does no more for them; what has ended one first is still told."""
+        self.send(Kind.ABANDON, b"")
+
     def stop(self) -> None:
         """End all ranks; another thread may wait in `results`, which then raises."""
         with contextlib.suppress(OSError):

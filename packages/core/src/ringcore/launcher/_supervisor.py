@@ -32,6 +32,8 @@ _SETTLE_S = 0.1
 _LEAVING_S = 5.0
 # After a signal, nobody waits longer for a reader of what was printed.
 _LAST_WORDS_S = 1.0
+# The scheduler may know of the end of an agent's process before its connection tells.
+_HEAR_S = 4.0
 # SIGKILL ends everything but a process that the kernel itself holds.
 _KILL_LIMIT_S = 5.0
 _EXIT_PIPE = 128 + signal.SIGPIPE
@@ -119,6 +121,11 @@ class Supervisor:
         self._impatient = True
         self._output.abandon_console()
         self._kill()
+
+    def on_abandoned(self) -> None:
+        """The scheduler does no more for this job: end it, but first let what has ended a rank or an agent be heard."""
+        delay_s = _HEAR_S if self._launched and self._hello else 0.0
+        self._loop.call_later(delay_s, lambda: self._give_in("the scheduler has ended its tasks"))
 
     def _goes_on(self) -> bool:
         """Whether there is anything to wait for."""
@@ -291,6 +298,10 @@ class Supervisor:
             self._output.say(f"ringrun: {text}")
 
     # End.
+
+    def _give_in(self, reason: str) -> None:
+        """End the job as it has no future, unless a failure ends it already."""
+        self._abort(reason, 1)
 
     def _abort(self, reason: str, code: int) -> None:
         if self._exit_code is None and not self._stopping:

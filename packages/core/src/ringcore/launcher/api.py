@@ -49,7 +49,7 @@ def run(
         RankError: The function raised, or a rank was killed. The exception itself is its `original`, if it could be
             pickled.
         LaunchError: No rank was started, or one ended without a result.
-        TypeError: The function or its arguments cannot be pickled, or an option does not exist.
+        TypeError: The function cannot be called, it or its arguments cannot be pickled, or an option does not exist.
     """
     call = call_of(fn, args, kwargs)
     argv = _command_line(np, env, executable or sys.executable, options)
@@ -60,6 +60,7 @@ def run(
 
 def call_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
     """What `worker` calls, with the places that this process imports from."""
+    outcomes.check_call(fn, args)
     function = outcomes.dump_call(fn, tuple(args), dict(kwargs or {}))
     return pickle.dumps({"path": [entry or os.getcwd() for entry in sys.path], "function": function})
 

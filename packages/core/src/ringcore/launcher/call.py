@@ -29,7 +29,7 @@ class _Caller:
         self._loop = Loop()
         self._call: bytes | None = None
         self._placed: Placed | None = None
-        self._gone = False
+        self._gone = self._abandoned = False
         self._supervisor: Supervisor | None = None
         self._channel = Channel(self._loop, fd, os.dup(fd), on_frame=self._on_frame, on_close=self._on_close)
 
@@ -56,6 +56,8 @@ class _Caller:
         self._supervisor = supervisor
         if self._gone:
             supervisor.stop(_EXIT_GONE)
+        elif self._abandoned:
+            supervisor.on_abandoned()
 
     def _on_frame(self, kind: Kind, _rank: int, payload: bytes) -> None:
         if kind is Kind.JOB:
@@ -64,6 +66,10 @@ class _Caller:
             place = json.loads(payload)
             self._placed = Placed(place["bind"], place["listener"], bytes.fromhex(place["key"]))
             self._call = b""
+        elif kind is Kind.ABANDON:
+            self._abandoned = True
+            if self._supervisor is not None:
+                self._supervisor.on_abandoned()
 
     def _on_close(self, _reason: str) -> None:
         self._gone = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ringcore._objects import pickled, unpickle
@@ -57,6 +57,21 @@ class Raised(NamedTuple):
     traceback: str
     data: bytes | None
     lost_rank: int | None
+
+
+def check_call(fn: Any, args: Any) -> None:
+    """Refuse what is no call before anything starts.
+
+    Raises:
+        TypeError: The function cannot be called, or its arguments are no sequence.
+    """
+    if not callable(fn):
+        raise TypeError(
+            f"what the ranks are to call is a {type(fn).__name__}, and no function: give the function itself, and its "
+            "arguments apart from it, as in fn=train, args=[100]"
+        )
+    if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
+        raise TypeError(f"args={args!r} is no list of arguments: give args=[{args!r}]")
 
 
 def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -29,11 +29,10 @@ def main() -> int:
         # As multiprocessing does: functions of the caller's own modules are pickled by name.
         sys.path[:] = _path_with(call)
         function, args, kwargs = unpickle(call["function"])
-        outcome = pickled(("returned", function(*args, **kwargs)))
-        code = 0
+        outcome, code = _returned(function(*args, **kwargs)), 0
     except SystemExit as error:
         if not error.code:
-            outcome, code = pickled(("returned", None)), 0
+            outcome, code = _returned(None), 0
         else:
             outcome = _raised(error)
             code = error.code if isinstance(error.code, int) else 1
@@ -63,6 +62,16 @@ def _read_call(fd: int) -> dict[str, Any]:
         offset += len(piece)
     call: dict[str, Any] = unpickle(b"".join(pieces))
     return call
+
+
+def _returned(value: Any) -> bytes:
+    try:
+        return pickled(("returned", value))
+    except Exception as error:
+        raise TypeError(
+            f"what the function returned, a {type(value).__name__}, cannot be sent back: {error}. Return what can be "
+            "pickled, such as numbers, arrays and dictionaries of them"
+        ) from error
 
 
 def _raised(error: BaseException) -> bytes:

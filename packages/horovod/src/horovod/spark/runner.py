@@ -23,8 +23,8 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
     start_timeout: float | None = None,
-    use_mpi: bool | None = None,
-    use_gloo: bool | None = None,  # noqa: ARG001 - there is nothing to choose
+    use_mpi: bool | None = None,  # noqa: ARG001 - there is nothing to choose
+    use_gloo: bool | None = None,  # noqa: ARG001
     extra_mpi_args: str | None = None,
     env: Mapping[str, str] | None = None,
     stdout: IO[str] | None = None,
@@ -42,8 +42,8 @@ def run(
         kwargs: Its keyword arguments.
         num_proc: Number of ranks; `None`: as many as tasks fit.
         start_timeout: Seconds in which all tasks must have begun.
-        use_mpi: False, as ranks meet by themselves.
-        use_gloo: Changes nothing.
+        use_mpi: Changes nothing, as ranks meet by themselves.
+        use_gloo: Likewise.
         extra_mpi_args: None.
         env: Variables for the ranks.
         stdout: Where what ranks print goes; `None`: `sys.stdout`.
@@ -61,7 +61,6 @@ def run(
         ValueError: There are too few slots, or an argument asks for what ringcore does not do.
     """
     given = {
-        "use_mpi": use_mpi,
         "extra_mpi_args": extra_mpi_args,
         "executable": executable,
     }

@@ -43,10 +43,6 @@ class Ranks(Supervisor):
         """After whatever has happened: start, tell, deal and wait as things are now."""
         raise NotImplementedError
 
-    def _give_in(self, reason: str) -> None:
-        """Ends the job, with the exit code and the last words of the rank that failed first."""
-        raise NotImplementedError
-
     def _is_over(self) -> bool:
         """Whether nobody is left, and nobody is to come: without a rank there is no state to go on with."""
         if self._places.processes():

@@ -10,7 +10,7 @@ from ringcore.launcher.external.hosting import host_rank
 from ringcore.launcher.external.meeting import Job, Seat, connect
 from ringcore.launcher.external.placing import Elasticity, PlacedJob
 from ringcore.launcher.external.tickets import TicketError
-from ringcore.launcher.outcomes import LaunchError, Raised, RankError, outcome_of, raise_first
+from ringcore.launcher.outcomes import LaunchError, Raised, RankError, check_call, outcome_of, raise_first
 
 __all__ = [
     "Elasticity",
@@ -21,6 +21,7 @@ __all__ = [
     "RankError",
     "Seat",
     "TicketError",
+    "check_call",
     "connect",
     "host_rank",
     "outcome_of",

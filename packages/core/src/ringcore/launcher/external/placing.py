@@ -120,6 +120,14 @@ class PlacedJob(Closing):
         """
         return self._launcher.results()
 
+    def abandon(self) -> None:
+        """End all ranks as the scheduler has given up a task, from any thread; `results` then raises.
+
+        A scheduler may know that a process has died before this does: if it was one of a rank or its agent, `results`
+        still raises the RankError that tells which.
+        """
+        self._launcher.abandon()
+
     def stop(self) -> None:
         """End all ranks, from any thread; `results` then raises."""
         self._launcher.stop()

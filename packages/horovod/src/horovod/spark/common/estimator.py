@@ -12,9 +12,9 @@ WITHOUT_EFFECT = {
     name: Given("of Horovod; changes nothing")
     for name in (
         "compress_sparse_cols", "debug_data_loader", "inmemory_cache_all", "loader_num_epochs", "mp_start_method",
-        "num_gpus", "partitions_per_process", "reader_pool_type", "train_async_data_loader_queue_size",
-        "train_reader_num_workers", "transformation_edit_fields", "transformation_removed_fields",
-        "val_async_data_loader_queue_size", "val_reader_num_workers",
+        "num_gpus", "partitions_per_process", "reader_pool_type", "tensorflow_dataset_prefetch_buffer_size",
+        "train_async_data_loader_queue_size", "train_reader_num_workers", "transformation_edit_fields",
+        "transformation_removed_fields", "val_async_data_loader_queue_size", "val_reader_num_workers",
     )
 }  # fmt: skip
 
