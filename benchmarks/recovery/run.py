@@ -38,7 +38,7 @@ from support.namespaces import Host, environ_with_ssh, namespaces  # noqa: E402
 from support.processes import RINGRUN, clean_environ, is_alive  # noqa: E402
 
 RANKS = 4
-LIMIT_S = 120
+LIMIT_S, GRACE_S = 120, 10
 TORCHFT = ROOT / "build" / "torchft"
 TORCHFT_PACKAGES = ["torch==2.13.0", "numpy", "torchft-nightly"]
 LIGHTHOUSE_PORT, STORE_PORT = 29510, 29520
@@ -105,8 +105,12 @@ class Job:
         return list(self.steps())
 
     def end(self) -> None:
-        """Kill all of it."""
+        """End all of it: launchers clean up where they may, and after a while nobody is asked."""
         for process in self._started:
+            process.terminate()
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
