@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringcore import _native
@@ -107,10 +109,20 @@ def connect_lanes(current: Context, connector: Connector, places: dict[int, int]
             connector.finish()
             return
         if current.late_lanes is None:
-            current.late_lanes = LateLanes(
-                current.runtime, current.peer_fds, current.settings.start_timeout_s, lambda: current.rank
-            )
+            patience_s = current.settings.start_timeout_s
+            current.late_lanes = LateLanes(current.runtime, current.peer_fds, patience_s, _rank_of(current))
         current.late_lanes.serve(connector, places, listens=listens)
+
+
+def _rank_of(current: Context) -> Callable[[], int]:
+    """What tells the rank of that moment, and does not keep the context, which keeps the lanes."""
+    seen, first = weakref.ref(current), current.rank
+
+    def rank() -> int:
+        there = seen()
+        return first if there is None else there.rank
+
+    return rank
 
 
 def _as_peer(place: int, peer: PeerConnection) -> _Peer:
