@@ -154,7 +154,7 @@ class Engine {
   // Whether the caller is to wait for it still: it is no member yet, but may become one.
   bool is_letting_in() const;
   // In a process that joins: its caller is ready to be a rank. From then on the members may have to wait for it.
-  void ask_to_join();
+  void become_member();
   // Whether this rank is a member, and the present epoch has begun.
   bool has_joined() const { return membership_.is_member() && !frozen() && !draining(); }
   // Says once that former members were lost: nobody looks at their links any more, which `accept_change` closes.

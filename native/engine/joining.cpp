@@ -2,9 +2,9 @@
 //
 // It has been connected with all members, each by a link of its own, while they went on. It is heard and watched as a
 // member is, and has rank -1. When it has been greeted by all, and its caller is ready, it asks to be let in. The members
-// do so where their callers say that it can go on with them from there: each tells the others, and when all have said so the agreement of
-// view_change.hpp begins, in which nobody becomes a member whom not all who go on would let in. The links between the
-// members stay as they are.
+// do so where their callers say that it can go on with them from there: each tells the others, and when all have said so
+// the agreement of view_change.hpp begins, in which nobody becomes a member whom not all who go on would let in. The links
+// between the members stay as they are.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -21,7 +21,7 @@ void Engine::meet(Place place, std::unique_ptr<transport::Link> link) {
   links_changed();
 }
 
-void Engine::ask_to_join() {
+void Engine::become_member() {
   if (elastic_ != nullptr) elastic_->wants_in = true;
 }
 

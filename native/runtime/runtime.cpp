@@ -72,10 +72,10 @@ void Runtime::check_running() const {
   if (leaving_) throw Error(ErrorKind::kShutdown, "ringcore was shut down on this rank. Remedy: call init() again.");
 }
 
-bool Runtime::is_ready(EngineLock& lock, const Interrupted& interrupted) {
+bool Runtime::prepare_to_submit(EngineLock& lock, const Interrupted& interrupted) {
   check_running();
   if (engine_.membership().is_member() || engine_.failure() != nullptr) return true;
-  wait_to_join(lock, interrupted);
+  become_member(lock, interrupted);
   return engine_.has_joined();
 }
 
@@ -92,7 +92,7 @@ bool Runtime::note_thread() {
 void Runtime::submit(const std::shared_ptr<engine::Operation>& operation, const Interrupted& interrupted) {
   note_thread();
   EngineLock lock(*this);
-  if (!is_ready(lock, interrupted)) return;
+  if (!prepare_to_submit(lock, interrupted)) return;
   ++submits_;
   engine_.submit(operation);
   if (operation->descriptor.captured) {
@@ -146,7 +146,7 @@ void Runtime::run(const std::shared_ptr<engine::Operation>& operation, const Int
   operation->awaited = true;
   operation->only_thread = note_thread() && caller == Caller::kAlone;
   EngineLock lock(*this);
-  if (!is_ready(lock, interrupted)) return;
+  if (!prepare_to_submit(lock, interrupted)) return;
   engine_.submit(operation);
   const Waiting waiting(*this, *operation, caller);
   drive([&operation] { return operation->done(); }, kForever, interrupted, lock);
@@ -439,11 +439,11 @@ void Runtime::let_in(engine::Place place, const Interrupted& interrupted) {
 void Runtime::become_member(const Interrupted& interrupted) {
   EngineLock lock(*this);
   check_running();
-  wait_to_join(lock, interrupted);
+  become_member(lock, interrupted);
 }
 
-void Runtime::wait_to_join(EngineLock& lock, const Interrupted& interrupted) {
-  engine_.ask_to_join();
+void Runtime::become_member(EngineLock& lock, const Interrupted& interrupted) {
+  engine_.become_member();
   drive([this] { return engine_.has_joined() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
   throw_failure();
 }

@@ -163,9 +163,9 @@ class Runtime {
   using User = std::weak_ptr<const void>;
 
   void check_running() const;
-  // Before something is submitted. False: it was interrupted, and this process is no member yet.
-  bool is_ready(EngineLock& lock, const Interrupted& interrupted);
-  void wait_to_join(EngineLock& lock, const Interrupted& interrupted);
+  // False: it was interrupted, and this process is no member yet.
+  bool prepare_to_submit(EngineLock& lock, const Interrupted& interrupted);
+  void become_member(EngineLock& lock, const Interrupted& interrupted);
   void throw_failure();
   bool note_thread();
   void add_user();

@@ -421,6 +421,7 @@ MUTANTS = [
            "  standstill_ = {.all = Standstills(static_cast<std::size_t>(size()))};\n", ""),
     Mutant("whoever has left is waited for when the members change", "engine/elastic.cpp",
            "    if (!peer->left || peer->turned_away) continue;\n", "    continue;\n"),
+    Mutant("who joins asks before its caller is ready", "engine/joining.cpp", "!elastic_->wants_in || ", ""),
     Mutant("members change as soon as one of them would let somebody in", "engine/joining.cpp",
            "common(all, membership_.members()) < membership_.members().size()", "false"),
     Mutant("whoever joins takes an epoch before its first one for its own", "engine/elastic.cpp",

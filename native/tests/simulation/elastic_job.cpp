@@ -291,7 +291,7 @@ bool ElasticJob::advance_alone(RankState& rank) {
     if (events_ < rank.ready_at) return false;
     if (!rank.asked) {
       rank.asked = network_.clock().now();
-      rank.engine->ask_to_join();
+      rank.engine->become_member();
     }
     if (network_.clock().now() - *rank.asked > kJoinPatience) {
       rank.engine->fail(std::make_shared<const Error>(ErrorKind::kTimeout, "was not let in"));

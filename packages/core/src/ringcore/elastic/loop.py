@@ -44,7 +44,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
         while True:
             try:
                 if is_initialized():
-                    has_changed |= _join()
+                    has_changed |= _become_member()
                     context().goes_back = True
                     context().runtime.fail_on_change(True)  # Who goes back to a commit has to be told.
                 if has_changed:
@@ -73,12 +73,12 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-def _join() -> bool:
+def _become_member() -> bool:
     """Whoever has come to ranks that train asks to be one here, where it has all it needs; or meets them anew."""
     while context().is_newcomer:
         context().goes_back = True
         try:
-            return members.join()
+            return members.become_member()
         except RingcoreError as error:
             _log.info("this process meets the ranks again: %s", error)
             _meet_again(intact=False)

@@ -17,7 +17,7 @@ from ringcore.environment.settings import Settings
 from ringcore.job.joining import connect_lanes, connect_with_members, meet_newcomer
 from ringcore.job.logs import log_start, set_level
 from ringcore.job.making import make_context
-from ringcore.job.members import expect
+from ringcore.job.members import count_as_last
 from ringcore.job.membership import Membership, membership
 from ringcore.job.state import Context
 
@@ -69,7 +69,7 @@ def _join(settings: Settings | None, invitation: Invitation, launcher: Membershi
     connected.launcher = launcher
     launcher.attend(connected.runtime, partial(meet_newcomer, connected, invitation.place))
     launcher.tell_met(invitation.place)
-    expect(connected, [*invitation.members, invitation.place])
+    count_as_last(connected, [*invitation.members, invitation.place])
     connected.job = job_name(invitation.placement(0), settings)
     log_start(connected, "ringrun, in a job that runs", _native.kernel_instruction_set())
     return connected

@@ -104,17 +104,17 @@ def part_with(places: Sequence[int]) -> None:
         current.runtime.fail_on_change(True)
 
 
-def expect(current: Context, members: list[int]) -> None:
+def count_as_last(current: Context, members: list[int]) -> None:
     """This process is connected with ranks that train, and is to be one: it counts as if it were the last.
 
-    It asks to be let in where it has a use for that, in `join` or by its first collective. What its script does until
-    then keeps nobody waiting.
+    It asks to be let in where it has a use for that, in `become_member` or by its first collective. What its script
+    does until then keeps nobody waiting.
     """
     current.is_newcomer = True
     _renumber(current, members)
 
 
-def join() -> bool:
+def become_member() -> bool:
     """Wait until this process is a rank, if it has been connected with ranks that train and is none yet.
 
     Returns:
