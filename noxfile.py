@@ -45,7 +45,7 @@ from tools.suites import (
     adapter_of,
     pytest_command,
     run_pytest,
-    run_side_by_side,
+    run_suites,
 )
 
 nox.needs_version = ">=2025.5.1"
@@ -227,9 +227,7 @@ def bench_clusters(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
-    for suite in ALONE:
-        run_pytest(session, *suite)
-    run_side_by_side(session, BESIDE_OTHERS)
+    run_suites(session, alone=ALONE, beside_others=BESIDE_OTHERS)
 
 
 @nox.session(python=PYTHON)
@@ -277,8 +275,7 @@ def encrypted(session: nox.Session) -> None:
     """The tests that cross the network inside this host, with --encryption on: before each release."""
     # For ranks that tests start with this environment, and for those that they give a clean one.
     os.environ.update(RINGCORE_ENCRYPTION="on", RINGCORE_TEST_ENCRYPTION="on")
-    for suite in ENCRYPTED:
-        run_pytest(session, *suite)
+    run_suites(session, alone=ENCRYPTED)
     os.environ["RINGCORE_TRANSPORT"] = "tcp"
     run_pytest(session, "torch", "scripts for Horovod, encrypted", "packages/horovod/tests/test_horovod.py")
 
@@ -343,7 +340,7 @@ def conformance(session: nox.Session, framework: str) -> None:
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
 def cluster(session: nox.Session) -> None:
     """The tests of ranks that clusters start, with real ones on this machine."""
-    run_side_by_side(session, WITH_CLUSTERS)
+    run_suites(session, beside_others=WITH_CLUSTERS)
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in ("ray", "spark")])
@@ -356,7 +353,7 @@ def cluster_long(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
 def docs_clusters(session: nox.Session) -> None:
     """Run the documentation's code for Spark, Ray and Dask; that of the frameworks is among the tests."""
-    run_side_by_side(session, DOCUMENTED_CLUSTERS)
+    run_suites(session, beside_others=DOCUMENTED_CLUSTERS)
 
 
 @nox.session(python=PYTHON, requires=["wheels"])

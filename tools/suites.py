@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import nox
+from nox.command import CommandFailed
 
 from tools.distributions import CLUSTERS, left_out
 from tools.environments import at_a_time, environment_binary
@@ -105,10 +106,22 @@ def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str)
     session.run(*command, external=True, env=variables)
 
 
-def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) -> None:
-    """Run suites, each the arguments of `run_pytest`, side by side; each shows what it printed when it has ended."""
+def run_suites(
+    session: nox.Session, *, alone: Iterable[tuple[str, ...]] = (), beside_others: Iterable[tuple[str, ...]] = ()
+) -> None:
+    """Run suites, each the arguments of `run_pytest`: one after the other, then side by side; all, even if some fail.
 
-    def run(suite: tuple[str, ...]) -> bool:
+    What runs beside others shows what it printed when it has ended.
+    """
+
+    def is_well(suite: tuple[str, ...]) -> bool:
+        try:
+            run_pytest(session, *suite)
+        except CommandFailed:
+            return False
+        return True
+
+    def is_well_beside(suite: tuple[str, ...]) -> bool:
         framework, what, *arguments = suite
         command, variables = pytest_command(framework, *arguments, *session.posargs)
         done = subprocess.run(
@@ -118,14 +131,17 @@ def run_side_by_side(session: nox.Session, suites: Iterable[tuple[str, ...]]) ->
         session.log(f"tested {what}:\n{done.stdout}")
         return done.returncode == 0
 
-    everything, suites = suites, []
-    for suite in everything:
-        reason = left_out(suite[0])
-        if reason is None:
-            suites.append(suite)
-        else:
-            session.log(f"not tested: {suite[1]}; {reason}")
+    def possible(suites: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+        for suite in suites:
+            reason = left_out(suite[0])
+            if reason is None:
+                yield suite
+            else:
+                session.log(f"not tested: {suite[1]}; {reason}")
+
+    failed = [suite[1] for suite in possible(alone) if not is_well(suite)]
+    suites = list(possible(beside_others))
     with ThreadPoolExecutor(at_a_time(gib=4)) as pool:  # they wait more than they compute
-        failed = [suite[1] for suite, well in zip(suites, pool.map(run, suites), strict=True) if not well]
+        failed += [suite[1] for suite, well in zip(suites, pool.map(is_well_beside, suites), strict=True) if not well]
     if failed:
         session.error(f"failed: {', '.join(failed)}")

@@ -17,7 +17,8 @@ def test_an_ssh_that_does_not_end_is_killed(ringrun: Ringrun, pids: Pids) -> Non
     folder = ringrun.directory / "bin"
     folder.mkdir()
     # It starts another process, as a user's wrapper would, and neither listens to SIGTERM.
-    text = "#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho $! > pid.child\necho $$ > pid.ssh\nwhile :; do sleep 600; done\n"
+    write = "write_pid() { echo $2 > new.$1; mv new.$1 pid.$1; }\nsleep 600 &\nwrite_pid child $!\nwrite_pid ssh $$\n"
+    text = f"#!/bin/sh\ntrap '' TERM\n{write}while :; do sleep 600; done\n"
     (folder / "ssh").write_text(text)
     (folder / "ssh").chmod(0o755)
     ringrun.environ["PATH"] = f"{folder}{os.pathsep}{ringrun.environ['PATH']}"
