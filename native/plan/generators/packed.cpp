@@ -1,10 +1,12 @@
-// Packed trees, for networks whose links differ (Wang et al., Blink, 2020): plan/packing says which trees, how many chunks
-// go along each of them, and when. A rank has a channel for each cable, or its port, and direction: what goes through one
+// Packed trees, for networks whose links differ (Wang et al., Blink, 2020; Zhao et al., ForestColl, 2024): plan/packing
+// says which trees, how many chunks go along each of them, and when. A rank has a channel for each cable, or its port, and direction: what goes through one
 // thing goes in that order, and a slow link holds up no other.
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "plan/builder.hpp"
 #include "plan/packing/transfers.hpp"
@@ -13,15 +15,15 @@ namespace ringcore::plan {
 namespace {
 
 constexpr int kMostNodes = 32;
-constexpr std::uint32_t kChunks = 16;  // of each part
+constexpr std::uint32_t kChunks = 16;  // of each part, of all roots together
 constexpr std::size_t kMostForests = 8;
 constexpr double kGood = 0.95;
 
 struct Packed {
   Topology topology;
   Collective collective{};
-  std::optional<Rank> root;
-  std::uint32_t chunks = 0;
+  std::vector<Rank> roots;
+  std::uint32_t chunks = 0;  // of each root
   TransferOrder order;  // empty: not all nodes can be reached
 };
 
@@ -39,17 +41,26 @@ TransferOrder quickest_order(const Fabric& fabric, const std::vector<Forest>& fo
   return best;
 }
 
+// Where trees begin; none where they go up and down.
+std::vector<Rank> roots_of(const PlanRequest& request) {
+  if (has_root(request.collective)) return {request.root};
+  if (request.collective == Collective::kAllreduce) return {};
+  std::vector<Rank> all(static_cast<std::size_t>(request.ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 // What was packed last: the programs of all ranks are made of it, one after the other.
 const TransferOrder& packed_for(const PlanRequest& request, std::uint32_t chunks) {
   static thread_local Packed last;
-  const auto root = has_root(request.collective) ? std::optional(request.root) : std::nullopt;
-  const bool same = last.topology == *request.topology && last.collective == request.collective && last.root == root;
+  std::vector<Rank> roots = roots_of(request);
+  const bool same = last.topology == *request.topology && last.collective == request.collective && last.roots == roots;
   if (same && last.chunks == chunks) return last.order;
-  last = {*request.topology, request.collective, root, chunks, {}};
+  last = {*request.topology, request.collective, std::move(roots), chunks, {}};
   Fabric fabric = Fabric::of(*request.topology);
-  const bool backwards = request.collective == Collective::kReduce;
+  const bool backwards = request.collective == Collective::kReduce || request.collective == Collective::kReduceScatter;
   if (backwards) fabric = fabric.reversed();
-  last.order = quickest_order(fabric, grow_forests(fabric, root, chunks), chunks, !root);
+  last.order = quickest_order(fabric, grow_forests(fabric, last.roots, chunks), chunks, last.roots.empty());
   if (backwards) last.order = played_backwards(std::move(last.order));
   return last.order;
 }
@@ -100,13 +111,14 @@ class PackedTrees final : public Generator {
   std::string_view name() const override { return "packed_trees"; }
 
   std::optional<Plan> generate(const PlanRequest& request, Rank self) const override {
-    if (request.collective != Collective::kAllreduce && !has_root(request.collective)) return std::nullopt;
+    if (request.collective == Collective::kAlltoall || request.collective == Collective::kBarrier) return std::nullopt;
     const Topology& topology = *request.topology;
     if (topology.links.even() || topology.single_host() || topology.nodes() > kMostNodes) return std::nullopt;
-    const std::uint32_t chunks = kChunks * static_cast<std::uint32_t>(request.parts);
+    const auto roots = static_cast<std::uint32_t>(std::max<std::size_t>(roots_of(request).size(), 1));
+    const std::uint32_t chunks = std::max(kChunks / roots, 1U) * static_cast<std::uint32_t>(request.parts);
     const TransferOrder& order = packed_for(request, chunks);
     if (order.transfers.empty()) return std::nullopt;
-    Writer writer(name(), request, self, chunks);
+    Writer writer(name(), request, self, chunks * roots);
     for (const Transfer& transfer : order.transfers) {
       if (transfer.up && transfer.to == self) writer.awaits(transfer.chunk);
     }

@@ -44,8 +44,8 @@ double seconds_down(const Fabric& fabric, const Parents& tree) {
   return longest;
 }
 
-Parents planted(const Fabric& fabric, const Rows& rows, const BranchSet& branches, std::optional<Rank> root) {
-  if (root) return parents(fabric.nodes, *root, rows.branches(), branches);
+// From where it takes least to get everywhere.
+Parents planted(const Fabric& fabric, const Rows& rows, const BranchSet& branches) {
   std::pair<double, Parents> best;
   for (Rank node = 0; node < fabric.nodes; ++node) {
     Parents tree = parents(fabric.nodes, node, rows.branches(), branches);
@@ -55,16 +55,21 @@ Parents planted(const Fabric& fabric, const Rows& rows, const BranchSet& branche
   return std::move(best.second);
 }
 
-Forest forest_of(const Fabric& fabric, const Rows& rows, const Packing& packing, std::optional<Rank> root,
+Forest forest_of(const Fabric& fabric, const Rows& rows, const Packing& packing, std::span<const Rank> roots,
                  std::uint32_t chunks) {
   Forest forest;
   const std::vector<std::uint32_t> all = shares(rows, packing, chunks);
   double way = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == 0) continue;
-    forest.trees.push_back(planted(fabric, rows, packing.trees[i].branches, root));
-    forest.shares.push_back(all[i]);
-    way = std::max(way, (root ? 1 : 2) * seconds_down(fabric, forest.trees.back()));
+  const std::size_t trees_of_group = std::max<std::size_t>(roots.size(), 1);
+  for (std::size_t tree = 0; tree < trees_of_group; ++tree) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == 0) continue;
+      const BranchSet& branches = packing.groups[i].trees[tree];
+      forest.trees.push_back(roots.empty() ? planted(fabric, rows, branches)
+                                           : parents(fabric.nodes, roots[tree], rows.branches(), branches));
+      forest.shares.push_back(all[i]);
+      way = std::max(way, (roots.empty() ? 2 : 1) * seconds_down(fabric, forest.trees.back()));
+    }
   }
   forest.rate = rate_of(rows, packing, all) * rows.unit();
   forest.seconds = chunks / forest.rate + way;
@@ -73,20 +78,20 @@ Forest forest_of(const Fabric& fabric, const Rows& rows, const Packing& packing,
 
 }  // namespace
 
-std::vector<Forest> grow_forests(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks) {
+std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roots, std::uint32_t chunks) {
   std::vector<Forest> forests;
   double bound = 0;
   for (const double slow : kTooSlow) {
     const Fabric quick = without_slow(fabric, slow * bound);
     if (quick.arcs.empty()) break;
-    const Rows rows(quick, root);
+    const Rows rows(quick, roots);
     const auto packing = pack(rows);
     if (!packing) break;
     if (forests.empty()) bound = packing->bound * rows.unit();
     const auto consider = [&](const Rows& within, const Packing& packed, double room) {
       for (const double enough : kEnough) {
         Packing few = with_few_trees(within, packed, enough);
-        Forest forest = forest_of(quick, rows, few, root, chunks);
+        Forest forest = forest_of(quick, rows, few, roots, chunks);
         forest.seconds *= 1 + kQueues * room;
         forests.push_back(std::move(forest));
       }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/packing/fabric.hpp"
@@ -14,15 +14,16 @@ namespace ringcore::plan {
 using Parents = std::vector<Rank>;
 
 struct Forest {
-  std::vector<Parents> trees;
+  std::vector<Parents> trees;  // of the first root, then of the next one
   std::vector<std::uint32_t> shares;  // by tree: chunks
-  double rate = 0;  // bytes of the result a second, without what the first chunk's way takes
+  double rate = 0;  // bytes of a root, or of the sum, a second, without what the first chunk's way takes
   double bound = 0;  // no trees have a higher one
   double seconds = 0;  // of chunks of one byte, with that way
 };
 
-// Trees that go down from `root`; without it up and down, each from where it takes least. Several forests, those first
-// that take least as far as is known before their transfers have an order; none where not all nodes can be reached.
-std::vector<Forest> grow_forests(const Fabric& fabric, std::optional<Rank> root, std::uint32_t chunks);
+// Trees that go down from each of `roots`, which has so many chunks; without roots up and down, each from where it takes
+// least. Several forests, those first that take least as far as is known before their transfers have an order; none where
+// not all nodes can be reached.
+std::vector<Forest> grow_forests(const Fabric& fabric, std::span<const Rank> roots, std::uint32_t chunks);
 
 }  // namespace ringcore::plan

@@ -4,7 +4,8 @@
 
 namespace ringcore::plan {
 
-Rows::Rows(const Fabric& fabric, std::optional<Rank> root) : nodes_(fabric.nodes), root_(root) {
+Rows::Rows(const Fabric& fabric, std::span<const Rank> roots)
+    : nodes_(fabric.nodes), roots_(roots.begin(), roots.end()) {
   std::map<std::uint32_t, UsedBy> used_by;
   const auto use = [&](const Arc& arc) {
     const int branch = static_cast<int>(branches_.size()) - 1;
@@ -15,8 +16,9 @@ Rows::Rows(const Fabric& fabric, std::optional<Rank> root) : nodes_(fabric.nodes
     }
   };
   for (const Arc& arc : fabric.arcs) {
-    const Arc* back = root ? nullptr : fabric.arc(arc.to, arc.from);
-    if (root ? arc.to == *root : (arc.from > arc.to || back == nullptr)) continue;
+    const Arc* back = roots.empty() ? fabric.arc(arc.to, arc.from) : nullptr;
+    const bool is_never_used = roots.size() == 1 && arc.to == roots.front();
+    if (roots.empty() ? (arc.from > arc.to || back == nullptr) : is_never_used) continue;
     branches_.push_back({arc.from, arc.to});
     use(arc);
     if (back != nullptr) use(*back);
@@ -51,17 +53,27 @@ Rows Rows::loosened(const std::vector<double>& prices, double fraction) const {
   return loose;
 }
 
-std::optional<BranchSet> Rows::cheapest(const std::vector<double>& prices) const {
+std::optional<TreeGroup> Rows::cheapest(const std::vector<double>& prices) const {
   std::vector<double> costs;
   costs.reserve(branches_.size());
   for (const LinearProgram::Column& uses : uses_) costs.push_back(cost(uses, prices));
-  return root_ ? cheapest_arborescence(nodes_, *root_, branches_, costs) : cheapest_tree(nodes_, branches_, costs);
+  TreeGroup trees;
+  const std::size_t many = std::max<std::size_t>(roots_.size(), 1);
+  for (std::size_t i = 0; i < many; ++i) {
+    auto tree = roots_.empty() ? cheapest_tree(nodes_, branches_, costs)
+                               : cheapest_arborescence(nodes_, roots_[i], branches_, costs);
+    if (!tree) return std::nullopt;
+    trees.push_back(*std::move(tree));
+  }
+  return trees;
 }
 
-LinearProgram::Column Rows::column(const BranchSet& tree) const {
+LinearProgram::Column Rows::column(const TreeGroup& trees) const {
   std::vector<double> amounts(room_.size(), 0);
-  for (const int branch : tree) {
-    for (const LinearProgram::Use& use : uses_[branch]) amounts[use.row] += use.amount;
+  for (const BranchSet& tree : trees) {
+    for (const int branch : tree) {
+      for (const LinearProgram::Use& use : uses_[branch]) amounts[use.row] += use.amount;
+    }
   }
   LinearProgram::Column column;
   for (std::size_t row = 0; row < amounts.size(); ++row) {

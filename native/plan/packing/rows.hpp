@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,12 +14,15 @@
 
 namespace ringcore::plan {
 
+// A tree from each root, all of the same rate; without roots one tree.
+using TreeGroup = std::vector<BranchSet>;
+
 // Things that all branches use alike are one row, which has the room of the slowest of them. Room and rates are fractions
 // of `unit`.
 class Rows {
  public:
-  // Branches are arcs of trees that go down from `root`; without it edges, used both ways.
-  Rows(const Fabric& fabric, std::optional<Rank> root);
+  // Branches are arcs of trees that go down from `roots`; without any, edges, used both ways.
+  Rows(const Fabric& fabric, std::span<const Rank> roots);
 
   const std::vector<Branch>& branches() const { return branches_; }
   const std::vector<double>& room() const { return room_; }
@@ -27,16 +31,16 @@ class Rows {
   // With less room where nothing depends on it.
   Rows loosened(const std::vector<double>& prices, double fraction) const;
 
-  // The tree that costs least where a row's use has these prices, and what it uses.
-  std::optional<BranchSet> cheapest(const std::vector<double>& prices) const;
-  LinearProgram::Column column(const BranchSet& tree) const;
+  // The trees that cost least where a row's use has these prices, and what they use together.
+  std::optional<TreeGroup> cheapest(const std::vector<double>& prices) const;
+  LinearProgram::Column column(const TreeGroup& trees) const;
 
  private:
   using UsedBy = std::vector<std::pair<int, double>>;  // branches, how often
   void add(const std::map<std::uint32_t, UsedBy>& used_by, const std::vector<double>& rates);
 
   int nodes_;
-  std::optional<Rank> root_;
+  std::vector<Rank> roots_;
   std::vector<Branch> branches_;
   std::vector<LinearProgram::Column> uses_;  // by branch
   std::vector<double> room_;
