@@ -7,6 +7,7 @@ quicker here.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -242,6 +243,65 @@ def test_packets_of_others_change_nothing(tmp_path: Path) -> None:
             running.end()
         packets, foreign, *_ = running.counts
         assert foreign > 0 and packets >= segments(ELEMENTS, 2)
+
+
+@contextlib.contextmanager
+def routed(at: Host, left: Host, right: Host) -> Iterator[tuple[Host, Host]]:
+    """Two hosts in different networks, between which the first one routes; made of three that are in both."""
+    (first, second), (near, far) = at.addresses, right.addresses
+    for host, unused, gateway, beyond in ((left, 1, first, far), (right, 0, second, near)):
+        host.run(["ip", "link", "set", host.interfaces[unused], "down"], check=True)
+        host.run(["ip", "route", "add", f"{beyond.rpartition('.')[0]}.0/24", "via", gateway], check=True)
+    at.run(["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"], check=True)
+    yield left, dataclasses.replace(right, addresses=(far,), interfaces=right.interfaces[1:])
+
+
+def forwarded(at: Host) -> int:
+    """IP packets that the host has passed on."""
+    names, numbers = (line.split() for line in at.run(["cat", "/proc/net/snmp"]).stdout.splitlines()[:2])
+    return int(numbers[names.index("ForwDatagrams")])
+
+
+def test_a_switch_that_routes_forwards_what_is_not_for_it_as_it_is(tmp_path: Path) -> None:
+    with namespaces(3, sshd=False, networks=2) as (at, *both), routed(at, *both) as (left, right):
+        key = write_key(tmp_path / "switch-key")
+        with switch(at, key) as running:
+            # Strangers' packets, to the same port as the switch's, some of which begin as ours: only the address differs.
+            receiver = right.popen([sys.executable, "-c", RECEIVER, right.address, str(PORT)], stdout=subprocess.PIPE)
+            assert receiver.stdout is not None and receiver.stdout.readline() == b"ready\n"
+            sent = left.run([sys.executable, "-c", SENDER, right.address, str(PORT)])
+            received, _ = receiver.communicate(timeout=30)
+            assert received == sent.stdout.encode() != b""
+            before = forwarded(at)
+            check_right(run([left, right], tmp_path / "job", key, running.address))
+            assert forwarded(at) > before  # the ranks' connections
+            running.end()
+        packets, foreign, *_ = running.counts
+        assert foreign == 0 and packets >= segments(ELEMENTS, 2)
+
+
+SENDER = """
+import os, socket, sys
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for tos in (0, 0x2C, 0x30):
+    out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+    for begin in (b"", b"RCS1"):
+        packet = begin + os.urandom(1000)
+        out.sendto(packet, (sys.argv[1], int(sys.argv[2])))
+        print(tos, packet.hex())
+"""
+
+RECEIVER = """
+import socket, sys
+into = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+into.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+into.settimeout(20)
+into.bind((sys.argv[1], int(sys.argv[2])))
+print("ready", flush=True)
+for _ in range(6):
+    packet, [(_, _, tos)], _, _ = into.recvmsg(2000, 100)
+    print(tos[0], packet.hex())
+"""
 
 
 # Bytes that are no packet, and such as begin like one.
