@@ -266,7 +266,7 @@ def test_a_switch_that_routes_forwards_what_is_not_for_it_as_it_is(tmp_path: Pat
     with namespaces(3, sshd=False, networks=2) as (at, *both), routed(at, *both) as (left, right):
         key = write_key(tmp_path / "switch-key")
         with switch(at, key) as running:
-            # Strangers' packets, to the same port as the switch's, some of which begin as ours: only the address differs.
+            # Strangers' packets, to the switch's port, some of which begin as ours do: only the address differs.
             receiver = right.popen([sys.executable, "-c", RECEIVER, right.address, str(PORT)], stdout=subprocess.PIPE)
             assert receiver.stdout is not None and receiver.stdout.readline() == b"ready\n"
             sent = left.run([sys.executable, "-c", SENDER, right.address, str(PORT)])
