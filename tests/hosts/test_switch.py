@@ -66,6 +66,34 @@ def leaves_behind_the_switch() -> float:
     return float(tensor[-1])
 
 
+def trains_asynchronously(steps: int) -> dict:
+    """A net of which each rank contributes what it has; the sums go through the switch in the end."""
+    import hashlib
+
+    import ringcore_torch as ring
+    import torch
+
+    ring.init()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(300, 300)
+    optimizer = ring.AsyncOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), staleness=2, threshold=1)
+    runtime = ringcore.job.state.context().runtime
+    runtime.start_timeline()
+    generator = torch.Generator().manual_seed(ring.rank())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 300, generator=generator)).square().mean().backward()
+        optimizer.step()
+    optimizer.synchronize()
+    carriers = {span[1] for span in runtime.stop_timeline()}
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).numpy().tobytes()
+    return {
+        "weights": hashlib.sha256(weights).hexdigest(),
+        "updates": optimizer.updates,
+        "switch": "switch" in carriers,
+    }
+
+
 def segments(elements: Sequence[int], size: int) -> int:
     """Packets at least that a job sends to its switch: of each kind two calls go through it, a contribution a rank."""
     return 2 * 2 * size * sum(-(-count // 352) for count in elements)
@@ -118,6 +146,19 @@ def test_a_rank_may_leave_when_it_has_the_last_sum_and_others_still_lack_it(tmp_
             with ranks.started(leaves_behind_the_switch, len(hosts), tmp_path / "job", **place) as job:
                 assert [outcome.result for outcome in job.wait()] == [6.0] * 3
             running.end()
+
+
+def test_gradients_that_wait_for_nobody_are_summed_there_too(tmp_path: Path) -> None:
+    with namespaces(4, sshd=False) as (at, *hosts):
+        key = write_key(tmp_path / "switch-key")
+        with switch(at, key) as running:
+            place = place_ranks(hosts, tmp_path / "job")
+            place["env"].update(RINGCORE_SWITCH=running.address, RINGCORE_SWITCH_KEY_FILE=str(key))
+            with ranks.started(trains_asynchronously, len(hosts), tmp_path / "job", 40, **place) as job:
+                results = [outcome.result for outcome in job.wait()]
+            running.end()
+    assert all(result == results[0] for result in results), results
+    assert results[0]["updates"] > 0 and results[0]["switch"]
 
 
 @contextlib.contextmanager
