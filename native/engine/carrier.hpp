@@ -120,6 +120,8 @@ class Carrier {
   virtual void hear(std::span<const std::byte>) {}
   // A line for the log, when it has become ready for more; empty where there is nothing to say.
   virtual std::string remark() const { return ""; }
+  // A line for the log of what its tasks have shown since it was asked last: asked when one has ended.
+  virtual std::string take_finding() { return ""; }
 
   // This rank submits an operation that concerns it; the descriptor may still be completed. Throws
   // Error{kInvalidArgument, kResource}.

@@ -120,6 +120,11 @@ void Schedule::start(Task& task) {
 void Schedule::finish(Task& task) {
   if (task.library_bytes > 0) ++library_ended_;
   if (timeline_.enabled() && task.carrier->completes_at_launch()) record_launch(task);
+  if (std::string finding = task.carrier->take_finding(); !finding.empty()) {
+    const Nanoseconds now = clock_.now();
+    timeline_.record({"network", finding, task.lane, -1, now, now, 0});
+    warning_ = std::move(finding);
+  }
   for (auto& operation : task.operations) complete(std::move(operation));
 }
 

@@ -22,6 +22,8 @@ constexpr std::size_t kMostPlans = 3;
 // What the model takes for so many times slower than the best is not tried.
 constexpr double kHopeless = 8;
 constexpr double kHopelessPlan = 3;
+// As often in a row a host is found slow before that is told.
+constexpr int kTelling = 2;
 
 }  // namespace
 
@@ -186,6 +188,22 @@ std::span<double> Chooser::numbers(Trial& trial, const transport::Pace& pace) {
   return trial.numbers;
 }
 
+// Once may be chance: whoever was busy with something else sends late.
+void Chooser::note_slow_hosts(std::span<const double> table) {
+  std::map<int, int> slow;
+  for (const SlowHost& found : slow_hosts(planner_.topology(), table)) {
+    const auto before = slow_.find(found.host);
+    slow[found.host] = before == slow_.end() ? 1 : before->second + 1;
+    if (slow[found.host] == kTelling) {
+      finding_ += (finding_.empty() ? "" : " ") + describe(found, planner_.topology());
+    }
+  }
+  for (const auto& [host, times] : slow_) {
+    if (times >= kTelling) slow.try_emplace(host, times);
+  }
+  slow_ = std::move(slow);
+}
+
 void Chooser::decide(Trial& trial) {
   const std::span<const double> times = std::span(trial.numbers).first(trial.candidates.size());
   const std::span<const double> table = std::span(trial.numbers).subspan(trial.candidates.size());
@@ -193,6 +211,7 @@ void Chooser::decide(Trial& trial) {
   Topology topology = planner_.topology();
   topology.links = known.links;
   known = {corrected(topology, table), known.rates || knows_rates(table)};
+  if (planner_.self() == 0 && !known.links.told) note_slow_hosts(table);
   if (std::exchange(trial.surveys, false)) return make_candidates(trial);
   trial.winner =
       &trial.candidates[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) - times.begin())];

@@ -13,8 +13,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -62,6 +64,9 @@ class Chooser {
   // largest of all ranks; then `decide`.
   std::span<double> numbers(Trial& trial, const transport::Pace& pace);
   void decide(Trial& trial);
+  // Which hosts' ports are slow, when they have shown it twice: once for each, and on rank 0 only, as all find out the
+  // same.
+  std::string take_finding() { return std::exchange(finding_, {}); }
 
  private:
   using Key = std::tuple<Collective, int, DType, ReduceOp, Rank, bool, bool, bool, Compression, int>;
@@ -72,6 +77,7 @@ class Chooser {
     bool rates = false;
   };
 
+  void note_slow_hosts(std::span<const double> table);
   static bool offers(const Backend& backend, const Query& query);
   Known& known_of(int lane);
   void follow_offers();
@@ -92,6 +98,8 @@ class Chooser {
   std::vector<std::unique_ptr<Trial>>
       former_trials_;  // of before the last offer: whoever has a choice of them may look at it
   std::map<int, Known> known_;  // by lane
+  std::string finding_;
+  std::map<int, int> slow_;  // hosts: how often in a row they were; as often as kTelling and more: this has been told
 };
 
 }  // namespace ringcore::plan

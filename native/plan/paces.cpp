@@ -1,6 +1,8 @@
 #include "plan/paces.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <vector>
 
 namespace ringcore::plan {
@@ -22,6 +24,8 @@ double median(std::vector<double> numbers) {
   std::nth_element(numbers.begin(), middle, numbers.end());
   return *middle;
 }
+
+bool is_slow(double rate, double usual) { return rate > 0 && rate * kUneven < usual; }
 
 std::vector<double> rates_of_hosts(const Topology& topology, std::span<const double> by_rank) {
   const int last = *std::max_element(topology.host_of.begin(), topology.host_of.end());
@@ -53,10 +57,33 @@ Links corrected(const Topology& topology, std::span<const double> table) {
   const double usual = median(by_host);
   links.ports.clear();
   links.between_hosts.seconds_per_byte = 1 / usual;
-  const auto slow = [usual](double rate) { return rate > 0 && rate * kUneven < usual; };
+  const auto slow = [usual](double rate) { return is_slow(rate, usual); };
   if (topology.ranks() > kMostUneven || std::none_of(by_host.begin(), by_host.end(), slow)) return links;
   for (const double rate : by_host) links.ports.push_back(1 / (rate > 0 ? rate : usual));
   return links;
+}
+
+std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table) {
+  std::vector<SlowHost> slow;
+  const std::vector<double> by_host = rates_of_hosts(topology, rates(table));
+  const double usual = median(by_host);
+  for (std::size_t host = 0; host < by_host.size(); ++host) {
+    if (is_slow(by_host[host], usual)) slow.push_back({static_cast<int>(host), by_host[host], usual});
+  }
+  return slow;
+}
+
+std::string describe(const SlowHost& slow, const Topology& topology) {
+  const auto rate = [](double bytes_per_s) { return std::to_string(std::lround(bytes_per_s / 1e6)) + " MB/s"; };
+  std::string ranks;
+  int many = 0;
+  for (std::size_t rank = 0; rank < topology.host_of.size(); ++rank) {
+    if (topology.host_of[rank] == slow.host) ranks += (many++ == 0 ? "" : ", ") + std::to_string(rank);
+  }
+  return "the host of rank" + std::string(many == 1 ? " " : "s ") + ranks + " sends " + rate(slow.bytes_per_s) +
+         " to other hosts, where " + rate(slow.usual) +
+         " are usual in this job: all others wait for it. Remedy: look at its cable, its card and what else uses them "
+         "('ringcore topology' measures all links), or leave the host out.";
 }
 
 }  // namespace ringcore::plan

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "plan/topology.hpp"
 #include "transport/pace.hpp"
@@ -16,6 +18,16 @@ void write_pace(std::span<double> table, Rank self, const transport::Pace& pace)
 // The topology's links, as far as the table knows better. The ranks of a host share its port: what they send between
 // hosts is added up. Ports count as different from each other where one is less than half as quick as is usual.
 Links corrected(const Topology& topology, std::span<const double> table);
+
+struct SlowHost {
+  int host = 0;
+  double bytes_per_s = 0;
+  double usual = 0;  // of all hosts
+};
+// Those whose ports are that slow, and a sentence about one of them.
+std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table);
+std::string describe(const SlowHost& slow, const Topology& topology);
+
 // Whether somebody knows how quick a link is.
 bool knows_rates(std::span<const double> table);
 

@@ -116,6 +116,34 @@ TEST_CASE("paces: a host with a slow port is made to send less") {
   CHECK(settles_on(query, truth, paces) == "packed_trees");
 }
 
+TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") {
+  Topology hosts = one_rank_a_host(4);
+  hosts.host_of = {0, 0, 1, 2, 3};
+  std::vector<Pace> paces = {{5e7, 0}, {5e7, 0}, {1e8, 0}, {2.4e7, 0}, {1e8, 0}};
+  for (const Rank self : {0, 1}) {
+    CAPTURE(self);
+    Chooser chooser(Planner(hosts, self, {}), {});
+    std::vector<std::string> findings;
+    for (std::size_t bytes = 1 << 20; bytes < 1 << 24; bytes *= 2) {  // several trials, the first of which surveys
+      const Query query{.collective = Collective::kAllreduce, .bytes = bytes, .dtype = DType::kFloat32};
+      for (Chooser::Choice choice = chooser.choose(query, 1, true); choice.trial != nullptr;
+           choice = chooser.choose(query, 1, true)) {
+        if (!chooser.measured(choice, 1'000'000)) continue;
+        const std::span<double> numbers = chooser.numbers(*choice.trial, paces[0]);
+        for (Rank rank = 0; rank < 5; ++rank) {
+          write_pace(numbers.last(paces_size(5)), rank, paces[static_cast<std::size_t>(rank)]);
+        }
+        chooser.decide(*choice.trial);
+        if (std::string finding = chooser.take_finding(); !finding.empty()) findings.push_back(std::move(finding));
+      }
+    }
+    REQUIRE(findings.size() == (self == 0 ? 1 : 0));
+    if (self != 0) continue;
+    CHECK(findings[0].find("the host of rank 3 sends 24 MB/s to other hosts, where 100 MB/s are usual") == 0);
+    CHECK(findings[0].find("Remedy:") != std::string::npos);
+  }
+}
+
 TEST_CASE("paces: what somebody has told of the network stands, whatever transfers show") {
   const Query query{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
   Topology told = testing::star_of_four(200e6 / 8, 40e6 / 8);

@@ -84,6 +84,27 @@ def test_a_job_that_is_told_of_its_links_packs_trees_into_them(star: list[Host],
     )  # the model knows that all else would take three times as long
 
 
+def reduces_often(timeline: str) -> None:
+    ringcore.init()
+    ringcore.start_timeline(timeline)
+    for _ in range(25):  # until all candidates were tried
+        ringcore.allreduce_(np.full(100_000, ringcore.rank(), np.float32), name="gradient")
+    ringcore.stop_timeline()
+
+
+def test_a_host_that_is_slow_is_named_in_the_log_and_in_the_timeline(tmp_path: Path) -> None:
+    with namespaces(4, sshd=False) as hosts:
+        for number, host in enumerate(hosts):
+            host.shape("25mbit" if number == 2 else "200mbit", "16kb", "50ms")
+        place = place_ranks(hosts, tmp_path)
+        with ranks.started(reduces_often, 4, tmp_path, str(tmp_path / "timeline.json"), **place) as job:
+            outcomes = job.wait()
+    words = "the host of rank 2 sends"
+    assert [outcome.stderr.count(words) for outcome in outcomes] == [1, 0, 0, 0], outcomes[0].stderr
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert any(words in event.get("name", "") for event in events)
+
+
 def test_a_topology_that_is_wrong_is_refused_on_all_ranks(star: list[Host], tmp_path: Path) -> None:
     names = [host.name for host in star[:3]]
     topology(names, star_rate).save(tmp_path / "three.json")

@@ -39,6 +39,7 @@ class PlanCarrier final : public engine::Carrier {
   bool queue(const engine::Task& task) override;
   std::unique_ptr<engine::Run> start(engine::Task& task) override;
   bool make_way(int lane) override;
+  std::string take_finding() override { return chooser_.take_finding(); }
 
  private:
   friend class HostRun;
