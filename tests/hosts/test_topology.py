@@ -87,8 +87,9 @@ def test_a_job_that_is_told_of_its_links_packs_trees_into_them(star: list[Host],
 def reduces_often(timeline: str) -> None:
     ringcore.init()
     ringcore.start_timeline(timeline)
-    for _ in range(25):  # until all candidates were tried
-        ringcore.allreduce_(np.full(100_000, ringcore.rank(), np.float32), name="gradient")
+    for elements in (50_000, 100_000, 200_000):  # of each size several candidates are tried; then ranks agree
+        for _ in range(20):
+            ringcore.allreduce_(np.full(elements, ringcore.rank(), np.float32), name=f"of {elements}")
     ringcore.stop_timeline()
 
 
