@@ -182,7 +182,7 @@ bool Chooser::measured(const Choice& choice, Nanoseconds time) {
   return trial.ended == (trial.warmups + trial.runs) * candidates;
 }
 
-std::span<double> Chooser::numbers(Trial& trial, const transport::Pace& pace) {
+std::span<double> Chooser::numbers(Trial& trial, const PortPace& pace) {
   const bool serves = planner_.self() >= planner_.topology().ranks();  // and is no part of what ranks plan between them
   if (!serves) write_pace(std::span(trial.numbers).subspan(trial.candidates.size()), planner_.self(), pace);
   return trial.numbers;

@@ -22,8 +22,8 @@
 #include "base/clock.hpp"
 #include "plan/backend.hpp"
 #include "plan/offered.hpp"
+#include "plan/paces.hpp"
 #include "plan/planner.hpp"
-#include "transport/pace.hpp"
 
 namespace ringcore::plan {
 
@@ -62,7 +62,7 @@ class Chooser {
   bool measured(const Choice& choice, Nanoseconds time);
   // What this rank has measured, and its quickest link between hosts has shown: each number is to be replaced by the
   // largest of all ranks; then `decide`.
-  std::span<double> numbers(Trial& trial, const transport::Pace& pace);
+  std::span<double> numbers(Trial& trial, const PortPace& pace);
   void decide(Trial& trial);
   // Which hosts' ports are slow, when they have shown it twice: once for each, and on rank 0 only, as all find out the
   // same.

@@ -13,8 +13,12 @@ namespace {
 constexpr double kUneven = 2;
 constexpr int kMostUneven = 64;
 
-std::span<const double> rates(std::span<const double> table) { return table.first(table.size() / 2); }
-std::span<const double> latencies(std::span<const double> table) { return table.subspan(table.size() / 2); }
+// Each a third of the table, by rank.
+std::span<const double> rates(std::span<const double> table) { return table.first(table.size() / 3); }
+std::span<const double> latencies(std::span<const double> table) {
+  return table.subspan(table.size() / 3, table.size() / 3);
+}
+std::span<const double> certainties(std::span<const double> table) { return table.last(table.size() / 3); }
 
 // Of what is known; 0 where nothing is.
 double median(std::vector<double> numbers) {
@@ -27,7 +31,8 @@ double median(std::vector<double> numbers) {
 
 bool is_slow(double rate, double usual) { return rate > 0 && rate * kUneven < usual; }
 
-std::vector<double> rates_of_hosts(const Topology& topology, std::span<const double> by_rank) {
+// What the ranks of each host have together.
+std::vector<double> of_hosts(const Topology& topology, std::span<const double> by_rank) {
   const int last = *std::max_element(topology.host_of.begin(), topology.host_of.end());
   std::vector<double> by_host(static_cast<std::size_t>(last) + 1, 0);
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) by_host[topology.host_of[rank]] += by_rank[rank];
@@ -36,11 +41,14 @@ std::vector<double> rates_of_hosts(const Topology& topology, std::span<const dou
 
 }  // namespace
 
-std::size_t paces_size(int ranks) { return 2 * static_cast<std::size_t>(ranks); }
+std::size_t paces_size(int ranks) { return 3 * static_cast<std::size_t>(ranks); }
 
-void write_pace(std::span<double> table, Rank self, const transport::Pace& pace) {
-  table[static_cast<std::size_t>(self)] = pace.bytes_per_s;
-  table[table.size() / 2 + static_cast<std::size_t>(self)] = pace.latency_s;
+void write_pace(std::span<double> table, Rank self, const PortPace& pace) {
+  const std::size_t ranks = table.size() / 3;
+  const auto own = static_cast<std::size_t>(self);
+  table[own] = pace.bytes_per_s;
+  table[ranks + own] = pace.latency_s;
+  table[2 * ranks + own] = pace.sure ? 1 : 0;
 }
 
 bool knows_rates(std::span<const double> table) {
@@ -53,7 +61,7 @@ Links corrected(const Topology& topology, std::span<const double> table) {
   const double latency = median({latencies(table).begin(), latencies(table).end()});
   if (latency > 0) links.between_hosts.latency_s = latency;
   if (!knows_rates(table)) return links;
-  std::vector<double> by_host = rates_of_hosts(topology, rates(table));
+  std::vector<double> by_host = of_hosts(topology, rates(table));
   const double usual = median(by_host);
   links.ports.clear();
   links.between_hosts.seconds_per_byte = 1 / usual;
@@ -65,10 +73,11 @@ Links corrected(const Topology& topology, std::span<const double> table) {
 
 std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table) {
   std::vector<SlowHost> slow;
-  const std::vector<double> by_host = rates_of_hosts(topology, rates(table));
+  const std::vector<double> by_host = of_hosts(topology, rates(table));
   const double usual = median(by_host);
+  const std::vector<double> sure = of_hosts(topology, certainties(table));  // how many ranks of the host are
   for (std::size_t host = 0; host < by_host.size(); ++host) {
-    if (is_slow(by_host[host], usual)) slow.push_back({static_cast<int>(host), by_host[host], usual});
+    if (sure[host] > 0 && is_slow(by_host[host], usual)) slow.push_back({static_cast<int>(host), by_host[host], usual});
   }
   return slow;
 }

@@ -7,13 +7,19 @@
 #include <vector>
 
 #include "plan/topology.hpp"
-#include "transport/pace.hpp"
 
 namespace ringcore::plan {
 
+// What a rank's links to other hosts have shown of its host's port.
+struct PortPace {
+  double bytes_per_s = 0;  // the quickest one's; 0: not known
+  double latency_s = 0;  // the least; 0: not known
+  bool sure = false;  // links to several hosts have shown it. Else it may be the other end that is slow.
+};
+
 // Numbers of the table. A rank writes its own; the others' are 0 until the largest of all ranks stand there.
 std::size_t paces_size(int ranks);
-void write_pace(std::span<double> table, Rank self, const transport::Pace& pace);
+void write_pace(std::span<double> table, Rank self, const PortPace& pace);
 
 // The topology's links, as far as the table knows better. The ranks of a host share its port: what they send between
 // hosts is added up. Ports count as different from each other where one is less than half as quick as is usual.
@@ -24,7 +30,7 @@ struct SlowHost {
   double bytes_per_s = 0;
   double usual = 0;  // of all hosts
 };
-// Those whose ports are that slow, and a sentence about one of them.
+// Those whose ports are that slow, without a doubt, and a sentence about one of them.
 std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table);
 std::string describe(const SlowHost& slow, const Topology& topology);
 

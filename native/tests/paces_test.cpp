@@ -12,7 +12,6 @@
 
 using namespace ringcore;
 using namespace ringcore::plan;
-using transport::Pace;
 
 namespace {
 
@@ -25,20 +24,22 @@ Topology one_rank_a_host(std::size_t hosts) {
 }
 
 // Of all ranks, as they agree on it.
-std::vector<double> table_of(const std::vector<Pace>& paces) {
+std::vector<double> table_of(const std::vector<PortPace>& paces) {
   std::vector<double> table(paces_size(static_cast<int>(paces.size())), 0);
   for (std::size_t rank = 0; rank < paces.size(); ++rank) write_pace(table, static_cast<Rank>(rank), paces[rank]);
   return table;
 }
 
-Links learnt(const Topology& topology, const std::vector<Pace>& paces) { return corrected(topology, table_of(paces)); }
+Links learnt(const Topology& topology, const std::vector<PortPace>& paces) {
+  return corrected(topology, table_of(paces));
+}
 
-std::vector<Pace> even(std::size_t ranks, double bytes_per_s, double latency_s) {
-  return std::vector<Pace>(ranks, {bytes_per_s, latency_s});
+std::vector<PortPace> even(std::size_t ranks, double bytes_per_s, double latency_s) {
+  return std::vector<PortPace>(ranks, {bytes_per_s, latency_s});
 }
 
 // The plan that has the operations in the end, on a network like `truth`, whose ranks say that of their links.
-std::string settles_on(const Query& query, const Topology& truth, const std::vector<Pace>& paces) {
+std::string settles_on(const Query& query, const Topology& truth, const std::vector<PortPace>& paces) {
   Topology unknown = truth;
   unknown.links = {};
   Chooser chooser(Planner(unknown, 0, {}), {});
@@ -83,7 +84,7 @@ TEST_CASE("paces: the ranks of a host share its port, what nobody knows stays, a
   CHECK(quick.even());
   CHECK(1 / quick.between_hosts.seconds_per_byte == doctest::Approx(1.2e7));
   // Among many ranks the usual port stands for all.
-  std::vector<Pace> many = even(65, 1e7, 0);
+  std::vector<PortPace> many = even(65, 1e7, 0);
   many[3].bytes_per_s = 1e6;
   CHECK(learnt(one_rank_a_host(65), many).even());
 }
@@ -104,7 +105,7 @@ TEST_CASE("paces: a host with a slow port is made to send less") {
   constexpr std::size_t kSlow = 4;  // in the binomial tree it has children
   const Query query{.collective = Collective::kBroadcast, .bytes = 64 << 10, .dtype = DType::kFloat32};
   Topology truth = one_rank_a_host(kHosts);
-  std::vector<Pace> paces = even(kHosts, kTenGigabit, 25e-6);
+  std::vector<PortPace> paces = even(kHosts, kTenGigabit, 25e-6);
   Planner planner(truth, 0, {});
   const auto planned = [&] {
     return planner.candidates(query, learnt(one_rank_a_host(kHosts), paces), 1, 1).front().plan->generator;
@@ -119,7 +120,8 @@ TEST_CASE("paces: a host with a slow port is made to send less") {
 TEST_CASE("paces: a host that is slow twice in a row is named once, by rank 0") {
   Topology hosts = one_rank_a_host(4);
   hosts.host_of = {0, 0, 1, 2, 3};
-  std::vector<Pace> paces = {{5e7, 0}, {5e7, 0}, {1e8, 0}, {2.4e7, 0}, {1e8, 0}};
+  // Rank 2 sends to one host only: it may be that one that is slow.
+  std::vector<PortPace> paces = {{5e7, 0}, {5e7, 0}, {2.4e7, 0}, {2.4e7, 0, true}, {1e8, 0}};
   for (const Rank self : {0, 1}) {
     CAPTURE(self);
     Chooser chooser(Planner(hosts, self, {}), {});
@@ -148,7 +150,7 @@ TEST_CASE("paces: what somebody has told of the network stands, whatever transfe
   const Query query{.collective = Collective::kAllreduce, .bytes = 1 << 20, .dtype = DType::kFloat32};
   Topology told = testing::star_of_four(200e6 / 8, 40e6 / 8);
   told.links.told = true;
-  const std::vector<Pace> paces = even(4, kTenGigabit, 1e-3);
+  const std::vector<PortPace> paces = even(4, kTenGigabit, 1e-3);
   CHECK(learnt(told, paces) == told.links);
   // Nothing has to be found out first, and the cables are planned for.
   Chooser chooser(Planner(told, 0, {}), {});

@@ -96,7 +96,7 @@ def _waited(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str
 def _polled(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> None:
     for handle in _started(collectives, verb, tensors, names):
         while not collectives.poll(handle):
-            pass
+            os.sched_yield()  # the threads that are waited for may be without a processor
 
 
 def _dropped(collectives: Any, verb: str, tensors: list[Any], names: Iterator[str]) -> None:

@@ -189,13 +189,18 @@ bool HostRun::agree_on_trial() {
 }
 
 // Of the links to other hosts, which share this host's port.
-transport::Pace HostRun::quickest_pace() const {
-  transport::Pace quickest;
+plan::PortPace HostRun::quickest_pace() const {
+  plan::PortPace quickest;
+  int shown_by = -1;  // a host
   const std::vector<int>& host_of = config().topology.host_of;
   for (int m = 0; m < size(); ++m) {
     if (host_of[m] == host_of[self()]) continue;
     const transport::Pace pace = config().links[m]->pace();
     quickest.bytes_per_s = std::max(quickest.bytes_per_s, pace.bytes_per_s);
+    if (pace.bytes_per_s > 0) {
+      quickest.sure = quickest.sure || (shown_by >= 0 && host_of[m] != shown_by);
+      shown_by = host_of[m];
+    }
     const bool nearer = pace.latency_s > 0 && (quickest.latency_s == 0 || pace.latency_s < quickest.latency_s);
     if (nearer) quickest.latency_s = pace.latency_s;
   }

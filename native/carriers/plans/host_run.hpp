@@ -64,7 +64,7 @@ class HostRun final : public engine::Run {
   void describe(plan::Query& query) const;
   void run_plan(const plan::Plan& plan, plan::Operands operands);
   bool agree_on_trial();
-  transport::Pace quickest_pace() const;
+  plan::PortPace quickest_pace() const;
   void copy_first(std::byte* to, const std::byte* from, std::size_t bytes);
   bool departs_from_input(bool registered) const;
   void copy_meanwhile(std::byte* to, const std::byte* from, std::size_t bytes);
