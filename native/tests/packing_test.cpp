@@ -348,10 +348,11 @@ TEST_CASE("packing: what runs along packed trees is the sum of all") {
   for (const int hosts : {4, 7}) {
     const Topology topology = draw.draw(hosts);
     const std::vector<Plan> plans = packed_plans(topology, Collective::kAllreduce);
-    std::vector<std::vector<float>> data;
-    for (int rank = 0; rank < hosts; ++rank) data.emplace_back(10'000, static_cast<float>(rank + 1));
+    std::vector<std::vector<float>> data(static_cast<std::size_t>(hosts));
+    for (std::size_t rank = 0; rank < data.size(); ++rank) data[rank].assign(10'000, static_cast<float>(rank + 1));
     run(plans, data, Layout::even(10'000, plans[0].chunks));
-    const auto sum = static_cast<float>(hosts * (hosts + 1) / 2);
+    const int total = hosts * (hosts + 1) / 2;
+    const auto sum = static_cast<float>(total);
     for (const auto& result : data) {
       CHECK(std::all_of(result.begin(), result.end(), [&](float value) { return value == sum; }));
     }
