@@ -216,7 +216,7 @@ def bench_clusters(session: nox.Session) -> None:
     """Measure ranks of Spark and Ray beside TorchDistributor and Ray Train, and Parquet beside a DataLoader."""
     require_system(session, "java")
     install(session, "bench-clusters", wheels=[built_wheel(package) for package in ("core", "spark", "ray", "torch")])
-    for what in ("spark", "ray"):
+    for what in ("spark", "ray", "large"):
         session.run("python", "benchmarks/clusters", what, *session.posargs)
 
 

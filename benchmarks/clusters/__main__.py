@@ -1,20 +1,22 @@
 """Measures ranks that clusters start, beside what those clusters have.
 
-    python benchmarks/clusters spark|ray [repeats [parts ...]]
+    python benchmarks/clusters spark|ray|large [repeats [parts ...]]
 
     spark    calls: ringcore_spark.run and TorchDistributor, from the call to the results of a 4 MiB allreduce; our part
-             of it; 64 MiB between tasks, under ringrun, and by gloo
+             of it
              estimator: TorchEstimator, and the same loop by hand
              parquet: an epoch on two ranks by ParquetShards and by a torch DataLoader over pyarrow
              kills: from the kill of a rank, and of a worker, to the error
     ray      fit: RingTrainer and Ray Train's TorchTrainer, the same from fit()
-             executor: start() of RingExecutor, and of actors that do nothing; restart(); the kill of an actor
-             large: 64 MiB between actors and under ringrun, with the niceness that Ray gives its workers and without
+             ready: start() of RingExecutor, and of actors that do nothing, where Ray has idle processes
+             executor: the same where it has none; restart(); the kill of an actor
+             nice: 64 MiB between actors and under ringrun, with the niceness that Ray gives its workers and without
+    large    64 MiB under ringrun, between tasks of Spark and actors of Ray, and by gloo
 
 Two ranks each, interleaved; the first of each, and the median, least and most of the others. Results are checked, and
-rows go to benchmarks/results/clusters-spark.jsonl and clusters-ray.jsonl, where those of other parts stay.
-All of both: `nox -s bench_clusters -- 10`. For a machine that does nothing else. Where petastorm is installed (it needs
-pyarrow before 13), `python benchmarks/clusters petastorm` reads the same Parquet by it.
+rows go to benchmarks/results/clusters-spark.jsonl, clusters-ray.jsonl and clusters-large.jsonl, where those of other
+parts stay. All of them: `nox -s bench_clusters -- 10`. For a machine that does nothing else. Where petastorm is
+installed (it needs pyarrow before 13), `python benchmarks/clusters petastorm` reads the same Parquet by it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ if __name__ == "__main__":
         import on_spark as measured
     elif sys.argv[1] == "ray":
         import on_ray as measured
+    elif sys.argv[1] == "large":
+        import large as measured
     else:
         import reading as measured
     unknown = set(sys.argv[3:]) - set(measured.PARTS)

@@ -103,14 +103,6 @@ def _timed(repeats: int, work: Callable[[], Any], barrier: Callable[[], Any]) ->
     return taken
 
 
-class Bare:
-    """An actor that does nothing. It is here as this module imports little."""
-
-    def call(self) -> int:
-        """Something to wait for."""
-        return os.getpid()
-
-
 def waits(folder: str) -> None:
     """Rank 1 waits in an allreduce for rank 0, which is to be killed."""
     import ringcore as ring

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import common
 import ray
@@ -28,7 +30,7 @@ def main(repeats: int, parts: Sequence[str]) -> None:
 
 
 def _fit(repeats: int) -> None:
-    _begin()
+    begin()
     trainers = {
         "RingTrainer": lambda: RingTrainer(_by_ringcore, scaling_config=TWO).fit() and None,
         "TorchTrainer": lambda: TorchTrainer(_by_torch, scaling_config=TWO).fit() and None,
@@ -37,9 +39,40 @@ def _fit(repeats: int) -> None:
     ray.shutdown()
 
 
+def _ready(repeats: int) -> None:
+    """An actor takes its process along when it ends: only a fresh Ray has some that are up."""
+    starts = {
+        "RingExecutor": functools.partial(_with_idle_workers, _start),
+        "Ray's own, a call to each": functools.partial(_with_idle_workers, _bare),
+    }
+    common.interleaved("start() of 2 actors, whose processes are up", repeats, starts)
+
+
+def _with_idle_workers(start: Callable[[], float]) -> float:
+    begin()
+    deadline = time.monotonic() + 60
+    while _idle_workers() < 2:
+        assert time.monotonic() < deadline, "Ray has started no workers for its first driver"
+        time.sleep(0.1)
+    try:
+        return start()
+    finally:
+        ray.shutdown()
+
+
+def _idle_workers() -> int:
+    """Of all Rays of this machine, which has no other one."""
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # It has ended.
+            found += path.read_bytes().startswith(b"ray::IDLE")
+    return found
+
+
 def _executor(repeats: int) -> None:
-    _begin()
-    common.interleaved("start() of 2 actors", repeats, {"RingExecutor": _start, "Ray's own, a call to each": _bare})
+    begin()
+    starts = {"RingExecutor": _start, "Ray's own, a call to each": _bare}
+    common.interleaved("start() of 2 actors, whose processes Ray starts", repeats, starts)
     with RingExecutor(num_workers=2) as executor:
 
         def again() -> None:
@@ -57,20 +90,21 @@ def _executor(repeats: int) -> None:
 
 
 def _beside_ray(repeats: int) -> None:
-    _begin()
+    begin()
     # Ray's own processes, which run beside the ranks, are preferred to its workers.
     large = {"actors of Ray": functools.partial(_large, repeats), "ringrun": functools.partial(_by_ringrun, repeats)}
     common.interleaved("allreduce of 64 MiB, beside Ray's processes", repeats, large)
     ray.shutdown()
     os.environ.update(RAY_worker_niceness="0")
-    _begin()
+    begin()
     common.interleaved("allreduce of 64 MiB, beside Ray's processes and as nice as those", repeats, large)
     ray.shutdown()
 
 
-def _begin() -> None:
-    variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "OMP_NUM_THREADS": "1"}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
+def begin() -> None:
+    """A Ray whose workers have this process's environment: a `runtime_env=` would want others than the first ones."""
+    os.environ.update(OMP_NUM_THREADS="1")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
 
 
 def _large(repeats: int) -> float:
@@ -96,7 +130,12 @@ def _bare() -> float:
     group = placement_group([{"CPU": 1}] * 2)
     group.wait(60)
     strategy = PlacementGroupSchedulingStrategy(group)
-    actors = [ray.remote(common.Bare).options(num_cpus=1, scheduling_strategy=strategy).remote() for _ in range(2)]
+
+    class Bare:  # Here, so that it goes as it is, and no module has to be imported for it.
+        def call(self) -> None:
+            """Something to wait for."""
+
+    actors = [ray.remote(Bare).options(num_cpus=1, scheduling_strategy=strategy).remote() for _ in range(2)]
     ray.get([actor.call.remote() for actor in actors])
     taken = time.perf_counter() - begin
     for actor in actors:
@@ -113,4 +152,4 @@ def _by_torch() -> None:
     common.check(common.by_torch(group=False))
 
 
-PARTS = {"fit": _fit, "executor": _executor, "large": _beside_ray}
+PARTS = {"fit": _fit, "ready": _ready, "executor": _executor, "nice": _beside_ray}

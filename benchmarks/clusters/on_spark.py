@@ -25,14 +25,20 @@ FEATURES = [f"x{index}" for index in range(8)]
 
 def main(repeats: int, parts: Sequence[str]) -> None:
     """The rows of these parts."""
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, OMP_NUM_THREADS="1")
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    spark = session()
     run = functools.partial(ringcore_spark.run, num_proc=2)
     for part in parts:
         PARTS[part](run, repeats)
-    session.stop()
+    spark.stop()
+
+
+def session() -> SparkSession:
+    """A Spark in whose tasks functions of these modules can run."""
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, OMP_NUM_THREADS="1")
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    made = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    return made
 
 
 def _calls(run: Any, repeats: int) -> None:
@@ -45,9 +51,6 @@ def _calls(run: Any, repeats: int) -> None:
     common.interleaved(
         "our part of it: from the ticket to init() on all ranks", repeats, {"ringcore_spark.run": lambda: _own(run)}
     )
-    common.tell("allreduce of 64 MiB", "tasks of Spark", run(common.large_by_ringcore, (repeats,))[0])
-    common.tell("allreduce of 64 MiB", "ringrun", ringcore.run(common.large_by_ringcore, [repeats], np=2)[0])
-    common.tell("allreduce of 64 MiB", "gloo, tasks of Spark", distributor.run(common.large_by_gloo, repeats))
 
 
 def _parquet(_run: Any, repeats: int) -> None:

@@ -22,6 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from ringcore.data import ParquetShards
 from ringcore_spark import LaunchError
+from ringcore_spark.ml.frame import ready
+from ringcore_spark.ml.parquet import write
 from ringcore_spark.store import Store
 from ringcore_spark.torch import TorchEstimator, TorchModel
 
@@ -175,6 +177,29 @@ def test_fit_validates_and_transforms_with_a_store_in_a_bucket(frame: Any, bucke
     assert sorted(rows[0].asDict()) == ["a", "b", "c", "held", "id", "y", "y__output"]
     left = [info.path for info in bucket.get_file_info(FileSelector("data", recursive=True)) if info.is_file]
     assert left == ["data/some/folder/runs/run/checkpoint"], "the data is left"
+
+
+def test_rows_of_partitions_that_are_uneven_empty_or_of_one_row_are_written_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # Of five partitions two have no row, and one has one.
+    numbers = "case id when 1 then sequence(0, 0) when 2 then sequence(1, 7) when 4 then sequence(8, 202) end"
+    rows = spark.range(0, 5, 1, 5).selectExpr(f"explode({numbers}) as id")
+    others = ["id / 2 as half", "array(array(id), array(-id)) as nested", "cast(id % 3 = 0 as int) as held"]
+    assembled = VectorAssembler(inputCols=["id", "half"], outputCol="vector").transform(rows.selectExpr("id", *others))
+    columns = ["id", "vector", "nested"]
+    write(ready(assembled, columns, "held", 0), Store.create(str(tmp_path)), "train", "validation")
+    assert len(list(tmp_path.glob("train/*.parquet"))) == 2, "what has no rows has no file"
+    for folder, wanted in (("train", {1, 2}), ("validation", {0})):
+        expected = [number for number in range(203) if number % 3 in wanted]
+        for size in (1, 2, 8):  # There are fewer row groups than eight ranks.
+            ranks = [ParquetShards(tmp_path / folder, 16, rank=rank, size=size, uneven="join") for rank in range(size)]
+            batches = [batch for rank in ranks for batch in rank]
+            assert sorted(number for batch in batches for number in batch["id"].tolist()) == expected
+            for batch in batches:
+                number = batch["id"]
+                np.testing.assert_array_equal(batch["vector"], np.stack([number, number / 2], 1))
+                np.testing.assert_array_equal(batch["nested"], np.stack([number, -number], 1)[:, :, np.newaxis])
 
 
 def test_rows_are_left_with_the_tasks_that_have_them(frame: Any, tmp_path: Path) -> None:

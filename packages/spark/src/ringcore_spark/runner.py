@@ -48,7 +48,7 @@ def run(
     print appears here as it comes; a line of rank 0 that begins with `progress: ` appears in Spark's page as well.
 
     Args:
-        fn: The function; it calls `ring.init()`. Pickled by cloudpickle, if that is installed.
+        fn: The function; it calls `ring.init()`. Pickled by cloudpickle.
         args: Its arguments, the same on each rank.
         kwargs: Its keyword arguments.
         num_proc: Number of ranks; `None`: as many as tasks fit. An elastic job begins with so many.

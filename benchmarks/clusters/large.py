@@ -1,0 +1,48 @@
+"""64 MiB between tasks of Spark, actors of Ray and ranks of ringrun: see `__main__`."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+
+import common
+import on_ray
+import on_spark
+import ray
+import ringcore
+import ringcore_spark
+from pyspark.ml.torch.distributor import TorchDistributor
+from ringcore_ray import RingExecutor
+
+CALLS = 20  # of an allreduce, each time that ranks are started
+
+
+def main(repeats: int, _parts: Sequence[str]) -> None:
+    """Whoever's turn it is, the processes of both clusters are there beside the ranks."""
+    session = on_spark.session()
+    on_ray.begin()
+    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+    starts: dict[str, Callable[[], list[float]]] = {
+        "ringrun": lambda: ringcore.run(common.large_by_ringcore, [CALLS], np=2)[0],
+        "tasks of Spark": lambda: ringcore_spark.run(common.large_by_ringcore, (CALLS,), num_proc=2)[0],
+        "actors of Ray": _by_actors,
+        "gloo, tasks of Spark": lambda: distributor.run(common.large_by_gloo, CALLS),
+    }
+    calls = {name: functools.partial(_median, start) for name, start in starts.items()}
+    common.interleaved("allreduce of 64 MiB", repeats, calls)
+    ray.shutdown()
+    session.stop()
+
+
+def _by_actors() -> list[float]:
+    with RingExecutor(num_workers=2) as executor:
+        taken: list[float] = executor.run(common.large_by_ringcore, [CALLS])[0]
+    return taken
+
+
+def _median(start: Callable[[], list[float]]) -> float:
+    return statistics.median(start()[1:])
+
+
+PARTS = ("large",)
