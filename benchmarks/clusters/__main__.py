@@ -11,7 +11,8 @@
              ready: start() of RingExecutor, and of actors that do nothing, where Ray has idle processes
              executor: the same where it has none; restart(); the kill of an actor
              nice: 64 MiB between actors and under ringrun, with the niceness that Ray gives its workers and without
-    large    64 MiB under ringrun, between tasks of Spark and actors of Ray, and by gloo
+    large    own: 64 MiB under ringrun, between tasks of Spark, and between actors of Ray
+             gloo: the same between tasks of TorchDistributor, which take long to start
 
 Two ranks each, interleaved; the first of each, and the median, least and most of the others. Results are checked, and
 rows go to benchmarks/results/clusters-spark.jsonl, clusters-ray.jsonl and clusters-large.jsonl, where those of other
@@ -28,6 +29,12 @@ from pathlib import Path
 
 # Ranks unpickle functions of these modules.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
+
+
+def _of(row: str) -> tuple[str, str]:
+    told = json.loads(row)
+    return told["what"], told["who"]
+
 
 if __name__ == "__main__":
     import common
@@ -46,6 +53,6 @@ if __name__ == "__main__":
     measured.main(int(sys.argv[2]) if len(sys.argv) > 2 else 10, sys.argv[3:] or list(measured.PARTS))
     results = Path(__file__).parents[1] / "results" / f"clusters-{sys.argv[1]}.jsonl"
     before = results.read_text().splitlines() if results.exists() else []
-    again = {json.loads(row)["what"] for row in common.rows}
-    kept = [row for row in before if json.loads(row)["what"] not in again]
+    again = {_of(row) for row in common.rows}
+    kept = [row for row in before if _of(row) not in again]
     results.write_text("\n".join([*kept, *common.rows]) + "\n")

@@ -15,22 +15,17 @@ import ringcore_spark
 from pyspark.ml.torch.distributor import TorchDistributor
 from ringcore_ray import RingExecutor
 
-CALLS = 20  # of an allreduce, each time that ranks are started
+# Of an allreduce, each time that ranks are started: so many that the start, when clusters work too, is a small part.
+CALLS = 60
 
 
-def main(repeats: int, _parts: Sequence[str]) -> None:
+def main(repeats: int, parts: Sequence[str]) -> None:
     """Whoever's turn it is, the processes of both clusters are there beside the ranks."""
     session = on_spark.session()
     on_ray.begin()
-    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-    starts: dict[str, Callable[[], list[float]]] = {
-        "ringrun": lambda: ringcore.run(common.large_by_ringcore, [CALLS], np=2)[0],
-        "tasks of Spark": lambda: ringcore_spark.run(common.large_by_ringcore, (CALLS,), num_proc=2)[0],
-        "actors of Ray": _by_actors,
-        "gloo, tasks of Spark": lambda: distributor.run(common.large_by_gloo, CALLS),
-    }
-    calls = {name: functools.partial(_median, start) for name, start in starts.items()}
-    common.interleaved("allreduce of 64 MiB", repeats, calls)
+    for part in parts:
+        calls = {name: functools.partial(_median, start) for name, start in PARTS[part].items()}
+        common.interleaved("allreduce of 64 MiB", repeats, calls)
     ray.shutdown()
     session.stop()
 
@@ -45,4 +40,17 @@ def _median(start: Callable[[], list[float]]) -> float:
     return statistics.median(start()[1:])
 
 
-PARTS = ("large",)
+def _by_gloo() -> list[float]:
+    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+    taken: list[float] = distributor.run(common.large_by_gloo, CALLS)
+    return taken
+
+
+PARTS: dict[str, dict[str, Callable[[], list[float]]]] = {
+    "own": {
+        "ringrun": lambda: ringcore.run(common.large_by_ringcore, [CALLS], np=2)[0],
+        "tasks of Spark": lambda: ringcore_spark.run(common.large_by_ringcore, (CALLS,), num_proc=2)[0],
+        "actors of Ray": _by_actors,
+    },
+    "gloo": {"gloo, tasks of Spark": _by_gloo},
+}

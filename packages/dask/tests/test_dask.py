@@ -130,7 +130,14 @@ def test_twenty_jobs_one_after_the_other_leave_nothing(client: Client) -> None:
     eventually(lambda: most_grown() < 10, "no process holds a descriptor more for each job", 30)
 
 
+def runs_again() -> str:
+    with pytest.raises(RuntimeError) as caught:
+        ringcore_dask.run(None, total)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
 def test_what_cannot_be_is_said_at_once(client: Client) -> None:
+    assert "is called inside a rank" in ringcore_dask.run(client, runs_again, 1)[0]
     with pytest.raises(ValueError, match="3 ranks need as many workers, and there are 2"):
         ringcore_dask.run(client, total, 3, args=[1.0])
     with pytest.raises(ValueError, match="0 ranks need as many workers"):

@@ -7,6 +7,7 @@ from ringcore.adapter import import_framework as _import_framework
 _import_framework("distributed", "ringcore-dask", {"distributed": "distributed"})
 
 import ipaddress
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -55,8 +56,12 @@ def run(
         LaunchError: The ranks could not be started.
         ValueError: There are not as many workers, or the client is asynchronous.
         TypeError: The function cannot be pickled, or an argument is of another type.
-        RuntimeError: The client is closed.
+        RuntimeError: The client is closed, or this is a rank itself.
     """
+    if os.environ.get("RINGCORE_RANK"):
+        raise RuntimeError(
+            "ringcore_dask.run is called inside a rank, for whose end it would wait; call it where the job was started"
+        )
     if not hasattr(client, "scheduler_info") or not hasattr(client, "submit"):
         raise TypeError(f"client= is a {type(client).__name__}, and no Client of Dask: distributed.Client(cluster) is")
     if client.status == "closed":

@@ -117,10 +117,12 @@ def _known(slots: int | None, argument: str) -> int:
 def _check_slots(session: Any, wanted: int, slots: int | None, profile: Any) -> None:
     if slots is not None and wanted > slots:
         need = f"{_setting(session, 'spark.task.cpus', '1')} core(s) of its executors (spark.task.cpus)"
+        is_local = re.match(r"local(\[|$)", _setting(session, "spark.master", ""))
+        settings = "raise spark.executor.instances or spark.executor.cores"
         raise ValueError(
             f"{wanted} ranks need as many slots at the same time, and the cluster has {slots}: one for each "
             f"{need if profile is None else 'share of its executors that resources= says'}. Ask for fewer "
-            "ranks, or raise spark.executor.instances or spark.executor.cores"
+            f"ranks, or {f'start Spark as local[{wanted}]' if is_local else settings}"
         )
 
 
