@@ -56,6 +56,19 @@ def test_another_ringcore_is_named_with_both_hosts_and_versions(
     assert ringcore_spark.run(place) == [0, 1]
 
 
+def test_an_executor_without_ringcore_is_told_what_to_do(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ringcore_spark.py").write_text("import ringcore_that_is_not_there")
+    path = os.pathsep.join([str(tmp_path), spark.sparkContext.environment.get("PYTHONPATH", "")])
+    with monkeypatch.context() as patch:
+        patch.setitem(spark.sparkContext.environment, "PYTHONPATH", path)
+        said = r"on \S+: ModuleNotFoundError: No module named 'ringcore_that.*'\. Install it .* PYSPARK_PYTHON"
+        with pytest.raises(LaunchError, match=said):
+            ringcore_spark.run(place)
+    assert ringcore_spark.run(place) == [0, 1]
+
+
 def test_another_python_is_named_with_its_host_and_both_versions(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

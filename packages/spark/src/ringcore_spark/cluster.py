@@ -218,7 +218,12 @@ def words_of(session: Any, error: BaseException, doing: str) -> str:
         after = [lines[1].removeprefix(":").strip()]  # Py4J's first line names its own call.
     said = next((line for line in after if line.strip() and not line[0].isspace()), lines[0])
     host = _host_of(session, str(error))
-    return f"Spark could not {doing}{f' on {host}' if host else ''}: {said.strip()}"
+    missing = re.search(r"No module named '(ringcore\w*|cloudpickle|pyarrow)", said)
+    remedy = "" if missing is None else (
+        ". Install it for the Python of the executors too, or name the Python that has it: PYSPARK_PYTHON in the "
+        "environment of the driver, or spark.pyspark.python"
+    )  # fmt: skip
+    return f"Spark could not {doing}{f' on {host}' if host else ''}: {said.strip()}{remedy}"
 
 
 def _host_of(session: Any, said: str) -> str | None:
