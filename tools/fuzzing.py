@@ -165,14 +165,15 @@ def _lines_reached(session: nox.Session, program: Path, profile: Path, sources: 
     data = profile.with_suffix(".data")
     subprocess.run([clang(session, "llvm-profdata"), "merge", "-o", str(data), str(profile)], check=True)
 
+    files = {str(NATIVE / source): source for source in sources}
+
     def export(how: str) -> str:
         command = [clang(session, "llvm-cov"), "export", f"-format={how}", f"-instr-profile={data}", str(program)]
-        files = [str(NATIVE / source) for source in sources]
         return subprocess.run([*command, *files], capture_output=True, text=True, check=True).stdout
 
     left_out: dict[str, set[int]] = {source: set() for source in sources}
     for function in json.loads(export("text"))["data"][0]["functions"]:
-        source = str(Path(function["filenames"][0]).relative_to(NATIVE))
+        source = files.get(function["filenames"][0], "")  # and those of other files that are called
         if any(_mangled(name) in function["name"] for name in _NO_PARSERS.get(source, ())):
             first, _, last, *_ = function["regions"][0]
             left_out[source].update(range(first, last + 1))
@@ -181,7 +182,7 @@ def _lines_reached(session: nox.Session, program: Path, profile: Path, sources: 
     for line in export("lcov").splitlines():
         key, _, value = line.partition(":")
         if key == "SF":
-            source = str(Path(value).relative_to(NATIVE))
+            source = files[value]
         elif key == "DA" and int(value.split(",")[0]) not in left_out[source]:
             reached[source][0] += value.split(",")[1] != "0"
             reached[source][1] += 1

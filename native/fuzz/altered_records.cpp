@@ -121,7 +121,7 @@ void change_descriptor(engine::Descriptor& made, const Change& change) {
 
 class AlteredJob {
  public:
-  explicit AlteredJob(Input& bytes) : bytes_(bytes), network_(kRanks, 1) {
+  explicit AlteredJob(Input& bytes) : bytes_(bytes), network_(kRanks, 1, {.lane_bytes = 1 << 16}) {
     engine::EngineSettings settings;
     settings.execution.fusion_threshold_bytes = 4096;
     settings.direct_members = bytes.below(4) == 0 ? 1 : 16;
@@ -232,7 +232,7 @@ class AlteredJob {
     wish.op = (flags & 1) != 0 ? static_cast<ReduceOp>(bytes_.below(kReduceOpCount)) : ReduceOp::kSum;
     wish.root = static_cast<Rank>((flags & 2) != 0 ? bytes_.below(4) : 0);
     wish.rows = 3 * bytes_.below(4);
-    wish.columns = bytes_.below(3) == 0 ? 3000 : bytes_.below(8);
+    wish.columns = bytes_.below(3) == 0 ? 400 : bytes_.below(8);
     wish.awaited = (flags & 4) != 0;
     wish.with_output = (flags & 8) != 0;
     if ((flags & 16) != 0) wish.parts = bytes_.below(4);
@@ -287,6 +287,7 @@ class AlteredJob {
     if (wish.joins || wish.watched > 0) return operation;
     if (wish.collective == Collective::kBarrier) {
       operation->descriptor.collective = Collective::kBarrier;
+      operation->descriptor.shape = engine::Shape::of(std::array<std::uint64_t, 1>{0});
       return operation;
     }
     if (wish.parts == 0) return tensor_of(wish);

@@ -24,7 +24,7 @@ from ringcore.launcher import _config, _frames, _hosts, _remote, _summary
 from ringcore.launcher._job import HostJob, RankExit
 from ringcore.launcher.elastic.discovery import parse as parse_hosts
 from ringcore.launcher.external import tickets
-from ringcore.network import read as network
+from ringcore.network import read as read_topology
 from ringcore.planning import Plan
 from ringcore.planning.msccl import parse_msccl
 
@@ -247,9 +247,9 @@ def msccl(data: bytes) -> None:
 def topology(data: bytes) -> None:
     """A file about what lies between hosts."""
     with contextlib.suppress(InvalidArgument):
-        found = network.read(data.decode(errors="replace"))
-        again = network.read(found.to_json())
-        require(again.hosts == tuple(network.read(again.to_json()).hosts), "what is written is read as the same")
+        found = read_topology(data.decode(errors="replace"))
+        again = read_topology(found.to_json())
+        require(again.hosts == tuple(read_topology(again.to_json()).hosts), "what is written is read as the same")
         require(bool(again.hosts) and len(again.links) == len(found.links), "what is read can be written")
 
 

@@ -163,13 +163,6 @@ def test_it_tells_what_is_encrypted(monkeypatch: pytest.MonkeyPatch, setting: st
     assert f"is encrypted {expected}" in " ".join(text.split())
 
 
-def test_a_setting_of_encryption_that_is_none_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
-    monkeypatch.setenv("RINGCORE_ENCRYPTION", "perhaps")
-    report, _ = _doctor()
-    assert [problem for problem in report["problems"] if "auto, on or off" in problem]
-
-
 def test_it_tells_whether_the_kernel_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
     report, text = _doctor()

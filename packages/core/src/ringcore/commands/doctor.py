@@ -14,7 +14,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from ringcore._errors import InvalidArgument
 from ringcore._version import __version__
 from ringcore.commands import security
 from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled, nccl_shares_gpus, try_library
@@ -89,7 +88,7 @@ def doctor(file: IO[str] | None = None, *, everything: bool = False) -> dict[str
     report["libraries"] = {
         kind: [try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
     }
-    report["encryption"] = _encryption(report["problems"])
+    report["encryption"] = _encryption()
     report["kernel_tls"] = _kernel_tls()
     report["shared_gpu"] = _shared_gpu(report["libraries"])
     report["mpi"] = _mpi(report["problems"])
@@ -137,12 +136,8 @@ def _kernels(problems: list[str]) -> str:
     return _native.kernel_instruction_set()
 
 
-def _encryption(problems: list[str]) -> str:
-    try:
-        setting = Settings.from_environ(os.environ).encryption
-    except InvalidArgument as error:
-        problems.append(str(error))
-        return "not known"
+def _encryption() -> str:
+    setting = Settings.from_environ(os.environ).encryption
     return {"auto": "what leaves this host over TCP", "on": "all TCP, and nothing else is used"}.get(
         setting, f"nothing (RINGCORE_ENCRYPTION=off): {CLEAR_TEXT}"
     )
