@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,6 @@ from support.rank import await_mark, caught, mark
 
 # `nox -s tampering` asks for more.
 ROUNDS = int(os.environ.get("RINGCORE_TAMPERINGS", "24"))
-# Side by side: ranks that hear nothing wait more than they compute.
-JOBS = max(1, min(4, ROUNDS // 50))
 SIZE = 3
 # Of what a round carries, up to here: whatever happens later may be found by one end only, as the job ends.
 PART = 0.6
@@ -68,7 +64,6 @@ def job_behind_a_middle(
     directory: Path, work: Callable[..., Any], *arguments: Any, idle_s: float | None = None
 ) -> Iterator[tuple[Middle, ranks.Ranks]]:
     """Ranks of which each works with these arguments and the ports of the middle. `idle_s`: see there."""
-    directory.mkdir(exist_ok=True)
     with open(os.open(directory / "key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
         file.write(os.urandom(32))
     with socket.socket() as probe:
@@ -123,33 +118,25 @@ def problem_of(tampering: Tampering, outcomes: list[dict[str, Any]]) -> str | No
     return None
 
 
-def tampered_rounds(directory: Path, numbers: Sequence[int]) -> Iterator[tuple[Tampering, list[dict[str, Any]]]]:
-    """What the ranks of one job have made of each of these tamperings, behind a round in which nothing is changed."""
-    with job_behind_a_middle(directory, works_behind_a_middle, len(numbers) + 1) as (between, job):
+def test_whatever_is_changed_between_ranks_is_an_error_on_all_or_changes_nothing(tmp_path: Path) -> None:
+    with job_behind_a_middle(tmp_path, works_behind_a_middle, ROUNDS + 1) as (between, job):
         total = play(between, job, 0, carry)
         tamperings = []
-        for turn, number in enumerate(numbers, start=1):
-            tamperings.append(Tampering(number, HANDSHAKES if number % 2 else int(PART * total)))
-            play(between, job, turn, tamperings[-1])
+        for number in range(1, ROUNDS + 1):
+            most = HANDSHAKES if number % 2 else int(PART * total)
+            tamperings.append(Tampering(number, most))
+            play(between, job, number, tamperings[-1])
         results = [outcome.result for outcome in job.wait()]
     untouched, *rounds = zip(*results, strict=True)
     assert [outcome["message"] for outcome in untouched] == ["returned 'right'"] * SIZE
-    return zip(tamperings, map(list, rounds), strict=True)
-
-
-def test_whatever_is_changed_between_ranks_is_an_error_on_all_or_changes_nothing(tmp_path: Path) -> None:
-    shares = [range(1 + job, ROUNDS + 1, JOBS) for job in range(JOBS)]
-    with ThreadPoolExecutor(JOBS) as pool:
-        found = [*pool.map(lambda job: list(tampered_rounds(tmp_path / str(job), shares[job])), range(JOBS))]
-    problems, failed = [], 0
-    for tampering, outcomes in itertools.chain(*found):
-        failed += outcomes[0]["type"] is not None
-        problem = problem_of(tampering, outcomes)
+    problems = []
+    for tampering, outcomes in zip(tamperings, rounds, strict=True):
+        problem = problem_of(tampering, list(outcomes))
         if problem is not None:
             said = "\n".join(f"  {outcome['type']}: {outcome['message']}" for outcome in outcomes)
             problems.append(f"{tampering}: {problem}\n{said}")
     assert not problems, "\n".join(problems)
-    assert failed > ROUNDS // 4
+    assert sum(outcome["type"] is not None for outcome, *_ in rounds) > ROUNDS // 4
 
 
 def test_nobody_in_between_talks_ranks_out_of_encryption(tmp_path: Path) -> None:
