@@ -1,6 +1,6 @@
 """Measures what encryption between hosts costs, beside clear text in the same run; hosts are network namespaces.
 
-    python benchmarks/encryption.py [--cases bulk-1gbit bulk-10gbit latency start-up] [--repeats 5]
+    python benchmarks/encryption.py [--cases bulk-1gbit bulk-10gbit latency start-up] [--repeats 5] [--openssl PATH]
 
 Needs root. Jobs with and without encryption take turns, and so does which of the two is first. Lines are added to
 results/encryption.jsonl (--fresh begins it anew); the table that is printed is made of what this run has found.
@@ -45,14 +45,14 @@ CASES = {
 }
 
 
-def measure(name: str, repeats: int) -> list[dict[str, Any]]:
-    """The lines of one case: each is of one job and size."""
+def measure(name: str, repeats: int, openssl: str) -> list[dict[str, Any]]:
+    """The lines of one case: each is of one job and size. `openssl`: the library that encrypts; empty: the system's."""
     case, lines = CASES[name], []
     with namespaces(case.hosts, rate=case.rate, sshd=False) as hosts:
         places = [host for host in hosts for _ in range(case.each)]
         for repeat in range(repeats):
             for encryption in ("off", "on") if repeat % 2 == 0 else ("on", "off"):
-                env = {"RINGCORE_ENCRYPTION": encryption}
+                env = {"RINGCORE_ENCRYPTION": encryption, "RINGCORE_OPENSSL_LIBRARY": openssl}
                 for found in run_ranks(places, "ringcore", *case.words, env=env, script=RANK):
                     if TRANSPORT[encryption] not in found["transports"]:
                         raise SystemExit(f"{name} with encryption {encryption} went over {found['transports']}")
@@ -81,13 +81,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--openssl", default="", help="path of the library that encrypts: the system's")
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
     results = HERE / "results" / "encryption.jsonl"
     lines = []
     with results.open("w" if options.fresh else "a") as file:
         for name in options.cases:
-            found = measure(name, options.repeats)
+            found = measure(name, options.repeats, options.openssl)
             file.writelines(json.dumps(line) + "\n" for line in found)
             lines += found
     print(table(lines))

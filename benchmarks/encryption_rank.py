@@ -90,7 +90,8 @@ def main() -> None:
     for found in measured(case):
         transports = sorted(set(ringcore.job.state.context().runtime.transports()))
         if rank == "0":
-            print(json.dumps({**found, "transports": transports}), flush=True)
+            used = {"openssl": ringcore._native.tls_library().partition(" (")[0]} if "tls" in transports else {}
+            print(json.dumps({**found, "transports": transports, **used}), flush=True)
     ringcore.shutdown()
 
 

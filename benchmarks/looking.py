@@ -26,35 +26,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from windows import Window, median_with_bounds, step_times
 
 HERE = Path(__file__).parent
 RINGCORE = [sys.executable, "-m", "ringcore"]
 # Looks in a window, the first of them at its begin: the pause before it was as long as the interval.
 LOOKS = 1
 SHORTEST_WINDOW_S = 0.5
-RESAMPLES = 10_000
 START_LIMIT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Window:
-    """Some seconds in which somebody has looked, or nobody has.
-
-    Attributes:
-        interval_s: Between two looks.
-        looks: Whether there are any.
-        begin: By the clock of the ranks.
-        end: The same.
-    """
-
-    interval_s: float
-    looks: bool
-    begin: float
-    end: float
 
 
 @contextlib.contextmanager
@@ -115,32 +97,14 @@ def look_by_turns(environ: dict[str, str], interval_s: float, seconds: float) ->
                 begin = time.monotonic()
                 top.send_signal(signal.SIGCONT if looks else signal.SIGSTOP)
                 time.sleep(length)
-                yield Window(interval_s, looks, begin, time.monotonic())
+                yield Window(looks, begin, time.monotonic())
 
 
-def step_times(window: Window, ranks: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Milliseconds of a step, and of processor time that all ranks together use for it, in a window."""
-    ends = ranks[0][:, 0]
-    inside = np.flatnonzero((ends >= window.begin) & (ends <= window.end))
-    first, last = inside[0], inside[-1]
-    steps = last - first
-    used = sum(rank[last, 1] - rank[first, 1] for rank in ranks)
-    return (ends[last] - ends[first]) / steps * 1e3, used / steps * 1e3
-
-
-def median_with_bounds(values: np.ndarray) -> tuple[float, float, float]:
-    """The median, and between which bounds it lies in 95 of 100 resamples."""
-    drawn = np.random.default_rng(1).choice(values, (RESAMPLES, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
-    return float(np.median(values)), float(low), float(high)
-
-
-def compare(windows: Sequence[Window], ranks: Sequence[np.ndarray]) -> dict[str, object]:
+def compare(interval_s: float, windows: Sequence[Window], ranks: Sequence[np.ndarray]) -> dict[str, object]:
     """What the pairs of one interval tell."""
-    with_looks = np.array([step_times(window, ranks) for window in windows if window.looks])
-    without = np.array([step_times(window, ranks) for window in windows if not window.looks])
+    with_looks = np.array([step_times(window, ranks) for window in windows if window.disturbed])
+    without = np.array([step_times(window, ranks) for window in windows if not window.disturbed])
     ratios = with_looks / without
-    interval_s = windows[0].interval_s
     found: dict[str, object] = {
         "interval_s": interval_s, "pairs": len(ratios), "step_ms": float(np.median(without[:, 0])),
     }  # fmt: skip
@@ -181,7 +145,7 @@ def main() -> None:
                 seconds = options.seconds / len(options.intervals)
                 windows.append(list(look_by_turns(environ, interval_s, seconds)))
         ranks = [np.load(folder / f"{rank}.npy") for rank in range(options.ranks)]
-    found = [compare(each, ranks) for each in windows]
+    found = [compare(*each, ranks) for each in zip(options.intervals, windows, strict=True)]
     for each in found:
         show(each)
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "ranks": options.ranks}

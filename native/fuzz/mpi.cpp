@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include "fuzz/messages_only.hpp"
 #include "fuzz/target.hpp"
@@ -52,10 +53,10 @@ class MadLibrary final : public MessagesOnly {
   MpiRequest last_ = 0;
 };
 
-void act(transport::Link& link, Input& bytes) {
+void act(transport::Link& link, std::vector<transport::Link::Message>& messages, Input& bytes) {
   static std::array<std::byte, 70'000> memory{};
   const int lane = static_cast<int>(bytes.below(transport::kLaneCount));
-  switch (bytes.below(6)) {
+  switch (bytes.below(8)) {
     case 0:
     case 1: {
       const Bytes seen = link.peek(lane);
@@ -74,6 +75,17 @@ void act(transport::Link& link, Input& bytes) {
       break;
     }
     case 4: link.arm(); break;
+    case 5: {
+      const auto room = std::span(memory).first(bytes.take<std::uint16_t>());
+      const int channel = static_cast<int>(bytes.below(4));
+      messages.push_back(bytes.flip() ? link.send_message(lane, channel, room)
+                                      : link.receive_message(lane, channel, room));
+      break;
+    }
+    case 6:
+      // Says so once.
+      std::erase_if(messages, [&](const auto message) { return link.message_done(message); });
+      break;
     default:
       link.blocked();
       link.check();
@@ -89,7 +101,8 @@ void mpi(Bytes input) {
   library.drive(&bytes);
   {
     const auto link = transport::make_mpi_link(std::make_shared<transport::MpiWorld>(library, 0, kSecond), 1);
-    for (int calls = 0; calls < 300 && !bytes.empty(); ++calls) act(*link, bytes);
+    std::vector<transport::Link::Message> messages;
+    for (int calls = 0; calls < 300 && !bytes.empty(); ++calls) act(*link, messages, bytes);
     library.settle();
   }
 }

@@ -1,4 +1,4 @@
-// Blocks of a striped lane: the peer writes anything on any of its connections, and ends any of them.
+// Bytes of a lane over one connection, or in blocks over several: the peer writes anything on any of them, and ends any.
 #include "transport/tcp/stripes.hpp"
 
 #include <array>
@@ -15,22 +15,22 @@ namespace {
 constexpr std::size_t kConnections = 3;
 
 struct Peer {
-  std::array<Fd, kConnections> ends;
+  std::vector<Fd> ends;
   std::vector<Fd> ours;
 
-  Peer() {
-    for (Fd& end : ends) {
+  explicit Peer(std::size_t connections) {
+    while (ends.size() < connections) {
       int fds[2];
       require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0, "there are sockets");
-      end = Fd(fds[0]);
+      ends.emplace_back(fds[0]);
       ours.emplace_back(fds[1]);
     }
   }
 };
 
 void act(transport::Stripes& stripes, Peer& peer, Input& bytes, std::size_t& given) {
-  const Fd& end = peer.ends[bytes.below(kConnections)];
-  switch (bytes.below(6)) {
+  const Fd& end = peer.ends[bytes.below(peer.ends.size())];
+  switch (bytes.below(7)) {
     case 0:
     case 1: {
       // The head of a block that may be meant, and something behind it.
@@ -55,6 +55,7 @@ void act(transport::Stripes& stripes, Peer& peer, Input& bytes, std::size_t& giv
       stripes.consume(std::min<std::size_t>(seen.size(), bytes.take<std::uint8_t>()));
       break;
     }
+    case 5: stripes.expect(bytes.take<std::uint16_t>()); break;
     default:
       if (bytes.below(8) == 0) ::shutdown(end.get(), SHUT_WR);
       stripes.fill();
@@ -66,7 +67,7 @@ void act(transport::Stripes& stripes, Peer& peer, Input& bytes, std::size_t& giv
 
 void stripes(Bytes input) {
   Input bytes(input);
-  Peer peer;
+  Peer peer(bytes.flip() ? kConnections : 1);
   transport::LinkFailure failure;
   transport::Stripes stripes(std::move(peer.ours), failure);
   std::size_t given = 0;

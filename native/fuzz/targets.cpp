@@ -10,6 +10,7 @@ void tree(Bytes input);
 void view_messages(Bytes input);
 void view_change(Bytes input);
 void engine(Bytes input);
+void altered_records(Bytes input);
 void transfers(Bytes input);
 void stripes(Bytes input);
 void segment(Bytes input);
@@ -27,6 +28,7 @@ std::span<const Target> targets() {
       Target{"view_messages", view_messages},
       Target{"view_change", view_change},
       Target{"engine", engine},
+      Target{"altered_records", altered_records},
       Target{"transfers", transfers},
       Target{"stripes", stripes},
       Target{"segment", segment},

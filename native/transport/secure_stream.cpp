@@ -63,12 +63,10 @@ bool SecureStream::advance() {
 }
 
 bool SecureStream::flush() {
-  while (!unsent_.empty()) {
-    const std::size_t sent = wire_.send(unsent_.bytes());
-    if (sent == 0) return false;
-    unsent_.drop(sent);
-  }
-  return true;
+  if (unsent_.empty()) return true;
+  // What a wire takes a part of has no room for the rest: it is not asked again before the next call.
+  unsent_.drop(wire_.send(unsent_.bytes()));
+  return unsent_.empty();
 }
 
 std::size_t SecureStream::send(std::span<const std::byte> first, std::span<const std::byte> rest) {
@@ -83,15 +81,17 @@ std::size_t SecureStream::send(std::span<const std::byte> first, std::span<const
     return taken;
   }
   const std::size_t total = first.size() + rest.size();
+  // As many records as there is room for leave with one call.
+  bool has_room = true;
   while (!first.empty() || !rest.empty()) {
     if (sent_bytes_ >= bytes_per_key_ && !renew_sending_key()) break;
-    // As many records as there is room for leave with one call.
-    if (!make_room_for_record()) break;
+    has_room = make_room_for_record();
+    if (!has_room) break;
     const auto [of_first, of_rest] = split(first, rest, kMostText);
     seal(of_first, of_rest, kData);
     if (ended_) return 0;
   }
-  flush();
+  if (has_room) flush();
   return total - first.size() - rest.size();
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,38 @@ def test_two_versions_of_openssl_in_one_process_do_not_meet(tmp_path: Path, is_o
         assert result["used"].startswith(f"{of_other if is_own else of_python} (")
         assert len(result["mapped"]) == 2, result
         assert other in result["mapped"]
+
+
+SAYS = """
+unsigned OPENSSL_version_major(void) {{ return {0}; }}
+const char* OpenSSL_version(int of) {{ return "{0}.0"; }}
+"""
+# What a library has that calls itself libssl.so.3 -> what is said of it.
+NO_OPENSSL_3 = {
+    "of another version": (SAYS.format(4), "is 4.0, not OpenSSL 3"),
+    "too old": ("unsigned long OpenSSL_version_num(void) { return 0x1010117f; }", "OPENSSL_version_major"),
+    "broken": (SAYS.format(3), "TLS_method"),
+    "no library": (None, "libssl.so.3"),
+}
+
+
+def starts_with(library: str) -> dict:
+    os.environ["RINGCORE_OPENSSL_LIBRARY"] = library
+    return caught(ringcore.init)
+
+
+@pytest.mark.parametrize("kind", NO_OPENSSL_3)
+def test_a_library_that_is_not_openssl_3_is_told_on_all_and_nothing_goes_in_clear_text(
+    tmp_path: Path, kind: str
+) -> None:
+    source, reason = NO_OPENSSL_3[kind]
+    library = tmp_path / "libssl.so.3"
+    library.write_text("this is text")
+    if source is not None:
+        library.with_suffix(".c").write_text(source)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, library.with_suffix(".c")], check=True)
+    for error in ranks.run(starts_with, 2, tmp_path, str(library), env=ENCRYPTED):
+        assert error["type"] == "BootstrapError", error
+        assert "traffic between ranks cannot be encrypted" in error["message"]
+        assert str(library) in error["message"] and reason in error["message"]
+        assert "Remedy: install OpenSSL 3" in error["message"]

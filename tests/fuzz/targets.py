@@ -16,10 +16,15 @@ from pathlib import Path
 
 from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.bootstrap import auth, board, contacts
+from ringcore.commands import _trace
+from ringcore.commands._findings import find
+from ringcore.commands._trace_page import page
+from ringcore.commands.timeline import report
 from ringcore.launcher import _config, _frames, _hosts, _remote, _summary
 from ringcore.launcher._job import HostJob, RankExit
 from ringcore.launcher.elastic.discovery import parse as parse_hosts
 from ringcore.launcher.external import tickets
+from ringcore.network import read as read_topology
 from ringcore.planning import Plan
 from ringcore.planning.msccl import parse_msccl
 
@@ -239,6 +244,28 @@ def msccl(data: bytes) -> None:
         plan.check()
 
 
+def topology(data: bytes) -> None:
+    """A file about what lies between hosts."""
+    with contextlib.suppress(InvalidArgument):
+        found = read_topology(data.decode(errors="replace"))
+        again = read_topology(found.to_json())
+        require(again.hosts == tuple(read_topology(again.to_json()).hosts), "what is written is read as the same")
+        require(bool(again.hosts) and len(again.links) == len(found.links), "what is read can be written")
+
+
+def timeline(data: bytes) -> None:
+    """What is said to be a timeline."""
+    path = Path(_as_file(data, ".timeline"))
+    try:
+        with contextlib.suppress(_trace.TraceError):
+            findings = find(_trace.read([path]))
+            require(all(isinstance(line, str) for line in report(findings)), "a report is of lines")
+            picture = page(findings, "timeline")
+            require(not re.search('="-?(nan|inf)|<script', picture), "a picture has numbers and no script")
+    finally:
+        path.unlink()
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
@@ -254,5 +281,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         error_file,
         ticket,
         msccl,
+        topology,
+        timeline,
     )
 }

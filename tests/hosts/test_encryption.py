@@ -34,7 +34,8 @@ def sums(values: list[float]) -> dict:
     ringcore.allreduce_(small, op=ringcore.Sum, name="a.name.that.nobody.may.read.either")
     told = ringcore.broadcast_object("an object that nobody may read", 0)
     right = bool((tensor.reshape(-1, 4) == pattern).all() and (small == pattern).all() and told.startswith("an object"))
-    return {"type": None, "right": right, "transports": ringcore.job.state.context().runtime.transports()}
+    transports = ringcore.job.state.context().runtime.transports()
+    return {"type": None, "right": right, "transports": transports, "clock": time.time()}
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +147,43 @@ def test_different_keys_are_shown_by_their_fingerprints_on_both_hosts(hosts: lis
     assert f"does not know this job's key, whose fingerprint is {fingerprint(keys[1])} here" in second
     for key in keys:
         assert key.hex() not in first + second
+
+
+YEAR_S = 365 * 24 * 3600
+# The C library, but that it is twenty years earlier.
+EARLIER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+int clock_gettime(clockid_t which, struct timespec* now) {
+  int (*real)(clockid_t, struct timespec*) = dlsym(RTLD_NEXT, "clock_gettime");
+  int result = real(which, now);
+  if (which == CLOCK_REALTIME) now->tv_sec -= 20L * 365 * 24 * 3600;
+  return result;
+}
+time_t time(time_t* out) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (out) *out = now.tv_sec;
+  return now.tv_sec;
+}
+int gettimeofday(struct timeval* now, void* zone) {
+  struct timespec exact;
+  (void)zone;
+  clock_gettime(CLOCK_REALTIME, &exact);
+  now->tv_sec = exact.tv_sec;
+  now->tv_usec = exact.tv_nsec / 1000;
+  return 0;
+}
+"""
+
+
+def test_clocks_that_are_years_apart_do_not_matter(hosts: list[Host], tmp_path: Path) -> None:
+    source, library = tmp_path / "earlier.c", tmp_path / "libearlier.so"
+    source.write_text(EARLIER)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    first, second = run(hosts, tmp_path / "job", {0: "LD_PRELOAD=", 1: f"LD_PRELOAD={library}"})
+    assert first["clock"] - second["clock"] > 19 * YEAR_S
+    assert [first["right"], second["right"]] == [True, True]
+    assert [first["transports"], second["transports"]] == [["self", "tls"], ["tls", "self"]]

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include <sys/socket.h>
 
@@ -17,10 +18,16 @@ Tls::Tls(int fd, const TlsSecret& secret, Side side, Rank self, LinkFailure& fai
       stream_(socket_, std::make_unique<TlsHandshake>(secret, side)) {}
 
 // What was taken is on its way for the engine: an orderly end sends it as far as the socket has room.
-Tls::~Tls() { stream_.flush(); }
+Tls::~Tls() {
+  socket_.look_again();
+  stream_.flush();
+}
 
 std::size_t Tls::Socket::send(std::span<const std::byte> bytes) {
-  return taken(::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+  if (std::exchange(was_full_, false)) return 0;
+  const std::size_t sent = taken(::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+  was_full_ = sent < bytes.size();
+  return sent;
 }
 
 std::size_t Tls::Socket::taken(std::ptrdiff_t sent) {

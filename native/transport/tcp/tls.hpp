@@ -51,6 +51,8 @@ class Tls {
     bool encrypt(const RecordKey& key, std::uint64_t number) override;
     std::size_t send_text(std::span<const std::byte> first, std::span<const std::byte> rest) override;
     bool send_message(std::byte type, std::span<const std::byte> text) override;
+    // The next call of `send` asks the kernel, whatever the last one has found.
+    void look_again() { was_full_ = false; }
 
    private:
     std::size_t taken(std::ptrdiff_t sent);
@@ -58,6 +60,7 @@ class Tls {
     int fd_;
     LinkFailure& failure_;
     bool ended_ = false;
+    bool was_full_ = false;  // as that of Connection
   };
 
   void tell();

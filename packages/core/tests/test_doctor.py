@@ -150,6 +150,19 @@ def test_libraries_that_are_not_here_take_a_line_and_their_reasons_are_told_when
     assert "libcuda.so.1: no: cannot open" in everything.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("", "what leaves this host"), ("on", "all TCP"), ("OFF", "nothing (RINGCORE_ENCRYPTION=off): whoever sees")],
+)
+def test_it_tells_what_is_encrypted(monkeypatch: pytest.MonkeyPatch, setting: str, expected: str) -> None:
+    monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
+    monkeypatch.setenv("RINGCORE_ENCRYPTION", setting)
+    report, text = _doctor()
+    assert report["encryption"].startswith(expected)
+    assert not report["problems"]
+    assert f"is encrypted {expected}" in " ".join(text.split())
+
+
 def test_it_tells_whether_the_kernel_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_try_transport", lambda name: {"works": True, "reason": "not tried"})
     report, text = _doctor()

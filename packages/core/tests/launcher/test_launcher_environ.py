@@ -70,6 +70,15 @@ def test_threads_share_the_cores_unless_the_user_decides(ringrun: Ringrun, scrip
     assert "OMP_NUM_THREADS" not in done.stderr
 
 
+@pytest.mark.parametrize("options", [["--encryption", "off"], ["--encryption", "on"], []])
+def test_whoever_asks_for_details_is_told_that_nothing_is_encrypted(
+    ringrun: Ringrun, script: Script, options: list[str]
+) -> None:
+    done = ringrun("-np", "2", "--verbose", *options, script("pass"))
+    assert ("RINGCORE_ENCRYPTION=off on" in done.stderr) == ("off" in options), done.stderr
+    assert ("can read what ranks send" in done.stderr) == ("off" in options)
+
+
 def test_an_outer_jobs_variables_do_not_leak_into_an_inner_job(ringrun: Ringrun, script: Script) -> None:
     ringrun.environ.update(
         RANK="5", WORLD_SIZE="9", RINGCORE_RENDEZVOUS="tcp:10.0.0.1:1", MASTER_PORT="1", RINGCORE_SIZE="9"

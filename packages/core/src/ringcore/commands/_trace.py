@@ -43,6 +43,8 @@ class Span:
 
 # What ranks say to each other when they begin to record.
 _OWN = "timeline.start.noname"
+# No job runs for thirty years; behind that pictures lose their numbers.
+_MOST_MICROSECONDS = 1e15
 
 
 def files_of(path: Path) -> list[Path]:
@@ -116,7 +118,7 @@ def _events_in(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             event = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             broken = text
             continue
         if isinstance(event, dict):
@@ -125,11 +127,13 @@ def _events_in(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
 
 def _span_of(event: dict[str, Any], path: Path) -> Span:
     try:
-        begin, more = float(event["ts"]), event["args"]
+        begin, took, more = float(event["ts"]), float(event["dur"]), event["args"]
+        submitted = float(more.get("submitted", begin))
+        if took < 0 or not all(abs(time) < _MOST_MICROSECONDS for time in (begin, took, submitted)):
+            raise ValueError("no times of a job")
         return Span(
-            int(event["pid"]), str(more["tensor"]), str(event["name"]), str(event["cat"]), begin,
-            begin + float(event["dur"]), int(more["bytes"]), float(more.get("submitted", begin)),
-            bool(more.get("awaited", False)),
+            int(event["pid"]), str(more["tensor"]), str(event["name"]), str(event["cat"]), begin, begin + took,
+            int(more["bytes"]), submitted, bool(more.get("awaited", False)),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise TraceError(f"{path} is a trace of something else than ringcore. Remedy: {_REMEDY}") from None

@@ -17,6 +17,7 @@ from typing import IO, Any
 from ringcore._version import __version__
 from ringcore.commands import security
 from ringcore.environment.libraries import CUDA, NCCL, NVRTC, bundled, nccl_shares_gpus, try_library
+from ringcore.environment.settings import CLEAR_TEXT, Settings
 
 _TRANSPORTS = ("shm", "tcp")
 _SELF_TEST_LIMIT_S = 30.0
@@ -70,8 +71,9 @@ def doctor(file: IO[str] | None = None, *, everything: bool = False) -> dict[str
         everything: Print of libraries that are not here, too, what was tried, and why it failed.
 
     Returns:
-        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `kernel_tls`,
-        `shared_gpu`, `frameworks`, `adapters`, `limits` and `problems`, a list of texts that is empty when all is well.
+        The same as a dict: `ringcore`, `python`, `platform`, `kernels`, `transports`, `mpi`, `libraries`, `encryption`,
+        `kernel_tls`, `shared_gpu`, `frameworks`, `adapters`, `limits` and `problems`, a list of texts that is empty
+        when all is well.
     """
     report: dict[str, Any] = {
         "ringcore": __version__,
@@ -86,6 +88,7 @@ def doctor(file: IO[str] | None = None, *, everything: bool = False) -> dict[str
     report["libraries"] = {
         kind: [try_library(name) for name in [*names, *bundled(names)]] for kind, names in _LIBRARIES.items()
     }
+    report["encryption"] = _encryption()
     report["kernel_tls"] = _kernel_tls()
     report["shared_gpu"] = _shared_gpu(report["libraries"])
     report["mpi"] = _mpi(report["problems"])
@@ -131,6 +134,13 @@ def _kernels(problems: list[str]) -> str:
         problems.append(f"the compiled engine cannot be loaded ({error}): pip install --force-reinstall ringcore")
         return "the engine cannot be loaded"
     return _native.kernel_instruction_set()
+
+
+def _encryption() -> str:
+    setting = Settings.from_environ(os.environ).encryption
+    return {"auto": "what leaves this host over TCP", "on": "all TCP, and nothing else is used"}.get(
+        setting, f"nothing (RINGCORE_ENCRYPTION=off): {CLEAR_TEXT}"
+    )
 
 
 def _kernel_tls() -> str:
@@ -300,6 +310,7 @@ def _lines(report: dict[str, Any], everything: bool) -> Iterator[str]:
     yield from _section("MPI that a job started here would use")
     yield textwrap.fill(report["mpi"], 118, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
     yield from _library_lines(report["libraries"], everything)
+    yield _row("is encrypted", report["encryption"])
     yield _row("TLS by the kernel", report["kernel_tls"])
     if everything or any(outcome["found"] for outcome in report["libraries"]["CUDA driver"]):
         yield from _section("ranks that share a GPU would meet by way of")

@@ -74,7 +74,8 @@ def report(findings: Findings) -> Iterator[str]:
 def _pairs(findings: Findings) -> Iterator[str]:
     pairs = sorted(findings.waits.items(), key=lambda item: -item[1])
     for (rank, late), waited in pairs[:_MOST_PAIRS]:
-        share = waited / findings.shares[rank].recorded
+        recorded = findings.shares[rank].recorded
+        share = waited / recorded if recorded else 0.0
         yield f"  rank {rank} waited {_ms(waited)} for rank {late} ({share:.1%} of its time)"
     if len(pairs) > _MOST_PAIRS:
         yield f"  and {len(pairs) - _MOST_PAIRS} more pairs of ranks, each less than that"

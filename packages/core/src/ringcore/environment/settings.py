@@ -85,6 +85,10 @@ def _flag(text: str) -> bool:
     raise ValueError
 
 
+# What `off` of the setting `encryption` means, in words.
+CLEAR_TEXT = "whoever sees the network between hosts can read what ranks send, and change it"
+
+
 def _choice(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in words:

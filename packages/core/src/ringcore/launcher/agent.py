@@ -21,6 +21,7 @@ from typing import Any
 
 from ringcore.environment.hidden import memory_file
 from ringcore.environment.loss import LOSS_FILE_VARIABLE
+from ringcore.environment.settings import CLEAR_TEXT
 from ringcore.environment.watching import WATCH_FILE_VARIABLE
 from ringcore.launcher import _frames, _process, _watching
 from ringcore.launcher._frames import Channel, Kind
@@ -85,6 +86,8 @@ class Agent:
                 f"OMP_NUM_THREADS={common['OMP_NUM_THREADS']} on {socket.gethostname()}: {cores} cores for "
                 f"{sharers} ranks; set the variable to choose another number"
             )
+        if common.get("RINGCORE_ENCRYPTION", "").lower() == "off":
+            self._events.on_note(f"RINGCORE_ENCRYPTION=off on {socket.gethostname()}: {CLEAR_TEXT}")
         try:
             for rank_job in job.ranks:
                 self._start_rank(job, rank_job, common)

@@ -70,7 +70,12 @@ class Reader:
             return self._object(depth)
         if self._takes("["):
             return self._list(depth)
-        value, self._at = _scalar(self._text, self._at)
+        try:
+            value, self._at = _scalar(self._text, self._at)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # Python reads no integer of thousands of digits
+            raise self._error("this number is too long") from None
         return value
 
     def _list(self, depth: int) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ringcore._errors import InvalidArgument
@@ -13,7 +14,7 @@ _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 2
 
 def _parts(text: str, units: dict[str, float], accepted: str) -> tuple[float, float]:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([a-z]*)", text.strip().lower(), re.ASCII)
-    if match is None or match[2] not in units:
+    if match is None or match[2] not in units or math.isinf(float(match[1])):
         raise InvalidArgument(f"{text!r} was given, but accepted is {accepted}")
     return float(match[1]), units[match[2]]
 
