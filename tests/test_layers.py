@@ -26,7 +26,7 @@ ROOMS = {
     "adapter": {"environment", "job"},
     "arrays": {"job", "adapter"},
     "data": {"job"},
-    "elastic": {"job", "adapter"},
+    "elastic": {"environment", "job", "adapter"},
     "header": set(),
     "simulation": {"network"},
     "plans": {"planning", "job"},

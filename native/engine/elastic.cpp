@@ -269,6 +269,15 @@ bool Engine::drain_lanes() {
   return moved;
 }
 
+Nanoseconds Engine::waited_for_others() const { return elastic_ == nullptr ? 0 : elastic_->waited; }
+
+// All have announced what this rank has: until now it has waited, as it has announced nothing else since.
+void Engine::note_released() {
+  const Nanoseconds now = clock_.now();
+  elastic_->waited += now - elastic_->waits_since;
+  elastic_->waits_since = now;
+}
+
 bool Engine::asks_witness() const { return elastic_ != nullptr && !elastic_->for_witness.empty(); }
 
 void Engine::hear_witness(std::span<const std::byte> message) {

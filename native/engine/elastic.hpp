@@ -22,6 +22,8 @@ struct Engine::Elastic {
   bool frozen = false;  // ... and the agreement knows who has left
   bool draining = false;  // what was written in the epochs before is still in the lanes
   Nanoseconds frozen_since = 0;
+  Nanoseconds waits_since = 0;  // this rank has announced nothing more, and nothing of it was released
+  Nanoseconds waited = 0;  // see Engine::waited_for_others
   std::map<Place, std::string> reasons;  // why this rank takes a member for lost
   std::shared_ptr<const Error> change;  // that this rank's caller has not taken note of
   bool has_failed = false;  // ... and that has made operations fail

@@ -157,6 +157,9 @@ class Engine {
   void become_member();
   // Whether this rank is a member, and the present epoch has begun.
   bool has_joined() const { return membership_.is_member() && !frozen() && !draining(); }
+  // Of elastic jobs: for how long this rank has waited, with nothing more to announce, until all had announced what it had.
+  // Whoever is the last to announce waits for nobody.
+  Nanoseconds waited_for_others() const;
   // Says once that former members were lost: nobody looks at their links any more, which `accept_change` closes.
   bool take_links_changed() { return std::exchange(links_changed_, false); }
   // What the witness is to be told, and what it says.
@@ -328,6 +331,7 @@ class Engine {
   bool begin_epoch();
   bool are_fenced(const std::vector<Place>& former) const;
   std::string describe_losses(const std::vector<Place>& of) const;
+  void note_released();
   void be_evicted(const View& view);
   void go_on_with(const View& view, const std::vector<Place>& lost);
   std::shared_ptr<const Error> describe_change(const View& view, const std::string& lost,

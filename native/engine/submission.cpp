@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/quantise.hpp"
-#include "engine/state.hpp"
+#include "engine/elastic.hpp"
 
 namespace ringcore::engine {
 namespace {
@@ -156,6 +156,7 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
       throw;
     }
   }
+  if (elastic_ != nullptr) elastic_->waits_since = clock_.now();
   if (goes_on_without_others() && hold_back(set, operation)) return;
   if (set.end) {
     if (set.end->kind == ErrorKind::kPeerLost) suffer_from({set.end->rank, rank()});

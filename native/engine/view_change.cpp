@@ -195,11 +195,7 @@ void ViewChange::try_to_propose() {
   proposal_ = {ballot_, newest != nullptr ? newest->view : chosen()};
   if (!decides()) {
     if (!std::exchange(asked_witness_, true)) ask(kWitness);
-    const bool in_vain = !has_witness_ || answers_.count(kWitness) > 0;
-    if (in_vain && !contains(yielding_, self_)) {
-      insert(yielding_, self_);
-      freeze();
-    }
+    yield_if_in_vain();
     return;  // until the witness answers, somebody else leads, or more are proven to have ended
   }
   phase_ = Phase::kProposing;
@@ -244,10 +240,19 @@ View ViewChange::chosen() const {
   return next;
 }
 
+// All have answered that this rank reaches, and they are too few.
+void ViewChange::yield_if_in_vain() {
+  const bool in_vain = !has_witness_ || answers_.count(kWitness) > 0;
+  if (!in_vain || contains(yielding_, self_)) return;
+  insert(yielding_, self_);
+  freeze();
+}
+
 void ViewChange::try_to_install() {
   if (!decides()) {
-    // Some were lost meanwhile: the witness has to be asked from the beginning.
-    if (have_answered(view_.members) && has_witness_ && !asked_witness_) begin(true);
+    // Some were lost meanwhile: the witness has to be asked from the beginning, or somebody else may reach more.
+    if (!have_answered(view_.members)) return;
+    has_witness_ && !asked_witness_ ? begin(true) : yield_if_in_vain();
     return;
   }
   ViewMessage decided = said(Type::kInstall);

@@ -86,6 +86,7 @@ class ViewChange {
   bool all_agree(const Places& acceptors, const View& view) const;
   bool decides() const;
   void try_to_propose();
+  void yield_if_in_vain();
   void try_to_install();
   View chosen() const;
   void install(const ViewMessage& decided);

@@ -90,6 +90,11 @@ Runtime::Statistics Runtime::statistics() {
   return found;
 }
 
+Nanoseconds Runtime::waited_for_others() {
+  const EngineLock lock(*this);
+  return engine_.waited_for_others();
+}
+
 std::vector<std::string> Runtime::transports() {
   const EngineLock lock(*this);
   std::vector<std::string> names;

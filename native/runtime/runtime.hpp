@@ -106,6 +106,7 @@ class Runtime {
   };
   // For who looks at a running job: counts that are kept anyway.
   Statistics statistics();
+  Nanoseconds waited_for_others();  // see Engine::waited_for_others
   std::shared_ptr<const Error> failure();
   std::optional<Rank> lost_rank();
   // By rank: "self", "shm", "tcp".

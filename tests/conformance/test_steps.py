@@ -46,6 +46,8 @@ def trains(kind: str, losses: dict[str, list[int]], steps: int) -> dict:
     class Launcher:
         """Has no news, so that a commit is what it is under ringrun, and nobody comes."""
 
+        evict_slow = None
+
         def news(self) -> News:
             at("commit")
             return News()

@@ -311,6 +311,18 @@ bool ElasticJob::advance_alone(RankState& rank) {
   return true;
 }
 
+// Whether it is still at what it does in front of a step, or of the end.
+bool ElasticJob::computes(RankState& rank) {
+  const Nanoseconds lasts = options_.computes[static_cast<std::size_t>(rank.place)];
+  const bool has_work = rank.phase == Phase::kStep || rank.phase == Phase::kBarrier;
+  if (!has_work || !rank.operations.empty() || lasts == 0) return false;
+  const Nanoseconds now = network_.clock().now();
+  if (!rank.computes_until) rank.computes_until = now + lasts;
+  if (now < *rank.computes_until) return true;
+  rank.computes_until.reset();
+  return false;
+}
+
 // True if the rank has done something; false while it waits.
 bool ElasticJob::advance(RankState& rank) {
   if (rank.phase == Phase::kEnded || rank.engine->failure() != nullptr) return false;
@@ -330,6 +342,7 @@ bool ElasticJob::advance(RankState& rank) {
   try {
     if (error != nullptr) throw Error(*error);
     if (had_any) end_phase(rank);
+    if (computes(rank)) return had_any;
     submit(rank);
   } catch (const Error& thrown) {
     if (thrown.kind() == ErrorKind::kEvicted) return false;
@@ -390,8 +403,8 @@ bool ElasticJob::ended(const RankState& rank) const {
 }
 
 std::string ElasticJob::run() {
-  const Nanoseconds begin = network_.clock().now();
-  Nanoseconds timers_checked = begin;
+  began_ = network_.clock().now();
+  Nanoseconds timers_checked = began_;
   while (!std::all_of(ranks_.begin(), ranks_.end(), [this](const RankState& rank) { return ended(rank); })) {
     for (auto [fault, end] = faults_.equal_range(events_); fault != end; ++fault) fault->second(network_);
     for (auto [come, end] = joins_.equal_range(events_); come != end; ++come) join(come->second);
@@ -405,7 +418,7 @@ std::string ElasticJob::run() {
     }
     ++events_;
     drive();
-    if (network_.clock().now() - begin > kDeadline) return "hang: not finished in time";
+    if (network_.clock().now() - began_ > kDeadline) return "hang: not finished in time";
     const auto event = network_.next_event();
     if (event && *event < timers_checked + kTick) {
       network_.step();

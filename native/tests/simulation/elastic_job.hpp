@@ -39,6 +39,7 @@ struct ElasticOptions {
   bool may_leave = false;  // see `leave_at`
   Nanoseconds late_goodbye = 0;  // to the last of the others, of whoever leaves
   Compression compression{};  // of the middle one
+  std::array<Nanoseconds, 4> computes{};  // by place: for so long in front of each step, and of the end
   std::size_t lane_bytes = 512;
   std::uint64_t seed = 1;
 };
@@ -77,6 +78,7 @@ class ElasticJob {
   bool has_left_early(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].end < kSteps; }
   // Steps that it has summed up again since their sums were of several epochs.
   int repeated(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].repeated; }
+  Nanoseconds waited(Rank rank) const { return engine(rank).waited_for_others(); }
   int changes(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].changes; }
 
  private:
@@ -108,6 +110,7 @@ class ElasticJob {
     engine::Places leaving;  // others, whom this one is to go on without
     int ready_at = 0;  // the event at which it asks to be let in
     std::optional<Nanoseconds> asked;
+    std::optional<Nanoseconds> computes_until;  // what it submits then
     Nanoseconds ended_at = 0;
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
     std::array<std::vector<std::int64_t>, kSteps> compressed{};  // sums, bit by bit
@@ -121,6 +124,7 @@ class ElasticJob {
   void join(engine::Place place);
   bool is_there(const RankState& rank) const;
   bool advance_alone(RankState& rank);
+  bool computes(RankState& rank);
   bool advance(RankState& rank);
   void submit(RankState& rank);
   void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
@@ -149,6 +153,7 @@ class ElasticJob {
   std::multimap<int, engine::Place> leaves_;
   int witness_ends_at_ = -1;
   int events_ = 0;
+  Nanoseconds began_ = 0;
   std::vector<RankState> ranks_;
 };
 

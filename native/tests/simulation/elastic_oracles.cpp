@@ -17,6 +17,8 @@ std::string ElasticJob::check() const {
   for (const RankState& rank : ranks_) {
     const std::string who = "rank at place " + std::to_string(rank.place) + ": ";
     if (!rank.flaw.empty()) return who + rank.flaw;
+    if (rank.engine != nullptr && rank.engine->waited_for_others() > network_.clock().now() - began_)
+      return who + "it has waited for longer than the job has run";
     if (!rank.has_left) continue;
     const auto due = static_cast<int>(rank.end - rank.first);
     if (!options_.in_place && !options_.goes_back && (rank.changes > 0 || rank.steps != due))

@@ -129,6 +129,29 @@ TEST_CASE("one of two ranks on two hosts ends: the other goes on with the witnes
   }
 }
 
+TEST_CASE("a cable is cut at any event after a rank has ended: whoever reaches more than half goes on") {
+  const ElasticOptions options{.ranks = 4, .share_memory = false};
+  constexpr int kEnds = 5;
+  int cut_while_changing = 0;
+  ElasticJob undisturbed(options);
+  undisturbed.when(kEnds, [](SimNetwork& network) { network.kill(3); });
+  REQUIRE(undisturbed.run() == "");
+  for (int at = kEnds; at < undisturbed.events(); ++at) {
+    CAPTURE(at);
+    ElasticJob job(options);
+    job.when(kEnds, [](SimNetwork& network) { network.kill(3); });
+    job.when(at, [&](SimNetwork& network) {
+      cut_while_changing += job.engine(0).frozen() ? 1 : 0;
+      network.silence(0, 2);
+      network.silence(2, 0);
+    });
+    REQUIRE(job.run() == "");
+    // Whoever has left when they learn of it is none that they reach.
+    if (!job.has_left(0) && !job.has_left(2)) CHECK(job.finished(1));
+  }
+  CHECK(cut_while_changing > 0);
+}
+
 TEST_CASE("a network is cut at any event: the larger part goes on, and the smaller one says that it does not") {
   const ElasticOptions options{.ranks = 3, .share_memory = false};
   const int events = events_of(options);

@@ -94,6 +94,14 @@ void register_attention(nb::class_<PythonRuntime>& runtime) {
           "statistics", &statistics,
           "{operations: that have ended, waits: [(title, seconds, whether all ranks have submitted it, ranks that have "
           "not)], traffic: {transport: (bytes sent, received)}}")
+      .def_prop_ro(
+          "waited_for_others",
+          [](PythonRuntime& self) {
+            return static_cast<double>(self.get().waited_for_others()) / static_cast<double>(kSecond);
+          },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "For how many seconds this rank of an elastic job has waited, with nothing more to announce, until all had "
+          "announced what it had.")
       .def(
           "wait_for_attention",
           [](PythonRuntime& self, double limit_s) { return self.get().wait_for_attention(limit_of(limit_s)); },

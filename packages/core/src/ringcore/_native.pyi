@@ -461,6 +461,12 @@ class Runtime:
         {operations: that have ended, waits: [(title, seconds, whether all ranks have submitted it, ranks that have not)], traffic: {transport: (bytes sent, received)}}
         """
 
+    @property
+    def waited_for_others(self) -> float:
+        """
+        For how many seconds this rank of an elastic job has waited, with nothing more to announce, until all had announced what it had.
+        """
+
     def wait_for_attention(self, limit_s: float) -> bool: ...
 
     def take_attention(self) -> tuple[list[str], bool, int | None, list[bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import struct
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -11,13 +12,16 @@ from typing import Any
 
 from ringcore.adapter.objects import broadcast_object
 from ringcore.elastic.sampler import ElasticSampler
+from ringcore.elastic.stragglers import Stragglers
 from ringcore.job import members
 from ringcore.job.agreement import gather_bytes
 from ringcore.job.membership import membership
 from ringcore.job.state import context, rank
 
-# What ranks tell each other at a commit: these, and the places of those who want to join, as numbers of this kind.
+# What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers, and
+# the places of those who want to join, as numbers of this kind.
 _COMES, _GOES, _LEAVES = 1, 2, 4
+_NEWS = struct.Struct("=Bd")
 _PLACES = "i"
 
 
@@ -67,6 +71,7 @@ class State:
         self._rank = get_rank or rank
         self._host_messages = _HostMessages()
         self._reset_callbacks: list[Callable[[], Any]] = []
+        self._stragglers: Stragglers | None = None
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
         """Functions to call when ranks have come or gone: they fit what depends on their number."""
@@ -108,12 +113,21 @@ class State:
         own = _COMES * news.comes | _GOES * (news.goes or (news.leaves and not goes_on)) | _LEAVES * news.leaves
         arrivals = array(_PLACES, context().runtime.arrivals() if goes_on else [])
         told, everywhere, leaving = 0, set(arrivals), []
-        parts = gather_bytes(bytes([own]) + arrivals.tobytes(), context().next_name("elastic.news"))
+        if self._stragglers is None and launcher.evict_slow is not None:
+            self._stragglers = Stragglers(launcher.evict_slow)
+        worked_s = 0.0 if self._stragglers is None else self._stragglers.end_step()
+        parts = gather_bytes(_NEWS.pack(own, worked_s) + arrivals.tobytes(), context().next_name("elastic.news"))
         for place, part in zip(context().members, parts, strict=True):  # A rank may have been lost meanwhile.
-            told |= part[0]
-            everywhere &= set(array(_PLACES, part[1:]))
-            if part[0] & _LEAVES:
+            flags, _ = _NEWS.unpack_from(part)
+            told |= flags
+            everywhere &= set(array(_PLACES, part[_NEWS.size :]))
+            if flags & _LEAVES:
                 leaving.append(place)
+        if self._stragglers is not None:
+            self._stragglers.begin_step()
+            found = self._stragglers.find(context().epoch, [_NEWS.unpack_from(part)[1] for part in parts])
+            if found is not None and found[0] == context().rank:
+                launcher.tell_slow(found[1])
         if told == _LEAVES:
             members.part_with(leaving)
             self.on_hosts_updated(time.time(), _GOES)

@@ -15,6 +15,7 @@ class Invitation:
         epoch: Of these ranks, as dealt.
         size: So many they were when they met.
         least: So many ranks must be there to go on.
+        evict_slow: How many times as long as the others a rank works that is to be replaced; None: none is.
         job_id: The job's name.
         place: What the process is called among the engines.
         members: And what the ranks are, in the order of their numbers in the meeting.
@@ -26,6 +27,7 @@ class Invitation:
     epoch: int
     size: int
     least: int
+    evict_slow: float | None
     job_id: str
     place: int
     members: list[int]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ringcore._errors import BootstrapError, RingcoreError
 from ringcore.environment.invitation import Invitation
 from ringcore.environment.placement import Placement
+from ringcore.environment.straggler import Straggler
 
 if TYPE_CHECKING:
     from ringcore import _native
@@ -81,6 +83,7 @@ class Membership:
         self.lost: int | None = None  # The rank of this epoch that this process lost.
         self.must_sync = True  # As dealt: somebody's is not.
         self.least = 1  # So many ranks must be there to go on.
+        self.evict_slow: float | None = None  # See `Stragglers`; None: nobody looks for one.
         self._obey_termination()
         self._thread = threading.Thread(target=self._listen, name=THREAD_NAME, daemon=True)
         self._thread.start()
@@ -106,10 +109,12 @@ class Membership:
         self._check_launcher()
         if self._dealt is None and self._invitation is not None:
             self.must_sync, self.least = True, self._invitation.least
+            self.evict_slow = self._invitation.evict_slow
             self.intact, self.lost = False, None
             return self._invitation
         dealt: dict[str, Any] = self._dealt or {}
         self.must_sync, self.least = dealt.pop("sync"), dealt.pop("least")
+        self.evict_slow = dealt.pop("evict_slow")
         self.intact, self.lost = False, None
         return Placement(**dealt, source="ringrun")
 
@@ -152,6 +157,10 @@ class Membership:
     def tell_connected(self) -> None:
         """Tell the launcher that this process has met the others of its epoch."""
         self._say({"connected": self._epoch})
+
+    def tell_slow(self, straggler: Straggler) -> None:
+        """Tell the launcher that the others wait for this process all the time."""
+        self._say({"slow": dataclasses.asdict(straggler)})
 
     def give_up(self, place: int) -> None:
         """Tell the launcher that who was to join at this place will not."""

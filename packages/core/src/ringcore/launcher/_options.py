@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ringcore._errors import InvalidArgument
 from ringcore.environment import settings as _settings
 from ringcore.launcher import _config, _parser
 from ringcore.launcher._parser import UsageError, known_options
@@ -28,6 +30,7 @@ class Elastic:
         reset_limit: The ranks meet again so often; None: without limit.
         cooldown_s: The least and the most that a place rests after a failure.
         drain_when: A command that succeeds on a host that is about to go, whose ranks then leave; None: nobody asks.
+        evict_slow: How many times as long as the others a rank works that is to be replaced; None: none is.
     """
 
     min_np: int
@@ -39,6 +42,7 @@ class Elastic:
     reset_limit: int | None
     cooldown_s: tuple[float, float]
     drain_when: tuple[str, ...] | None = None
+    evict_slow: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,11 +120,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         parser.error("no command; for example: ringrun -np 2 python train.py")
     values: dict[str, Any] = {**vars(found), "command": tuple(command), "settings": _collect_settings(found)}
     values.update(env=tuple(found.env), notes=tuple(found.notes or ()), elastic=_elastic(parser, found))
+    _check_stragglers(parser, values["elastic"], {**environ, **values["settings"]})
     return Options(**{field.name: values[field.name] for field in dataclasses.fields(Options)})
 
 
 def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elastic | None:
-    further = ("spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range", "drain_when")
+    further = (
+        "spares", "slots_per_host", "elastic_timeout", "reset_limit", "blacklist_cooldown_range", "drain_when",
+        "evict_slow",
+    )  # fmt: skip
     if found.min_np is None and found.max_np is None and found.host_discovery_script is None:
         for name in further:
             if getattr(found, name) is not None:
@@ -146,8 +154,19 @@ def _elastic(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Elas
     return Elastic(
         min_np=least, max_np=most, spares=spares, host_discovery_script=found.host_discovery_script,
         slots_per_host=found.slots_per_host, elastic_timeout=timeout, reset_limit=found.reset_limit,
-        cooldown_s=(shortest, longest), drain_when=found.drain_when,
+        cooldown_s=(shortest, longest), drain_when=found.drain_when, evict_slow=found.evict_slow,
     )  # fmt: skip
+
+
+def _check_stragglers(parser: argparse.ArgumentParser, asked: Elastic | None, environ: Mapping[str, str]) -> None:
+    """Who waits for whom is known to engines that go on without others."""
+    variable = _settings.variable("elastic")
+    text = environ.get(variable)
+    if asked is None or asked.evict_slow is None or not text:
+        return
+    with contextlib.suppress(InvalidArgument):  # It is told where all settings are read.
+        if not _settings.parse("elastic", text):
+            parser.error(f"--evict-slow needs ranks that go on without those that leave: leave out {variable}={text}")
 
 
 def _collect_settings(found: argparse.Namespace) -> dict[str, str]:

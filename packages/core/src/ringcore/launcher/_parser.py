@@ -236,6 +236,12 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="is run every 5 s beside each rank, by no shell; once it succeeds the host is to go and the rank leaves",
     )
+    add(
+        "--evict-slow",
+        type=_values.factor,
+        metavar="FACTOR",
+        help="a rank that again and again works FACTOR times as long between commits as the median of all is replaced",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

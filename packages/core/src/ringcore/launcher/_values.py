@@ -70,6 +70,14 @@ def seconds(text: str) -> float:
     return float(_pattern(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", "a number of seconds")(text))
 
 
+def factor(text: str) -> float:
+    """A number greater than 1."""
+    number = float(_pattern(r"[0-9]+(\.[0-9]*)?", "a number greater than 1")(text))
+    if number <= 1:
+        raise argparse.ArgumentTypeError(f"value is {text!r}, but accepted is a number greater than 1")
+    return number
+
+
 def mebibytes(text: str) -> str:
     """A number of MiB, as bytes."""
     return str(int(float(_pattern(r"[0-9]+(\.[0-9]*)?", "a number of MiB")(text)) * 1024**2))

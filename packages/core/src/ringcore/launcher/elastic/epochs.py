@@ -113,8 +113,8 @@ class Epochs(Starting):
             process.apart = process.connected = False
             process.began_at = process.began_at or now
             process.place.stillborn = 0
-            told = {**self._placement(slot, len(dealt)), "sync": sync, "least": self._asked.min_np}
-            self._say(process, {"dealt": told})
+            asked = {"least": self._asked.min_np, "evict_slow": self._asked.evict_slow}
+            self._say(process, {"dealt": {**self._placement(slot, len(dealt)), "sync": sync, **asked}})
         if self._start_timeout_s > _CONNECT_S:
             self._loop.call_later(_CONNECT_S, functools.partial(self._end_who_does_not_meet, self._epoch))
         self._witness = self._joining = None
@@ -122,7 +122,7 @@ class Epochs(Starting):
             self._witness = Witness(self._epoch, [process for process, _ in dealt], self._say)
             settings = Settings.from_environ({**os.environ, **self._job_environ()})
             if settings.transport != "mpi":
-                self._joining = Joining(self._witness, self._given.job_id, self._asked.min_np, self._say)
+                self._joining = Joining(self._witness, self._given.job_id, self._asked, self._say)
 
     def _end_who_does_not_meet(self, epoch: int) -> None:
         """Ends ranks that were ready, and keep the others waiting at the rendezvous: they were stopped, or hang."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ringcore import _native
 from ringcore.environment.invitation import Invitation
+from ringcore.launcher._options import Elastic
 from ringcore.launcher.elastic.places import RankProcess
 from ringcore.launcher.elastic.witness import Witness
 
@@ -24,16 +25,16 @@ class Joining:
     Args:
         witness: Of these ranks.
         job_id: The job's name.
-        least: So many ranks must be there to go on.
+        asked: What the ranks are told of how they may come and go.
         say: Says something to a process.
     """
 
     def __init__(
-        self, witness: Witness, job_id: str, least: int, say: Callable[[RankProcess, dict[str, Any]], None]
+        self, witness: Witness, job_id: str, asked: Elastic, say: Callable[[RankProcess, dict[str, Any]], None]
     ) -> None:
         self._witness = witness
         self._job_id = job_id
-        self._least = least
+        self._asked = asked
         self._say = say
         self.newcomer: RankProcess | None = None
         self.place = -1  # It is to have.
@@ -72,7 +73,8 @@ class Joining:
         invitation = Invitation(
             epoch=self._witness.epoch,
             size=self._witness.size,
-            least=self._least,
+            least=self._asked.min_np,
+            evict_slow=self._asked.evict_slow,
             job_id=self._job_id,
             place=self.place,
             members=[self._witness.place_of(member) for member in members],

@@ -11,15 +11,15 @@ from ringcore.launcher import _summary
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._job import RankExit
 from ringcore.launcher._summary import Failure
-from ringcore.launcher.elastic.epochs import Epochs
 from ringcore.launcher.elastic.places import Place, RankProcess
 from ringcore.launcher.elastic.ranks import FENCE_S
+from ringcore.launcher.elastic.replacing import Replacing
 
 # Of a line that a process writes to its launcher.
 _MOST_BYTES = 1 << 16
 
 
-class Losses(Epochs):
+class Losses(Replacing):
     """Hears processes, and goes on without those that have ended."""
 
     def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
@@ -50,6 +50,8 @@ class Losses(Epochs):
         process.apart |= bool(said.get("apart"))
         process.stranded |= bool(said.get("too_few"))
         process.connected |= said.get("connected") == process.epoch
+        if "slow" in said:
+            self._on_slow(process, said["slow"])
         joining = self._joining
         if joining is not None and joining.newcomer is not None:
             if said.get("unmet") == joining.place:
