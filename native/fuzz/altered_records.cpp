@@ -240,7 +240,7 @@ class AlteredJob {
     if ((flags & 64) != 0) {
       wish.prescale = static_cast<double>(1 + bytes_.below(3));
       wish.compression = static_cast<Compression>(bytes_.below(kCompressionCount));
-      wish.priority = bytes_.take<std::int8_t>();
+      wish.priority = std::int32_t{bytes_.take<std::uint8_t>()} - 128;
       for (std::size_t i = bytes_.below(5); i > 0; --i) wish.splits.push_back(some_number(bytes_));
     }
     if (flags >= 0xf8) wish.watched = 1 + static_cast<int>(bytes_.below(kRanks));
@@ -291,8 +291,8 @@ class AlteredJob {
       return operation;
     }
     if (wish.parts == 0) return tensor_of(wish);
-    std::vector<std::shared_ptr<engine::Operation>> parts;
-    for (std::size_t i = 0; i < wish.parts; ++i) parts.push_back(tensor_of(wish));
+    std::vector<std::shared_ptr<engine::Operation>> parts(wish.parts);
+    for (auto& part : parts) part = tensor_of(wish);
     return engine::make_group(wish.name, std::move(parts));
   }
 
