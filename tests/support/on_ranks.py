@@ -142,7 +142,9 @@ class _Job:
             [*asked.command, "pytest", "-x", "-q", "-pno:cacheprovider", "-ofilterwarnings=default", f"@{chosen}"],
             cwd=first.config.rootpath, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
             env={
-                **os.environ, "OMP_NUM_THREADS": "1", "RINGCORE_TRANSPORT": asked.transport, **dict(asked.variables),
+                **os.environ, "OMP_NUM_THREADS": "1", "RINGCORE_TRANSPORT": asked.transport,
+                "RINGCORE_HEARTBEAT_S": "30",  # more ranks than processors, beside other suites, may be silent for long
+                **dict(asked.variables),
                 "ON_RANKS_FOLDER": str(folder), "ON_RANKS_DEVICE": asked.device,
             },
         )  # fmt: skip

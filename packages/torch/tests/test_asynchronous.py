@@ -104,8 +104,8 @@ def test_all_ranks_step_by_the_same_sums(threshold: int, staleness: int, equal_o
             learn(model, optimizer, generator)
             schedule.step()
         optimizer.synchronize()
-        assert equal_on_all_ranks(model.parameters())
         assert optimizer.updates == len(updates.weights)
+        assert equal_on_all_ranks(model.parameters())  # behind it others may have gone on
     everybody = ringcore.allgather_object(updates.weights, name="updates")
     assert all(other == updates.weights for other in everybody)
     assert optimizer.oldest <= staleness
@@ -135,6 +135,34 @@ def test_a_slow_rank_holds_nobody_up_and_what_it_brings_too_late_is_dropped(equa
     optimizer.synchronize()
     assert equal_on_all_ranks(model.parameters())
     assert optimizer.updates == steps
+
+
+@on(TWO)
+def test_whoever_goes_on_first_changes_nothing_that_others_have_not_taken_yet(equal_on_all_ranks: Equal) -> None:
+    model = Net()
+    optimizer = ring.AsyncOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), staleness=1, threshold=1)
+    learn(model, optimizer, batches())
+    optimizer.synchronize()
+    updates, take_newest = Updates(optimizer, wanted=1), optimizer._take_newest
+
+    def take_late() -> None:
+        plain_barrier("offered")
+        assert not updates.came.wait(0.3), "the other rank's sum came in between"
+        take_newest()
+
+    def plain_barrier(name: str) -> None:
+        ringcore.allgather_object(None, name=name)
+
+    if ring.rank() == 0:
+        optimizer._take_newest = take_late
+    optimizer.synchronize()
+    weights = [parameter.clone() for parameter in model.parameters()]
+    optimizer._take_newest = take_newest
+    if ring.rank() == 1:
+        learn(model, optimizer, batches())
+        plain_barrier("offered")
+    optimizer.synchronize()
+    assert equal_on_all_ranks(weights) and equal_on_all_ranks(model.parameters())
 
 
 @on(TWO)

@@ -125,8 +125,10 @@ class _AsyncOptimizer(torch.optim.Optimizer):
 
         Before weights are evaluated or written, and behind the last step.
         """
-        self._started().meet()
+        sums = self._started()
+        sums.meet()
         self._take_newest()
+        sums.go_on()
 
     @property
     def dropped(self) -> int:

@@ -148,6 +148,7 @@ class AsynchronousSums:
         self._offer: Offer | None = None
         self._own = 0  # gradients of this rank that are neither in the weights nor dropped
         self._meets = False
+        self._met = False  # all have met, and this rank's program has not said `go_on` yet
         self._round: Handle | None = None  # what this rank says in it is on the way
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"ringcore-{name}", daemon=True)
@@ -173,13 +174,22 @@ class AsynchronousSums:
         self._wait(lambda: self._own <= self._staleness)
 
     def meet(self) -> None:
-        """Wait until all ranks have called this and all gradients are in the weights, the same on all ranks."""
+        """Wait until all ranks have called this and all gradients are in the weights, the same on all ranks.
+
+        They stay so on this rank until `go_on`.
+        """
         self._wait(lambda: self._own == 0)
         with self._changed:
             self._raise()
             self._meets = True
             self._speak()
-        self._wait(lambda: not self._meets)
+        self._wait(lambda: self._met)
+
+    def go_on(self) -> None:
+        """Behind `meet`: take part in what others, who may be further, begin."""
+        with self._changed:
+            self._met = False
+            self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._changed:
@@ -229,6 +239,7 @@ class AsynchronousSums:
     def _take_part(self) -> None:
         """One round."""
         with self._changed:
+            self._changed.wait_for(lambda: not self._met)
             self._speak()
             others = None if self._round is not None else self._watch()
         if others is not None:
@@ -250,7 +261,7 @@ class AsynchronousSums:
             numbers: list[float] = rows[verdict.contributors[0], 2:].tolist() if verdict.contributors else []
             touched = self._said[self._ranks * self._columns :] > 0
             if verdict.met:
-                self._meets = False
+                self._meets, self._met = False, True
             if not verdict.contributors:
                 self._round = None
             self._changed.notify_all()
