@@ -130,9 +130,9 @@ def test_a_slow_rank_holds_nobody_up_and_what_it_brings_too_late_is_dropped(equa
         assert updates.came.wait(60), "the others were held up"
         loss.backward()  # of weights that nobody had changed meanwhile
         optimizer.step()
-        assert optimizer.dropped == 1
         assert optimizer.updates >= steps
     optimizer.synchronize()
+    assert optimizer.dropped == int(ring.rank() == slow)
     assert equal_on_all_ranks(model.parameters())
     assert optimizer.updates == steps
 
