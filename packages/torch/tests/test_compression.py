@@ -217,6 +217,7 @@ def test_blocks_that_are_zero_everywhere_are_not_sent(used: int) -> None:
             ring.barrier()
             before = sent_bytes()
             optimizer.step()
+            ring.barrier()  # what others have waited for has been sent
             sent.append(sent_bytes() - before)
     for one, other in zip(whole[0].parameters(), least[0].parameters(), strict=True):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)
