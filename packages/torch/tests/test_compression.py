@@ -223,8 +223,9 @@ def test_blocks_that_are_zero_everywhere_are_not_sent(used: int) -> None:
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)
         if ring.size() == 2:  # whose sums have one order only
             assert torch.equal(one, other)
-    if sent[0] > 0:  # in the last step, over TCP
-        assert sent[-1] < sent[-2] * (1.1 if used == 400 else 0.2)
+    # In the last step, over TCP; of all ranks, as those of a tree do not send alike.
+    *_, in_all, in_blocks = (sum(ringcore.allgather_object(each, name="sent")) for each in sent)
+    assert in_blocks <= in_all * (1.1 if used == 400 else 0.2)
     with pytest.raises(ringcore.InvalidArgument, match="from 1, not 0"):
         ring.Compression.blocks(0)
 
