@@ -117,7 +117,7 @@ def test_a_gradient_of_low_rank_is_sent_as_two_narrow_matrices() -> None:
     ring.DistributedTrainer(layer.collect_params(), "sgd", compression=exchange).allreduce_grads()
     assert distance(own.asnumpy(), np.mean(gradients, axis=0)) < 1e-4
     assert same_everywhere([own.asnumpy().tobytes()])
-    assert list(exchange.state_dict()) == ["errors", "queries"]
+    assert list(exchange.state_dict()) == ["errors", "warmup_steps", "queries"]
     with pytest.raises(ringcore.InvalidArgument, match=r"one after the other; use Compression\.int8"):
         ring.DistributedOptimizer(mx.optimizer.create("sgd"), compression=exchange)
 
