@@ -31,7 +31,7 @@ from tools.distributions import (
     set_version,
 )
 from tools.emulation import run_emulated_tests
-from tools.engine import build_native, check_models, run_native_tests, tidy
+from tools.engine import build_native, check_models, run_native_tests, run_sweeps, tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
 from tools.kernels import run_kernel_tls
@@ -268,6 +268,12 @@ def packings(session: nox.Session) -> None:
     folder = build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON")
     command = ["nice", str(folder / "ringcore_tests"), "-tc=packing: trees reach*"]
     session.run(*command, external=True, env={"RINGCORE_PACKINGS": "6700"})
+
+
+@nox.session(python=PYTHON)
+def sweeps(session: nox.Session) -> None:
+    """Faults in simulated jobs at length: at each event of elastic ones, and 10^6 and 10^5 seeds. Takes two hours."""
+    run_sweeps(session)
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in ("torch", "tensorflow", "jax", "mxnet")])

@@ -65,6 +65,32 @@ def run_native_tests(
         session.error("the tests of fault schedules failed")
 
 
+def run_sweeps(session: nox.Session) -> None:
+    """Run the simulation's tests of which `native` takes samples: as many at a time as there are compilers."""
+    install(session, "compile")
+    tests = str(build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON") / "ringcore_tests")
+    sweeps = [
+        ("*elastic_test*,*joining_test*", {"RINGCORE_EVERY_EVENT": "1"}),
+        *(
+            ("*elastic_schedules_test*", {"RINGCORE_ELASTIC_FIRST": str(first), "RINGCORE_ELASTIC_SEEDS": "250000"})
+            for first in range(1, 1_000_000, 250_000)
+        ),
+        ("*/simulation_test*", {"RINGCORE_SIMULATION_SEEDS": "100000"}),
+    ]
+
+    def is_well(sweep: tuple[str, dict[str, str]]) -> bool:
+        sources, variables = sweep
+        session.log(f"{sources} with {variables}")
+        command = ["nice", tests, f"--source-file={sources}"]
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+        session.log(f"{sources} with {variables}:\n{done.stdout[-6000:]}")
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        if not all(list(pool.map(is_well, sweeps))):
+            session.error("a simulated job did not stand its faults")
+
+
 def check_models(session: nox.Session) -> None:
     """Let spin see every state of the models in native/spec, and find the mistakes that are planted in them."""
     models = sorted((NATIVE / "spec").glob("*.pml"))

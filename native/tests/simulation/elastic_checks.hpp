@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "../from_environment.hpp"
 #include "elastic_job.hpp"
 
 namespace ringcore::simulation {
@@ -15,6 +16,12 @@ inline int events_of(const ElasticOptions& options) {
   ElasticJob job(options);
   REQUIRE(job.run() == "");
   return job.events();
+}
+
+// Something happens to a job at every so many-th of its events, and at each of them where the session `sweeps` runs the test.
+inline int every(int events) {
+  static const bool each = testing::from_environment("RINGCORE_EVERY_EVENT", 0) != 0;
+  return each ? 1 : events;
 }
 
 // All but these have done all steps. Where nobody sees processes end, those who are left when the first have gone may be too

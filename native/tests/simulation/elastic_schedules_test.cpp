@@ -97,7 +97,7 @@ std::string flaw_of(std::uint64_t seed) {
 
 TEST_CASE("elastic jobs under fault schedules: nobody hangs, and each sum is that of the members of its epoch") {
   const std::uint64_t only = testing::from_environment("RINGCORE_ELASTIC_SEED", 0);
-  const std::uint64_t count = only != 0 ? 1 : testing::from_environment("RINGCORE_ELASTIC_SEEDS", 400);
+  const std::uint64_t count = only != 0 ? 1 : testing::from_environment("RINGCORE_ELASTIC_SEEDS", 2000);
   const std::uint64_t first = testing::from_environment("RINGCORE_ELASTIC_FIRST", 1);
   for (std::uint64_t seed = only != 0 ? only : first, end = seed + count; seed < end; ++seed) {
     const std::string flaw = flaw_of(seed);

@@ -10,6 +10,7 @@ using simulation::check_that_others_finish;
 using simulation::ElasticJob;
 using simulation::ElasticOptions;
 using simulation::events_of;
+using simulation::every;
 using transport::SimNetwork;
 
 TEST_CASE("an elastic job in which nothing happens sums up everybody's contributions") {
@@ -31,7 +32,7 @@ TEST_CASE("a rank ends at any event of an elastic job: the others go on, with th
       const ElasticOptions options{.ranks = ranks, .share_memory = share_memory};
       const int events = events_of(options);
       for (Rank victim = 0; victim < ranks; ++victim) {
-        for (int at = 0; at < events; ++at) {
+        for (int at = victim; at < events; at += every(5)) {
           CAPTURE(share_memory);
           CAPTURE(ranks);
           CAPTURE(victim);
@@ -53,7 +54,7 @@ TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies:
       const ElasticOptions options{.ranks = ranks, .share_memory = share_memory, .in_place = false};
       const int events = events_of(options);
       for (Rank victim = 0; victim < ranks; ++victim) {
-        for (int at = 0; at < events; at += ranks == 4 ? 7 : 1) {
+        for (int at = victim; at < events; at += every(7)) {
           CAPTURE(share_memory);
           CAPTURE(ranks);
           CAPTURE(victim);
@@ -75,7 +76,7 @@ TEST_CASE("a rank ends at any event while sums are compressed: they are done aga
   const ElasticOptions options{.share_memory = false, .in_place = false, .compression = Compression::kInt8};
   const int events = events_of(options);
   for (Rank victim = 0; victim < options.ranks; ++victim) {
-    for (int at = victim; at < events; at += 17) {
+    for (int at = victim; at < events; at += every(17)) {
       CAPTURE(victim);
       CAPTURE(at);
       ElasticJob job(options);
@@ -116,7 +117,7 @@ TEST_CASE("one of two ranks on two hosts ends: the other goes on with the witnes
   for (const bool witness : {true, false}) {
     const ElasticOptions options{.ranks = 2, .share_memory = false, .witness = witness};
     const int events = events_of(options);
-    for (int at = 0; at < events; at += 5) {
+    for (int at = 0; at < events; at += every(5)) {
       CAPTURE(witness);
       CAPTURE(at);
       ElasticJob job(options);
@@ -155,7 +156,7 @@ TEST_CASE("a cable is cut at any event after a rank has ended: whoever reaches m
 TEST_CASE("a network is cut at any event: the larger part goes on, and the smaller one says that it does not") {
   const ElasticOptions options{.ranks = 3, .share_memory = false};
   const int events = events_of(options);
-  for (int at = 0; at < events; at += 5) {
+  for (int at = 0; at < events; at += every(5)) {
     for (const bool both : {true, false}) {
       CAPTURE(at);
       CAPTURE(both);
@@ -179,7 +180,7 @@ TEST_CASE("a rank stops at any event: on one host it is ended before the others 
   for (const bool share_memory : {true, false}) {
     const ElasticOptions options{.ranks = 3, .share_memory = share_memory};
     const int events = events_of(options);
-    for (int at = 0; at < events; at += 7) {
+    for (int at = 0; at < events; at += every(7)) {
       CAPTURE(share_memory);
       CAPTURE(at);
       ElasticJob job(options);
@@ -197,7 +198,7 @@ TEST_CASE("a rank stops at any event: on one host it is ended before the others 
 TEST_CASE("the witness ends at any event: more than half of the members go on without it") {
   const ElasticOptions options{.ranks = 3, .share_memory = false, .witness = true};
   const int events = events_of(options);
-  for (int at = 0; at < events; at += 3) {
+  for (int at = 0; at < events; at += every(3)) {
     CAPTURE(at);
     ElasticJob job(options);
     job.kill_witness_at(at);

@@ -12,6 +12,7 @@ using simulation::check_that_others_finish;
 using simulation::ElasticJob;
 using simulation::ElasticOptions;
 using simulation::events_of;
+using simulation::every;
 using transport::SimNetwork;
 
 namespace {
@@ -47,7 +48,7 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
                                      .joiners_far = hosts == Hosts::kOther,
                                      .in_place = in_place};
         const int events = events_of(options);
-        for (int at = 0; at < events; at += 29) {
+        for (int at = 0; at < events; at += every(29)) {
           CAPTURE(hosts);
           CAPTURE(in_place);
           CAPTURE(ranks);
@@ -144,7 +145,7 @@ TEST_CASE("a process that stops while it joins, or that not all members can reac
   for (const bool cut : {true, false}) {
     const ElasticOptions options{.ranks = 3, .share_memory = false, .joiners = 1};
     const int events = events_of(options);
-    for (int at = events / 4; at < events; at += 9) {
+    for (int at = events / 4; at < events; at += every(9)) {
       CAPTURE(cut);
       CAPTURE(at);
       ElasticJob job(options);
@@ -170,7 +171,7 @@ TEST_CASE("two processes join an elastic job one after the other, also with the 
     const ElasticOptions options{
         .ranks = 2, .share_memory = !witness, .witness = witness, .joiners = 2, .joiners_far = far};
     const int events = events_of(options);
-    for (int at = 0; at < events / 3; at += 7) {
+    for (int at = 0; at < events / 3; at += every(7)) {
       CAPTURE(witness);
       CAPTURE(far);
       CAPTURE(at);
@@ -189,7 +190,7 @@ TEST_CASE("two processes join an elastic job one after the other, also with the 
 TEST_CASE("a process with other settings than the members is turned away, and told why; they go on") {
   const ElasticOptions options{.ranks = 2, .joiners = 1, .joiners_differ = true};
   const int events = events_of(options);
-  for (int at = 0; at < events / 2; at += 7) {
+  for (int at = 0; at < events / 2; at += every(7)) {
     CAPTURE(at);
     ElasticJob job(options);
     job.join_at(at, 2);
@@ -222,7 +223,7 @@ TEST_CASE("what members have said of who joins they say again when one was lost 
   Joins joins;
   const ElasticOptions options{.ranks = 3, .joiners = 1};
   const int events = events_of(options);
-  for (int at = 0; at < events; ++at) {
+  for (int at = 0; at < events; at += every(3)) {
     CAPTURE(at);
     ElasticJob job(options);
     job.join_at(0, 3);
