@@ -80,11 +80,11 @@ def shapes_of(outputs: Arrays) -> list[tuple[int, ...]]:
 
 def _whole(rows: list[Any]) -> np.ndarray[Any, Any]:
     """Rows of arrays as one array; of arrays of arrays pandas has arrays of objects."""
-    whole = np.stack(rows)
-    if whole.dtype != object or whole.ndim == 1:
-        return whole
-    inner = _whole(list(whole.ravel()))
-    return inner.reshape(whole.shape + inner.shape[1:])
+    whole: np.ndarray[Any, Any] = np.stack(rows)
+    if whole.dtype == object and whole.ndim > 1:
+        inner = _whole(list(whole.ravel()))
+        whole = inner.reshape(whole.shape + inner.shape[1:])
+    return whole
 
 
 def _predictions(
