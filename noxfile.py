@@ -391,9 +391,17 @@ def spark_versions(session: nox.Session, which: str) -> None:
 def local_cluster(session: nox.Session) -> None:
     """Ranks in executors of Spark with a Java of their own, which need a machine that does nothing else."""
     variables = {"RINGCORE_TEST_MASTER": "local-cluster[2,1,1024]"}
-    tests = ["packages/spark/tests", "--ignore=packages/spark/tests/long"]
-    command, environ = pytest_command("spark", *tests, *session.posargs)
+    elsewhere = [f"--ignore=packages/spark/tests/{name}" for name in ("long", "mosaicml")]
+    command, environ = pytest_command("spark", "packages/spark/tests", *elsewhere, *session.posargs)
     session.run(*command, external=True, env=environ | variables)
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def mosaicml_streaming(session: nox.Session) -> None:
+    """An estimator of Spark on a data set of mosaicml-streaming, whose dependencies no other session could bear."""
+    require_system(session, "java")
+    install(session, "mosaicml-streaming", wheels=[built_wheel(package) for package in ("core", "spark", "torch")])
+    session.run("python", "-m", "pytest", "packages/spark/tests/mosaicml", *session.posargs)
 
 
 @nox.session(python=PYTHON, requires=["wheels"])

@@ -71,8 +71,9 @@ SPARKS_ESTIMATORS = [
 # A start of Spark or Ray each, which takes seconds.
 WITH_CLUSTERS = [
     (
-        "spark", "ranks that Spark starts", "packages/spark/tests", "--ignore=packages/spark/tests/long",
-        "--ignore=packages/spark/tests/local_cluster", *(f"--ignore={path}" for path in SPARKS_ESTIMATORS),
+        "spark", "ranks that Spark starts", "packages/spark/tests",
+        *(f"--ignore=packages/spark/tests/{name}" for name in ("long", "local_cluster", "mosaicml")),
+        *(f"--ignore={path}" for path in SPARKS_ESTIMATORS),
     ),
     ("spark", "Spark's estimators", *SPARKS_ESTIMATORS, "packages/horovod/tests/test_horovod_spark.py"),
     (

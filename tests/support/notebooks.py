@@ -24,23 +24,26 @@ class _Manager(AsyncKernelManager):
         )
 
 
-def run_notebook(name: str, folder: Path) -> list[dict[str, Any]]:
+def run_notebook(name: str, folder: Path, before: str = "") -> list[dict[str, Any]]:
     """Run one of the examples; a cell that raises is an error.
 
     Args:
         name: Its path below `examples`.
         folder: Where it runs.
+        before: Code that the kernel runs first, as a cluster's notebook has a session when it opens.
 
     Returns:
         Of each cell of code: what it printed (`text`), and how its last line is shown (`value`).
     """
     notebook = nbformat.read(EXAMPLES / name, as_version=4)
+    if before:
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(before))
     client = NotebookClient(
         notebook, timeout=300, startup_timeout=300, kernel_manager_class=_Manager,
         resources={"metadata": {"path": str(folder)}},
     )  # fmt: skip
     client.execute()
-    return [_outputs(cell) for cell in notebook.cells if cell.cell_type == "code"]
+    return [_outputs(cell) for cell in notebook.cells if cell.cell_type == "code"][bool(before) :]
 
 
 def _outputs(cell: Any) -> dict[str, Any]:

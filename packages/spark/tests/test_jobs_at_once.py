@@ -7,17 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support import sparks
+
 SCRIPT = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
 import ringcore_spark
-from pyspark.sql import SparkSession
+from support import sparks
 
 folder = sys.argv[1]
-spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
+spark = sparks.start(slots=4)
 
 def together(folder, job, ranks):
     import ringcore as ring
@@ -52,7 +53,7 @@ def test_jobs_at_once_do_not_find_each_other_and_wait_for_slots(tmp_path: Path) 
     (tmp_path / "more").mkdir()
     done = subprocess.run(
         [sys.executable, "script.py", str(tmp_path)], cwd=tmp_path, text=True, capture_output=True, timeout=600,
-        check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        check=False, env=os.environ | sparks.ENVIRON,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "all well"

@@ -6,11 +6,15 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+from support import sparks
 from support.notebooks import run_notebook
 
 
-def test_the_notebook_trains_and_shows_what_ranks_print(tmp_path: Path) -> None:
-    _, function, estimator, _ = run_notebook("spark/train.ipynb", tmp_path)
+def test_the_notebook_trains_and_shows_what_ranks_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", sparks.ENVIRON["PYTHONPATH"])
+    there = "from support import sparks\nsparks.start()" if sparks.HAS_EXECUTORS else ""
+    _, function, estimator, _ = run_notebook("spark/train.ipynb", tmp_path, before=there)
     one, other = json.loads(function["value"])
     assert one == other and all(abs(weight - 1) < 0.1 for weight in one[0])
     for rank in range(2):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -301,6 +303,32 @@ def test_classes_are_numbers_or_doubles_and_outputs_are_vectors(spark: SparkSess
     ).fit(data)  # fmt: skip
     for row in fitted.transform(data).collect():
         assert np.argmax(row["d__output"].toArray()) == np.argmax(row["n__output"].toArray()) == row["n"]
+
+
+class Noted(torch.nn.Module):
+    """Notes which process has unpickled it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0, 0] * x[:, 1, 1]
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        (self.folder / f"{os.getpid()}.{uuid.uuid4()}").touch()
+
+
+def test_a_worker_loads_a_model_once_for_all_partitions_of_arrays_of_arrays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    model = TorchModel(model=Noted(tmp_path), feature_columns=["nested"], label_columns=["y"])
+    rows = spark.range(0, 64, 1, 16).selectExpr("id", "array(array(id, 0), array(0, -id), array(1, 1)) as nested")
+    for row in model.transform(rows).collect():
+        assert row["y__output"] == -(row["id"] ** 2)
+    processes = [path.name.partition(".")[0] for path in tmp_path.iterdir()]
+    assert len(processes) == len(set(processes)) < 16
 
 
 @pytest.mark.parametrize(

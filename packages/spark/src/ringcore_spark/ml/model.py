@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
+from pyspark.ml.model_cache import ModelCache
 from pyspark.sql import functions as sql
 from pyspark.sql import types as kinds
 
@@ -76,14 +78,34 @@ def shapes_of(outputs: Arrays) -> list[tuple[int, ...]]:
     return [tuple(array.shape[1:]) if np.prod(array.shape[1:], dtype=int) != 1 else () for array in outputs]
 
 
+def _whole(rows: list[Any]) -> np.ndarray[Any, Any]:
+    """Rows of arrays as one array; of arrays of arrays pandas has arrays of objects."""
+    whole: np.ndarray[Any, Any] = np.stack(rows)
+    if whole.dtype == object and whole.ndim > 1:
+        inner = _whole(list(whole.ravel()))
+        whole = inner.reshape(whole.shape + inner.shape[1:])
+    return whole
+
+
 def _predictions(
     make: Callable[[], Predict], batch_size: int, shapes: list[tuple[int, ...]]
 ) -> Callable[..., Iterator[pd.DataFrame]]:
+    """What Spark calls for each partition.
+
+    Spark's own `predict_batch_udf` wants to know on the driver how long the arrays of a column are, which only its rows
+    tell, takes the number of columns from the function's signature, and hands back a DataFrame for each batch, where
+    this one does so for all rows that Arrow has brought together. Its cache of models is used here too.
+    """
+    key = uuid.uuid4()  # Another `transform` has another one: the model may have been changed meanwhile.
+
     def predictions(parts: Any) -> Any:
-        predict = make()  # Once for a partition.
+        predict = ModelCache.get(key)
+        if predict is None:  # Once for a Python worker, which Spark uses for many partitions.
+            predict = make()
+            ModelCache.add(key, predict)
         for part in parts:
             columns = part if isinstance(part, tuple) else (part,)  # Spark hands out a single one as it is.
-            arrays = [np.stack(column.to_list()) if column.dtype == object else column.to_numpy() for column in columns]
+            arrays = [_whole(column.to_list()) if column.dtype == object else column.to_numpy() for column in columns]
             rows = len(arrays[0])
             pieces = [
                 predict([array[start : start + batch_size] for array in arrays]) for start in range(0, rows, batch_size)
