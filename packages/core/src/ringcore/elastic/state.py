@@ -53,7 +53,10 @@ class _HostMessages:
 
     def empty(self) -> bool:
         launcher = membership()
-        return launcher is None or not launcher.news()
+        if launcher is None:
+            return True
+        joins = context().launcher is not None and context().runtime.arrivals()  # The launcher tells nothing of these.
+        return not (launcher.news() or joins)
 
 
 class State:
