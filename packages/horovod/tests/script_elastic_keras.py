@@ -1,4 +1,4 @@
-"""An elastic script that fits a step before its state is given out, so that there is one: a rank is killed, another comes.
+"""An elastic script that fits a step before its state is given out: a rank is killed, another comes.
 
 Who comes does that step, too; those who are there do it in a reset callback, where it is one of all ranks.
 """
@@ -43,7 +43,7 @@ def tell(event: str) -> None:
 
 
 class Kill(tf.keras.callbacks.Callback):
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002 - they are called by name
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if started_as == 1 and not is_new and state.epoch == 1 and batch == 1:
             Path("killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +52,7 @@ class Kill(tf.keras.callbacks.Callback):
 class OnceTwoAreThere(tf.keras.callbacks.Callback):
     """The last epochs are for both."""
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         while state.epoch == EPOCHS - 1 and hvd.size() < 2:
             state.commit()
 
