@@ -200,8 +200,12 @@ def lines_of_keras_2() -> Any:
     hvd.broadcast_variables(optimizer.variables(), root_rank=0)
     same = len(optimizer.variables()) == len(optimizer.variables)
     optimizer.lr = 2.0 * optimizer.lr
+    tf.keras.backend.set_value(optimizer.lr, tf.keras.backend.get_value(optimizer.lr) + 1)
+    variable = tf.Variable(1.0)
+    tf.keras.backend.set_value(variable, 3)
     refs = [weight.ref() for weight in model.weights]
-    return [same, float(optimizer.learning_rate.numpy()), len({*refs, *(weight.ref() for weight in model.weights)})]
+    found = [float(optimizer.learning_rate.numpy()), float(tf.keras.backend.get_value(variable))]
+    return [same, *found, len({*refs, *(weight.ref() for weight in model.weights)})]
 
 
 @case

@@ -14,9 +14,9 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def start(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def start(*command: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command], capture_output=True, text=True, timeout=300, check=False,
+        [*command], capture_output=True, text=True, timeout=300, check=False, cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **variables},
     )  # fmt: skip
 
@@ -45,6 +45,25 @@ def test_a_script_with_fit_runs_as_it_is(tmp_path: Path) -> None:
     assert "the warm-up is done" in done.stdout
     files = {"found", "found.best.keras", *(f"found.epoch-{epoch}.keras" for epoch in (1, 2, 3))}
     assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_a_script_that_fits_before_its_elastic_state_is_given_out_runs_as_it_is(tmp_path: Path) -> None:
+    launcher = Path(sys.executable).with_name("horovodrun")
+    command = [str(launcher), "-np", "2", "--min-np", "1", sys.executable, str(HERE / "script_elastic_keras.py")]
+    done = start(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def told(event: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / event).read_text().splitlines()]
+
+    begun, ended = told("begin"), told("end")
+    # Both, the one that is left, and both again: it and who has come.
+    assert [(line["size"], line["rate"]) for line in begun] == [(2, 0.02)] * 2 + [(1, 0.01)] + [(2, 0.02)] * 2
+    left = begun[2]["pid"]
+    assert begun[2]["epoch"] == 1 and left in {line["pid"] for line in begun[:2]} & {line["pid"] for line in begun[3:]}
+    assert begun[0]["weights"] == begun[1]["weights"] and begun[3]["weights"] == begun[4]["weights"]
+    assert [(line["size"], line["epoch"]) for line in ended] == [(2, 4)] * 2
+    assert ended[0]["weights"] == ended[1]["weights"]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +158,7 @@ def test_an_import_changes_nothing_of_keras() -> None:
 
 
 def test_lines_of_keras_2_work(differences: list[dict[str, Any]]) -> None:
-    assert [found["lines_of_keras_2"] for found in differences] == [[True, 0.5, 6]] * 2
+    assert [found["lines_of_keras_2"] for found in differences] == [[True, 1.5, 3.0, 6]] * 2
 
 
 def test_elastic_states_begin_with_rank_0s(differences: list[dict[str, Any]]) -> None:

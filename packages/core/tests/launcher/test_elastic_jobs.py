@@ -89,6 +89,21 @@ if life == 1:
     assert {line["size"] for line in ended} == {3} and len({(line["step"], line["total"]) for line in ended}) == 1
 
 
+def test_scripts_for_horovod_see_that_somebody_joins_before_they_commit(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        before=f"""
+        {_DIES.format(rank=1)}
+        if ringcore.size() == 1:
+            while state._host_messages.empty(): time.sleep(0.01)
+""",
+        goes_on="state.step < 6 or ringcore.size() == 1",
+    )
+    done = ringrun("-np", "2", "--min-np", "1", *AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    assert [(line["size"], line["step"]) for line in told(ringrun.directory, "begin")][2:] == [(1, 5), (2, 6), (2, 6)]
+
+
 def test_who_dies_while_it_joins_costs_nobody_anything(ringrun: Ringrun, script: Script) -> None:
     name = train(
         script,

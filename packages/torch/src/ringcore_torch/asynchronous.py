@@ -125,10 +125,7 @@ class _AsyncOptimizer(torch.optim.Optimizer):
 
         Before weights are evaluated or written, and behind the last step.
         """
-        sums = self._started()
-        sums.meet()
-        self._take_newest()
-        sums.go_on()
+        self._started().meet(self._take_newest)
 
     @property
     def dropped(self) -> int:

@@ -148,7 +148,7 @@ class AsynchronousSums:
         self._offer: Offer | None = None
         self._own = 0  # gradients of this rank that are neither in the weights nor dropped
         self._meets = False
-        self._met = False  # all have met, and this rank's program has not said `go_on` yet
+        self._met = False  # all have met, and this rank's program takes the weights
         self._round: Handle | None = None  # what this rank says in it is on the way
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"ringcore-{name}", daemon=True)
@@ -173,10 +173,11 @@ class AsynchronousSums:
         """Until at most `staleness` gradients of this rank are not in the weights, or dropped."""
         self._wait(lambda: self._own <= self._staleness)
 
-    def meet(self) -> None:
+    def meet(self, take_weights: Callable[[], None]) -> None:
         """Wait until all ranks have called this and all gradients are in the weights, the same on all ranks.
 
-        They stay so on this rank until `go_on`.
+        Args:
+            take_weights: Is called then. Others may be further, but what they begin changes nothing before it returns.
         """
         self._wait(lambda: self._own == 0)
         with self._changed:
@@ -184,12 +185,12 @@ class AsynchronousSums:
             self._meets = True
             self._speak()
         self._wait(lambda: self._met)
-
-    def go_on(self) -> None:
-        """Behind `meet`: take part in what others, who may be further, begin."""
-        with self._changed:
-            self._met = False
-            self._changed.notify_all()
+        try:
+            take_weights()
+        finally:
+            with self._changed:
+                self._met = False
+                self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._changed:

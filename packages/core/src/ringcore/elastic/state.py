@@ -53,7 +53,10 @@ class _HostMessages:
 
     def empty(self) -> bool:
         launcher = membership()
-        return launcher is None or not launcher.news()
+        if launcher is None:
+            return True
+        joins = context().launcher is not None and context().runtime.arrivals()  # The launcher tells nothing of these.
+        return not (launcher.news() or joins)
 
 
 class State:
@@ -117,15 +120,15 @@ class State:
             self._stragglers = Stragglers(launcher.evict_slow)
         worked_s = 0.0 if self._stragglers is None else self._stragglers.end_step()
         parts = gather_bytes(_NEWS.pack(own, worked_s) + arrivals.tobytes(), context().next_name("elastic.news"))
-        for place, part in zip(context().members, parts, strict=True):  # A rank may have been lost meanwhile.
-            flags, _ = _NEWS.unpack_from(part)
+        said = [_NEWS.unpack_from(part) for part in parts]
+        for place, (flags, _), part in zip(context().members, said, parts, strict=True):  # Some may have been lost.
             told |= flags
             everywhere &= set(array(_PLACES, part[_NEWS.size :]))
             if flags & _LEAVES:
                 leaving.append(place)
         if self._stragglers is not None:
             self._stragglers.begin_step()
-            found = self._stragglers.find(context().epoch, [_NEWS.unpack_from(part)[1] for part in parts])
+            found = self._stragglers.find(context().epoch, [seconds for _, seconds in said])
             if found is not None and found[0] == context().rank:
                 launcher.tell_slow(found[1])
         if told == _LEAVES:

@@ -57,6 +57,14 @@ def _without_fused(init: Any) -> Any:
     return __init__
 
 
+def _of_variables_too(function: Any) -> Any:
+    @functools.wraps(function)
+    def of_tensor(variable: Any, *arguments: Any) -> Any:
+        return function(variable.value if isinstance(variable, keras.Variable) else variable, *arguments)
+
+    return of_tensor
+
+
 def _learning_rate(optimizer: Any) -> Any:
     return optimizer.learning_rate
 
@@ -82,6 +90,9 @@ def install() -> None:
     variable.ref = lambda self: self.value.ref()
     import tensorflow as tf
 
+    # Both know only variables of TensorFlow, which those of Keras were in Keras 2.
+    for name in ("get_value", "set_value"):
+        setattr(tf.keras.backend, name, _of_variables_too(getattr(tf.keras.backend, name)))
     # tf.keras has names of Keras 2 for losses, and lacks those that both have.
     for name in set(vars(keras.losses)).difference(vars(tf.keras.losses)):
         setattr(tf.keras.losses, name, getattr(keras.losses, name))
