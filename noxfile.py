@@ -37,10 +37,10 @@ from tools.fuzzing import run_fuzzers
 from tools.kernels import run_kernel_tls
 from tools.release import make_release
 from tools.suites import (
-    ALONE,
-    BESIDE_OTHERS,
+    COMPUTING,
     DOCUMENTED_CLUSTERS,
     ENCRYPTED,
+    WAITING,
     WITH_CLUSTERS,
     adapter_of,
     pytest_command,
@@ -227,7 +227,7 @@ def bench_clusters(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything: the engine, the packages, what crosses them, and the README."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
-    run_suites(session, alone=ALONE, beside_others=BESIDE_OTHERS)
+    run_suites(session, WAITING, COMPUTING)
 
 
 @nox.session(python=PYTHON)
@@ -281,7 +281,7 @@ def encrypted(session: nox.Session) -> None:
     """The tests that cross the network inside this host, with --encryption on: before each release."""
     # For ranks that tests start with this environment, and for those that they give a clean one.
     os.environ.update(RINGCORE_ENCRYPTION="on", RINGCORE_TEST_ENCRYPTION="on")
-    run_suites(session, alone=ENCRYPTED)
+    run_suites(session, *([suite] for suite in ENCRYPTED))
     os.environ["RINGCORE_TRANSPORT"] = "tcp"
     run_pytest(session, "torch", "scripts for Horovod, encrypted", "packages/horovod/tests/test_horovod.py")
 
@@ -346,7 +346,7 @@ def conformance(session: nox.Session, framework: str) -> None:
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
 def cluster(session: nox.Session) -> None:
     """The tests of ranks that clusters start, with real ones on this machine."""
-    run_suites(session, beside_others=WITH_CLUSTERS)
+    run_suites(session, WITH_CLUSTERS)
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in ("ray", "spark")])
@@ -359,7 +359,7 @@ def cluster_long(session: nox.Session, name: str) -> None:
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
 def docs_clusters(session: nox.Session) -> None:
     """Run the documentation's code for Spark, Ray and Dask; that of the frameworks is among the tests."""
-    run_suites(session, beside_others=DOCUMENTED_CLUSTERS)
+    run_suites(session, DOCUMENTED_CLUSTERS)
 
 
 @nox.session(python=PYTHON, requires=["wheels"])

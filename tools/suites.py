@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import nox
-from nox.command import CommandFailed
 
 from tools.distributions import CLUSTERS, left_out
 from tools.environments import at_a_time, environment_binary
 
 _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
-# Framework, what is tested, arguments of pytest. These wait more than they compute; the longest first.
-BESIDE_OTHERS = [
+# Suites: framework, what is tested, arguments of pytest; of those that run side by side the longest first.
+COMPUTING = [
     ("torch", "the Lightning strategies", "packages/lightning/tests"),
     *(
         (name, f"conformance with {name}", "tests/conformance", f"-k={name} or keras")
@@ -42,12 +42,15 @@ BESIDE_OTHERS = [
     ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]  # fmt: skip
-# What tells a lost rank from a slow one, and what sees the whole machine.
-ALONE = [
-    ("torch", "the core package", "packages/core/tests"),
+# What tells a lost rank from a slow one. These wait three quarters of their time: beside each other they lose none.
+WAITING = [
+    ("torch", "the core package's launcher", "packages/core/tests/launcher"),
+    ("torch", "faults, and what crosses the network", "tests/faults", "tests/hosts", "tests/launchers"),
+    ("torch", "the core package", "packages/core/tests", "--ignore=packages/core/tests/launcher"),
     (
-        "torch", "what crosses the packages: faults, launchers, packaging, README", "tests",
-        *(f"--ignore={path}" for framework, _, path, *_ in BESIDE_OTHERS if framework == "torch"),
+        "torch", "what else crosses the packages: packaging, plans, random programs, README", "tests",
+        *(f"--ignore=tests/{name}" for name in ("faults", "hosts", "launchers")),
+        *(f"--ignore={path}" for framework, _, path, *_ in COMPUTING if framework == "torch"),
     ),
 ]  # fmt: skip
 
@@ -107,42 +110,33 @@ def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str)
     session.run(*command, external=True, env=variables)
 
 
-def run_suites(
-    session: nox.Session, *, alone: Iterable[tuple[str, ...]] = (), beside_others: Iterable[tuple[str, ...]] = ()
-) -> None:
-    """Run suites, each the arguments of `run_pytest`: one after the other, then side by side; all, even if some fail.
+def run_suites(session: nox.Session, *stages: Iterable[tuple[str, ...]]) -> None:
+    """Run suites, each the arguments of `run_pytest`: those of a stage side by side; all, even if some fail.
 
-    What runs beside others shows what it printed when it has ended.
+    What a suite printed is shown when it has ended.
     """
 
     def is_well(suite: tuple[str, ...]) -> bool:
-        try:
-            run_pytest(session, *suite)
-        except CommandFailed:
-            return False
-        return True
-
-    def is_well_beside(suite: tuple[str, ...]) -> bool:
         framework, what, *arguments = suite
         command, variables = pytest_command(framework, *arguments, *session.posargs)
+        begun = time.monotonic()
         done = subprocess.run(
             command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
-        session.log(f"tested {what}:\n{done.stdout}")
+        session.log(f"tested {what} in {time.monotonic() - begun:.0f} s:\n{done.stdout}")
         return done.returncode == 0
 
-    def possible(suites: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-        for suite in suites:
+    failed = []
+    for stage in stages:
+        suites = []
+        for suite in stage:
             reason = left_out(suite[0])
             if reason is None:
-                yield suite
+                suites.append(suite)
             else:
                 session.log(f"not tested: {suite[1]}; {reason}")
-
-    failed = [suite[1] for suite in possible(alone) if not is_well(suite)]
-    suites = list(possible(beside_others))
-    with ThreadPoolExecutor(at_a_time(gib=4)) as pool:  # they wait more than they compute
-        failed += [suite[1] for suite, well in zip(suites, pool.map(is_well_beside, suites), strict=True) if not well]
+        with ThreadPoolExecutor(at_a_time(gib=4)) as pool:
+            failed += [suite[1] for suite, well in zip(suites, pool.map(is_well, suites), strict=True) if not well]
     if failed:
         session.error(f"failed: {', '.join(failed)}")
