@@ -38,7 +38,6 @@ COMPUTING = [
     ("tensorflow", "Horovod's data service", "packages/horovod/tests/test_horovod_data_service.py"),
     ("mxnet", "scripts for Horovod", "packages/horovod/tests/test_horovod_mxnet.py"),
     ("tensorflow", "the TensorFlow adapter", "packages/tensorflow/tests"),
-    ("tensorflow-oldest", "the TensorFlow adapter, oldest version", "packages/tensorflow/tests", "-k=not 3-tcp"),
     ("mxnet", "the MXNet adapter", "packages/mxnet/tests"),
     ("mxnet", "the comparison with parameter servers", "tests/benchmarks"),
 ]  # fmt: skip

@@ -46,8 +46,7 @@ print("ROOT", made.root_device, made.num_processes)
 """
 
 
-@pytest.mark.parametrize("strategy", ["ring", "ring_ddp"])
-@pytest.mark.parametrize("kind", ["Trainer", "Fabric"])
+@pytest.mark.parametrize(("kind", "strategy"), [("Trainer", "ring"), ("Fabric", "ring_ddp")])
 def test_each_rank_works_on_the_gpu_of_its_local_rank(kind: str, strategy: str) -> None:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     # What makes Lightning take it for torchrun.
