@@ -43,8 +43,8 @@ COMPUTING = [
 ]  # fmt: skip
 # What tells a lost rank from a slow one. These wait three quarters of their time: beside each other they lose none.
 WAITING = [
-    ("torch", "the core package's launcher", "packages/core/tests/launcher"),
     ("torch", "faults, and what crosses the network", "tests/faults", "tests/hosts", "tests/launchers"),
+    ("torch", "the core package's launcher", "packages/core/tests/launcher"),
     ("torch", "the core package", "packages/core/tests", "--ignore=packages/core/tests/launcher"),
     (
         "torch", "what else crosses the packages: packaging, plans, random programs, README", "tests",
