@@ -150,7 +150,7 @@ def test_an_actor_that_dies_is_the_error_and_restart_replaces_it(executor: RingE
         with pytest.raises(RankError, match=f"rank {rank} raised ActorDiedError: its actor has died"):
             executor.run(survives, args=[rank, str(tmp_path)])
         survivor = tmp_path / str(1 - rank)
-        eventually(survivor.exists, "the other rank has a typed error", 30)
+        eventually(lambda: survivor.exists() and survivor.read_text(), "the other rank has a typed error", 30)
         assert f"rank {rank}" in survivor.read_text()
         executor.restart()
         assert len({*before} & {*executor.run(os.getpid)}) == 1
