@@ -105,6 +105,7 @@ class _Training:
         torch.manual_seed(work.seed)
         self._ring, self._work = ring, work
         self._model, self._plain, losses, makers, self._metrics = unpickle(payload)
+        self._kind = kind_of(self._model)
         self._losses = losses or [make() for make in makers]
         count = len(work.params["label_cols"])
         self._losses = self._losses * count if len(self._losses) == 1 else self._losses
@@ -157,7 +158,7 @@ class _Training:
     def _epoch(self, batches: Batches, optimizer: Any) -> dict[str, Any]:
         """Train or validate; the averages of all ranks."""
         self._model.train(optimizer is not None)
-        sums = torch.zeros(2 + len(self._metrics), dtype=torch.float64)
+        rows, total, measured = 0, 0.0, torch.zeros(len(self._metrics), dtype=torch.float64)
         for batch in batches.epoch():
             inputs, labels, weights = self._tensors(batch)
             if optimizer is not None:
@@ -165,30 +166,43 @@ class _Training:
             else:
                 outputs = _outputs(self._model(*inputs))
                 loss = self._loss(outputs, labels, weights)
-            loss = torch.as_tensor(loss).detach()
-            with torch.no_grad():
-                targets = _fitting(outputs, labels)
-                measured = [
-                    torch.stack([torch.as_tensor(metric(*pair)) for pair in zip(outputs, targets, strict=True)])
-                    .double().mean().item()
-                    for metric in self._metrics
-                ]  # fmt: skip
-            sums += len(batch.labels[0]) * torch.tensor([1.0, float(loss), *measured], dtype=torch.float64)
-            self._shapes = shapes_of([output.detach().cpu().numpy() for output in outputs])
-        rows, loss, *measured = self._ring.allreduce(sums, op=self._ring.Sum).tolist()
+            count = len(batch.labels[0])
+            rows += count
+            total += count * float(torch.as_tensor(loss).detach())
+            if self._metrics:
+                measured += count * self._measure(outputs, labels)
+            if self._shapes is None:
+                self._shapes = shapes_of([output.detach().cpu().numpy() for output in outputs])
+        sums = torch.tensor([rows, total, *measured.tolist()], dtype=torch.float64)
+        rows, loss, *averages = self._ring.allreduce(sums, op=self._ring.Sum).tolist()
         names = [getattr(metric, "__name__", type(metric).__name__) for metric in self._metrics]
-        return {"loss": loss / rows, "all_metrics": {n: m / rows for n, m in zip(names, measured, strict=True)}}
+        return {"loss": loss / rows, "all_metrics": {n: a / rows for n, a in zip(names, averages, strict=True)}}
+
+    @torch.no_grad()
+    def _measure(self, outputs: list[torch.Tensor], labels: list[torch.Tensor]) -> torch.Tensor:
+        """What the metrics say of a batch, of several outputs the mean."""
+        pairs = list(zip(outputs, _fitting(outputs, labels), strict=True))
+        return torch.tensor(
+            [
+                torch.stack([torch.as_tensor(metric(*pair)) for pair in pairs]).double().mean()
+                for metric in self._metrics
+            ],
+            dtype=torch.float64,
+        )
 
     def _tensors(self, batch: Batch) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor | None]:
-        kind = kind_of(self._model)
+        kind = self._kind
         inputs = [torch.from_numpy(array).to(self._device, kind) for array in batch.features]
         labels = [torch.from_numpy(array).to(self._device) for array in batch.labels]
         weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(self._device, kind)
         return inputs, labels, weights
 
     def _loss(self, outputs: list[torch.Tensor], labels: list[torch.Tensor], weights: torch.Tensor | None) -> Any:
-        each = zip(self._losses, self._loss_weights, outputs, _fitting(outputs, labels), strict=True)
-        return sum(factor * _one_loss(loss, output, label, weights) for loss, factor, output, label in each)
+        each = zip(self._losses, outputs, _fitting(outputs, labels), strict=True)
+        losses = [_one_loss(loss, output, label, weights) for loss, output, label in each]
+        if self._loss_weights == [1.0]:  # Backward has two operations less.
+            return losses[0]
+        return sum(factor * loss for factor, loss in zip(self._loss_weights, losses, strict=True))
 
 
 class _Step:
