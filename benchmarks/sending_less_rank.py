@@ -115,7 +115,7 @@ def powersgd() -> dict[str, Any]:
         return Trained(lambda m: (m, ring.DistributedOptimizer(sgd(m), m.named_parameters(), **options)))
 
     def ddp(model: torch.nn.Module) -> tuple[torch.nn.Module, Any]:
-        # One bucket: of several the hook begins allreduces from callbacks, in an order that gloo's ranks need not share.
+        # One bucket: of several the hook begins allreduces in callbacks, in an order that ranks of gloo need not share.
         wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=1000)
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
