@@ -95,7 +95,10 @@ def test_scripts_for_horovod_see_that_somebody_joins_before_they_commit(ringrun:
         before=f"""
         {_DIES.format(rank=1)}
         if ringcore.size() == 1:
-            while state._host_messages.empty(): time.sleep(0.01)
+            limit = time.monotonic() + 120
+            while state._host_messages.empty():
+                assert time.monotonic() < limit, "this rank has not been told that another one joins"
+                time.sleep(0.01)
 """,
         goes_on="state.step < 6 or ringcore.size() == 1",
     )
