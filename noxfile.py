@@ -273,7 +273,7 @@ def packings(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def sweeps(session: nox.Session) -> None:
-    """Faults in simulated jobs at length: at each event of elastic ones, and 10^6 and 10^5 seeds. Takes two hours."""
+    """Faults in simulated jobs at length: at each event of elastic ones, and 10^6 and 10^5 seeds. Takes hours."""
     run_sweeps(session)
 
 
