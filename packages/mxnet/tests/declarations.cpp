@@ -19,6 +19,7 @@ static_assert(sizeof(::mxnet::Engine::CallbackOnComplete) == sizeof(OnComplete))
 static_assert(std::is_base_of_v<std::runtime_error, dmlc::Error>);
 static_assert(sizeof(dmlc::Error) == sizeof(std::runtime_error));
 static_assert(sizeof(::mxnet::Context) == sizeof(Device));
+static_assert(static_cast<int>(::mxnet::FnProperty::kNormal) == kNormal);
 static_assert(static_cast<int>(::mxnet::FnProperty::kCPUPrioritized) == kCpuPrioritized);
 static_assert(::mxnet::Context::kCPU == kCpu && ::mxnet::Context::kCPUPinned == kCpuPinned &&
               ::mxnet::Context::kCPUShared == kCpuShared);

@@ -32,8 +32,8 @@ struct Device {
 // Its memory belongs to host arithmetic; 2 is a GPU.
 enum DeviceType : int { kCpu = 1, kCpuPinned = 3, kCpuShared = 5 };
 
-// A thread of its own in MXNet's engine: the one for ordinary operations computes.
-enum FunctionProperty : int { kCpuPrioritized = 3 };
+// kCpuPrioritized has threads of its own in MXNet's engine: the one for kNormal computes.
+enum FunctionProperty : int { kNormal = 0, kCpuPrioritized = 3 };
 
 enum StorageType : int { kDefaultStorage = 0 };
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <numeric>
 #include <stdexcept>
@@ -133,6 +132,41 @@ const char* title_of(int collective) {
   }
 }
 
+// An error on its way to the operation that has failed.
+//
+// MXNet keeps a list of errors that no lock guards, and the thread for ordinary operations adds to it what depends on
+// the failed one. So the error is told on that thread: by an operation of its own, without arrays, which waits for
+// nothing.
+class Failure {
+ public:
+  static void push(const mx::OnComplete& failed, const char* message) {
+    mx::Device device{mx::kCpu, 0};
+    int property = mx::kNormal;
+    const auto remove = [](void* self) { delete static_cast<Failure*>(self); };
+    // Without memory for the operation MXNet removes what it was given, and the error is told on this thread.
+    (void)api.MXEnginePushAsyncND(run, new Failure(failed, message), remove, &device, nullptr, 0, nullptr, 0, &property,
+                                  0, "ringcore.error", false);
+  }
+
+ private:
+  Failure(const mx::OnComplete& failed, const char* message) : failed_(failed), error_(message) {}
+  ~Failure() { tell(); }  // MXNet skips operations when the process ends.
+
+  static void run(void*, void* on_complete, void* self) {
+    const mx::OnComplete done = *static_cast<mx::OnComplete*>(on_complete);
+    static_cast<Failure*>(self)->tell();
+    done(nullptr);
+  }
+
+  void tell() {
+    if (!std::exchange(told_, true)) failed_(&error_);
+  }
+
+  mx::OnComplete failed_;
+  std::runtime_error error_;
+  bool told_ = false;
+};
+
 class Task {
  public:
   // `request`: without its arrays.
@@ -208,14 +242,11 @@ class Task {
     inputs_.clear();  // the references first: afterwards MXNet may be gone on, and this task with it
     outputs_.clear();
     if (message == nullptr) return on_complete_(nullptr);
-    const std::runtime_error error(message);
     if (naive) {
-      told = error.what();
+      told = message;
       return on_complete_(nullptr);
     }
-    static std::mutex mutex;  // MXNet keeps a list of errors, and does not guard it.
-    const std::lock_guard lock(mutex);
-    on_complete_(&error);
+    Failure::push(on_complete_, message);
   }
 
   capi::Request request_;
