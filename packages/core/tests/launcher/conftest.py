@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.processes import WRITE_PID, Pids, Ringrun
-
-# ringrun respects nohup; that of whoever runs the tests is not meant.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
