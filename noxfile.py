@@ -31,7 +31,7 @@ from tools.distributions import (
     set_version,
 )
 from tools.emulation import run_emulated_tests
-from tools.engine import build_native, check_models, run_native_tests, run_sweeps, tidy
+from tools.engine import build_native, check_models, run_native_tests, run_sweeps, run_tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
 from tools.kernels import run_kernel_tls
@@ -226,9 +226,16 @@ def bench_clusters(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in NEWEST)])
 def tests(session: nox.Session) -> None:
-    """Everything: the engine, the packages, what crosses them, and the README."""
+    """The engine, the packages, what crosses them, and the README: of tests that are much alike, one."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi", "slurmd", "munged")
-    run_suites(session, WAITING, COMPUTING)
+    run_suites(session, WAITING, COMPUTING, marked="not long")
+
+
+@nox.session(venv_backend="none", requires=[environment_of(name) for name in NEWEST])
+def tests_long(session: nox.Session) -> None:
+    """The other tests that are much alike: more ranks, other transports, all moments of a loss. Before a release."""
+    require_system(session, "ip", "sshd", "mpiexec.openmpi")
+    run_suites(session, WAITING, COMPUTING, marked="long")
 
 
 @nox.session(python=PYTHON)
@@ -465,7 +472,13 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     sources = [path for folder in ("native", "packages", "benchmarks") for path in (ROOT / folder).rglob("*.[ch]pp")]
     session.run("clang-format", "--dry-run", "-Werror", *map(str, sorted(sources)))
-    tidy(session)
+
+
+@nox.session(python=PYTHON)
+def tidy(session: nox.Session) -> None:
+    """Let clang-tidy read the engine: when C++ has changed. Takes ten minutes the first time."""
+    install(session, "lint")
+    run_tidy(session)
 
 
 @nox.session(python=PYTHON, requires=[environment_of(name) for name in TYPED])

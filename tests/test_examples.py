@@ -28,7 +28,12 @@ def is_here(example: str) -> bool:
     return all(module and importlib.util.find_spec(module) for module in modules)
 
 
-HERE = [example for example in DIFFERENT if is_here(example)]
+VARIANTS = {"torch/amp", "torch/join", "torch/embeddings"}  # of `torch/loop`
+HERE = [
+    pytest.param(example, marks=pytest.mark.long) if example in VARIANTS else example
+    for example in DIFFERENT
+    if is_here(example)
+]
 TEST_IMAGES = 1797 - 1408
 
 

@@ -129,7 +129,7 @@ def check_model(session: nox.Session, model: Path, *command: str) -> None:
         session.error(f"{model.name}: {' '.join(command)} found an error, or did not see every state")
 
 
-def tidy(session: nox.Session) -> None:
+def run_tidy(session: nox.Session) -> None:
     """Run clang-tidy on the engine's sources that have changed, or whose headers have, since they were last clean."""
     require_system(session, "g++", "doctest/doctest.h")
     folder = BUILD / "native" / "tidy"

@@ -13,6 +13,7 @@ import nox
 from tools.distributions import CLUSTERS, left_out
 from tools.environments import at_a_time, environment_binary
 
+_NO_TESTS = 5  # what pytest returns where it found none
 _RUN = "-k=python_runs or commands_run"  # what else there is needs no framework
 # Suites: framework, what is tested, arguments of pytest; of those that run side by side the longest first.
 COMPUTING = [
@@ -109,22 +110,29 @@ def run_pytest(session: nox.Session, framework: str, what: str, *arguments: str)
     session.run(*command, external=True, env=variables)
 
 
-def run_suites(session: nox.Session, *stages: Iterable[tuple[str, ...]]) -> None:
+def run_suites(session: nox.Session, *stages: Iterable[tuple[str, ...]], marked: str | None = None) -> None:
     """Run suites, each the arguments of `run_pytest`: those of a stage side by side; all, even if some fail.
 
     What a suite printed is shown when it has ended.
+
+    Args:
+        session: The session that tests.
+        stages: Suites that run side by side.
+        marked: "long" or "not long": the tests that have this mark, of which a suite may have none, or have it not.
     """
+    chosen = [f"-m={marked}"] if marked else []
+    well = {0, _NO_TESTS} if marked == "long" else {0}
 
     def is_well(suite: tuple[str, ...]) -> bool:
         framework, what, *arguments = suite
-        command, variables = pytest_command(framework, *arguments, *session.posargs)
+        command, variables = pytest_command(framework, *arguments, *chosen, *session.posargs)
         begun = time.monotonic()
         done = subprocess.run(
             command, env=os.environ | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         session.log(f"tested {what} in {time.monotonic() - begun:.0f} s:\n{done.stdout}")
-        return done.returncode == 0
+        return done.returncode in well
 
     failed = []
     for stage in stages:

@@ -44,6 +44,10 @@ HERE = next((name for name, module in MODULES.items() if importlib.util.find_spe
 PAGES = [page for page in (*pages.PAGES, *pages.READMES[1:]) if page.stem not in ELSEWHERE]
 PROJECTS = [tomllib.loads(path.read_text())["project"] for path in pages.ROOT.glob("packages/*/pyproject.toml")]
 LANGUAGES = {"python", "sh", "c", "diff", "toml", "json", "yaml", "text", "ini"}
+# Pages whose commands start PyTorch many times.
+MANY_STARTS = {
+    "checkpoints", "from-ddp", "performance", "process-sets", "simulation", "torch-distributed", "virtual-ranks",
+}  # fmt: skip
 PARSED = ("pip", "nox")  # commands that are looked at, and not run
 
 
@@ -117,7 +121,11 @@ def run_snippets(jobs: list) -> dict:
 
 
 WITH_SNIPPETS = [page for page in PAGES if snippets_of(page)]
-WITH_COMMANDS = [page for page in PAGES if any(environment == HERE for environment, *_ in commands_of(page))]
+WITH_COMMANDS = [
+    pytest.param(page, marks=pytest.mark.long) if page.stem in MANY_STARTS else page
+    for page in PAGES
+    if any(environment == HERE for environment, *_ in commands_of(page))
+]
 
 
 def scenery_of(page: Path) -> str:

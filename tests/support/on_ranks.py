@@ -72,10 +72,11 @@ TWO_ON_GPUS = Start(2, device="cuda")  # they share it where there is only one
 
 
 def on(*starts: Start) -> Callable[[Any], Any]:
-    """Run a test on the ranks of each of these starts."""
+    """Run a test on the ranks of each of these starts; behind the first one of them it is marked `long`."""
 
     def mark(test: Any) -> Any:
-        with_start = pytest.mark.parametrize("start", starts, ids=str, indirect=True)(test)
+        cases = [starts[0], *(pytest.param(start, marks=pytest.mark.long) for start in starts[1:])]
+        with_start = pytest.mark.parametrize("start", cases, ids=str, indirect=True)(test)
         return pytest.mark.usefixtures("start")(with_start)
 
     return mark

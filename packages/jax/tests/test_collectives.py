@@ -158,7 +158,7 @@ def derivatives() -> list:
     return wrong
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_derivatives_are_those_of_the_sum_of_all_losses(tmp_path: Path, size: int) -> None:
     assert run(derivatives, size, tmp_path) == [[]] * size
 

@@ -52,6 +52,6 @@ def come_late(way: str, long_s: float) -> list[float]:
     return [*sums["late"].tolist(), *sums["early"].tolist()]
 
 
-@pytest.mark.parametrize("way", ["computes", "sleeps"])
+@pytest.mark.parametrize("way", [pytest.param("computes", marks=pytest.mark.long), "sleeps"])
 def test_a_rank_that_comes_late_is_waited_for(way: str, tmp_path: Path) -> None:
     assert ranks.run(come_late, 2, tmp_path, way, LONG_S) == [[2.0] * 10] * 2

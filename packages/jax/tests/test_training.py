@@ -92,7 +92,11 @@ KINDS = ["sgd", "adam", "accumulate", "clip", "predivided"]
 
 
 # One start of the ranks serves all kinds.
-@pytest.fixture(scope="module", params=[(2, "shm"), (3, "tcp")], ids=["2-shm", "3-tcp"])
+@pytest.fixture(
+    scope="module",
+    params=[(2, "shm"), pytest.param((3, "tcp"), marks=pytest.mark.long)],
+    ids=lambda job: "-".join(map(str, job)),
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     size, transport = request.param
     return run(trains, size, tmp_path_factory.mktemp("trained"), KINDS, "float64", 12, RINGCORE_TRANSPORT=transport)
@@ -107,6 +111,7 @@ def test_ranks_train_like_one_with_all_their_batches(trained: list[dict], kind: 
         assert found["moved"] > 1e-3
 
 
+@pytest.mark.long
 def test_five_hundred_steps_in_float32(tmp_path: Path) -> None:
     for found in run(trains, 2, tmp_path, ["sgd", "adam"], "float32", 500):
         for kind in ("sgd", "adam"):

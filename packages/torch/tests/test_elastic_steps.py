@@ -67,8 +67,9 @@ def trains(sizes: list[int], steps: int, victim: int, lost_at: int, moment: str,
 @pytest.mark.parametrize(
     ("moment", "compression", "transport"),
     [
-        ("backward", "none", "shm"), ("collective", "bf16", "shm"), ("step", "none", "shm"),
-        ("collective", "int8", "tcp"),
+        ("backward", "none", "shm"), ("collective", "int8", "tcp"),
+        pytest.param("collective", "bf16", "shm", marks=pytest.mark.long),
+        pytest.param("step", "none", "shm", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_no_step_is_lost_with_a_rank(tmp_path: Path, moment: str, compression: str, transport: str) -> None:

@@ -11,7 +11,10 @@ import ringcore
 from support import ranks
 from support.rank import caught
 
-WHERE = ["average", "outer step", "fragment under way", "shard", "clipping", "asynchronous sum"]
+WHERE = [
+    *("outer step", "asynchronous sum"),
+    *(pytest.param(where, marks=pytest.mark.long) for where in ("average", "fragment under way", "shard", "clipping")),
+]
 
 
 def trains_until_one_is_lost(where: str) -> dict[str, object]:

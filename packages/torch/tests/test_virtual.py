@@ -85,7 +85,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     return trained
 
 
-@pytest.mark.parametrize(("size", "virtual_ranks"), [(2, 6), (3, 6), (4, 6), (3, 2)])
+@pytest.mark.parametrize(
+    ("size", "virtual_ranks"), [(3, 6), (3, 2), *(pytest.param(size, 6, marks=pytest.mark.long) for size in (2, 4))]
+)
 def test_the_result_does_not_depend_on_the_number_of_ranks(
     tmp_path: Path, alone: Alone, size: int, virtual_ranks: int
 ) -> None:
@@ -98,7 +100,7 @@ def test_the_result_does_not_depend_on_the_number_of_ranks(
     assert numbers == [[step, number] for step in range(STEPS) for number in range(virtual_ranks)], "each one once"
 
 
-@pytest.mark.parametrize("moment", ["backward", "gather"])
+@pytest.mark.parametrize("moment", ["backward", pytest.param("gather", marks=pytest.mark.long)])
 def test_nor_on_a_rank_that_is_lost(tmp_path: Path, alone: Alone, moment: str) -> None:
     env = {"RINGCORE_ELASTIC": "1"}
     with ranks.started(trains, 3, tmp_path, VIRTUAL, STEPS, 1, moment, env=env) as job:
