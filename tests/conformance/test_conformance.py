@@ -19,6 +19,10 @@ from conformance.adapters import ADAPTERS, GPUS, LACKS, ON_GPUS, VARIANTS
 from conformance.cases import CASES
 
 
+def marked(jobs: list[tuple], long: list[tuple]) -> list:
+    return [pytest.param(job, marks=pytest.mark.long) if job in long else job for job in jobs]
+
+
 def is_here(modules: tuple[str, ...]) -> bool:
     return all(importlib.util.find_spec(module) is not None for module in modules)
 
@@ -37,6 +41,11 @@ if int(os.environ.get("RINGCORE_TEST_GPUS", "8")) > 1:
 if "RINGCORE_TEST_GPUS" not in os.environ:  # only the double can be told to lack something
     JOBS += [("gpu_by_host", "shm", 2), ("gpu_without_kernels", "shm", 2)]
 JOBS += [(name, "shm", 2) for name, modules in ON_GPUS.items() if is_here(modules)]
+# In each run others stand for these: three ranks over TCP for two in shared memory, and what is run through PyTorch.
+LONG = [
+    *(("numpy", "shm", 3), ("numpy", "tcp", 2), ("numpy", "MPICH", 3), ("gpu", "shm", 2), ("gpu_shared", "tcp", 3)),
+    *((name, "shm", 2) for name in ADAPTERS if name not in ("numpy", "torch")),
+]
 
 
 def run_cases(adapter_name: str) -> dict:
@@ -46,7 +55,7 @@ def run_cases(adapter_name: str) -> dict:
 
 
 # One start of the ranks serves all cases.
-@pytest.fixture(scope="module", params=JOBS, ids=lambda job: "-".join(map(str, job)))
+@pytest.fixture(scope="module", params=marked(JOBS, LONG), ids=lambda job: "-".join(map(str, job)))
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     adapter, transport, size = request.param
     if adapter in ON_GPUS and "RINGCORE_TEST_GPUS" not in os.environ:

@@ -11,7 +11,7 @@ from support import ranks
 
 from conformance.adapters import ADAPTERS
 from conformance.memory import SIZES, VERBS
-from conformance.test_conformance import INSTALLED
+from conformance.test_conformance import INSTALLED, marked
 
 
 def call_again_and_again(adapter_name: str) -> dict:
@@ -28,10 +28,11 @@ def call_again_and_again(adapter_name: str) -> dict:
 
 
 JOBS = [(name, "shm") for name in INSTALLED if name in ADAPTERS] + [("numpy", "tcp")]
+LONG = [("numpy", "shm"), ("torch_distributed", "shm")]
 
 
 # One start of the ranks serves all verbs.
-@pytest.fixture(scope="module", params=JOBS, ids="-".join)
+@pytest.fixture(scope="module", params=marked(JOBS, LONG), ids="-".join)
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     adapter, transport = request.param
     directory = tmp_path_factory.mktemp(f"{adapter}-{transport}")
