@@ -81,7 +81,7 @@ def _told(directory: Path, what: str, place: int) -> list:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@pytest.mark.parametrize(("victim", "moment"), [(0, "forward"), (2, "backward")])
+@pytest.mark.parametrize(("victim", "moment"), [(0, "forward"), pytest.param(2, "backward", marks=pytest.mark.long)])
 def test_who_is_left_goes_on_and_each_sample_comes_once_an_epoch(tmp_path: Path, victim: int, moment: str) -> None:
     (tmp_path / "train.py").write_text(_TRAIN)
     ringrun = Ringrun(tmp_path)
@@ -107,7 +107,7 @@ def test_who_is_left_goes_on_and_each_sample_comes_once_an_epoch(tmp_path: Path,
     ("change", "says"),
     [
         ("batch_size=3, shuffle=True, num_workers=1", "num_workers=1 processes, which read ahead"),
-        ("batch_size=3, sampler=[1, 2, 3]", "deals out the samples itself"),
+        pytest.param("batch_size=3, sampler=[1, 2, 3]", "deals out the samples itself", marks=pytest.mark.long),
     ],
 )
 def test_what_cannot_be_dealt_out_anew_is_refused(tmp_path: Path, change: str, says: str) -> None:

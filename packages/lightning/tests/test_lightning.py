@@ -79,7 +79,10 @@ def test_ring_goes_on_from_ddps_checkpoint(folder: Path, ddp: dict[str, Any]) ->
     assert scenarios("ring", folder, "lightning.pytorch", name)[name] == ddp[name]
 
 
-@pytest.mark.parametrize(("strategy", "package"), [("ring", "pytorch_lightning"), ("ring_ddp", "lightning.pytorch")])
+@pytest.mark.parametrize(
+    ("strategy", "package"),
+    [("ring", "pytorch_lightning"), pytest.param("ring_ddp", "lightning.pytorch", marks=pytest.mark.long)],
+)
 def test_the_other_package_and_ddp_over_ring(tmp_path: Path, ddp: dict[str, Any], strategy: str, package: str) -> None:
     # DistributedDataParallel refuses nets that are trained in turn, unless it is told.
     names = [name for name in NAMES if name != "manual_optimisation_of_two_nets"]
@@ -304,7 +307,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("strategy", ["ring", "ring_spawn"])
+@pytest.mark.parametrize("strategy", ["ring", pytest.param("ring_spawn", marks=pytest.mark.long)])
 def test_odd_modules_start_equal_and_all_their_gradients_are_averaged(tmp_path: Path, strategy: str) -> None:
     path = tmp_path / "odd.py"
     path.write_text(ODD.replace("STRATEGY", strategy))
@@ -317,7 +320,10 @@ def test_odd_modules_start_equal_and_all_their_gradients_are_averaged(tmp_path: 
 # ---- When it goes wrong ----
 
 
-@pytest.mark.parametrize(("launcher", "rank"), [([sys.executable], 1), (RINGRUN, 0)], ids=["plain", "ringrun"])
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [pytest.param([sys.executable], 1, id="plain"), pytest.param(RINGRUN, 0, id="ringrun", marks=pytest.mark.long)],
+)
 def test_an_exception_on_one_rank_ends_the_fit(tmp_path: Path, launcher: list[str], rank: int) -> None:
     before = f'if index == 3 and self.global_rank == {rank}: raise LookupError("no such sample on purpose")'
     path = script(tmp_path, before)
