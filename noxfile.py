@@ -231,7 +231,7 @@ def tests(session: nox.Session) -> None:
     run_suites(session, WAITING, COMPUTING, marked="not long")
 
 
-@nox.session(venv_backend="none", requires=[environment_of(name) for name in NEWEST])
+@nox.session(venv_backend="none", requires=["native", *(environment_of(name) for name in NEWEST)])
 def tests_long(session: nox.Session) -> None:
     """The other tests that are much alike: more ranks, other transports, all moments of a loss. Before a release."""
     require_system(session, "ip", "sshd", "mpiexec.openmpi")

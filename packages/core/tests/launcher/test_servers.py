@@ -65,7 +65,9 @@ def test_scripts_see_ranks_only_and_get_their_sums(
 
 
 def test_servers_end_with_ranks_that_never_call_them(ringrun: Ringrun, script: Script) -> None:
-    done = ringrun("-np", "2", "--servers", "2", script(f"{SERVERS}\nif rank == 0: print(*servers())\n"))
+    # Ranks may be there before the servers are.
+    waits = "if rank == 0:\n    while len(servers()) < 2: time.sleep(0.01)\n    print(*servers())\n"
+    done = ringrun("-np", "2", "--servers", "2", script(f"{SERVERS}\n{waits}"))
     assert (done.returncode, done.stderr) == (0, "")
     pids = [int(word) for word in done.stdout.split() if word.isdigit()]
     assert len(pids) == 2
