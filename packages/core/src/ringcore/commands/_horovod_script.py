@@ -105,6 +105,13 @@ class ScriptTransformer(cst.CSTTransformer):
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         path = self._path(original_node)
         module, _, name = path.rpartition(".")
+        if (
+            self._imports_horovod
+            and not path
+            and original_node.attr.value == "lr"
+            and _is_optimizer(original_node.value)
+        ):
+            return updated_node.with_changes(attr=cst.Name("learning_rate"))  # its name since Keras 2.3
         if path in _tables.MODULES:  # through an alias of another module it is found there
             return self._module(original_node, updated_node, path)
         if module not in _tables.MODULES:  # nothing of Horovod, or an attribute of what a module has
@@ -135,9 +142,20 @@ class ScriptTransformer(cst.CSTTransformer):
             return cst.Name(_tables.ANSWERS[name])
         if path:
             return updated_node.with_changes(args=self._arguments(original_node, updated_node, path))
-        if self._imports_horovod:  # what every example of Horovod says, and Keras 3 does not take
-            return updated_node.with_changes(args=without(updated_node.args, "experimental_run_tf_function"))
-        return updated_node
+        if not self._imports_horovod:
+            return updated_node
+        # What every example of Horovod says, and Keras 3 does not take.
+        updated_node = updated_node.with_changes(args=without(updated_node.args, "experimental_run_tf_function"))
+        return self._of_keras_2(original_node, updated_node)
+
+    def _of_keras_2(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        """With what reads and writes a variable of Keras by its methods, in the place of functions of the backend."""
+        known = {name.name for name in self.get_metadata(QualifiedNameProvider, original.func, set())}
+        for function, method in (("set_value", "assign"), ("get_value", "numpy")):
+            if any(name.endswith(f"keras.backend.{function}") for name in known) and updated.args:
+                variable, *values = updated.args
+                return updated.with_changes(func=cst.Attribute(variable.value, cst.Name(method)), args=values)
+        return updated
 
     def _arguments(self, original: cst.Call, updated: cst.Call, path: str) -> list[cst.Arg]:
         module, _, name = path.rpartition(".")
@@ -208,6 +226,12 @@ def _of_keras_3(argument: cst.Arg) -> cst.Arg:
     if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value == "variables":
         return argument.with_changes(value=value.func)
     return argument
+
+
+def _is_optimizer(node: cst.BaseExpression) -> bool:
+    """Whether it is called like one."""
+    name = (get_full_name_for_node(node) or "").rpartition(".")[2]
+    return name in ("opt", "optimizer")
 
 
 def _dotted(path: str) -> cst.Name | cst.Attribute:
