@@ -11,6 +11,8 @@ namespace {
 // Rates are noisy, and an uneven network takes longer to simulate: rank by rank, some hundred milliseconds among 64 of
 // them. Among more the usual port stands for all.
 constexpr double kUneven = 2;
+// Who is named should not be one whose processors are busy.
+constexpr double kNamed = 3;
 constexpr int kMostUneven = 64;
 
 // Each a third of the table, by rank.
@@ -29,7 +31,7 @@ double median(std::vector<double> numbers) {
   return *middle;
 }
 
-bool is_slow(double rate, double usual) { return rate > 0 && rate * kUneven < usual; }
+bool is_slow(double rate, double usual, double times) { return rate > 0 && rate * times < usual; }
 
 // What the ranks of each host have together.
 std::vector<double> of_hosts(const Topology& topology, std::span<const double> by_rank) {
@@ -65,7 +67,7 @@ Links corrected(const Topology& topology, std::span<const double> table) {
   const double usual = median(by_host);
   links.ports.clear();
   links.between_hosts.seconds_per_byte = 1 / usual;
-  const auto slow = [usual](double rate) { return is_slow(rate, usual); };
+  const auto slow = [usual](double rate) { return is_slow(rate, usual, kUneven); };
   if (topology.ranks() > kMostUneven || std::none_of(by_host.begin(), by_host.end(), slow)) return links;
   for (const double rate : by_host) links.ports.push_back(1 / (rate > 0 ? rate : usual));
   return links;
@@ -77,7 +79,8 @@ std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const doubl
   const double usual = median(by_host);
   const std::vector<double> sure = of_hosts(topology, certainties(table));  // how many ranks of the host are
   for (std::size_t host = 0; host < by_host.size(); ++host) {
-    if (sure[host] > 0 && is_slow(by_host[host], usual)) slow.push_back({static_cast<int>(host), by_host[host], usual});
+    if (sure[host] > 0 && is_slow(by_host[host], usual, kNamed))
+      slow.push_back({static_cast<int>(host), by_host[host], usual});
   }
   return slow;
 }

@@ -30,7 +30,7 @@ struct SlowHost {
   double bytes_per_s = 0;
   double usual = 0;  // of all hosts
 };
-// Those whose ports are that slow, without a doubt, and a sentence about one of them.
+// Those whose ports are less than a third as quick as is usual, without a doubt, and a sentence about one of them.
 std::vector<SlowHost> slow_hosts(const Topology& topology, std::span<const double> table);
 std::string describe(const SlowHost& slow, const Topology& topology);
 

@@ -94,9 +94,9 @@ def reduces_until_told(timeline: str) -> str:
     logging.getLogger("ringcore").addHandler(handler)
     ringcore.init()
     ringcore.start_timeline(timeline)
-    for turn in range(12):
+    for turn in range(40):
         for _ in range(20):  # each candidate several times
-            elements = 50_000 + turn * 20_000
+            elements = 100_000 + turn * 1_000
             ringcore.allreduce_(np.full(elements, ringcore.rank(), np.float32), name=f"of {elements}")
         if ringcore.broadcast_object(bool(said)):
             break
@@ -104,6 +104,7 @@ def reduces_until_told(timeline: str) -> str:
     return "".join(said)
 
 
+@pytest.mark.long  # it measures: of a machine that does other things it tells those
 def test_a_host_that_is_slow_is_named_in_the_log_and_in_the_timeline(tmp_path: Path) -> None:
     with namespaces(4, sshd=False) as hosts:
         for number, host in enumerate(hosts):
@@ -162,6 +163,7 @@ def test_the_command_measures_links_and_a_job_plans_for_them(star: list[Host], t
     assert plans_of(tmp_path / "job")[-3:] == ["packed_trees"] * 3
 
 
+@pytest.mark.long  # as above
 def test_racks_and_the_ports_of_their_hosts_are_found(tmp_path: Path) -> None:
     with namespaces(4, sshd=False, rate="160mbit") as hosts:
         move_to_rack(hosts[2:], "60mbit")

@@ -49,7 +49,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   // Each says something else of its links; what they plan with must be the same.
   const int telling = draw.one_in(2) ? nodes() : 0;
   for (Rank rank = 0; rank < telling; ++rank) {
-    options.paces.push_back({std::ldexp(1e6, draw.below(12)), std::ldexp(1e-6, draw.below(16))});
+    options.paces.push_back({std::ldexp(1e6, draw.below(12)), std::ldexp(1e-6, draw.below(16)), true});
   }
   if (workload.registered_memory) {
     options.host_of = workload.host_of;

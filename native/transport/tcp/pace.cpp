@@ -41,6 +41,7 @@ Pace PaceSamples::pace(int fd) const {
     const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(count / 2);
     std::nth_element(rates.begin(), middle, rates.begin() + static_cast<std::ptrdiff_t>(count));
     pace.bytes_per_s = *middle;
+    pace.sure = count >= kSure;
   }
   const unsigned round_trip_us = info_of(fd).tcpi_min_rtt;
   if (round_trip_us != kNoRoundTrip) pace.latency_s = round_trip_us * 1e-6 / 2;

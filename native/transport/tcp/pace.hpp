@@ -18,6 +18,7 @@ class PaceSamples {
 
  private:
   static constexpr std::size_t kKept = 15;
+  static constexpr std::size_t kSure = 5;
   std::size_t since_ = 0;  // bytes since the last sample
   std::size_t taken_ = 0;  // samples
   std::array<double, kKept> rates_{};

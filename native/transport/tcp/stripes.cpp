@@ -131,13 +131,15 @@ bool Stripes::ended() const {
 
 // They send side by side.
 Pace Stripes::pace() const {
-  Pace all;
+  Pace all{.sure = true};
   for (const Connection& connection : connections_) {
     if (!connection.is_tcp()) continue;
     const Pace pace = connection.pace();
     all.bytes_per_s += pace.bytes_per_s;
+    all.sure = all.sure && pace.sure;
     if (all.latency_s == 0 || (pace.latency_s > 0 && pace.latency_s < all.latency_s)) all.latency_s = pace.latency_s;
   }
+  all.sure = all.sure && all.bytes_per_s > 0;
   return all;
 }
 
