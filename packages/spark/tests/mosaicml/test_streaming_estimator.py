@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ringcore
+import ringcore_torch as ring
 import torch
 from pyspark.sql import SparkSession
+from ringcore.data import DatasetShards
 from ringcore_spark.torch import TorchEstimator
 
 pytestmark = [
@@ -90,4 +93,38 @@ def test_every_sample_is_used_once_an_epoch_and_ranks_have_as_many_batches(spark
     assert epochs[0] != epochs[1]
     learned = [float(weight.detach()) for weight in fitted.getModel().parameters()]
     np.testing.assert_allclose(learned, [2, 1], atol=0.1)
+    assert sorted(os.listdir("/dev/shm")) == in_memory
+
+
+def left_and_entered_again(samples: str, times: int) -> list[list[int]]:
+    """Of each epoch the numbers that this rank saw, where it leaves after every batch."""
+    ring.init()
+    torch.distributed.init_process_group("ring")
+    streaming = library()
+    shards = DatasetShards(
+        lambda: streaming.StreamingDataset(local=samples, batch_size=8, shuffle=True, shuffle_seed=5), 8
+    )
+    seen: list[list[int]] = []
+    for _ in range(times):
+        numbers: list[int] = []
+        for _ in range(len(shards)):
+            numbers += map(int, (next(iter(shards))["x"] * 100).round())
+        assert not list(shards)  # ends the epoch
+        seen.append(numbers)
+    return seen
+
+
+def test_ranks_that_leave_an_epoch_after_every_batch_go_on_where_they_were(tmp_path: Path) -> None:
+    samples = tmp_path / "samples"
+    with library().MDSWriter(out=str(samples), columns={"x": "float64"}, size_limit=400) as writer:
+        for number in range(101):
+            writer.write({"x": number / 100})
+    in_memory = sorted(os.listdir("/dev/shm"))
+
+    ranks = ringcore.run(left_and_entered_again, (str(samples), 10), np=2)
+
+    epochs = [sorted(first + second) for first, second in zip(*ranks, strict=True)]
+    for numbers in epochs:
+        assert len(numbers) == 102 and set(numbers) == set(range(101))
+    assert ranks[0][0] != ranks[0][1]
     assert sorted(os.listdir("/dev/shm")) == in_memory
