@@ -15,6 +15,8 @@ from tools.distributions import COMPILERS, WARNINGS_ARE_ERRORS, mpi_headers
 from tools.environments import BUILD, ROOT, fingerprint, install, is_current, require_system, requirements
 
 NATIVE = ROOT / "native"
+# Files of tests that take about half the time of all.
+_BESIDE = ["simulation", "joining", "straggler", "leaving", "tree_engines", "deadlock"]
 
 
 def build_native(session: nox.Session, variant: str, *options: str, target: str = "all") -> Path:
@@ -38,7 +40,7 @@ def run_native_tests(
     without: Iterable[str] = (),
     env: dict[str, str] | None = None,
 ) -> None:
-    """Compile the engine's tests and run them: the fault schedules, which take one processor, beside all others.
+    """Compile the engine's tests and run them, in two processes that take about as long.
 
     Args:
         session: The session that tests.
@@ -58,11 +60,11 @@ def run_native_tests(
     if session.posargs:
         session.run(*tests, *session.posargs, external=True, env=env)
         return
-    schedules = "*simulation_test*"
-    with subprocess.Popen([*tests, f"--source-file={schedules}"], env=os.environ | env) as beside:
-        session.run(*tests, f"--source-file-exclude={schedules}", external=True, env=env)
+    files = ",".join(f"*{name}_test*" for name in _BESIDE)
+    with subprocess.Popen([*tests, f"--source-file={files}"], env=os.environ | env) as beside:
+        session.run(*tests, f"--source-file-exclude={files}", external=True, env=env)
     if beside.returncode != 0:
-        session.error("the tests of fault schedules failed")
+        session.error("tests of the simulated jobs failed")
 
 
 def run_sweeps(session: nox.Session) -> None:
@@ -70,7 +72,7 @@ def run_sweeps(session: nox.Session) -> None:
     install(session, "compile")
     tests = str(build_native(session, "release", "-DRINGCORE_BUILD_TESTS=ON") / "ringcore_tests")
     sweeps = [
-        ("*elastic_test*,*joining_test*", {"RINGCORE_EVERY_EVENT": "1"}),
+        ("*elastic_test*,*joining_test*,*straggler_test*", {"RINGCORE_EVERY_EVENT": "1"}),
         *(
             ("*elastic_schedules_test*", {"RINGCORE_ELASTIC_FIRST": str(first), "RINGCORE_ELASTIC_SEEDS": "250000"})
             for first in range(1, 1_000_000, 250_000)
