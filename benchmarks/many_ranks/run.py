@@ -6,8 +6,8 @@
 small: processor time of an allreduce of 8 bytes, 32 ranks. ring: sockets of a rank after one of 64 MiB, 64 ranks.
 memory: of a rank after a small allreduce, 128 ranks and 2. start: from the launch to the first result, 64 ranks. idle:
 share of a core of a rank that has nothing to do, 128 ranks. The libraries take turns, repeat by repeat; the figure is
-the median over the repeats of the median over the ranks, with the smallest and the largest. Writes
-benchmarks/results/many-ranks.jsonl and .md.
+the median over the repeats of the median over the ranks, with the smallest and the largest. Goes to
+benchmarks/results/many-ranks.jsonl, where other cases stay, and many-ranks.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "tests"))
@@ -97,27 +98,36 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     parser.add_argument("--ranks", type=int, nargs="+", help="other numbers of ranks")
     options = parser.parse_args()
-    rows = []
-    lines = ["| case | ranks | library | figure | median (smallest to largest) |", "| --- " * 5 + "|"]
+    results = RESULTS / "many-ranks.jsonl"
+    rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     for case in options.cases or CASES:
-        work, sizes, figures = CASES[case]
+        work, sizes, _ = CASES[case]
         for ranks in options.ranks or sizes:
             found: dict[str, list[dict[str, float]]] = {library: [] for library in options.libraries}
             for repeat in range(options.repeats):
                 for library in options.libraries:
                     print(f"{case}, {ranks} ranks, repeat {repeat + 1}: {library}", flush=True)
                     found[library].append(measure(library, ranks, work))
-            for library, repeats in found.items():
-                rows.append({"case": case, "ranks": ranks, "library": library, "repeats": repeats})
-                for figure in figures:
-                    values = [repeat[figure] for repeat in repeats]
-                    lines.append(f"| {case} | {ranks} | {library} | {figure} | {spread(values)} |")
-    RESULTS.mkdir(exist_ok=True)
-    machine = {"machine": platform.machine(), "cores": os.cpu_count()}
-    with (RESULTS / "many-ranks.jsonl").open("w") as file:
-        file.writelines(json.dumps({**machine, **row}) + "\n" for row in rows)
-    (RESULTS / "many-ranks.md").write_text("\n".join(lines) + "\n")
-    print("\n" + "\n".join(lines), flush=True)
+            rows = [row for row in rows if (row["case"], row["ranks"]) != (case, ranks)]
+            machine = {"machine": platform.machine(), "cores": os.cpu_count()}
+            rows += [
+                {**machine, "case": case, "ranks": ranks, "library": library, "repeats": repeats}
+                for library, repeats in found.items()
+            ]
+            results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (RESULTS / "many-ranks.md").write_text(table_of(rows))
+    print("\n" + table_of(rows), flush=True)
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
+    """All results, in the order of the cases."""
+    lines = ["| case | ranks | library | figure | median (smallest to largest) |", "| --- " * 5 + "|"]
+    for case, (_, _, figures) in CASES.items():
+        for row in rows:
+            for figure in figures if row["case"] == case else ():
+                values = [repeat[figure] for repeat in row["repeats"]]
+                lines.append(f"| {case} | {row['ranks']} | {row['library']} | {figure} | {spread(values)} |")
+    return "\n".join(lines) + "\n"
 
 
 main()
