@@ -33,8 +33,8 @@ _SOURCES = {
     "transfers": ["carriers/plans/executor.cpp", "carriers/plans/transfers.cpp", "carriers/plans/receiving.cpp"],
     "stripes": ["transport/tcp/stripes.cpp", "transport/tcp/connection.cpp"],
     "secure_stream": ["transport/secure_stream.cpp"],
-    "segment": ["transport/segment.cpp", "transport/arena_view.cpp"],
-    "rings": ["transport/ring.cpp"],
+    "segment": ["transport/shm/segment.cpp", "transport/shm/arena_view.cpp"],
+    "rings": ["transport/shm/ring.cpp"],
     "mpi": ["transport/mpi/link.cpp"],
     "plans": ["plan/planner.cpp", "plan/ways.cpp", "plan/cost.cpp"],
     "plan_forms": ["plan/forms/text.cpp", "plan/forms/binary.cpp", "plan/verifier/shape.cpp"],
@@ -63,7 +63,7 @@ _NO_PARSERS = {
         *("Connection::drop_unread", "set_tcp_option"),
     ],
     "transport/secure_stream.cpp": ["RecordKey", "SecureStream::offer_key_to_wire", "told"],
-    "transport/segment.cpp": [
+    "transport/shm/segment.cpp": [
         *("largest_file_bytes", "create_memory_file", "create_file", "available_memory_bytes", "free_address_bytes"),
         *(f"Segment::{name}" for name in ("default_arena_bytes", "create", "map_inbox_page", "reserve_inbox")),
         *("Segment::map_arena", "Segment::inbox_offset", "reserve_pages"),

@@ -19,9 +19,9 @@
 
 #include "base/reduce.hpp"
 #include "runtime/runtime.hpp"
-#include "transport/arena_view.hpp"
-#include "transport/segment.hpp"
-#include "transport/shm.hpp"
+#include "transport/shm/arena_view.hpp"
+#include "transport/shm/link.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace ringcore::benchmarks {
 namespace {

@@ -18,7 +18,7 @@
 #include "carriers/plans/executor.hpp"
 #include "cases.hpp"
 #include "plan/generator.hpp"
-#include "transport/shm.hpp"
+#include "transport/shm/link.hpp"
 #include "transport/tcp/link.hpp"
 
 namespace ringcore::benchmarks {

@@ -167,7 +167,7 @@ void Engine::leave_trees() {
 }
 
 // Whoever waits for long wants to see what others have announced: to fill its log, or to say who is missing.
-void Engine::tend_tree(ProcessSet& set, Nanoseconds now) {
+void Engine::advance_tree(ProcessSet& set, Nanoseconds now) {
   if (set.end && set.ending_since == 0) set.ending_since = now;
   if (set.end && now - set.ending_since > settings_.timeout) {
     // A member that never added the set does not end it either.

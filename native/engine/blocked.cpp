@@ -51,7 +51,7 @@ bool Engine::is_stuck(const Operation& operation) {
   return !set.negotiation.missing(operation.name_hash).empty();
 }
 
-void Engine::tend_standstill(Nanoseconds now) {
+void Engine::check_standstill(Nanoseconds now) {
   if (size() == 1 || serves() || left_ || now - standstill_.since < settings_.standstill) return;
   if (eager_.operation != nullptr) leave_eager();
   ProcessSet& world = *sets_.at(kWorld);

@@ -68,7 +68,7 @@ void Engine::freeze() {
   }
 }
 
-void Engine::tend_views(Nanoseconds now) {
+void Engine::advance_views(Nanoseconds now) {
   elastic_->views.check_timers(now);
   follow_views();
   begin_epoch();
@@ -224,7 +224,7 @@ void Engine::tell_lanes() {
     if (peer->rank < 0) continue;
     LaneBytes written{};
     for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
-      transport::Link::LaneUse& use = peer->link->lane_use(lane);
+      transport::LaneUse& use = peer->link->lane_use(lane);
       use = {.written = use.written, .taken = use.taken};
       written[static_cast<std::size_t>(lane)] = use.written;
     }
@@ -254,7 +254,7 @@ bool Engine::drain_lanes() {
   for (Peer* peer : membership_.peers()) {
     if (peer->rank < 0) continue;
     for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
-      transport::Link::LaneUse& use = peer->link->lane_use(lane);
+      transport::LaneUse& use = peer->link->lane_use(lane);
       const std::uint64_t end = peer->lanes_end ? (*peer->lanes_end)[static_cast<std::size_t>(lane)] : UINT64_MAX;
       while (peer->lanes_end && use.taken < end) {
         const std::size_t bytes = std::min<std::uint64_t>(peer->link->peek(lane).size(), end - use.taken);

@@ -30,7 +30,7 @@
 #include "engine/timeline.hpp"
 #include "engine/tree_items.hpp"
 #include "transport/link.hpp"
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 #include "transport/tcp/readiness.hpp"
 
 namespace ringcore::engine {
@@ -277,7 +277,7 @@ class Engine {
   void leave_trees();
   void break_trees(const Peer& peer);
   void break_late(ProcessSet& set);
-  void tend_tree(ProcessSet& set, Nanoseconds now);
+  void advance_tree(ProcessSet& set, Nanoseconds now);
   void move_trees();
   void say_goodbye();
   void tell_goodbye();
@@ -315,7 +315,7 @@ class Engine {
   void note_let_in(Place place, Place by);
   void receive_view(Peer& peer, const RecordView& record);
   void follow_views();
-  void tend_views(Nanoseconds now);
+  void advance_views(Nanoseconds now);
   void freeze();
   bool hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operation);
   void keep_input(Operation& operation);
@@ -345,19 +345,19 @@ class Engine {
   void receive_lanes(Peer& peer, const RecordView& record);
   bool drain_lanes();
 
-  void tend_patience(Nanoseconds now);
+  void check_patience(Nanoseconds now);
   Nanoseconds patience_for(const Peer& peer) const;
-  void tend_links(Nanoseconds now, bool idle);
-  void tend_alignment(ProcessSet& set);
+  void advance_links(Nanoseconds now, bool idle);
+  void advance_alignment(ProcessSet& set);
   void align(ProcessSet& set);
-  void tend_standstill(Nanoseconds now);
+  void check_standstill(Nanoseconds now);
   bool is_stuck(const Operation& operation);
   Standstill make_standstill() const;
   void note_standstill(const ProcessSet& world, const Decision& decision);
   void find_deadlock();
   void cancel(ProcessSet& set, Operation& operation, std::uint8_t flags, const std::string& why);
-  void tend_stalls(ProcessSet& set, Nanoseconds now);
-  void tend_runs(ProcessSet& set, Nanoseconds elapsed);
+  void check_stalls(ProcessSet& set, Nanoseconds now);
+  void advance_runs(ProcessSet& set, Nanoseconds elapsed);
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
   bool runs_wait_for(const Peer& peer) const;
   bool awaits(const Peer& peer) const;
@@ -365,7 +365,7 @@ class Engine {
   bool lacks_processor(Peer& peer, Nanoseconds now);
   static std::string describe_silence(const Peer& peer, Nanoseconds now);
   void beat(Peer& peer, Nanoseconds now, bool awaited);
-  void tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
+  void check_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Blame& blame);

@@ -28,28 +28,28 @@ void Engine::check_timers(bool idle) {
     // This rank itself (it was stopped, or the machine was): it cannot judge others by its clock.
     membership_.excuse_silence(now);
   }
-  tend_patience(now);
-  tend_links(now, idle);
-  if (goes_on_without_others() && failure_ == nullptr) tend_views(now);
+  check_patience(now);
+  advance_links(now, idle);
+  if (goes_on_without_others() && failure_ == nullptr) advance_views(now);
   if (failure_ != nullptr || frozen()) return;
   for (auto& [id, set] : sets_) {
-    if (set->tree != nullptr) tend_tree(*set, now);
-    if (idle && eager_.operation == nullptr) tend_alignment(*set);
-    tend_stalls(*set, now);
+    if (set->tree != nullptr) advance_tree(*set, now);
+    if (idle && eager_.operation == nullptr) advance_alignment(*set);
+    check_stalls(*set, now);
     if (failure_ != nullptr) return;
     try {
       set->schedule.watch(now, settings_.timeout);
     } catch (const Error& error) {
       return fail(std::make_shared<const Error>(error));
     }
-    tend_runs(*set, stood_still ? 0 : since_last);
+    advance_runs(*set, stood_still ? 0 : since_last);
     if (failure_ != nullptr) return;
   }
-  if (standstill_.now) tend_standstill(now);
+  if (standstill_.now) check_standstill(now);
 }
 
 // Heartbeats go behind the data that a library has on the same wire, which may take longer than a peer may be silent.
-void Engine::tend_patience(Nanoseconds now) {
+void Engine::check_patience(Nanoseconds now) {
   std::size_t bytes = 0;
   std::uint64_t ended = 0;
   for (const auto& [id, set] : sets_) {
@@ -71,7 +71,7 @@ Nanoseconds Engine::patience_for(const Peer& peer) const {
   return peer.greeted ? patience_ : std::max(patience_, settings_.start);
 }
 
-void Engine::tend_links(Nanoseconds now, bool idle) {
+void Engine::advance_links(Nanoseconds now, bool idle) {
   const bool checks = now - last_check_ >= kMillisecond;  // it costs a system call each
   if (checks) last_check_ = now;
   for (Peer* peer : membership_.known()) {
@@ -164,7 +164,7 @@ bool Engine::awaits(const Peer& peer) const {
 }
 
 // Logs of different length keep operations from being decided that all ranks have announced.
-void Engine::tend_alignment(ProcessSet& set) {
+void Engine::advance_alignment(ProcessSet& set) {
   const std::uint64_t longest = set.negotiation.longest();
   if (set.operations.empty() || set.joining() || set.filled_for == longest + 1) return;
   const bool flush_undecided = set.negotiation.round() < set.flushed_until;
@@ -190,9 +190,9 @@ void Engine::align(ProcessSet& set) {
   set.filled_for = set.negotiation.longest() + 1;
 }
 
-void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
+void Engine::check_stalls(ProcessSet& set, Nanoseconds now) {
   for (const auto& [name_hash, operation] : set.operations) {
-    tend_stall(set, *operation, now);
+    check_stall(set, *operation, now);
     if (failure_ != nullptr) return;
   }
   if (eager_.set != &set || eager_.operation == nullptr) return;
@@ -202,7 +202,7 @@ void Engine::tend_stalls(ProcessSet& set, Nanoseconds now) {
 }
 
 // Whoever beats its heart also sends its data, and lets its log go on as soon as somebody asks for it.
-void Engine::tend_runs(ProcessSet& set, Nanoseconds elapsed) {
+void Engine::advance_runs(ProcessSet& set, Nanoseconds elapsed) {
   const auto withheld = [&](const std::string& what, const std::string& ranks, Nanoseconds limit) {
     fail(std::make_shared<const Error>(ErrorKind::kTimeout,
                                        what + " for " + std::to_string(limit / kMillisecond) +
@@ -264,10 +264,10 @@ std::string Engine::who_submitted(const ProcessSet& set, const Operation& operat
   return list_ranks(missing) + " did not submit it" + (present.empty() ? "" : "; " + list_ranks(present) + " did");
 }
 
-void Engine::tend_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {
+void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {
   const Nanoseconds waited = now - operation.submitted_at;
   if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
-    // What runs on hosts may take as long as it likes while it moves, see `tend_runs`.
+    // What runs on hosts may take as long as it likes while it moves, see `advance_runs`.
     if (operation.descriptor.on_device && now - operation.released_at > settings_.timeout) {
       fail(std::make_shared<const Error>(ErrorKind::kTimeout,
                                          title(operation) + " was started on all ranks and has not ended within " +

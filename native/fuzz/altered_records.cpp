@@ -11,7 +11,7 @@
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
 #include "fuzz/target.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::fuzz {
 namespace {

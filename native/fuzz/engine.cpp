@@ -8,7 +8,7 @@
 
 #include "carriers/standard.hpp"
 #include "fuzz/target.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::fuzz {
 namespace {

@@ -1,5 +1,5 @@
 // The memory file that a rank of this host shares: any header, any size, sealed or not.
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 
 #include "base/error.hpp"
 #include "fuzz/target.hpp"
-#include "transport/arena_view.hpp"
+#include "transport/shm/arena_view.hpp"
 
 namespace ringcore::fuzz {
 

@@ -7,7 +7,7 @@
 #include "carriers/plans/executor.hpp"
 #include "fuzz/target.hpp"
 #include "plan/generator.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::fuzz {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "transport/link.hpp"
 #include "transport/pool.hpp"
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace ringcore {
 

@@ -10,7 +10,7 @@
 #include "carriers/mpi/collectives.hpp"
 #include "carriers/standard.hpp"
 #include "carriers/switch/backend.hpp"
-#include "transport/shm.hpp"
+#include "transport/shm/link.hpp"
 
 namespace ringcore {
 namespace {

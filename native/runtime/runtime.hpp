@@ -23,7 +23,7 @@
 #include "engine/engine.hpp"
 #include "transport/companion.hpp"
 #include "transport/crowd.hpp"
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 #include "transport/waiter.hpp"
 
 namespace ringcore {

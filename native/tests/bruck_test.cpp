@@ -15,7 +15,7 @@
 #include "carriers/plans/executor.hpp"
 #include "plan/generator.hpp"
 #include "plan/planner.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using plan::Layout;

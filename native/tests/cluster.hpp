@@ -12,8 +12,8 @@
 
 #include "carriers/standard.hpp"
 #include "runtime/runtime.hpp"
-#include "transport/segment.hpp"
-#include "transport/shm.hpp"
+#include "transport/shm/link.hpp"
+#include "transport/shm/segment.hpp"
 #include "transport/tcp/link.hpp"
 
 namespace ringcore::testing {

@@ -8,7 +8,7 @@
 
 #include "carriers/plans/executor.hpp"
 #include "plan/generator.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 

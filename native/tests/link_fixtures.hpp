@@ -24,8 +24,8 @@
 #include <unistd.h>
 
 #include "transport/link.hpp"
-#include "transport/segment.hpp"
-#include "transport/shm.hpp"
+#include "transport/shm/link.hpp"
+#include "transport/shm/segment.hpp"
 #include "transport/tcp/link.hpp"
 
 namespace ringcore::test {

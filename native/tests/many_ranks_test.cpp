@@ -12,7 +12,7 @@
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
 #include "engine/tree_shape.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using engine::Operation;

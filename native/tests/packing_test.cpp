@@ -19,7 +19,7 @@
 #include "plan/planner.hpp"
 #include "plan/verifier.hpp"
 #include "random_networks.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using namespace ringcore::plan;

@@ -9,7 +9,7 @@
 
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using engine::Engine;

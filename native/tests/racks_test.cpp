@@ -11,7 +11,7 @@
 #include "plan/cost.hpp"
 #include "plan/planner.hpp"
 #include "plan/verifier.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using namespace ringcore::plan;

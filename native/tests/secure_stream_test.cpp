@@ -5,7 +5,7 @@
 #include <string>
 
 #include "link_fixtures.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::test {
 namespace {

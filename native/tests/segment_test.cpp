@@ -16,8 +16,8 @@
 
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
-#include "transport/arena_view.hpp"
 #include "transport/pool.hpp"
+#include "transport/shm/arena_view.hpp"
 
 namespace ringcore::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "link_fixtures.hpp"
-#include "transport/ring.hpp"
+#include "transport/shm/ring.hpp"
 
 namespace ringcore::test {
 namespace {

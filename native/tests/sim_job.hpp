@@ -11,7 +11,7 @@
 #include "carriers/plans/executor.hpp"
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::testing {
 

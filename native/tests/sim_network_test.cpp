@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 #include "link_fixtures.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine_fixtures.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using namespace ringcore::testing;

@@ -23,16 +23,22 @@ class Wiretap {
         client(client_sockets_.first.get(), of_client, transport::Tls::Side::kClient, 0, client_failure),
         server(server_sockets_.first.get(), of_server, transport::Tls::Side::kServer, 1, server_failure) {}
 
-  // Carries what has been sent from one end to the other; `change` may change it. Returns the bytes carried.
+  // Carries what has been sent from one end to the other, as far as there is room for it; `change` may change it. Returns the
+  // bytes carried.
   std::vector<std::byte> carry(bool from_client, const std::function<void(std::vector<std::byte>&)>& change = {}) {
     const int from = (from_client ? client_sockets_ : server_sockets_).second.get();
     const int to = (from_client ? server_sockets_ : client_sockets_).second.get();
     std::vector<std::byte> bytes(std::size_t{1} << 20);
-    const ssize_t got = ::recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    if (change && !bytes.empty()) change(bytes);
-    if (!bytes.empty())
-      REQUIRE(::send(to, bytes.data(), bytes.size(), MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size()));
+    const auto got = std::max<ssize_t>(::recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_PEEK), 0);
+    bytes.resize(static_cast<std::size_t>(got));
+    if (bytes.empty()) return bytes;
+    if (change) change(bytes);
+    const auto sent = std::max<ssize_t>(::send(to, bytes.data(), bytes.size(), MSG_DONTWAIT), 0);
+    const bool whole = sent == static_cast<ssize_t>(bytes.size());
+    REQUIRE((whole || static_cast<ssize_t>(bytes.size()) == got));  // what is left is changed when its turn comes
+    std::vector<std::byte> taken(static_cast<std::size_t>(whole ? got : sent));
+    REQUIRE(::recv(from, taken.data(), taken.size(), MSG_DONTWAIT) == static_cast<ssize_t>(taken.size()));
+    bytes.resize(static_cast<std::size_t>(sent));
     return bytes;
   }
 

@@ -10,7 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +19,7 @@
 
 #include "base/clock.hpp"
 #include "base/types.hpp"
+#include "transport/lane_use.hpp"
 #include "transport/pace.hpp"
 
 struct pollfd;
@@ -29,8 +30,8 @@ struct Standing;
 
 inline constexpr int kControlLane = 0;
 inline constexpr int kFirstDataLane = 1;
-inline constexpr int kLaneCount =
-    4;  // control, two for bulk data, of which one has what may wait too, one for urgent data
+// Control, two for bulk data, of which one has what may wait too, one for urgent data.
+inline constexpr int kLaneCount = 4;
 
 class Link {
  public:
@@ -138,24 +139,11 @@ class Link {
   // "shm", "tcp", "tls" (TCP, encrypted), "mpi", "sim".
   virtual std::string_view transport() const = 0;
 
-  // Runs of several process sets may share a lane; a transfer, once begun, has it until its end. This says whose turn
-  // it is. Kept by carriers/plans/transfers.cpp.
-  struct SetAside {
-    std::uint32_t run = 0;
-    std::vector<std::byte> payload;
-    bool arriving = true;
-  };
-  struct LaneUse {
-    std::uint32_t sending_run = 0;       // 0: nobody is in the middle of a transfer
-    bool receiving = false;              // a transfer's header has been read, its payload not wholly
-    bool accepted = false;               // by the run that it is for
-    std::uint32_t receiving_run = 0;
-    std::uint64_t receiving_bytes = 0;   // of the payload
-    std::deque<SetAside> set_aside;      // transfers that stood in the way, in the order of their arrival
-    std::uint64_t written = 0;           // since the link was made; so much was taken from what the peer has written
-    std::uint64_t taken = 0;
-  };
-  LaneUse& lane_use(int lane) { return lane_use_[lane]; }
+  // What has been moved through a lane, and what is in the middle of it.
+  LaneUse& lane_use(int lane) {
+    if (lane_use_ == nullptr) lane_use_ = std::make_unique<std::array<LaneUse, kLaneCount>>();
+    return (*lane_use_)[static_cast<std::size_t>(lane)];
+  }
 
   // Bytes of data that plans have moved to the peer and from it, those that were fetched from its memory among them.
   struct Traffic {
@@ -165,7 +153,7 @@ class Link {
   Traffic& traffic() { return traffic_; }
 
  private:
-  std::array<LaneUse, kLaneCount> lane_use_{};
+  std::unique_ptr<std::array<LaneUse, kLaneCount>> lane_use_;  // most links of a large job carry no data
   Traffic traffic_;
 };
 

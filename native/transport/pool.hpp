@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace ringcore::transport {
 

@@ -24,7 +24,7 @@ bool read_header(transport::Link& link, int lane, Rank peer) {
                 "rank " + std::to_string(peer) + " sent something that is no transfer on lane " + std::to_string(lane));
   }
   link.consume(lane, sizeof(header));
-  transport::Link::LaneUse& use = link.lane_use(lane);
+  transport::LaneUse& use = link.lane_use(lane);
   use.taken += sizeof(header);
   use.receiving = true;
   use.accepted = false;
@@ -34,9 +34,9 @@ bool read_header(transport::Link& link, int lane, Rank peer) {
 }
 
 // Whether the transfer that arrives may be set aside with what lies there.
-void check_room_aside(const transport::Link::LaneUse& use, Rank peer) {
+void check_room_aside(const transport::LaneUse& use, Rank peer) {
   std::uint64_t bytes = use.receiving_bytes;
-  for (const transport::Link::SetAside& transfer : use.set_aside) bytes += transfer.payload.size();
+  for (const transport::SetAside& transfer : use.set_aside) bytes += transfer.payload.size();
   if (bytes <= kMaxAsideBytes && use.receiving_bytes <= kMaxAsideBytes) return;
   throw Error(ErrorKind::kProtocol, "rank " + std::to_string(peer) + " of the process set has sent " +
                                         std::to_string(bytes) + " bytes for operations that this rank has not begun, " +
@@ -48,7 +48,7 @@ void check_room_aside(const transport::Link::LaneUse& use, Rank peer) {
 }  // namespace
 
 bool set_aside(transport::Link& link, int lane, Rank peer) {
-  transport::Link::LaneUse& use = link.lane_use(lane);
+  transport::LaneUse& use = link.lane_use(lane);
   const bool known = use.receiving;
   if (!known && !read_header(link, lane, peer)) return false;
   if (use.accepted) return false;
@@ -56,7 +56,7 @@ bool set_aside(transport::Link& link, int lane, Rank peer) {
     check_room_aside(use, peer);
     use.set_aside.push_back({.run = use.receiving_run, .payload = {}});
   }
-  transport::Link::SetAside& transfer = use.set_aside.back();
+  transport::SetAside& transfer = use.set_aside.back();
   bool moved = !known;
   while (transfer.payload.size() < use.receiving_bytes) {
     const std::span<const std::byte> arrived = link.peek(lane);
@@ -117,7 +117,7 @@ void PlanRun::post(Rank rank, const std::byte* payload, std::size_t bytes, std::
 bool PlanRun::send(Peer& peer) {
   if (!peer.sending()) return false;
   transport::Link& link = *peer.link;
-  transport::Link::LaneUse& use = link.lane_use(lane_);
+  transport::LaneUse& use = link.lane_use(lane_);
   bool moved = settle(peer);
   while (peer.next < peer.outgoing.size()) {
     Outgoing& transfer = peer.outgoing[peer.next];
@@ -176,7 +176,7 @@ bool PlanRun::settle(Peer& peer) const {
 // Whether the next transfer of this run from the peer has arrived, at least its header.
 bool PlanRun::accept_header(Peer& peer, std::size_t expected) {
   transport::Link& link = *peer.link;
-  transport::Link::LaneUse& use = link.lane_use(lane_);
+  transport::LaneUse& use = link.lane_use(lane_);
   std::uint64_t bytes = 0;
   const auto aside = std::find_if(use.set_aside.begin(), use.set_aside.end(),
                                   [this](const auto& transfer) { return transfer.run == id_; });
@@ -204,7 +204,7 @@ void PlanRun::end_transfer(Peer& peer) {
   if (peer.aside) {
     peer.aside.reset();
   } else {
-    transport::Link::LaneUse& use = peer.link->lane_use(lane_);
+    transport::LaneUse& use = peer.link->lane_use(lane_);
     use.receiving = use.accepted = false;
   }
 }

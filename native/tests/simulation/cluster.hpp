@@ -12,7 +12,7 @@
 #include "faults.hpp"
 #include "sim_device.hpp"
 #include "sim_library.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 #include "workload.hpp"
 
 namespace ringcore::simulation {

@@ -15,7 +15,7 @@
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
 #include "program.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using namespace ringcore::simulation;

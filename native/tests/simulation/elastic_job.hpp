@@ -21,7 +21,7 @@
 
 #include "engine/engine.hpp"
 #include "engine/view_change.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::simulation {
 

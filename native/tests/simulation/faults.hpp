@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 #include "workload.hpp"
 
 namespace ringcore::simulation {

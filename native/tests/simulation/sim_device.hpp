@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/carrier.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::simulation {
 

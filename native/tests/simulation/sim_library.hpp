@@ -11,7 +11,7 @@
 
 #include "plan/backend.hpp"
 #include "transport/link.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::simulation {
 

@@ -8,7 +8,7 @@
 
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 

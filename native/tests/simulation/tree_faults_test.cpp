@@ -16,7 +16,7 @@
 #include "engine/engine.hpp"
 #include "engine/tree_shape.hpp"
 #include "faults.hpp"
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 using namespace ringcore;
 using namespace ringcore::simulation;

@@ -178,6 +178,7 @@ void check(PythonRuntime& self) {
 void register_first_links(nb::module_& module) {
   module.attr("DIRECT_MEMBERS") = engine::EngineSettings{}.direct_members;
   module.attr("PLACES_TO_COME") = transport::kPlacesToCome;
+  module.attr("DATA_LANES") = transport::kLaneCount - transport::kFirstDataLane;
   module.def(
       "connected_at_start",
       [](const std::vector<int>& host_of, Rank rank) {

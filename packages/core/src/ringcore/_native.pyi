@@ -308,6 +308,8 @@ DIRECT_MEMBERS: int = 16
 
 PLACES_TO_COME: int = 32
 
+DATA_LANES: int = 3
+
 def connected_at_start(host_of: Sequence[int], rank: int) -> list[int]:
     """
     With whom a rank is connected before anybody needs it: with all others in jobs of up to DIRECT_MEMBERS.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ringcore import _native
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import MESH, TURNED_AWAY, Hello, Key
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 # In the hello, in place of a lane: of a connection through a Unix socket, and of one that asks the lower rank to dial.
 _SHARED, _ASKED = 0xFFFF, 0xFFFE
 # Of a link over TCP: the control lane has one connection, each other lane one or several. See transport/tcp/link.hpp.
-_CONTROL_LANES, _DATA_LANES = 1, 3
+_CONTROL_LANES = 1
 _IP_BIND_ADDRESS_NO_PORT = 24  # of <linux/in.h>; in Python from 3.12 on
 # A memory file is passed along with this byte.
 _SEGMENT = b"m"
@@ -142,7 +143,7 @@ class Connector:
         """How many connections there are to a peer at most."""
         theirs = [endpoint.connections for rank in range(len(self.contacts)) for endpoint in self._endpoints(rank)]
         stripes = sum(max(endpoint.connections, *theirs) for endpoint in self._endpoints(self.rank))
-        return _CONTROL_LANES + _DATA_LANES * stripes
+        return _CONTROL_LANES + _native.DATA_LANES * stripes
 
     def dial(self, others: Iterable[int], sharing: Container[int] | None = None) -> None:
         """Begin to connect with those of these ranks that are this one's to dial.
@@ -336,7 +337,7 @@ class Connector:
 
     def _numbers(self, peer: int, lane: int) -> list[int]:
         """Which of the link's connections are the lane's. See transport/tcp/link.hpp."""
-        return [0] if lane == 0 else list(range(lane, len(self._stripes(peer)), _DATA_LANES))
+        return [0] if lane == 0 else list(range(lane, len(self._stripes(peer)), _native.DATA_LANES))
 
     def _stripes(self, peer: int) -> list[Path]:
         """The way of each connection to a peer; that of the first, which is for control, is the first path.
@@ -353,7 +354,7 @@ class Connector:
                 f"ranks {self.rank} and {peer} have no family of addresses in common; choose a network that both are "
                 f"on with --network. {describe_hosts([self.contacts[self.rank], self.contacts[peer]])}"
             )
-        self._ways[peer] = [paths[0], *(path for path in paths for _ in range(path.connections * _DATA_LANES))]
+        self._ways[peer] = [paths[0], *(path for path in paths for _ in range(path.connections * _native.DATA_LANES))]
         return self._ways[peer]
 
     def _endpoints(self, rank: int) -> list[Endpoint]:
@@ -432,7 +433,7 @@ class Connector:
     # Both.
 
     def _lane_of(self, number: int) -> int:
-        return 0 if number == 0 else (number - 1) % _DATA_LANES + 1
+        return 0 if number == 0 else (number - 1) % _native.DATA_LANES + 1
 
     def _add(self, peer: int, number: int, connection: socket.socket, secret: bytes, *, encrypted: bool) -> None:
         lane = self._lane_of(number)

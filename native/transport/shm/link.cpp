@@ -1,4 +1,4 @@
-#include "transport/shm.hpp"
+#include "transport/shm/link.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@
 #include <sys/socket.h>
 
 #include "base/error.hpp"
-#include "transport/arena_view.hpp"
 #include "transport/process.hpp"
-#include "transport/ring.hpp"
+#include "transport/shm/arena_view.hpp"
+#include "transport/shm/ring.hpp"
 #include "transport/standing.hpp"
 
 namespace ringcore::transport {

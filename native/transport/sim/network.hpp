@@ -25,7 +25,7 @@
 #include "base/clock.hpp"
 #include "base/types.hpp"
 #include "transport/link.hpp"
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace ringcore::transport {
 

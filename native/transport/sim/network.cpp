@@ -1,10 +1,10 @@
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
-#include "transport/sim_encryption.hpp"
+#include "transport/sim/encryption.hpp"
 
 namespace ringcore::transport {
 namespace {

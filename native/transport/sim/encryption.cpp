@@ -1,4 +1,4 @@
-#include "transport/sim_encryption.hpp"
+#include "transport/sim/encryption.hpp"
 
 #include <algorithm>
 #include <array>

@@ -9,7 +9,7 @@
 #include "base/owned.hpp"
 #include "base/types.hpp"
 #include "transport/link.hpp"
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace ringcore::transport {
 

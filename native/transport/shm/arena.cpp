@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/error.hpp"
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 namespace ringcore::transport {
 

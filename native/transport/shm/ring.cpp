@@ -1,4 +1,4 @@
-#include "transport/ring.hpp"
+#include "transport/shm/ring.hpp"
 
 #include <algorithm>
 #include <cerrno>

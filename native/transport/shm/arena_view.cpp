@@ -1,4 +1,4 @@
-#include "transport/arena_view.hpp"
+#include "transport/shm/arena_view.hpp"
 
 #include <algorithm>
 #include <bit>

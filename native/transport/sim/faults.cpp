@@ -3,7 +3,7 @@
 #include <set>
 #include <vector>
 
-#include "transport/sim.hpp"
+#include "transport/sim/network.hpp"
 
 namespace ringcore::transport {
 

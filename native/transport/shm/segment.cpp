@@ -1,4 +1,4 @@
-#include "transport/segment.hpp"
+#include "transport/shm/segment.hpp"
 
 #include <algorithm>
 #include <bit>
