@@ -20,7 +20,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     path = os.pathsep.join([str(Path(__file__).parents[3] / "tests"), str(Path(__file__).parent)])
     ray.init(
         "local",  # where another one was here, and has left its address
-        num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False,
+        num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False,
         object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}},
     )  # fmt: skip
     yield

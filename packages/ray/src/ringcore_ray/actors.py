@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ringcore.launcher.external import Raised
 
 from ringcore_ray import process
+from ringcore_ray.room import in_words, refuse_what_never_fits
 
 
 class RankActor:
@@ -72,39 +73,46 @@ class Placement:
     """Where the actors are: a placement group of our own, or the one that this code runs in.
 
     Args:
-        bundles: Resources of each bundle.
-        strategy: Ray's word for how they are spread.
+        resources: Of an actor.
+        each: How many actors are in a bundle.
+        bundles: How many bundles there are.
+        strategy: Ray's word for how those are spread.
         use_current: Take the group that the calling actor or task is in, if there is one.
         limit_s: Give up after so long.
 
     Raises:
-        TimeoutError: The cluster has not got these resources in time.
+        TimeoutError: The cluster has not got these resources in time, or can never have them.
     """
 
-    def __init__(self, bundles: list[dict[str, float]], strategy: str, *, use_current: bool, limit_s: float) -> None:
+    def __init__(
+        self, resources: Mapping[str, float], each: int, bundles: int, strategy: str, *, use_current: bool,
+        limit_s: float,
+    ) -> None:  # fmt: skip
+        self._resources = resources
         current = ray.util.get_current_placement_group() if use_current else None
         self._own = current is None
-        self.group: PlacementGroup = current or placement_group(bundles, strategy=strategy)
-        if self._own and not self.group.wait(limit_s):
+        if current is not None:
+            refuse_what_never_fits(resources, each * bundles, group=current)
+            self.group: PlacementGroup = current
+            return
+        bundle = {name: amount * each for name, amount in resources.items()}
+        refuse_what_never_fits(bundle, bundles, apart=strategy == "STRICT_SPREAD")
+        self.group = placement_group([bundle] * bundles, strategy=strategy)
+        if not self.group.wait(limit_s):
             self.remove()
             raise TimeoutError(
-                f"Ray had no place for {len(bundles)} bundle(s) of {in_words(bundles[0])} ({strategy}) within "
+                f"Ray had no place for {bundles} bundle(s) of {in_words(bundle)} ({strategy}) within "
                 f"{limit_s:g} s. The cluster has {in_words(ray.cluster_resources())}, of which free: "
                 f"{in_words(ray.available_resources())}. Ask for fewer workers or less for each, end what holds the "
                 "rest, or raise placement_timeout_s where the cluster grows by itself"
             )
 
-    def actor(self, resources: Mapping[str, float], bundle: int) -> Any:
-        """Start an actor.
-
-        Args:
-            resources: Its own.
-            bundle: The bundle of our own group that it is in.
-        """
+    def actor(self, bundle: int) -> Any:
+        """Start an actor in this bundle, if the group is our own."""
         strategy = PlacementGroupSchedulingStrategy(self.group, bundle if self._own else -1)
         options = {
-            "num_cpus": resources.get("CPU", 0),
-            "num_gpus": resources.get("GPU", 0),
+            "num_cpus": self._resources.get("CPU", 0),
+            "num_gpus": self._resources.get("GPU", 0),
             "scheduling_strategy": strategy,
         }
         return ray.remote(RankActor).options(**options).remote()
@@ -113,8 +121,3 @@ class Placement:
         """Give the resources back, if they are ours."""
         if self._own:
             remove_placement_group(self.group)
-
-
-def in_words(found: Mapping[str, float]) -> str:
-    """What there is, as a message says it."""
-    return ", ".join(f"{found[name]:g} {name}" for name in ("CPU", "GPU") if name in found) or "nothing"

@@ -9,10 +9,11 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ringcore.launcher.external import Elasticity, LaunchError, PlacedJob, host_rank
 
-from ringcore_ray.actors import in_words
+from ringcore_ray.room import in_words, refuse_what_never_fits
 
 # An actor that dies is replaced at once, the next one after so long, then twice as long each time, and so long at most.
 _REST_S, _LONGEST_REST_S = 1.0, 60.0
@@ -54,6 +55,9 @@ class ElasticWorkers:
         resources: Of an actor.
         use_current: Take the placement group that this runs in, if there is one.
         start_timeout_s: A job begins with fewer ranks after so long.
+
+    Raises:
+        TimeoutError: There can never be room for the fewest.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class ElasticWorkers:
         self._resources = dict(resources)
         self._use_current = use_current
         self._start_timeout_s = start_timeout_s
+        refuse_what_never_fits(self._resources, elasticity.min_ranks, group=self._group())
         self._actors = [self._new_actor() for _ in range(elasticity.max_ranks)]
 
     def run(
@@ -99,8 +104,11 @@ class ElasticWorkers:
             ray.kill(actor)
         self._actors = []
 
+    def _group(self) -> PlacementGroup | None:
+        return ray.util.get_current_placement_group() if self._use_current else None
+
     def _new_actor(self) -> Any:
-        group = ray.util.get_current_placement_group() if self._use_current else None
+        group = self._group()
         options: dict[str, Any] = {
             "num_cpus": self._resources.get("CPU", 0),
             "num_gpus": self._resources.get("GPU", 0),

@@ -34,7 +34,7 @@ class RingExecutor:
         cpus_per_worker: Resources of an actor.
         gpus_per_worker: Likewise. `ring.local_rank()` is the index of a rank's first one.
         use_current_placement_group: Take the placement group that this runs in, if there is one.
-        placement_timeout_s: How long to wait for resources; more where the cluster grows by itself.
+        placement_timeout_s: How long to wait for resources that others hold, or an autoscaler brings.
         env: Variables for the ranks, `RINGCORE_*` settings among them.
         min_workers: Jobs are elastic: they begin with `num_workers` (None: with so many), go on with so many when ranks
             are lost, and take in others. Each call is a job of its own, and its ranks are processes below the actors.
@@ -112,7 +112,7 @@ class RingExecutor:
             extra_env_vars: Variables for the ranks, over those of `env`.
 
         Raises:
-            TimeoutError: Ray has no room for them.
+            TimeoutError: Ray has no room for them; at once where there can never be any.
             RankError: The class raised.
         """
         if self._actors or self._elastic is not None:
@@ -125,9 +125,10 @@ class RingExecutor:
                 start_timeout_s=self._limit_s,
             )  # fmt: skip
             return
-        resources = {name: amount * self._per_bundle for name, amount in self._resources.items()}
         self._placement = Placement(
-            [resources] * (self.num_workers // self._per_bundle),
+            self._resources,
+            self._per_bundle,
+            self.num_workers // self._per_bundle,
             self._strategy,
             use_current=self._use_current,
             limit_s=self._limit_s,
@@ -233,7 +234,7 @@ class RingExecutor:
 
     def _new_actor(self, bundle: int) -> Any:
         assert self._placement is not None  # noqa: S101 - for the type checker
-        actor = self._placement.actor(self._resources, bundle)
+        actor = self._placement.actor(bundle)
         self._bundle[actor] = bundle
         return actor
 

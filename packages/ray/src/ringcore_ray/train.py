@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+from ray.train import Result
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ringcore_ray import process
+from ringcore_ray.room import refuse_what_never_fits
 
 
 @dataclasses.dataclass
@@ -91,3 +93,21 @@ class RingTrainer(DataParallelTrainer):
         self, train_loop_per_worker: Callable[..., Any], *, backend_config: RingConfig | None = None, **options: Any
     ) -> None:
         super().__init__(train_loop_per_worker, backend_config=backend_config or self.config(), **options)
+
+    def fit(self) -> Result:
+        """Train, and wait for the end: see `DataParallelTrainer.fit`, which tries again for ever to have what is asked.
+
+        Raises:
+            TimeoutError: There can never be room for the workers.
+        """
+        scaling = self.scaling_config
+        if scaling.max_workers:  # Without any, Ray calls the function here.
+            if not ray.is_initialized():
+                ray.init()  # As Ray Train would.
+            need = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
+            refuse_what_never_fits(
+                {**need, **scaling.additional_resources_per_worker},
+                scaling.min_workers,
+                apart=scaling.placement_strategy == "STRICT_SPREAD",
+            )
+        return super().fit()

@@ -1,0 +1,66 @@
+"""What can never be had is refused before it is waited for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import ray
+from ray.train import ScalingConfig
+from ray.util.placement_group import placement_group, remove_placement_group
+from ringcore_ray import RingExecutor, RingTrainer
+from ringcore_ray.room import may_grow
+from support.processes import eventually
+
+
+@pytest.fixture
+def told() -> None:
+    """Ray has begun to say that no autoscaler runs here."""
+    eventually(lambda: may_grow() is False, "Ray's monitor says what it does", 120)
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_workers": 9}, r"9 times 1 CPU can never be had .* nodes have 4 CPU, 2 GPU, which is room for 4, and no"),
+        ({"num_workers": 3, "cpus_per_worker": 3}, r"3 times 3 CPU can never be had .* room for 1,"),
+        ({"num_workers": 3, "gpus_per_worker": 1}, r"3 times 1 CPU, 1 GPU can never be had .* room for 2,"),
+        ({"num_hosts": 2}, r"2 times 1 CPU, each on a node of its own, can never be had"),
+        ({"num_hosts": 1, "num_workers_per_host": 5}, r"1 times 5 CPU, each on .* room for 0,"),
+        ({"min_workers": 5, "max_workers": 8}, r"5 times 1 CPU can never be had .* add nodes first \(ray start"),
+    ],
+)
+def test_what_can_never_be_had_is_refused_at_once(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TimeoutError, match=said):
+        RingExecutor(**options, placement_timeout_s=1, elastic_timeout_s=1).start()
+
+
+def test_what_others_hold_is_waited_for() -> None:
+    held = placement_group([{"CPU": 1}])
+    assert held.wait(60)
+    with pytest.raises(
+        TimeoutError, match=r"no place for 4 bundle\(s\) of 1 CPU \(PACK\) within 1 s.* of which free: "
+    ):
+        RingExecutor(num_workers=4, placement_timeout_s=1).start()
+    remove_placement_group(held)
+    with RingExecutor(num_workers=4) as executor:
+        assert len(executor.run(os.getpid)) == 4
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize("workers", [2, (2, 4)])
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"CPU": 3}, "2 times 3 CPU can never be had"),
+        ({"CPU": 1, "licence": 1}, "2 times 1 CPU, 1 licence can never be had .* nodes have 4 CPU, 2 GPU, which is"),
+    ],
+)
+def test_a_trainer_refuses_what_ray_train_would_ask_for_again_and_again(
+    workers: int | tuple[int, int], resources: dict[str, float], said: str
+) -> None:
+    scaling = ScalingConfig(num_workers=workers, resources_per_worker=resources)
+    with pytest.raises(TimeoutError, match=said):
+        RingTrainer(print, scaling_config=scaling).fit()
