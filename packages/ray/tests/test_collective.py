@@ -38,6 +38,15 @@ class Member:
         collective.barrier(name)
         return [array.tolist()[:1] for array in (total, largest, copied, at_root, *gathered, part)]
 
+    def sum_of_ranks(self, name: str) -> tuple[int, float]:
+        total = np.ones(4)
+        # Who is in no group yet has no rank either.
+        collective.allreduce(total, name)
+        numbered = np.full(4, collective.get_rank(name) + 1.0)
+        collective.allreduce(numbered, name)
+        assert total.tolist() == [2.0] * 4
+        return collective.get_rank(name), float(numbered[0])
+
     def send(self, name: str) -> str:
         with pytest.raises(NotImplementedError) as caught:
             collective.send(np.zeros(1), 1 - collective.get_rank(name), name)
@@ -54,5 +63,17 @@ def test_every_verb_and_groups_one_after_the_other() -> None:
         ]
         assert "no send and recv" in ray.get(members[0].send.remote(name))
         ray.get([member.leave.remote(name) for member in members])
+    for member in members:
+        ray.kill(member)
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [1, 0]])
+def test_a_driver_declares_a_group_that_actors_join_at_their_first_verb(ranks: list[int]) -> None:
+    register_ring()
+    members: list[Any] = [Member.remote() for _ in range(2)]
+    collective.create_collective_group(members, 2, ranks, "RING", "declared")
+    totals = ray.get([member.sum_of_ranks.remote("declared") for member in members])
+    assert totals == [(rank, 3.0) for rank in ranks]
+    ray.get([member.leave.remote("declared") for member in members])
     for member in members:
         ray.kill(member)
