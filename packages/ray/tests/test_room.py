@@ -1,4 +1,4 @@
-"""What can never be had is refused before it is waited for."""
+"""What can never be had is refused before it is waited for; where ranks are placed, and which GPUs they see."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import ray
 from ray.train import ScalingConfig
 from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ringcore_ray import RingExecutor, RingTrainer
 from ringcore_ray.room import may_grow
 from support.processes import eventually
@@ -64,3 +65,67 @@ def test_a_trainer_refuses_what_ray_train_would_ask_for_again_and_again(
     scaling = ScalingConfig(num_workers=workers, resources_per_worker=resources)
     with pytest.raises(TimeoutError, match=said):
         RingTrainer(print, scaling_config=scaling).fit()
+
+
+def group_of_this_actor() -> str:
+    return str(ray.util.get_current_placement_group().id.hex())
+
+
+@ray.remote(num_cpus=0)
+def in_a_group(kind: str) -> Any:
+    """What executors do in a group with room for two ranks."""
+    half: dict[str, Any] = {"cpus_per_worker": 0.5, "placement_timeout_s": 60}
+    if kind == "too many":
+        said = []
+        for options in ({"num_workers": 3}, {"min_workers": 3}):
+            with pytest.raises(TimeoutError) as caught:
+                RingExecutor(**half, **options).start()
+            said.append(str(caught.value))
+        return said
+    if kind == "elastic":
+        with RingExecutor(**half, min_workers=2) as executor:
+            return executor.run(rank_and_size)
+    with RingExecutor(num_workers=2, use_current_placement_group=kind == "current", **half) as executor:
+        return executor.run(group_of_this_actor)
+
+
+def rank_and_size() -> tuple[int, int]:
+    import ringcore as ring
+
+    ring.init()
+    return ring.rank(), ring.size()
+
+
+def test_the_placement_group_of_an_actor_is_its_ranks_own_unless_another_one_is_wanted() -> None:
+    group = placement_group([{"CPU": 0.5}] * 2)
+    task = in_a_group.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group))
+    try:
+        assert ray.get(task.remote("current")) == [group.id.hex()] * 2
+        (other,) = {*ray.get(task.remote("another"))}
+        assert other != group.id.hex()
+        assert ray.get(task.remote("elastic")) == [(0, 2), (1, 2)]
+        for said in ray.get(task.remote("too many")):
+            assert "3 times 0.5 CPU cannot be had in the placement group" in said
+            assert "bundles are 0.5 CPU | 0.5 CPU: there is room for 2" in said
+    finally:
+        remove_placement_group(group)
+
+
+def gpus() -> tuple[list[str], list[str], int]:
+    """This actor's own, those that it sees, and its local rank."""
+    import ringcore as ring
+
+    ring.init()
+    own = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    return own, os.environ["CUDA_VISIBLE_DEVICES"].split(","), ring.local_rank()
+
+
+def test_local_ranks_are_indices_of_gpus() -> None:
+    with RingExecutor(num_workers=2, gpus_per_worker=1) as executor:
+        for _ in range(2):
+            ranks = executor.run(gpus)
+            assert sorted(gpu for own, _, _ in ranks for gpu in own) == ["0", "1"]
+            assert [[seen[local]] for _, seen, local in ranks] == [own for own, _, _ in ranks]
+            executor.restart()
+    with RingExecutor(num_workers=2, gpus_per_worker=0.5) as executor:
+        assert {tuple(seen) for _, seen, _ in executor.run(gpus)} == {("0",)}, "a GPU that ranks share is told once"
