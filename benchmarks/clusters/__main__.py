@@ -7,9 +7,11 @@
              estimator: TorchEstimator, and the same loop by hand
              parquet: an epoch on two ranks by ParquetShards and by a torch DataLoader over pyarrow
              kills: from the kill of a rank, and of a worker, to the error
+             executors: from the kill of an executor's JVM to the error, on two executors with a JVM each
     ray      fit: RingTrainer and Ray Train's TorchTrainer, the same from fit()
              ready: start() of RingExecutor, and of actors that do nothing, where Ray has idle processes
-             executor: the same where it has none; restart(); the kill of an actor
+             executor: the same where it has none; restart()
+             kills: from the kill of an actor, and of a raylet, to the error
              nice: 64 MiB between actors and under ringrun, with the niceness that Ray gives its workers and without
     large    own: 64 MiB under ringrun, between tasks of Spark, and between actors of Ray
              gloo: the same between tasks of TorchDistributor, which take long to start

@@ -48,3 +48,10 @@ def error_after_kill(run: Callable[[str], Any], victim: Callable[[int], int]) ->
 def parent(pid: int) -> int:
     """The number of a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def java_above(pid: int) -> int:
+    """The JVM that a rank is below."""
+    while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
+        pid = parent(pid)
+    return pid

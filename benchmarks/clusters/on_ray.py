@@ -14,6 +14,7 @@ import common
 import ray
 import ringcore
 from killing import error_after_kill
+from ray.cluster_utils import Cluster
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -21,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ringcore_ray import RingExecutor, RingTrainer
 
 TWO = ScalingConfig(num_workers=2)
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
 def main(repeats: int, parts: Sequence[str]) -> None:
@@ -80,13 +82,35 @@ def _executor(repeats: int) -> None:
             common.check(executor.run(common.by_ringcore))
 
         common.interleaved("restart() to results of 4 MiB, 2 actors that are up", repeats, {"RingExecutor": again})
-
-    def killed() -> float:
-        with RingExecutor(num_workers=2) as fresh:
-            return error_after_kill(lambda folder: fresh.run(common.waits, [folder]), lambda pid: pid)
-
-    common.interleaved("from the kill to the error, Ray", repeats, {"an actor": killed})
     ray.shutdown()
+
+
+def _kills(repeats: int) -> None:
+    begin()
+
+    def actor() -> float:
+        with RingExecutor(num_workers=2) as executor:
+            return error_after_kill(lambda folder: executor.run(common.waits, [folder]), lambda pid: pid)
+
+    common.interleaved("from the kill to the error, Ray", repeats, {"an actor": actor})
+    ray.shutdown()
+    made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    ray.init(made.address, log_to_driver=False)
+
+    def raylet() -> float:
+        node = made.add_node(wait=False, **NODE)
+        made.wait_for_nodes(300)
+        (of_node,) = node.all_processes["raylet"]
+        with RingExecutor(num_hosts=2) as executor:
+            taken = error_after_kill(
+                lambda folder: executor.run(common.waits, [folder]), lambda _pid: of_node.process.pid
+            )
+        made.remove_node(node, allow_graceful=False)
+        return taken
+
+    common.interleaved("from the kill to the error, Ray", repeats, {"a raylet": raylet})
+    ray.shutdown()
+    made.shutdown()
 
 
 def _beside_ray(repeats: int) -> None:
@@ -152,4 +176,4 @@ def _by_torch() -> None:
     common.check(common.by_torch(group=False))
 
 
-PARTS = {"fit": _fit, "ready": _ready, "executor": _executor, "nice": _beside_ray}
+PARTS = {"fit": _fit, "ready": _ready, "executor": _executor, "kills": _kills, "nice": _beside_ray}

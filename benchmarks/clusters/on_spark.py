@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import reading
 import ringcore
 import ringcore_spark
 import torch
-from killing import error_after_kill, parent
+from killing import error_after_kill, java_above, parent
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
@@ -25,17 +26,17 @@ FEATURES = [f"x{index}" for index in range(8)]
 
 def main(repeats: int, parts: Sequence[str]) -> None:
     """The rows of these parts."""
-    spark = session()
     run = functools.partial(ringcore_spark.run, num_proc=2)
     for part in parts:
+        spark = session("local-cluster[2,1,1024]" if part == "executors" else "local[2]")
         PARTS[part](run, repeats)
-    spark.stop()
+        spark.stop()
 
 
-def session() -> SparkSession:
+def session(master: str = "local[2]") -> SparkSession:
     """A Spark in whose tasks functions of these modules can run."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, OMP_NUM_THREADS="1")
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     made = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     return made
@@ -75,6 +76,23 @@ def _kills(run: Any, repeats: int) -> None:
         "Spark's Python worker": lambda: error_after_kill(waiting, lambda pid: parent(parent(parent(pid)))),
     }
     common.interleaved("from the kill to the error, Spark", repeats, kills)
+
+
+def _executor_kills(run: Any, repeats: int) -> None:
+    def killed() -> float:
+        _await_executors()  # Spark starts another one in the place of that which was killed.
+        return error_after_kill(lambda folder: run(common.waits, (folder,)), java_above)
+
+    common.interleaved("from the kill to the error, Spark", repeats, {"an executor's JVM": killed})
+
+
+def _await_executors() -> None:
+    scala = SparkSession.getActiveSession().sparkContext._jsc.sc()
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    deadline = time.monotonic() + 300
+    while scala.maxNumConcurrentTasks(profile) < 2:
+        assert time.monotonic() < deadline, "Spark has not two executors"
+        time.sleep(0.1)
 
 
 def _own(run: Any) -> float:
@@ -139,4 +157,4 @@ def _estimators(run: Any, repeats: int) -> None:
         common.interleaved(f"2 epochs of {ROWS:,} rows of Parquet, 2 ranks", repeats, calls)
 
 
-PARTS = {"calls": _calls, "estimator": _estimators, "parquet": _parquet, "kills": _kills}
+PARTS = {"calls": _calls, "estimator": _estimators, "parquet": _parquet, "kills": _kills, "executors": _executor_kills}
