@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ringcore
 import ringcore_dask
 from distributed import Client, Event, LocalCluster
+from ringcore.launcher.external import tickets
 from ringcore_dask import LaunchError, RankError
 from support.processes import WRITE_PID, Pids, eventually, is_alive
 
@@ -162,4 +166,16 @@ def test_what_cannot_be_is_said_at_once(client: Client) -> None:
         stack.callback(end.set)
         with pytest.raises(LaunchError, match=r"host task . did not answer within 2 s"):
             ringcore_dask.run(client, total, args=[1.0], start_timeout_s=2)
+    assert len(ringcore_dask.run(client, total, args=[1.0])) == 2
+
+
+def test_another_ringcore_is_named_with_both_hosts_and_versions(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tickets, "__version__", "9.9")
+        host, version = re.escape(socket.gethostname()), ringcore.__version__
+        said = rf"{host} has ringcore 9\.9, but {host} has ringcore {version}; install the same version"
+        with pytest.raises(LaunchError, match=f"a worker could not start its rank: .*{said}"):
+            ringcore_dask.run(client, total, args=[1.0])
     assert len(ringcore_dask.run(client, total, args=[1.0])) == 2

@@ -88,7 +88,8 @@ class ElasticWorkers:
                 return job.results()
             except LaunchError as error:
                 if watch.error is not None:
-                    raise LaunchError(f"an actor could not bring its rank: {watch.error}") from watch.error
+                    cause = getattr(watch.error, "cause", None) or watch.error  # Ray's has the actor's stack.
+                    raise LaunchError(f"an actor could not bring its rank: {cause}") from watch.error
                 raise LaunchError(
                     f"{error}\nEach rank needs {in_words(self._resources)}; the cluster has "
                     f"{in_words(ray.cluster_resources())}, of which free: "

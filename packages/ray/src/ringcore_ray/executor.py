@@ -10,7 +10,15 @@ from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
-from ringcore.launcher.external import Elasticity, Raised, RankError, check_call, raise_first
+from ringcore.launcher.external import (
+    Elasticity,
+    LaunchError,
+    Raised,
+    RankError,
+    TicketError,
+    check_call,
+    raise_first,
+)
 
 from ringcore_ray import process
 from ringcore_ray.actors import Placement
@@ -113,6 +121,7 @@ class RingExecutor:
 
         Raises:
             TimeoutError: Ray has no room for them; at once where there can never be any.
+            LaunchError: An actor has another version of ringcore or Python than rank 0's.
             RankError: The class raised.
         """
         if self._actors or self._elastic is not None:
@@ -263,6 +272,8 @@ class RingExecutor:
     def _get(self, references: list[Any]) -> list[Any]:
         try:
             return list(ray.get(references, timeout=self._limit_s))
+        except TicketError as error:  # Ray's own exception, with the actor's stack, is of this type too.
+            raise LaunchError(f"an actor could not take its rank: {getattr(error, 'cause', error)}") from error
         except RayActorError as error:
             raise RuntimeError(f"an actor ended while the ranks were started: {error}") from error
         except ray.exceptions.GetTimeoutError as error:
