@@ -54,6 +54,22 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def descendants(pid: int) -> set[int]:
+    """A process and all that come from it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has ended.
+            parent = int(Path(entry, "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    found = {pid}
+    left = [pid]
+    while left:
+        new = children.get(left.pop(), [])
+        found.update(new)
+        left += new
+    return found
+
+
 class Pids:
     """The processes that have left their numbers in a directory by `write_pid`."""
 
