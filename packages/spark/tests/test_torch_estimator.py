@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ringcore_torch as ring
 import torch
-from moto.server import ThreadedMotoServer
-from pyarrow.fs import FileSelector, FSSpecHandler, PyFileSystem, S3FileSystem
+from pyarrow.fs import FileSelector, FSSpecHandler, PyFileSystem, S3FileSystem, copy_files
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -348,6 +349,24 @@ def test_a_worker_loads_a_model_once_for_all_partitions_of_arrays_of_arrays(
         assert row["y__output"] == -(row["id"] ** 2)
     processes = [path.name.partition(".")[0] for path in tmp_path.iterdir()]
     assert len(processes) == len(set(processes)) < 16
+
+
+def test_a_row_of_weight_2_is_that_row_twice_and_one_of_weight_0_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    weight = np.array([0, 2, 1, 1, 2, 0, 1, 1])  # Of each rank's four rows the mean is 1.
+    inputs = np.random.default_rng(1).normal(size=(len(weight), 3))
+    columns = {**dict(zip("abc", inputs.T, strict=True)), "y": np.where(weight > 0, inputs @ TRUE, 1e6)}
+    for name, rows in (("weighted", np.arange(len(weight))), ("repeated", np.repeat(np.arange(len(weight)), weight))):
+        (tmp_path / name).mkdir()
+        found = {column: values[rows] for column, values in {**columns, "weight": weight}.items()}
+        pq.write_table(pa.table(found), tmp_path / name / "rows.parquet")
+    weighted, repeated = (
+        estimator(str(tmp_path), batch_size=4, shuffle=False, **options).fit_on_parquet(name, name)
+        for name, options in (("weighted", {"sample_weight_col": "weight"}), ("repeated", {}))
+    )
+    np.testing.assert_allclose(weights(weighted.getModel()), weights(repeated.getModel()), rtol=1e-5, atol=1e-6)
+    for part in ("train", "validation"):
+        losses = [[told[part]["loss"] for told in fitted.getHistory()] for fitted in (weighted, repeated)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
