@@ -288,6 +288,8 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
         ringcore_spark.run(total, (1.0,), spark="local[2]")
     with pytest.raises(TypeError, match=r"dataframe= is a list, and no DataFrame of Spark"):
         ringcore_spark.run(total, (1.0,), dataframe=[(1.0, 2.0)])
+    with pytest.raises(TypeError, match=r"resources= is a str: give what a task needs, such as .* ResourceProfile"):
+        ringcore_spark.run(total, (1.0,), resources="gpu")
     with pytest.raises(ValueError, match=r"retries=-1 is how often to start anew"):
         ringcore_spark.run(total, (1.0,), retries=-1)
     if spark.sparkContext.master == "local[2]":  # A cluster takes them, as tests of its own show.

@@ -143,15 +143,13 @@ def _slots(session: Any, profile: Any) -> int | None:
     from py4j.protocol import Py4JJavaError
 
     wanted = profile._java_resource_profile
-    if wanted is None:  # It was made before there was a session; Spark looks at it when the stage begins.
-        return None
     try:
         manager.addResourceProfile(wanted)
     except Py4JJavaError as error:
         why = error.java_exception.getMessage().rstrip(".")
         raise ValueError(
-            f"Spark does not take resources= here: {why}. Leave it out, and set spark.task.cpus and "
-            "spark.task.resource.gpu.amount"
+            f"Spark does not take resources= here: {why}. Ask for no more than an executor has, or leave it out and "
+            "set spark.task.cpus and spark.task.resource.gpu.amount"
         ) from error
     return int(scala.maxNumConcurrentTasks(wanted))
 
