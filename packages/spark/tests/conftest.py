@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -32,3 +33,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = sparks.start(settings=gpus(tmp_path_factory.mktemp("gpus")))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def bucket() -> Iterator[Any]:
+    """The file system of a server that speaks S3, with one bucket. No Hadoop of Spark's knows it."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow.fs import S3FileSystem
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    made = S3FileSystem(
+        endpoint_override=f"{host}:{port}", scheme="http", access_key="some", secret_key="thing",
+        allow_bucket_creation=True,
+    )  # fmt: skip
+    made.create_dir("data")
+    yield made
+    made.delete_dir_contents("data")  # The next server of this process has the same buckets.
+    server.stop()

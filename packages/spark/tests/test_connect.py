@@ -11,12 +11,14 @@ from support import sparks
 
 # A process has a session over Connect or another one, so this is a process of its own.
 SCRIPT = """
-import os, sys
+import os, sys, threading
+from pathlib import Path
 import numpy as np
 import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
 from support import sparks
+from support.processes import eventually
 
 with pytest.raises(RuntimeError, match="there is no active Spark session"):
     ringcore_spark.run(print)
@@ -45,6 +47,27 @@ else:
     with pytest.raises(ValueError, match="3 ranks need as many slots at the same time, and the cluster has 2"):
         ringcore_spark.run(total, (1.0,), num_proc=3)
 
+# Tasks that wait for slots do not end with their job: Spark is told to drop them.
+folder = Path(sys.argv[1])
+
+def occupies(batches):
+    (folder / f"busy.{os.getpid()}").touch()
+    threading.Event().wait()
+    yield from batches
+
+def occupy():
+    with pytest.raises(Exception, match="(?i)cancel"):
+        spark.range(0, 2, 1, 2).mapInArrow(occupies, "id long").collect()
+
+other = threading.Thread(target=occupy)
+other.start()
+eventually(lambda: len(list(folder.glob("busy.*"))) == 2, "the slots are taken", 120)
+with pytest.raises(ringcore_spark.LaunchError, match="Spark Connect does not tell how many slots there are"):
+    ringcore_spark.run(total, (1.0,), num_proc=2, start_timeout=2)
+assert len(spark.interruptAll()) == 1, "only what occupies the slots was still running"
+other.join()
+assert ringcore_spark.run(total, (1.0,), num_proc=2) == [(0, 2, 3.0), (1, 2, 3.0)]
+
 import torch
 from ringcore_spark.torch import TorchEstimator
 
@@ -63,6 +86,7 @@ print("all well")
 
 def test_a_session_over_connect(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "store").mkdir()
     done = subprocess.run(
         [sys.executable, "script.py", str(tmp_path / "store")], cwd=tmp_path, text=True, capture_output=True,
         timeout=600, check=False, env=os.environ | sparks.ENVIRON,

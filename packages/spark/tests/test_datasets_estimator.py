@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import deltalake
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -142,3 +143,37 @@ def test_of_a_table_of_delta_the_newest_version_is_read(spark: SparkSession, tmp
     said = r"table has changed while ranks opened it: rank 0 has found 16 row\(s\), and rank 1 15\. Let nobody write"
     with pytest.raises(RankError, match=said):
         estimator(SeveralVersions(str(tmp_path))).fit_on_parquet("table")
+
+
+class Noting(fs.FSSpecHandler):
+    """Notes which files are opened."""
+
+    def __init__(self, filesystem: Any) -> None:
+        super().__init__(filesystem)
+        self.opened: list[str] = []
+
+    def open_input_stream(self, path: str) -> Any:
+        self.opened.append(path.rpartition("/")[2])
+        return super().open_input_stream(path)
+
+
+def test_of_a_table_of_delta_in_a_bucket_the_newest_version_is_read(
+    spark: SparkSession, bucket: fs.S3FileSystem, tmp_path: Path
+) -> None:
+    x = np.linspace(-1, 1, 16)
+    table = tmp_path / "table"
+    deltalake.write_deltalake(table, pa.table({"x": x, "y": x + 1e9}))
+    deltalake.write_deltalake(table, pa.table({"x": x[:8], "y": 2 * x[:8] + 1}), mode="overwrite")
+    deltalake.DeltaTable(table).create_checkpoint()
+    deltalake.write_deltalake(table, pa.table({"x": x[8:], "y": 2 * x[8:] + 1}), mode="append")
+    fs.copy_files(str(table), "data/tables/one", destination_filesystem=bucket)
+
+    store = Store.create("s3://data/store", filesystem=bucket)
+    fitted = estimator(store).fit_on_parquet("s3://data/tables/one")
+    assert fitted.getHistory()[0]["train"]["loss"] < 10, "rows of the first version are there"
+
+    noting = Noting(fsspec.filesystem("local"))
+    (batch,) = ParquetShards(str(table), 16, rank=0, size=1, shuffle=False, filesystem=fs.PyFileSystem(noting))
+    assert sorted(batch["x"]) == x.tolist()
+    assert "00000000000000000000.json" not in noting.opened, "the checkpoint has what is before it"
+    assert "00000000000000000002.json" in noting.opened

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from ringcore.data import ParquetShards
@@ -70,6 +72,22 @@ def test_fit_equals_one_process_and_goes_on_and_is_saved(spark: SparkSession, tm
     again = KerasModel.load(f"file://{tmp_path}/fitted").transform(frame).collect()
     assert {row["y"]: row["y__output"] for row in again} == expected
     assert np.isclose(expected[frame.first()["y"]], float(fitted.getModel()(inputs[:1])[0, 0]), atol=1e-5)
+
+
+def test_a_row_of_weight_2_is_that_row_twice_and_one_of_weight_0_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    weight = np.array([0, 2, 1, 1, 2, 0, 1, 1])  # Of each rank's four rows the mean is 1.
+    inputs = np.random.default_rng(1).normal(size=(len(weight), 3))
+    labels = np.where(weight > 0, inputs @ TRUE, 1e6)
+    for name, rows in (("weighted", np.arange(len(weight))), ("repeated", np.repeat(np.arange(len(weight)), weight))):
+        (tmp_path / name).mkdir()
+        found = {"x": list(inputs[rows]), "y": labels[rows], "weight": weight[rows].astype(np.float64)}
+        pq.write_table(pa.table(found), tmp_path / name / "rows.parquet")
+    weighted, repeated = (
+        estimator(tmp_path, batch_size=4, shuffle=False, metrics=[], **options).fit_on_parquet(name, name).getModel()
+        for name, options in (("weighted", {"sample_weight_col": "weight"}), ("repeated", {}))
+    )
+    for one, other in zip(weighted.get_weights(), repeated.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -288,6 +288,8 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
         ringcore_spark.run(total, (1.0,), spark="local[2]")
     with pytest.raises(TypeError, match=r"dataframe= is a list, and no DataFrame of Spark"):
         ringcore_spark.run(total, (1.0,), dataframe=[(1.0, 2.0)])
+    with pytest.raises(TypeError, match=r"resources= is a str: give what a task needs, such as .* ResourceProfile"):
+        ringcore_spark.run(total, (1.0,), resources="gpu")
     with pytest.raises(ValueError, match=r"retries=-1 is how often to start anew"):
         ringcore_spark.run(total, (1.0,), retries=-1)
     if spark.sparkContext.master == "local[2]":  # A cluster takes them, as tests of its own show.
@@ -310,6 +312,30 @@ def test_what_cannot_be_is_said_before_anything_starts(spark: SparkSession) -> N
         conf.set(name, before)
 
 
+@pytest.mark.parametrize(
+    ("settings", "version", "encrypted"),
+    [
+        ("", "4.3.0", False),
+        ("ssl", "4.3.0", False),
+        ("ssl.rpc", "4.3.0", True),
+        ("ssl.rpc", "4.0.0.dev1", True),
+        ("ssl.rpc ssl", "3.5.7", False),
+        ("network.crypto", "4.3.0", False),
+        ("authenticate", "4.3.0", False),
+        ("authenticate ssl", "4.3.0", False),
+        ("authenticate network.crypto", "3.5.7", True),
+        ("authenticate authenticate.enableSaslEncryption", "4.3.0", True),
+        ("authenticate.enableSaslEncryption", "4.3.0", False),
+    ],
+)
+def test_tasks_are_encrypted_only_by_settings_that_are_of_sparks_rpc(
+    settings: str, version: str, encrypted: bool
+) -> None:
+    switches = {"ssl", "ssl.rpc", "network.crypto"}
+    names = {f"spark.{name}.enabled" if name in switches else f"spark.{name}" for name in settings.split()}
+    assert cluster.tasks_are_encrypted(names.__contains__, version) == encrypted
+
+
 def test_what_spark_encrypts_ranks_encrypt_too_and_clear_text_is_warned_of_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,8 +344,11 @@ def test_what_spark_encrypts_ranks_encrypt_too_and_clear_text_is_warned_of_once(
         patch.setattr(cluster, "_warned", False)
         patch.setattr(context, "master", "spark://elsewhere:7077")
         context._conf.set("spark.driver.host", "192.0.2.1")
-        with pytest.warns(UserWarning, match=r"clear text, .*key of the job.* set spark\.network\.crypto\.enabled"):
-            assert cluster.encryption(spark, {}) == {}
+        said = r"clear text, .*key of the job.* set both spark\.network\.crypto\.enabled and spark\.authenticate"
+        context._conf.set("spark.ssl.enabled", "true")
+        with pytest.warns(UserWarning, match=said):
+            assert cluster.encryption(spark, {}) == {"RINGCORE_ENCRYPTION": "on"}
+        context._conf.set("spark.ssl.enabled", "false")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert cluster.encryption(spark, {}) == {}

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ringcore_torch as ring
 import torch
-from moto.server import ThreadedMotoServer
-from pyarrow.fs import FileSelector, FSSpecHandler, PyFileSystem, S3FileSystem
+from pyarrow.fs import FileSelector, FSSpecHandler, PyFileSystem, S3FileSystem, copy_files
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -132,22 +133,6 @@ def test_two_ranks_give_the_weights_of_one_process_at_twice_the_batch(frame: Any
     assert np.abs(weights(model) - weights(estimator(str(tmp_path)).getModel())).max() > 0.1
 
 
-@pytest.fixture
-def bucket() -> Iterator[S3FileSystem]:
-    """The file system of a server that speaks S3, with one bucket. No Hadoop of Spark's knows it."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    made = S3FileSystem(
-        endpoint_override=f"{host}:{port}", scheme="http", access_key="some", secret_key="thing",
-        allow_bucket_creation=True,
-    )  # fmt: skip
-    made.create_dir("data")
-    yield made
-    made.delete_dir_contents("data")  # The next server of this process has the same buckets.
-    server.stop()
-
-
 def test_a_store_is_named_by_a_url_that_says_more_than_the_folder(bucket: S3FileSystem) -> None:
     (options,) = bucket.__reduce__()[1]
     server = f"scheme=http&endpoint_override={options['endpoint_override']}"
@@ -161,6 +146,41 @@ def test_a_store_is_named_by_a_url_that_says_more_than_the_folder(bucket: S3File
     assert "thing" not in f"{store} {store!r}", "passwords are nobody's business"
     with pytest.raises(ValueError, match=r"the store s3://...@nowhere/x cannot be written to: "):
         Store.create(f"s3://some:thing@nowhere/x?{server}").check_writable()
+
+
+def test_data_that_is_elsewhere_is_read_where_it_is(frame: Any, bucket: S3FileSystem, tmp_path: Path) -> None:
+    files = sorted(frame.inputFiles())
+    folder = files[0].removeprefix("file://").rpartition("/")[0]
+    in_store, local = tmp_path / "in_store", str(tmp_path / "store")
+    (in_store / "rows").parent.mkdir()
+    (in_store / "rows").symlink_to(folder)
+    fitted = estimator(str(in_store), **ALONE).fit_on_parquet("rows", "rows")
+    copy_files(folder, "data/elsewhere/rows", destination_filesystem=bucket)
+    in_bucket = [f"s3a://data/elsewhere/rows/{file.rpartition('/')[2]}" for file in files]
+    remote = Store.create("s3://data/some/store", filesystem=bucket)
+    (options,) = bucket.__reduce__()[1]
+    server = f"scheme=http&endpoint_override={options['endpoint_override']}"
+    for store, source in (
+        (local, folder),
+        (local, Path(folder)),
+        (local, f"file://{folder}"),
+        (local, files),
+        (local, [f"s3://some:thing@{url.partition('://')[2]}?{server}" for url in in_bucket]),
+        (remote, in_bucket),
+        (remote, "s3://data/elsewhere/rows"),
+        (remote, folder),
+    ):
+        other = estimator(store, **ALONE).fit_on_parquet(source, source)
+        np.testing.assert_array_equal(weights(fitted.getModel()), weights(other.getModel()))
+        assert other.getHistory() == fitted.getHistory()
+    with pytest.raises(ValueError, match=rf"{folder}/.* and s3://data/.* are on different file systems"):
+        estimator(remote, **ALONE).fit_on_parquet([f"{folder}/part", "s3://data/elsewhere/rows"])
+    with pytest.raises(ValueError, match=r"there is no file in the list"):
+        estimator(remote, **ALONE).fit_on_parquet([])
+    with pytest.raises(TypeError, match="int"):
+        estimator(remote, **ALONE).fit_on_parquet(3)
+    with pytest.raises(FileNotFoundError, match=r"there is no s3://\.\.\.@data/nothing$"):
+        estimator(local, **ALONE).fit_on_parquet(f"s3://some:thing@data/nothing?{server}")
 
 
 def test_fit_validates_and_transforms_with_a_store_in_a_bucket(frame: Any, bucket: S3FileSystem) -> None:
@@ -329,6 +349,24 @@ def test_a_worker_loads_a_model_once_for_all_partitions_of_arrays_of_arrays(
         assert row["y__output"] == -(row["id"] ** 2)
     processes = [path.name.partition(".")[0] for path in tmp_path.iterdir()]
     assert len(processes) == len(set(processes)) < 16
+
+
+def test_a_row_of_weight_2_is_that_row_twice_and_one_of_weight_0_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    weight = np.array([0, 2, 1, 1, 2, 0, 1, 1])  # Of each rank's four rows the mean is 1.
+    inputs = np.random.default_rng(1).normal(size=(len(weight), 3))
+    columns = {**dict(zip("abc", inputs.T, strict=True)), "y": np.where(weight > 0, inputs @ TRUE, 1e6)}
+    for name, rows in (("weighted", np.arange(len(weight))), ("repeated", np.repeat(np.arange(len(weight)), weight))):
+        (tmp_path / name).mkdir()
+        found = {column: values[rows] for column, values in {**columns, "weight": weight}.items()}
+        pq.write_table(pa.table(found), tmp_path / name / "rows.parquet")
+    weighted, repeated = (
+        estimator(str(tmp_path), batch_size=4, shuffle=False, **options).fit_on_parquet(name, name)
+        for name, options in (("weighted", {"sample_weight_col": "weight"}), ("repeated", {}))
+    )
+    np.testing.assert_allclose(weights(weighted.getModel()), weights(repeated.getModel()), rtol=1e-5, atol=1e-6)
+    for part in ("train", "validation"):
+        losses = [[told[part]["loss"] for told in fitted.getHistory()] for fitted in (weighted, repeated)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

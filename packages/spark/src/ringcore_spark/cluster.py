@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ringcore.adapter import import_framework
@@ -143,15 +143,13 @@ def _slots(session: Any, profile: Any) -> int | None:
     from py4j.protocol import Py4JJavaError
 
     wanted = profile._java_resource_profile
-    if wanted is None:  # It was made before there was a session; Spark looks at it when the stage begins.
-        return None
     try:
         manager.addResourceProfile(wanted)
     except Py4JJavaError as error:
         why = error.java_exception.getMessage().rstrip(".")
         raise ValueError(
-            f"Spark does not take resources= here: {why}. Leave it out, and set spark.task.cpus and "
-            "spark.task.resource.gpu.amount"
+            f"Spark does not take resources= here: {why}. Ask for no more than an executor has, or leave it out and "
+            "set spark.task.cpus and spark.task.resource.gpu.amount"
         ) from error
     return int(scala.maxNumConcurrentTasks(wanted))
 
@@ -178,18 +176,34 @@ def check_settings(session: Any, *, elastic: bool = False) -> None:
 def encryption(session: Any, env: Mapping[str, str]) -> dict[str, str]:
     """Variables for the ranks that follow from what Spark encrypts. Warns once where the key travels in clear text."""
     global _warned
-    host = driver_host(session)
-    clear = not (_is_on(session, "spark.network.crypto.enabled") or _is_on(session, "spark.ssl.enabled"))
-    if clear and host != "127.0.0.1" and not _warned and context_of(session) is not None:
+    is_watched = not _warned and context_of(session) is not None and driver_host(session) != "127.0.0.1"
+    if is_watched and not tasks_are_encrypted(lambda name: _is_on(session, name), session.version):
         _warned = True
         warnings.warn(
             "Spark sends tasks in clear text, and with them the key of the job: where the network is not trusted, set "
-            "spark.network.crypto.enabled and spark.authenticate",
+            "both spark.network.crypto.enabled and spark.authenticate or, from Spark 4.0 on, spark.ssl.rpc.enabled "
+            "(spark.ssl.enabled alone leaves tasks in clear text)",
             stacklevel=3,
         )
     if _is_on(session, "spark.ssl.enabled") and "RINGCORE_ENCRYPTION" not in env:
         return {"RINGCORE_ENCRYPTION": "on"}
     return {}
+
+
+def tasks_are_encrypted(is_on: Callable[[str], bool], version: str) -> bool:
+    """Whether Spark encrypts its RPC, by which tasks travel.
+
+    Of all parts of Spark only its RPC does not inherit `spark.ssl.enabled`, and before 4.0 it has no SSL (SPARK-45427).
+    The two older encryptions follow from authentication: without that, Spark reads neither setting.
+
+    Args:
+        is_on: Whether a setting is true.
+        version: Of Spark.
+    """
+    if is_on("spark.ssl.rpc.enabled") and int(version.partition(".")[0]) >= 4:
+        return True
+    older = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption")
+    return is_on("spark.authenticate") and any(map(is_on, older))
 
 
 def driver_host(session: Any) -> str:

@@ -235,15 +235,31 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _profile(resources: Any) -> Any:
-    """What a task needs, as Spark has it."""
-    if not isinstance(resources, Mapping):
-        return resources
-    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+    """What a task needs, as this session has it. A profile that was made before there was one is made anew."""
+    if resources is None:
+        return None
+    from pyspark.resource import (
+        ExecutorResourceRequests,
+        ResourceProfile,
+        ResourceProfileBuilder,
+        TaskResourceRequests,
+    )
 
+    builder = ResourceProfileBuilder()
+    if isinstance(resources, ResourceProfile):
+        if resources._java_resource_profile is not None:
+            return resources
+        builder.require(ExecutorResourceRequests(_requests=resources.executorResources))
+        return builder.require(TaskResourceRequests(_requests=resources.taskResources)).build
+    if not isinstance(resources, Mapping):
+        raise TypeError(
+            f'resources= is a {type(resources).__name__}: give what a task needs, such as {{"cpus": 2, "gpu": 1}}, or '
+            "a ResourceProfile of Spark"
+        )
     requests = TaskResourceRequests()
     for name, amount in resources.items():
         if name == "cpus":
             requests.cpus(amount)
         else:
             requests.resource(name, amount)
-    return ResourceProfileBuilder().require(requests).build
+    return builder.require(requests).build

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
+# A path that is not below a store: absolute, or a URL.
+_ELSEWHERE = re.compile(r"/|([A-Za-z][A-Za-z0-9+.-]*):/")
 # What Hadoop calls a file system, and what Arrow does.
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "az"}
 
@@ -44,6 +47,44 @@ class Store:
         if isinstance(self._filesystem, fs.FileSystem):
             return self._filesystem, path
         return fs.PyFileSystem(fs.FSSpecHandler(self._filesystem)), path
+
+    def place(self, source: str | Sequence[str]) -> tuple[Any, Any]:
+        """What is anywhere, for Arrow: below, or elsewhere where a path is absolute or a URL.
+
+        Where this store was given its file system, that is taken for other places that have the same scheme.
+
+        Args:
+            source: A path, or several on one file system.
+
+        Returns:
+            The file system, and the path on it, or a list of them.
+
+        Raises:
+            ValueError: There are none, or they are on different file systems.
+        """
+        if isinstance(source, str):
+            return self._elsewhere(source).arrow() if _ELSEWHERE.match(source) else self.arrow(source)
+        if not source:
+            raise ValueError("there is no file in the list: give at least one")
+        places = [self.place(path) for path in source]
+        filesystem = places[0][0]
+        other = next((path for path, place in zip(source, places, strict=True) if place[0] != filesystem), None)
+        if other is not None:
+            one, other = (self.name_of(path) for path in (source[0], other))
+            raise ValueError(f"{one} and {other} are on different file systems: give files of one, or train on copies")
+        return filesystem, [path for _, path in places]
+
+    def _elsewhere(self, path: str) -> Store:
+        same = _scheme(path) == _scheme(self.prefix_path)
+        return Store.create(path, filesystem=self._filesystem if same else None)
+
+    def name_of(self, path: str) -> str:
+        """A path as `place` takes it, for people: without a password."""
+        return str(self._elsewhere(path)) if _ELSEWHERE.match(path) else f"{path} in the store {self}"
+
+    def url_of(self, path: str) -> str:
+        """A path, as `place` takes it, as whoever opens it by its name has it."""
+        return path if _ELSEWHERE.match(path) else self.url(path)
 
     def url(self, *parts: str) -> str:
         """A path below, as whoever opens it by its name has it."""
@@ -103,6 +144,13 @@ class Store:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
+
+
+def _scheme(path: str) -> str:
+    """Of a path or a URL, as Arrow calls it."""
+    found = _ELSEWHERE.match(path)
+    scheme = (found and found[1]) or "file"
+    return _ARROW_SCHEMES.get(scheme, scheme)
 
 
 def rename(filesystem: Any, partial: str, path: str) -> None:

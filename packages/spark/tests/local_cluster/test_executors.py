@@ -12,6 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import ringcore_spark
+from pyspark.resource import (
+    ExecutorResourceRequests,
+    ResourceProfile,
+    ResourceProfileBuilder,
+    TaskResourceRequests,
+)
 from pyspark.sql import SparkSession
 from ringcore_spark import RankError
 from support.processes import WRITE_PID, Pids, eventually, is_alive
@@ -68,6 +74,37 @@ def test_resources_of_a_stage_are_counted_before_anything_starts(spark: SparkSes
 def test_a_rank_sees_the_gpu_of_its_task(spark: SparkSession) -> None:
     devices = ringcore_spark.run(lambda: os.environ["CUDA_VISIBLE_DEVICES"], num_proc=2)
     assert sorted(devices) == ["0", "1"], "the executors' two, as the script of the test has told Spark"
+
+
+def of_its_task() -> tuple[str, int]:
+    """The GPUs that a rank sees, and the cores that it uses."""
+    return os.environ["CUDA_VISIBLE_DEVICES"], int(os.environ["OMP_NUM_THREADS"])
+
+
+def made_before_spark(requests: TaskResourceRequests) -> ResourceProfile:
+    """A profile as it is where it was made before there was a session: Java knows nothing of it."""
+    return ResourceProfile(_task_req=requests.requests)
+
+
+@pytest.mark.parametrize("how", ["dictionary", "profile", "made before Spark"])
+def test_ranks_have_what_resources_asks_for_their_tasks(spark: SparkSession, how: str) -> None:
+    requests = TaskResourceRequests().cpus(1).resource("gpu", 1)
+    profile = ResourceProfileBuilder().require(requests).build
+    assert profile._java_resource_profile is not None
+    given: dict[str, Any] = {
+        "dictionary": {"cpus": 1, "gpu": 1}, "profile": profile, "made before Spark": made_before_spark(requests),
+    }  # fmt: skip
+    ranks = ringcore_spark.run(of_its_task, resources=given[how])  # as many as have a share
+    assert sorted(ranks) == [("0", 1), ("1", 1)]
+
+
+def test_resources_that_spark_cannot_give_are_said_before_anything_starts(spark: SparkSession) -> None:
+    of_executors = ResourceProfileBuilder().require(ExecutorResourceRequests().resource("gpu", 1)).build
+    for resources, why in (({"gpu": 2}, "gpu, amount: 1 needs to be >= .* 2"), (of_executors, "ynamic allocation")):
+        with pytest.raises(
+            ValueError, match=rf"Spark does not take resources= here: .*{why}.*no more than an executor"
+        ):
+            ringcore_spark.run(of_its_task, num_proc=2, resources=resources)
 
 
 def goes_on(folder: str) -> tuple[int, int, int, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ from pyarrow import fs
 # What the folder of such a table has, and the Parquet of others does not.
 _LOGS = {"_delta_log": "Delta", "metadata": "Iceberg", ".hoodie": "Hudi"}
 _REMEDIES = {
-    "Delta": "DeltaTable(url, storage_options=...).to_pyarrow_dataset() of the package deltalake",
     "Iceberg": "[task.file.file_path for task in table.scan().plan_files()] of the package pyiceberg",
     "Hudi": "the list of the files that are the newest",
 }
@@ -37,8 +38,8 @@ def dataset_of(source: Any, filesystem: Any) -> ds.Dataset:
         if several and filesystem is None and any("://" in path for path in place):
             filesystem, place = _on_one_file_system(place)
         return ds.dataset(place, filesystem=filesystem, format="parquet", partitioning="hive")
-    if kind == "Delta" and (filesystem is None or isinstance(filesystem, fs.LocalFileSystem)):
-        return _newest_of_delta(str(source))
+    if kind == "Delta":
+        return _newest_of_delta(str(source), filesystem)
     raise ValueError(
         f"{source} is a table of {kind}: its folder has the files of older versions too, and rows that were deleted. "
         f"Give {_REMEDIES[kind]} in the place of the folder; or, to an estimator of Spark, the DataFrame: "
@@ -46,7 +47,7 @@ def dataset_of(source: Any, filesystem: Any) -> ds.Dataset:
     )
 
 
-def _newest_of_delta(source: str) -> ds.Dataset:
+def _newest_of_delta(source: str, filesystem: Any) -> ds.Dataset:
     try:
         import deltalake
     except ModuleNotFoundError as error:
@@ -55,8 +56,31 @@ def _newest_of_delta(source: str) -> ds.Dataset:
             "deltalake",
             name="deltalake",
         ) from error
-    found: ds.Dataset = deltalake.DeltaTable(source).to_pyarrow_dataset()
+    found: ds.Dataset
+    if filesystem is None or isinstance(filesystem, fs.LocalFileSystem):
+        found = deltalake.DeltaTable(source).to_pyarrow_dataset()
+        return found
+    # deltalake has file systems of its own, and cannot be told to use this one, or its credentials, for the log.
+    where, path = _place(source, filesystem)
+    with tempfile.TemporaryDirectory(prefix="ringcore-") as folder:
+        _copy_log(where, f"{path}/_delta_log", f"{folder}/_delta_log")
+        found = deltalake.DeltaTable(folder).to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(path, where))
     return found
+
+
+def _copy_log(where: fs.FileSystem, log: str, target: str) -> None:
+    """Copy a log of Delta here, but for what is older than its last checkpoint."""
+    infos = where.get_file_info(fs.FileSelector(log, recursive=True))
+    first = 0
+    if any(info.base_name == "_last_checkpoint" for info in infos):
+        with where.open_input_stream(f"{log}/_last_checkpoint") as stream:
+            first = json.loads(stream.read())["version"]
+    for info in infos:
+        version = info.base_name[:20]  # Names of commits and checkpoints begin with it, in 20 digits.
+        if info.is_file and not (version.isdigit() and int(version) < first):
+            copy = Path(target, info.path.removeprefix(log).lstrip("/"))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            fs.copy_files(info.path, str(copy), source_filesystem=where)
 
 
 def _on_one_file_system(urls: list[str]) -> tuple[fs.FileSystem, list[str]]:

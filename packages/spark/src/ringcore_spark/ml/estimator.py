@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from ringcore_spark.ml.frame import ready
 from ringcore_spark.ml.params import TRAINING, FromTable, with_params
 from ringcore_spark.ml.parquet import write
 from ringcore_spark.ml.saving import Saved
-from ringcore_spark.ml.work import Work
+from ringcore_spark.ml.work import Source, Work
 from ringcore_spark.store import Store
 
 # Not told to ranks as params: a framework has its own way of pickling them, or they are the driver's.
@@ -40,8 +41,8 @@ class Trained(NamedTuple):
 
 
 class _Data(NamedTuple):
-    train: str | None
-    validation: str | None
+    train: Source | None
+    validation: Source | None
     rows: Any = None  # a DataFrame whose tasks keep them, where nothing is written
     given: Mapping[str, Any] | None = None  # data sets that split themselves
 
@@ -75,11 +76,12 @@ class RingEstimator(Saved, FromTable, Estimator):
         """Variables for ranks."""
         return {}
 
-    def fit_on_parquet(self, train_path: str, val_path: str | None = None) -> Any:
-        """Train on Parquet that is there already, below the store's folder.
+    def fit_on_parquet(self, train_path: Any, val_path: Any = None) -> Any:
+        """Train on Parquet that is there already; nothing is written but checkpoints.
 
         Args:
-            train_path: Of the folder, from the store's own.
+            train_path: A folder or a file: below the store's folder, or elsewhere by an absolute path or a URL. A table
+                of Delta is read in its newest version. Or a list of files, such as those that Iceberg tells.
             val_path: Likewise, of data to validate with.
 
         Returns:
@@ -87,11 +89,14 @@ class RingEstimator(Saved, FromTable, Estimator):
 
         Raises:
             FileNotFoundError: There is nothing.
+            TypeError: It is no path.
+            ValueError: The list is empty, or its files are on different file systems.
         """
-        store, data = self._store(), _Data(train_path, val_path)
-        for path in filter(None, (train_path, val_path)):
-            if not _is_there(store, path):
-                raise FileNotFoundError(f"there is no {path} in the store {store}")
+        store, data = self._store(), _Data(_source(train_path), None if val_path is None else _source(val_path))
+        for source in (data.train, data.validation):
+            missing = None if source is None else _missing(store, source)
+            if missing is not None:
+                raise FileNotFoundError(f"there is no {store.name_of(missing)}")
         return self._train(SparkSession.getActiveSession(), data)
 
     def fitMultiple(  # noqa: N802 - Spark's word
@@ -143,7 +148,7 @@ class RingEstimator(Saved, FromTable, Estimator):
         try:
             write(numbers, store, train, f"{folder}/validation")
             for path, what in ((train, "train"), (data.validation, "validate")):
-                if path is not None and not _is_there(store, path):
+                if path is not None and _missing(store, path) is not None:
                     raise ValueError(f"the DataFrame has no rows to {what} with (validation={validation!r})")
             yield data
         finally:
@@ -213,8 +218,16 @@ class _Several(Iterator[tuple[int, Any]]):
                     self._stack.close()
 
 
-def _is_there(store: Store, path: str) -> bool:
+def _source(given: Any) -> Source:
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    return [os.fspath(path) for path in given] if several else os.fspath(given)
+
+
+def _missing(store: Store, source: Source) -> str | None:
+    """The first of the paths at which there is nothing."""
     from pyarrow import fs
 
-    filesystem, place = store.arrow(path)
-    return bool(filesystem.get_file_info(place).type != fs.FileType.NotFound)
+    filesystem, place = store.place(source)
+    paths, places = ([source], [place]) if isinstance(source, str) else (source, place)
+    infos = zip(paths, filesystem.get_file_info(places), strict=True)
+    return next((path for path, info in infos if info.type == fs.FileType.NotFound), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from ringcore_spark.partition import partition
 from ringcore_spark.store import Store
 
 Arrays = list[np.ndarray[Any, Any]]
+# A path of data, or several files.
+Source = str | Sequence[str]
 
 
 class Batch(NamedTuple):
@@ -86,7 +88,7 @@ class Work:
     Attributes:
         params: Of the estimator, but for those that stay on the driver.
         store: Where the data is.
-        train: The folder of the data in it; None: ranks have the rows of their tasks.
+        train: The data, as `Store.place` takes it; None: ranks have the rows of their tasks.
         validation: Likewise; None: there is none.
         run_id: Of this run.
         seed: Of everything random.
@@ -95,8 +97,8 @@ class Work:
 
     params: Mapping[str, Any]
     store: Store
-    train: str | None
-    validation: str | None
+    train: Source | None
+    validation: Source | None
     run_id: str
     seed: int
     given: Mapping[str, Any] | None = None
@@ -121,17 +123,19 @@ class Work:
         order: dict[str, Any] = {"shuffle": shuffle and window > 0, "window_rows": max(window, 1), "seed": self.seed}
         if self.given is not None:
             return Batches(self, DatasetShards(self.given[part], size, names, **order), steps)
-        folder = self.train if part == "train" else self.validation
-        if folder is None:
+        source = self.train if part == "train" else self.validation
+        if source is None:
             return Batches(self, partition(size, names, **order), steps)
-        filesystem, path = self.store.arrow(folder)
-        shards = ParquetShards(path, size, names, filesystem=filesystem, **order)
-        _check_the_same(folder, shards.rows)
+        filesystem, place = self.store.place(source)
+        shards = ParquetShards(place, size, names, filesystem=filesystem, **order)
+        _check_the_same(part, place, shards.rows)
         return Batches(self, shards, steps)
 
-    def url(self, folder: str | None) -> str | None:
-        """A folder of the store, as whoever opens it by its name has it."""
-        return None if folder is None else self.store.url(folder)
+    def url(self, source: Source | None) -> str | list[str] | None:
+        """Data as whoever opens it by its name has it; several files where the user has given several."""
+        if source is None or isinstance(source, str):
+            return None if source is None else self.store.url_of(source)
+        return [self.store.url_of(path) for path in source]
 
     def batch_of(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Batch:
         """Columns as the model's inputs and labels."""
@@ -161,13 +165,14 @@ class Work:
         return None if data is None else unpickle(data)
 
 
-def _check_the_same(folder: str, rows: int) -> None:
+def _check_the_same(part: str, place: str | list[str], rows: int) -> None:
     """Somebody may write to data that is not an estimator's own while ranks look what there is."""
-    of_ranks = ring.allgather(np.array([rows]), name=f"ringcore_spark.{folder}").tolist()
+    of_ranks = ring.allgather(np.array([rows]), name=f"ringcore_spark.{part}").tolist()
     other = next((rank for rank, found in enumerate(of_ranks) if found != of_ranks[0]), None)
     if other is not None:
+        what = place if isinstance(place, str) else f"one of {len(place)} files, {place[0]} the first,"
         raise ValueError(
-            f"{folder} has changed while ranks opened it: rank 0 has found {of_ranks[0]} row(s), and rank {other} "
+            f"{what} has changed while ranks opened it: rank 0 has found {of_ranks[0]} row(s), and rank {other} "
             f"{of_ranks[other]}. Let nobody write to it while it is read, or train on a copy"
         )
 
