@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 from pathlib import Path
+
+from support.processes import descendants
 
 _TCP_LISTEN = "0A"
 _UNIX_LISTEN = 0x10000  # SO_ACCEPTCON
@@ -28,6 +31,15 @@ def listening(pid: int) -> list[tuple[str, int] | str]:
         words = line.split()
         if int(words[3], 16) & _UNIX_LISTEN and words[6] in inodes and len(words) > 7:
             found.append(re.sub("^@", "\0", words[7]))
+    return found
+
+
+def listening_below(pid: int) -> set[tuple[int, tuple[str, int] | str]]:
+    """A process, or one that comes from it, with an address that it listens on."""
+    found: set[tuple[int, tuple[str, int] | str]] = set()
+    for one in descendants(pid):
+        with contextlib.suppress(OSError):  # It has ended.
+            found.update((one, address) for address in listening(one))
     return found
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from ray.cluster_utils import Cluster
 from ringcore_ray import RankError, RingExecutor
-from support.processes import WRITE_PID, Pids, descendants, eventually, is_alive
+from support.processes import WRITE_PID, Pids, eventually, is_alive
+from support.sockets import listening_below
 
 
 def total() -> tuple[int, float]:
@@ -44,19 +45,17 @@ def waits(folder: str, moment: str = "allreduce", who: int = 1) -> None:
     ring.allreduce(np.ones(10))
 
 
-def listening() -> dict[int, int]:
-    """How many sockets the driver and each of the cluster's processes listens on; not those that wait for work."""
-    rows = [row.split() for kind in ("tcp", "tcp6") for row in Path("/proc/net", kind).read_text().splitlines()[1:]]
-    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
-    found: dict[int, int] = {}
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(OSError):  # It has ended.
-            if b"ray::IDLE" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                continue
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):  # It is closed by now, as that is by which the folder was read.
-                    found[pid] = found.get(pid, 0) + (os.readlink(f"/proc/{pid}/fd/{fd}") in sockets)
-    return {pid: count for pid, count in found.items() if count}
+def sockets() -> Counter[int]:
+    """On how many the driver and each of the cluster's processes listens; not those that wait for work."""
+    found = Counter(pid for pid, _ in listening_below(os.getpid()))
+    return Counter({pid: count for pid, count in found.items() if not waits_for_work(pid)})
+
+
+def waits_for_work(pid: int) -> bool:
+    try:
+        return b"ray::IDLE" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # It has ended.
+        return True
 
 
 def test_fifty_executors_leave_nothing_and_take_no_longer() -> None:
@@ -70,14 +69,11 @@ def test_fifty_executors_leave_nothing_and_take_no_longer() -> None:
         eventually(lambda pids=pids: not any(map(is_alive, pids)), "the actors have ended", 30)
         if number < 0:  # Ray still starts processes of its own.
             del times[:]
-            files, descriptors, sockets = sorted(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd")), listening()
-    assert os.getpid() in sockets and len(sockets) > 3, "the driver, the control service and the raylets listen"
+            files, descriptors, before = sorted(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd")), sockets()
+    assert os.getpid() in before and len(before) > 3, "the driver, the control service and the raylets listen"
     eventually(lambda: sorted(os.listdir("/dev/shm")) == files, "no file in memory is left", 30)
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 2, "no descriptor is left", 30)
-    eventually(
-        lambda: all(count <= sockets.get(pid, 0) for pid, count in listening().items()),
-        "no process listens on a further socket", 60,
-    )  # fmt: skip
+    eventually(lambda: sockets() <= before, "no process listens on a further socket", 60)
     first, last = median(times[:10]), median(times[-10:])
     print(f"seconds of an executor, the first and the last ten: {first:.2f}, {last:.2f}")
     assert last < 2 * first

@@ -14,6 +14,7 @@ import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
 from support.processes import Pids, eventually, is_alive
+from support.sockets import listening_below
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -56,41 +57,12 @@ def read(pid: int, name: str) -> bytes:
         return b""
 
 
-def tree() -> list[int]:
-    """This process and all below it: Java, and Spark's Python workers."""
-    stats = {int(path.name): read(int(path.name), "stat") for path in Path("/proc").glob("[0-9]*")}
-    parents = {pid: int(stat.rpartition(b")")[2].split()[1]) for pid, stat in stats.items() if stat}
-    found = [os.getpid()]
-    for above in found:  # It grows meanwhile.
-        found += [pid for pid, parent in parents.items() if parent == above]
-    return found
-
-
-def listening() -> list[tuple[int, int]]:
-    """The ports at which this process and those below it listen, each with its process."""
-    ports = {}
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == "0A":  # TCP_LISTEN, in Linux' include/net/tcp_states.h
-                ports[f"socket:[{inode}]"] = int(local.rpartition(":")[2], 16)
-    return sorted((pid, ports[name]) for pid in tree() for name in set(opened(pid)) if name in ports)
-
-
-def opened(pid: int) -> list[str]:
-    """What the descriptors of a process are; nothing if it has ended."""
-    try:
-        return [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return []
-
-
 def test_fifty_jobs_leave_nothing_and_do_not_become_slower(spark: SparkSession) -> None:
     env = {"RINGCORE_TEST_MARK": "fifty"}
     ringcore_spark.run(total, env=env)
     eventually(lambda: leftovers()[2] == [], "the ranks of the first job have ended", 30)
-    before, ports = leftovers(), listening()
-    assert ports, "Spark's driver listens"
+    before, addresses = leftovers(), listening_below(os.getpid())
+    assert addresses, "Spark's driver listens"
     assert len(before[3]) == 2, "each of the two tasks' workers keeps one"
     times = []
     for _ in range(50):
@@ -103,7 +75,7 @@ def test_fifty_jobs_leave_nothing_and_do_not_become_slower(spark: SparkSession) 
     assert last < 2 * first
     eventually(lambda: leftovers()[0] <= before[0], "no descriptor is left", 30)
     eventually(lambda: leftovers()[1:] == before[1:], "no file or process is left, but for the same two", 30)
-    eventually(lambda: {*listening()} <= {*ports}, "nobody listens at a port that was not listened at before", 30)
+    eventually(lambda: listening_below(os.getpid()) <= addresses, "nobody listens at a further address", 30)
 
 
 SCRIPT = """
