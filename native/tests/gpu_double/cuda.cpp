@@ -233,7 +233,7 @@ EXPORT Result cuEventRecord(void* handle, void* stream) {
   }
   stream_of(stream).push([event, number] {
     const std::lock_guard lock(event->mutex);
-    event->reached = number;
+    event->reached = std::max(event->reached, number);  // a stream that it was recorded in before may come to it later
     event->changed.notify_all();
   });
   return kSuccess;
