@@ -108,7 +108,7 @@ def main() -> None:
                 for library in options.libraries:
                     print(f"{case}, {ranks} ranks, repeat {repeat + 1}: {library}", flush=True)
                     found[library].append(measure(library, ranks, work))
-            rows = [row for row in rows if (row["case"], row["ranks"]) != (case, ranks)]
+            rows = [row for row in rows if (row["case"], row["ranks"]) != (case, ranks) or row["library"] not in found]
             machine = {"machine": platform.machine(), "cores": os.cpu_count()}
             rows += [
                 {**machine, "case": case, "ranks": ranks, "library": library, "repeats": repeats}

@@ -49,7 +49,7 @@ struct SimOptions {
   bool short_writes = true;         // now and then a lane takes only a part, though there is room
   std::vector<Pace> paces = {};     // by rank: what its links say of theirs; empty: they know nothing
   bool late_lanes = false;          // lanes of data are opened when both ends want them
-  bool encrypted = false;           // links between hosts are, with a toy cipher (sim_encryption.hpp)
+  bool encrypted = false;           // links between hosts are, with a toy cipher (encryption.hpp)
 };
 
 class SimNetwork {

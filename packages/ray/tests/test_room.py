@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import ray
+import ringcore_ray.train
 from ray.train import ScalingConfig
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -35,7 +36,7 @@ def told() -> None:
 )
 def test_what_can_never_be_had_is_refused_at_once(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TimeoutError, match=said):
-        RingExecutor(**options, placement_timeout_s=1, elastic_timeout_s=1).start()
+        RingExecutor(**options, elastic_timeout_s=1).start()
 
 
 def test_what_others_hold_is_waited_for() -> None:
@@ -60,8 +61,9 @@ def test_what_others_hold_is_waited_for() -> None:
     ],
 )
 def test_a_trainer_refuses_what_ray_train_would_ask_for_again_and_again(
-    workers: int | tuple[int, int], resources: dict[str, float], said: str
+    workers: int | tuple[int, int], resources: dict[str, float], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ringcore_ray.train, "JOINING_S", 0.0)
     scaling = ScalingConfig(num_workers=workers, resources_per_worker=resources)
     with pytest.raises(TimeoutError, match=said):
         RingTrainer(print, scaling_config=scaling).fit()
@@ -106,7 +108,7 @@ def test_the_placement_group_of_an_actor_is_its_ranks_own_unless_another_one_is_
         assert ray.get(task.remote("elastic")) == [(0, 2), (1, 2)]
         for said in ray.get(task.remote("too many")):
             assert "3 times 0.5 CPU cannot be had in the placement group" in said
-            assert "bundles are 0.5 CPU | 0.5 CPU: there is room for 2" in said
+            assert "bundles are 2 times 0.5 CPU: there is room for 2" in said
     finally:
         remove_placement_group(group)
 

@@ -177,3 +177,8 @@ def test_of_a_table_of_delta_in_a_bucket_the_newest_version_is_read(
     assert sorted(batch["x"]) == x.tolist()
     assert "00000000000000000000.json" not in noting.opened, "the checkpoint has what is before it"
     assert "00000000000000000002.json" in noting.opened
+
+    memory = fsspec.filesystem("memory")  # which names files in another way than it is asked for them
+    memory.put(str(table), "/tables/one", recursive=True)
+    (batch,) = ParquetShards("tables/one", 16, rank=0, size=1, shuffle=False, filesystem=memory)
+    assert sorted(batch["x"]) == x.tolist()

@@ -445,6 +445,11 @@ def test_stores_of_other_file_systems(tmp_path: Path) -> None:
     assert store.read("a", "c") is None
     store.delete("a")
     assert not (tmp_path / "other" / "a").exists()
+    given = {"filesystem": LocalFileSystem()}
+    folder = "abfss://container@account.dfs.core.windows.net/x"
+    azure = Store.create(folder, **given)
+    assert azure.arrow("y")[1] == azure.place(f"{folder}/y")[1] == "container/x/y"
+    assert Store.create("s3://some:thing@data/x", **given).arrow("y")[1] == "data/x/y"
     assert Store.create("dbfs:/x").arrow("y")[1] == "/dbfs/x/y"
     assert Store.create("/Volumes/x").arrow("y")[1] == "/Volumes/x/y"
 

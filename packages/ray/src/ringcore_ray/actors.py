@@ -79,6 +79,7 @@ class Placement:
         strategy: Ray's word for how those are spread.
         use_current: Take the group that the calling actor or task is in, if there is one.
         limit_s: Give up after so long.
+        joining_s: Give up on nodes that are not there after so long.
 
     Raises:
         TimeoutError: The cluster has not got these resources in time, or can never have them.
@@ -86,17 +87,17 @@ class Placement:
 
     def __init__(
         self, resources: Mapping[str, float], each: int, bundles: int, strategy: str, *, use_current: bool,
-        limit_s: float,
+        limit_s: float, joining_s: float,
     ) -> None:  # fmt: skip
         self._resources = resources
         current = ray.util.get_current_placement_group() if use_current else None
         self._own = current is None
         if current is not None:
-            refuse_what_never_fits(resources, each * bundles, group=current)
+            refuse_what_never_fits(resources, each * bundles, joining_s=0, group=current)
             self.group: PlacementGroup = current
             return
         bundle = {name: amount * each for name, amount in resources.items()}
-        refuse_what_never_fits(bundle, bundles, apart=strategy == "STRICT_SPREAD")
+        refuse_what_never_fits(bundle, bundles, joining_s=joining_s, apart=strategy == "STRICT_SPREAD")
         self.group = placement_group([bundle] * bundles, strategy=strategy)
         if not self.group.wait(limit_s):
             self.remove()

@@ -55,6 +55,7 @@ class ElasticWorkers:
         resources: Of an actor.
         use_current: Take the placement group that this runs in, if there is one.
         start_timeout_s: A job begins with fewer ranks after so long.
+        joining_s: Nodes that are not there after so long are not waited for.
 
     Raises:
         TimeoutError: There can never be room for the fewest.
@@ -62,14 +63,14 @@ class ElasticWorkers:
 
     def __init__(
         self, size: int, elasticity: Elasticity, resources: Mapping[str, float], *, use_current: bool,
-        start_timeout_s: float,
+        start_timeout_s: float, joining_s: float,
     ) -> None:  # fmt: skip
         self._size = size
         self._elasticity = elasticity
         self._resources = dict(resources)
         self._use_current = use_current
         self._start_timeout_s = start_timeout_s
-        refuse_what_never_fits(self._resources, elasticity.min_ranks, group=self._group())
+        refuse_what_never_fits(self._resources, elasticity.min_ranks, joining_s=joining_s, group=self._group())
         self._actors = [self._new_actor() for _ in range(elasticity.max_ranks)]
 
     def run(

@@ -42,7 +42,8 @@ class RingExecutor:
         cpus_per_worker: Resources of an actor.
         gpus_per_worker: Likewise. `ring.local_rank()` is the index of a rank's first one.
         use_current_placement_group: Take the placement group that this runs in, if there is one.
-        placement_timeout_s: How long to wait for resources that others hold, or an autoscaler brings.
+        placement_timeout_s: How long to wait for resources that others hold, an autoscaler brings, or nodes have that
+            are still to join. None: 60 s for the first two, and no time for such nodes.
         env: Variables for the ranks, `RINGCORE_*` settings among them.
         min_workers: Jobs are elastic: they begin with `num_workers` (None: with so many), go on with so many when ranks
             are lost, and take in others. Each call is a job of its own, and its ranks are processes below the actors.
@@ -66,7 +67,7 @@ class RingExecutor:
         cpus_per_worker: float = 1,
         gpus_per_worker: float = 0,
         use_current_placement_group: bool = True,
-        placement_timeout_s: float = 60.0,
+        placement_timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         min_workers: int | None = None,
         max_workers: int | None = None,
@@ -94,7 +95,8 @@ class RingExecutor:
         self._resources = {"CPU": float(cpus_per_worker)} | ({"GPU": float(gpus_per_worker)} if gpus_per_worker else {})
         self._strategy = "PACK" if num_hosts is None else "STRICT_SPREAD"
         self._use_current = use_current_placement_group
-        self._limit_s = placement_timeout_s
+        self._limit_s = 60.0 if placement_timeout_s is None else placement_timeout_s
+        self._joining_s = placement_timeout_s or 0.0
         self._environ = dict(env or {})
         self._placement: Placement | None = None
         self._actors: list[Any] = []  # by rank
@@ -132,6 +134,7 @@ class RingExecutor:
             self._elastic = ElasticWorkers(
                 self.num_workers, self._elasticity, self._resources, use_current=self._use_current,
                 start_timeout_s=self._limit_s,
+                joining_s=self._joining_s,
             )  # fmt: skip
             return
         self._placement = Placement(
@@ -141,6 +144,7 @@ class RingExecutor:
             self._strategy,
             use_current=self._use_current,
             limit_s=self._limit_s,
+            joining_s=self._joining_s,
         )
         try:
             self._begin([self._new_actor(index // self._per_bundle) for index in range(self.num_workers)])

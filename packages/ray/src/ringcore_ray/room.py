@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,13 +21,14 @@ _ROUNDING = 1e-5
 
 
 def refuse_what_never_fits(
-    need: Mapping[str, float], count: int, *, apart: bool = False, group: PlacementGroup | None = None
+    need: Mapping[str, float], count: int, *, joining_s: float, apart: bool = False, group: PlacementGroup | None = None
 ) -> None:
     """Return where there is room for all, once all that others hold is free, or where an autoscaler may make some.
 
     Args:
         need: Resources of each.
         count: How many there are to be.
+        joining_s: For so long nodes that somebody starts by hand are waited for.
         apart: Each is on a node of its own.
         group: They are to be in this placement group, which does not grow.
 
@@ -34,15 +36,14 @@ def refuse_what_never_fits(
         TimeoutError: It will never come. It is the error of those who wait in vain, too: callers need not tell them
             apart.
     """
-    deadline = time.monotonic() + _UNTOLD_S
+    begun = time.monotonic()
     while (found := _room(need, group, apart=apart)) < count:
         grows = False if group is not None else may_grow()
-        if grows:
+        taken = time.monotonic() - begun
+        if grows or (grows is None and taken > _UNTOLD_S):
             return
-        if grows is not None:
+        if group is not None or (grows is not None and taken >= joining_s):
             raise TimeoutError(_refusal(need, count, found, group, apart=apart))
-        if time.monotonic() > deadline:
-            return
         time.sleep(_LOOK_S)
 
 
@@ -92,7 +93,8 @@ def _fitting(place: Mapping[str, float], need: Mapping[str, float]) -> float:
 def _refusal(need: Mapping[str, float], count: int, found: float, group: PlacementGroup | None, *, apart: bool) -> str:
     told = in_words({name: amount for name, amount in need.items() if amount}, need)
     asked = f"{count} times {told}{', each on a node of its own,' if apart else ''}"
-    places = " | ".join(in_words(place, need) for place in _places(group))
+    equal = Counter(in_words(place, need) for place in _places(group))
+    places = " | ".join(f"{number} times {place}" if number > 1 else place for place, number in equal.items())
     if group is not None:
         return (
             f"{asked} cannot be had in the placement group that this runs in, whose bundles are {places}: there is "

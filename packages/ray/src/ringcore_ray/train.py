@@ -18,6 +18,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ringcore_ray import process
 from ringcore_ray.room import refuse_what_never_fits
 
+# For so long a trainer waits for nodes that are still to join: it has no argument that says how long.
+JOINING_S = 15.0
+
 
 @dataclasses.dataclass
 class RingConfig(BackendConfig):
@@ -108,6 +111,7 @@ class RingTrainer(DataParallelTrainer):
             refuse_what_never_fits(
                 {**need, **scaling.additional_resources_per_worker},
                 scaling.min_workers,
+                joining_s=JOINING_S,
                 apart=scaling.placement_strategy == "STRICT_SPREAD",
             )
         return super().fit()

@@ -43,7 +43,7 @@ class Store:
             scheme, _, rest = self.url().partition("://")
             found, root = fs.FileSystem.from_uri(f"{_ARROW_SCHEMES.get(scheme, scheme)}://{rest}")
             return found, "/".join([root.rstrip("/"), *parts])
-        path = "/".join([self.prefix_path.rpartition("://")[2], *parts])
+        path = "/".join([_on_given(self.prefix_path), *parts])
         if isinstance(self._filesystem, fs.FileSystem):
             return self._filesystem, path
         return fs.PyFileSystem(fs.FSSpecHandler(self._filesystem)), path
@@ -151,6 +151,16 @@ def _scheme(path: str) -> str:
     found = _ELSEWHERE.match(path)
     scheme = (found and found[1]) or "file"
     return _ARROW_SCHEMES.get(scheme, scheme)
+
+
+def _on_given(url: str) -> str:
+    """The path of a URL on a file system that has its credentials, and its account, already."""
+    scheme, _, rest = url.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    if "@" not in authority:
+        return rest
+    container, _, host = authority.rpartition("@")  # of Azure; elsewhere they are credentials and the bucket
+    return (container if _ARROW_SCHEMES.get(scheme, scheme) in ("abfs", "az") else host) + slash + path
 
 
 def rename(filesystem: Any, partial: str, path: str) -> None:

@@ -70,17 +70,21 @@ def _newest_of_delta(source: str, filesystem: Any) -> ds.Dataset:
 
 def _copy_log(where: fs.FileSystem, log: str, target: str) -> None:
     """Copy a log of Delta here, but for what is older than its last checkpoint."""
-    infos = where.get_file_info(fs.FileSelector(log, recursive=True))
-    first = 0
-    if any(info.base_name == "_last_checkpoint" for info in infos):
-        with where.open_input_stream(f"{log}/_last_checkpoint") as stream:
-            first = json.loads(stream.read())["version"]
-    for info in infos:
+    last = f"{log}/_last_checkpoint"
+    first, told = 0, b""
+    if where.get_file_info(last).is_file:
+        with where.open_input_stream(last) as stream:
+            told = stream.read()
+        first = json.loads(told)["version"]
+    # It is listed behind that, so that what was told is there, whatever somebody writes meanwhile.
+    for info in where.get_file_info(fs.FileSelector(log, recursive=True)):
         version = info.base_name[:20]  # Names of commits and checkpoints begin with it, in 20 digits.
         if info.is_file and not (version.isdigit() and int(version) < first):
-            copy = Path(target, info.path.removeprefix(log).lstrip("/"))
+            copy = Path(target, info.path.rpartition("/_delta_log/")[2])  # not all name it as they were asked
             copy.parent.mkdir(parents=True, exist_ok=True)
             fs.copy_files(info.path, str(copy), source_filesystem=where)
+    if told:
+        Path(target, "_last_checkpoint").write_bytes(told)
 
 
 def _on_one_file_system(urls: list[str]) -> tuple[fs.FileSystem, list[str]]:
