@@ -82,6 +82,9 @@ class TrainerRingMixin(RingStrategyMixin):
         )
         return model
 
+    def _register_ddp_hooks(self) -> None:
+        """There is no DistributedDataParallel; on GPUs Lightning asserts that there is one."""
+
     def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Lightning's, with rank 0's buffers."""
         if self._followed is not None:
