@@ -18,8 +18,10 @@ using Notice = SharedGpu::Notice;
 constexpr std::size_t kMinArenaBytes = std::size_t{4} << 20;
 constexpr std::size_t kMaxArenaBytes = std::size_t{64} << 20;
 
+// No two GPUs have one number, wherever they are. Ranks that cannot share the memory of a host, as those of two containers,
+// may well share a GPU, and NCCL refuses that.
 bool same_gpu(const Launcher::Hello& a, const Launcher::Hello& b) {
-  return a.host == b.host && std::memcmp(a.uuid, b.uuid, sizeof(a.uuid)) == 0;
+  return std::memcmp(a.uuid, b.uuid, sizeof(a.uuid)) == 0;
 }
 
 // The members on each GPU.

@@ -52,7 +52,7 @@ class Launcher {
   struct Hello {
     char uuid[16] = {};  // of the GPU, or of the part of it (MIG) that this rank uses
     char address[24] = {};  // of the whole GPU, on its bus
-    std::uint64_t host = 0;  // of the member: GPUs are shared within a host only
+    std::uint64_t host = 0;  // of the member: an address on a bus is of one host
     std::int32_t nccl_version = 0;  // 0: it cannot be used
     std::int16_t has_kernels = 0;
     std::int8_t shares_gpus = 0;  // NCCL may run several ranks on one
