@@ -135,7 +135,8 @@ static_assert(nccl::kWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
 #endif
 
 static_assert(std::is_same_v<nccl::Comm, ncclComm_t>);
-static_assert(nccl::Config{}.magic == NCCL_API_MAGIC &&
+constexpr ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
+static_assert(nccl::Config{}.magic == kInitial.magic &&
               offsetof(nccl::Config, blocking) == offsetof(ncclConfig_t, blocking));
 static_assert(offsetof(nccl::Config, magic) == offsetof(ncclConfig_t, magic));
 static_assert(offsetof(nccl::Config, version) == offsetof(ncclConfig_t, version));

@@ -62,8 +62,10 @@ def test_every_operation_on_every_dtype(dtype: torch.dtype) -> None:
 @on(TWO, THREE, TWO_OVER_TCP, TWO_ON_GPUS)
 def test_ranks_send_other_numbers_of_rows() -> None:
     rank, size = ring.rank(), ring.size()
-    received, counts = ring.alltoall(torch.full((size * (rank + 1), 2), rank), [rank + 1] * size)
+    splits = torch.tensor([rank + 1] * size)
+    received, counts = ring.alltoall(torch.full((size * (rank + 1), 2), rank), splits)
     assert counts.tolist() == list(range(1, size + 1))
+    assert counts.device == splits.device
     assert received[:, 0].bincount().tolist() == counts.tolist()
 
 

@@ -58,7 +58,7 @@ class Arrays:
         """See `adapter.Framework`."""
         return buffer.result_of(handle, shape, source, index)
 
-    def row_counts(self, rows: list[int]) -> list[int]:
+    def row_counts(self, rows: list[int], _splits: Any) -> list[int]:
         """See `adapter.Framework`."""
         return rows
 

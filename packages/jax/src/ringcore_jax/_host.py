@@ -63,7 +63,7 @@ class HostArrays:
         """See `adapter.Framework`."""
         return jnp.asarray(from_bytes(handle.result(index), shape, source.dtype))
 
-    def row_counts(self, rows: list[int]) -> Any:
+    def row_counts(self, rows: list[int], _splits: Any) -> Any:
         """See `adapter.Framework`."""
         return jnp.asarray(rows, jnp.int32)
 

@@ -132,6 +132,6 @@ class Tensors:
         like: Any = source.owner
         return result_of(handle, shape, like, index)
 
-    def row_counts(self, rows: list[int]) -> torch.Tensor:
-        """See `adapter.Framework`."""
-        return torch.tensor(rows, dtype=torch.int32, device="cpu")
+    def row_counts(self, rows: list[int], splits: Any) -> torch.Tensor:
+        """See `adapter.Framework`; they are on the device of the splits, where those are a tensor."""
+        return torch.tensor(rows, dtype=torch.int32, device=getattr(splits, "device", "cpu"))

@@ -206,7 +206,7 @@ def alltoall(
         return plain.alltoall(tensor, splits, name=name, process_set=process_set, out=out)
     linear_map = Alltoall(name_or_next(name, "alltoall", process_set), splits, process_set)
     (result,) = _run(linear_map, [tensor])
-    return result if splits is None else (result, torch.tensor(linear_map.received, dtype=torch.int32, device="cpu"))
+    return result if splits is None else (result, linear_map.counts)
 
 
 def reducescatter(

@@ -149,24 +149,29 @@ class Alltoall:
     """Rows for each rank.
 
     Attributes:
-        received: How many came from each rank; after `run`.
+        counts: How many came from each rank, where there are splits; after `run`.
     """
+
+    counts: torch.Tensor
 
     def __init__(self, name: str, splits: torch.Tensor | Sequence[int] | None, process_set: ProcessSet) -> None:
         self._name, self._splits, self._process_set = name, splits, process_set
-        self.received: list[int] = []
+        self._received: list[int] = []
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `LinearMap`."""
         (tensor,) = tensors
         handle = plain.alltoall_async(tensor, self._splits, name=self._name, process_set=self._process_set)
         result = handle.synchronize()
-        self.received = list(handle.rows())
-        return [result if self._splits is None else result[0]]
+        self._received = list(handle.rows())
+        if self._splits is None:
+            return [result]
+        rows, self.counts = result
+        return [rows]
 
     def transposed(self) -> LinearMap:
         """See `LinearMap`."""
-        return Alltoall(f"{self._name}.gradient", self.received, self._process_set)
+        return Alltoall(f"{self._name}.gradient", self._received, self._process_set)
 
 
 class Reducescatter:

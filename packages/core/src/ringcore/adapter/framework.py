@@ -46,8 +46,8 @@ class Framework(Protocol[Tensor]):
     def result_of(self, handle: Handle, shape: tuple[int, ...], source: Buffer, index: int) -> Tensor:
         """A tensor over what the engine has allocated for an operation on `source`; it keeps that memory alive."""
 
-    def row_counts(self, rows: list[int]) -> Any:
-        """Numbers of rows, in the form in which users of the framework expect them."""
+    def row_counts(self, rows: list[int], splits: Any) -> Any:
+        """Numbers of rows, in the form in which users of the framework expect them who have given such splits."""
 
 
 # Makes what an operation returns of the results of its tensors.

@@ -208,7 +208,7 @@ class Starts(Generic[Tensor]):
             received = out
             if out is None:
                 received = self._framework.result_of(handle, (sum(rows), *source.shape[1:]), source, 0)
-            return received if splits is None else (received, self._framework.row_counts(list(rows)))
+            return received if splits is None else (received, self._framework.row_counts(list(rows), splits))
 
         return collectives.alltoall(
             source, splits, name, process_set=process_set, target=place, blocking=blocking, finish=done
