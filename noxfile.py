@@ -9,9 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from tools.emulation import run_emulated_tests
 from tools.engine import build_native, check_models, run_native_tests, run_sweeps, run_tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
+from tools.gpus import found_gpus, keep_results
 from tools.kernels import run_kernel_tls
 from tools.release import make_release
 from tools.suites import (
@@ -415,36 +414,40 @@ def mosaicml_streaming(session: nox.Session) -> None:
 @nox.session(python=PYTHON, requires=["wheels"])
 def gpu(session: nox.Session) -> None:
     """On a machine with a GPU: tests and benchmark with the real CUDA and NCCL; makes benchmarks/results/gpu-*.json."""
-    if shutil.which("nvidia-smi") is None:
-        session.skip("there is no GPU here (no nvidia-smi); the other sessions test with a double of CUDA and NCCL")
-    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = found_gpus(session, "the other sessions test with a double of CUDA and NCCL")
     install(session, "gpu", wheels=[built_wheel("core")])
     folder = build_native(session, "gpu", "-DRINGCORE_BUILD_BENCHMARKS=ON")
     tests = ["tests/conformance", "tests/gpu/test_shared.py", "tests/gpu/test_headers.py"]
     session.run("python", "-m", "pytest", *tests, "-k=gpu", env={"RINGCORE_TEST_GPUS": str(len(found))})
     site = Path(session.virtualenv.location, "lib", f"python{PYTHON}", "site-packages", "nvidia")
     paths = ["libcuda.so.1", str(site / "nccl/lib/libnccl.so.2"), str(site / "cu13/lib/libnvrtc.so.13")]
-    report = session.run(str(folder / "ringcore_gpu_benchmark"), *paths, external=True, silent=True) or ""
-    name = re.sub(r"[^a-z0-9]+", "-", found[0].partition(":")[2].partition("(")[0].strip().lower())
-    target = ROOT / "benchmarks" / "results" / f"gpu-{name}.json"
-    rows = [json.loads(line) for line in report.splitlines() if line.startswith("{")]
-    target.write_text(json.dumps({"gpu": found[0].partition(" (")[0], "results": rows}, indent=1) + "\n")
-    session.log(f"wrote {target.relative_to(ROOT)}")
+    report = session.run(str(folder / "ringcore_gpu_benchmark"), *paths, external=True, silent=True)
+    keep_results(session, found[0], str(report))
     session.notify("gpu_torch")
 
 
 @nox.session(python=PYTHON, requires=["wheels"])
 def gpu_torch(session: nox.Session) -> None:
-    """PyTorch's tests on a GPU, with the NCCL that PyTorch brings; session `gpu` ends with it."""
-    if shutil.which("nvidia-smi") is None:
-        session.skip("there is no GPU here (no nvidia-smi); PyTorch has no tensors for a double of CUDA")
-    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()
+    """PyTorch's tests and benchmark on a GPU, with the NCCL that PyTorch brings; session `gpu` ends with it."""
+    found = found_gpus(session, "PyTorch has no tensors for a double of CUDA")
     install(session, "gpu-torch", wheels=[built_wheel(package) for package in ("core", "torch", "lightning")])
     session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'this torch has no CUDA'")
     gpus = {"RINGCORE_TEST_GPUS": str(len(found))}
     session.run("python", "-m", "pytest", "tests/conformance", "-k=torch_gpu or torch_distributed_gpu", env=gpus)
     session.run("python", "-m", "pytest", "packages/torch/tests", "-k=gpu or streams", env=gpus)
     session.run("python", "-m", "pytest", "packages/lightning/tests/test_gpu.py", env=gpus)
+    report = session.run("ringrun", "-np", "2", "python", "benchmarks/gpu/shared.py", silent=True)
+    keep_results(session, found[0], str(report))
+    session.notify("gpu_jax")
+
+
+@nox.session(python=PYTHON, requires=["wheels"])
+def gpu_jax(session: nox.Session) -> None:
+    """The compiled programs of JAX on a GPU; session `gpu_torch` ends with it."""
+    found = found_gpus(session, "the other sessions compile for CPUs")
+    install(session, "gpu-jax", wheels=[built_wheel(package) for package in ("core", "jax")])
+    gpus = {"RINGCORE_TEST_GPUS": str(len(found))}
+    session.run("python", "-m", "pytest", "packages/jax/tests/test_gpu.py", env=gpus)
 
 
 @nox.session(python=PYTHON, requires=["wheels"])
