@@ -78,8 +78,9 @@ def told(directory: Path, event: str) -> list[dict[str, Any]]:
     An "engine" is another one after each meeting.
     """
     path = directory / "told"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line for line in map(json.loads, lines) if line["event"] == event]
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # Of a line that crosses a page, a reader may see the half.
+    return [line for line in map(json.loads, whole.splitlines()) if line["event"] == event]
 
 
 def begun(directory: Path, count: int) -> list[dict[str, Any]]:

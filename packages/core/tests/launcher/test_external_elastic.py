@@ -20,7 +20,7 @@ ticket, call = (bytes.fromhex(sys.stdin.readline()) for _ in range(2))
 host_rank(ticket, call)
 """
 FUNCTIONS = """
-import os, signal, sys
+import os, signal, sys, time
 import numpy as np
 
 def write_pid(name):
@@ -65,6 +65,22 @@ def fails(kind):
     import ringcore as ring
     ring.init()
     raise LookupError("no such row")
+
+def fails_beside_another():
+    '''The first waits for the third, which comes in the place of the second, and fails after it.'''
+    for name in ("first", "second", "third"):
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+            break
+        except FileExistsError:
+            continue
+    if name == "second":
+        raise LookupError("no such row")
+    if name == "third":
+        signal.pause()
+    while not os.path.exists("third"):
+        time.sleep(0.01)
+    raise ValueError("too late to be the cause")
 """
 
 
@@ -152,6 +168,17 @@ def test_where_all_fail_alike_the_exception_is_the_error(functions: Any, start: 
         with pytest.raises(RankError, match="raised LookupError: no such row") as caught:
             job.results()
     assert isinstance(caught.value.original, LookupError)
+    assert ended_well(tasks)
+
+
+def test_the_cause_is_told_though_another_process_has_begun_in_its_place(functions: Any, start: Start) -> None:
+    elasticity = Elasticity(1, 2, cooldown_s=(0.01, 0.01))
+    with PlacedJob(2, functions.fails_beside_another, elastic=elasticity) as job:
+        tasks = [start(job, 0)]
+        eventually(Path("first").exists, "the first has begun")
+        tasks.append(start(job, 1))
+        with pytest.raises(RankError, match="raised LookupError: no such row"):
+            job.results()
     assert ended_well(tasks)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import socket
 
     from ringcore.bootstrap.auth import Hello
+    from ringcore.launcher._summary import Failure
 
 
 class PlacedElasticSupervisor(ElasticSupervisor):
@@ -29,11 +30,13 @@ class PlacedElasticSupervisor(ElasticSupervisor):
     _names: dict[str, str]  # Of each machine, as it is shown.
     _strangers: set[_Arrival]  # Agents that have not said where they are.
     _returned: dict[int, bytes]  # By place, what the process there has returned or raised ...
-    _finished: list[tuple[int, int, bytes]]  # ... and by rank and epoch, what those have that did their work.
+    _finished: list[tuple[int, int, bytes]]  # ... by rank and epoch, what those have that did their work ...
+    _raised: list[tuple[RankExit, bytes]]  # ... and by their end, those that failed: another may have begun in the place.
+    _cause = b""  # What the one has raised that is to blame.
 
     def _look_for_hosts(self) -> None:
         assert self._given.gate is not None
-        self._names, self._strangers, self._returned, self._finished = {}, set(), {}, []
+        self._names, self._strangers, self._returned, self._finished, self._raised = {}, set(), {}, [], []
         self._serve_at(self._plan.bind)
         self._given.gate.welcome_all(self._welcome)
         self._too_few = self._loop.call_later(self._asked.elastic_timeout, self._on_too_few)
@@ -97,7 +100,6 @@ class PlacedElasticSupervisor(ElasticSupervisor):
 
     def _start_at(self, number: int) -> None:
         self._returned.pop(number, None)
-        self._told.discard(number)
         self._hosts[number].start(self._job_at(number))
 
     def on_done(self, index: int) -> None:  # noqa: D102
@@ -121,16 +123,24 @@ class PlacedElasticSupervisor(ElasticSupervisor):
 
     def on_output(self, rank: int, kind: Kind, data: bytes) -> None:  # noqa: D102
         if kind is Kind.RESULT:
-            self._told.add(rank)
             self._returned[rank] = self._returned.get(rank, b"") + data
         else:
             super().on_output(rank, kind, data)
 
     def on_exit(self, rank: int, how: RankExit) -> None:  # noqa: D102
         process = self._places.all[rank].process
-        if how.code == 0 and process is not None and not process.leaves:
-            self._finished.append((process.rank, process.epoch, self._returned.pop(rank, b"")))
+        data = self._returned.pop(rank, b"")
+        if how.code != 0:
+            self._raised.append((how, data))
+        elif process is not None and not process.leaves:
+            self._finished.append((process.rank, process.epoch, data))
         super().on_exit(rank, how)
+
+    def _report(self, cause: Failure) -> None:
+        self._cause = next((data for how, data in self._raised if how is cause.how), b"")
+        if self._cause:
+            self._told.add(cause.rank)
+        super()._report(cause)
 
     def _hand_over(self, code: int) -> None:
         """Gives the caller the results in the order of ranks, or what the one has raised that is to blame."""
@@ -140,7 +150,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
             for number, (_, _, data) in enumerate(sorted(ranks or self._finished)):
                 self._given.on_result(number, data)
         elif self.blamed is not None:
-            self._given.on_result(self.blamed, self._returned.get(self.blamed, b""))
+            self._given.on_result(self.blamed, self._cause)
 
 
 class _Arrival(NodeEvents):

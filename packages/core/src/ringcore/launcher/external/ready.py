@@ -93,8 +93,10 @@ class _Forked:
 
 
 def _be_rank(line: socket.socket, imported_for: str | None) -> NoReturn:
-    line.send(b"\0")
-    descriptors = list(socket.recv_fds(line, 16, _MOST_DESCRIPTORS)[1])
+    descriptors: list[int] = []
+    with contextlib.suppress(OSError):  # The agent has ended, and may not have read the word.
+        line.send(b"\0")
+        descriptors = list(socket.recv_fds(line, 16, _MOST_DESCRIPTORS)[1])
     line.close()  # Not by its number only: at the end this would close what has that number then.
     if not descriptors:  # The agent ends without a job.
         os._exit(0)
