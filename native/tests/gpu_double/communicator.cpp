@@ -99,6 +99,7 @@ struct Message {
 // With which a rank comes to the hub.
 struct Greeting {
   int rank;
+  int device;
   bool meeting;
 };
 
@@ -129,8 +130,8 @@ std::string open_hub() {
   return name;
 }
 
-Communicator::Communicator(std::string hub, int rank, int size)
-    : hub_(std::move(hub)), rank_(rank), size_(size), thread_([this] { connect(); }) {}
+Communicator::Communicator(std::string hub, int rank, int size, int device)
+    : hub_(std::move(hub)), rank_(rank), size_(size), device_(device), thread_([this] { connect(); }) {}
 
 Communicator::~Communicator() {
   if (thread_.joinable()) thread_.join();
@@ -158,19 +159,31 @@ void Communicator::connect() {
       const std::lock_guard lock(mutex_);
       fds_ = {listening};
     }
+    std::vector<int> devices(size_, device_);
     for (int i = 0; i < 2 * (size_ - 1); ++i) {
       const int fd = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
       Greeting greeting{};
       if (fd < 0 || !receive(fd, &greeting, sizeof(greeting))) return fail(kRemoteError);
       (greeting.meeting ? meeting_fds : fds)[greeting.rank] = fd;
+      devices[greeting.rank] = greeting.device;
     }
     ::close(listening);
+    std::ranges::sort(devices);
+    const bool shared = std::ranges::adjacent_find(devices) != devices.end();
+    if (shared && setting("NCCL_MULTI_RANK_GPU_ENABLE", 0) == 0) {
+      {
+        const std::lock_guard lock(mutex_);
+        fds_ = std::move(fds);
+        meeting_fds_ = std::move(meeting_fds);
+      }
+      return fail(kInvalidUsage);
+    }
   } else {
     const auto [address, bytes] = address_of(hub_);
     for (auto* target : {&fds, &meeting_fds}) {
       const int fd = target->front() = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
       if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), bytes) != 0) return fail(kRemoteError);
-      const Greeting greeting{rank_, target == &meeting_fds};
+      const Greeting greeting{rank_, device_, target == &meeting_fds};
       if (!send(fd, &greeting, sizeof(greeting))) return fail(kRemoteError);
     }
   }

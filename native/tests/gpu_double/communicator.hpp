@@ -49,8 +49,8 @@ std::string open_hub();
 
 class Communicator {
  public:
-  // Connects in the background.
-  Communicator(std::string hub, int rank, int size);
+  // Connects in the background. Refused where two ranks have one device, unless NCCL_MULTI_RANK_GPU_ENABLE allows it.
+  Communicator(std::string hub, int rank, int size, int device);
   ~Communicator();
   int state() const { return state_ == kSuccess && meets_ ? kInProgress : state_.load(); }
   int size() const { return size_; }
@@ -77,6 +77,7 @@ class Communicator {
   std::string hub_;
   int rank_;
   int size_;
+  int device_;
   std::atomic<int> state_ = kInProgress;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> meets_ = false;

@@ -91,6 +91,10 @@ void wait_for_gpu() {
 
 bool has_context() { return !contexts.empty(); }
 
+int current_device() {
+  return contexts.empty() ? -1 : static_cast<int>(static_cast<char*>(contexts.back()) - contexts_of_devices.data());
+}
+
 }  // namespace gpu_double
 
 using namespace gpu_double;  // NOLINT
@@ -168,9 +172,8 @@ EXPORT Result cuCtxPopCurrent_v2(void** context) {
 }
 
 EXPORT Result cuCtxGetDevice(int* device) {
-  if (contexts.empty()) return kInvalidContext;
-  *device = static_cast<int>(static_cast<char*>(contexts.back()) - contexts_of_devices.data());
-  return kSuccess;
+  *device = current_device();
+  return *device < 0 ? kInvalidContext : kSuccess;
 }
 
 EXPORT Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {

@@ -59,6 +59,9 @@ std::byte* visible(const void* device_address);
 // Whether a context of CUDA is current for the calling thread.
 bool has_context();
 
+// The device of that context; -1 where there is none.
+int current_device();
+
 // A number from the environment.
 long setting(const char* name, long otherwise);
 

@@ -113,7 +113,9 @@ EXPORT int ncclGetUniqueId(UniqueId* id) {
 
 EXPORT int ncclCommInitRankConfig(ncclComm** comm, int ranks, UniqueId id, int rank, Config* config) {
   if (config->magic != 0xcafebeef || config->blocking != 0 || rank < 0 || rank >= ranks) return kInvalidArgument;
-  *comm = new ncclComm{std::make_shared<Communicator>(id.bytes, rank, ranks)};
+  const int device = current_device();
+  if (device < 0) return kUnhandledCudaError;
+  *comm = new ncclComm{std::make_shared<Communicator>(id.bytes, rank, ranks, device)};
   return kInProgress;
 }
 

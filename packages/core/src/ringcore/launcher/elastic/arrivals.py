@@ -31,7 +31,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
     _strangers: set[_Arrival]  # Agents that have not said where they are.
     _returned: dict[int, bytes]  # By place, what the process there has returned or raised ...
     _finished: list[tuple[int, int, bytes]]  # ... by rank and epoch, what those have that did their work ...
-    _raised: list[tuple[RankExit, bytes]]  # ... and by their end, those that failed: another may have begun in the place.
+    _raised: list[tuple[RankExit, bytes]]  # ... and by their end, those that failed: their place may have another.
     _cause = b""  # What the one has raised that is to blame.
 
     def _look_for_hosts(self) -> None:
