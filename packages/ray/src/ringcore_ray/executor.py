@@ -204,6 +204,12 @@ class RingExecutor:
         """Give every rank a new place in a new job, after a failure: dead actors are replaced, the others keep theirs.
 
         An actor that still works on the call that failed elsewhere is replaced too, after a few seconds.
+
+        Raises:
+            RuntimeError: `start` was not called.
+            TimeoutError: Ray has no room for the new actors.
+            LaunchError: A new actor has another version of ringcore or Python than rank 0's.
+            RankError: The class that `start` was given raised.
         """
         if self._elastic is not None:
             return  # Each call is a job of its own.

@@ -55,10 +55,13 @@ def cluster_of_one_core(address: str, *options: str, **environ: str) -> Iterator
         yield address
     finally:
         everybody = descendants(head.pid)
-        os.kill(head.pid, signal.SIGTERM)
-        head.wait()
+        head.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            head.wait(60)
         for pid in filter(is_alive, everybody):  # The nodes that the autoscaler has brought do not end with it.
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        head.wait(60)
 
 
 def configuration(address: str) -> dict[str, Any]:
