@@ -189,7 +189,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
   ++drives_;
   if (armed_) disarm();
   transport::Waiter& waiter = driver_waiter_;
-  waiter.active();
+  waiter.begin();
   const Nanoseconds begin = clock_.now();
   drive_began_ = begin;
   Nanoseconds timers_checked = begin;
@@ -197,7 +197,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
   int turns = 0;
   while (!ended()) {
     const bool moved = engine_.progress();
-    if (moved) waiter.active();
+    if (moved) waiter.active(clock_);
     lock.tell();
     if (ended()) break;
     const Nanoseconds now = clock_.now();

@@ -13,10 +13,14 @@
 namespace ringcore::transport {
 namespace {
 
-// A rank that yields its core at every turn may stay awake longer than one that spins: it takes nothing from others. Nor
-// does one that spins take more from others than they get while it sleeps, where it is slowly woken.
+// One that spins takes no more from others than they get while it sleeps, where it is slowly woken.
 constexpr Nanoseconds kMostSpins = 20;
-constexpr Nanoseconds kWakeWeight = 8;
+// On a shared core: a quarter and twice the time to spin. Waits that take longer are those for ranks that do something
+// else, or cannot run: nobody stays awake for them.
+constexpr Nanoseconds kLeastShared = 4, kMostShared = 2;
+// So many times as long as waits have taken lately, as they vary.
+constexpr Nanoseconds kWaits = 2;
+constexpr Nanoseconds kWeight = 8;
 
 inline void pause_once() {
 #if defined(__x86_64__)
@@ -28,12 +32,18 @@ inline void pause_once() {
 
 }  // namespace
 
-Waiter::Waiter(Nanoseconds spin) : spin_(spin), bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+Waiter::Waiter(Nanoseconds spin) : spin_(spin), wait_(spin), bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!bell_) throw Error(ErrorKind::kResource, with_errno("cannot create an eventfd", errno));
+}
+
+void Waiter::active(const Clock& clock) {
+  if (awake_since_ != 0 && shared_) note_wait(clock.now() - awake_since_);
+  awake_since_ = 0;
 }
 
 bool Waiter::stay_awake(Nanoseconds now, bool shares) {
   if (awake_since_ == 0) awake_since_ = now;
+  shared_ = shares;
   if (now - awake_since_ >= limit(shares)) return false;
   if (shares) {
     ::sched_yield();
@@ -45,10 +55,15 @@ bool Waiter::stay_awake(Nanoseconds now, bool shares) {
 
 void Waiter::look_again() { pause_once(); }
 
-void Waiter::note_wake(Nanoseconds took) { wake_ += (took - wake_) / kWakeWeight; }
+void Waiter::note_wake(Nanoseconds took) { wake_ += (took - wake_) / kWeight; }
+
+void Waiter::note_wait(Nanoseconds took) {
+  if (took <= spin_ * kMostShared) wait_ += (took - wait_) / kWeight;
+}
 
 Nanoseconds Waiter::limit(bool shares) const {
-  return shares ? spin_ * kMostSpins : std::clamp(2 * wake_, spin_, spin_ * kMostSpins);
+  if (shares) return std::clamp(kWaits * wait_, spin_ / kLeastShared, spin_ * kMostShared);
+  return std::clamp(2 * wake_, spin_, spin_ * kMostSpins);
 }
 
 std::vector<pollfd> Waiter::wait_set(std::span<Link* const> links) const {
