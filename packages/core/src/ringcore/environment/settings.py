@@ -213,8 +213,10 @@ class Settings:
         30.0, _seconds, _POSITIVE, "all ranks must have met after so long", ("--start-timeout",)
     )
     spin_us: int = _setting(
-        100, _count, "a whole number of microseconds",
-        "a wait spins at least so long before it sleeps; on a core that other ranks need, it yields twice so long at most",
+        100,
+        _count,
+        "a whole number of microseconds",
+        "a wait spins at least so long before it sleeps; it yields a core that others need for twice so long at most",
     )
     arena_bytes: int = _setting(
         0, _size, _SIZE, "shared memory that a rank sets aside for buckets; 0: ringcore chooses"
