@@ -78,6 +78,9 @@ def run_sweeps(session: nox.Session) -> None:
             for first in range(1, 1_000_000, 250_000)
         ),
         ("*/simulation_test*", {"RINGCORE_SIMULATION_SEEDS": "100000"}),
+        ("*agreement_tree_test*", {"RINGCORE_TREE_SEEDS": "100000"}),
+        ("*tree_engines_test*", {"RINGCORE_SIMULATION_SEEDS": "10000"}),
+        ("*tree_faults_test*", {"RINGCORE_SIMULATION_TREES": "10000"}),
     ]
 
     def is_well(sweep: tuple[str, dict[str, str]]) -> bool:
