@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import ringcore_torch as ring
@@ -56,6 +57,21 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 parameter.grad = parameter.grad.to_sparse(1)
 
 
+class _OwnOptimizer(torch.optim.Optimizer):
+    """The optimizer of a rank that is not in the process set: it steps with its own gradients, as Horovod's does."""
+
+    def synchronize(self) -> None:
+        """Return at once: nobody else has a part in these gradients."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """As on a member; it makes no difference here."""
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """As on a member; it makes no difference here."""
+
+
 def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -69,6 +85,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """`ringcore_torch.DistributedOptimizer`; `num_groups` is an old name of `groups`, and 0 means no groups.
+
+    A rank that is not in the process set steps with its own gradients.
 
     Raises:
         ValueError: An argument that does not fit the others.
@@ -86,6 +104,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise ValueError(f"named_parameters names each parameter once, but {', '.join(twice)} several times")
+    if not process_set.included():
+        return _with_names(with_methods(optimizer, _OwnOptimizer), named)
     sparse: set[torch.Tensor] = set()
     if sparse_as_dense:
         _note_sparse(optimizer, sparse)  # first: the gradients are dense when ringcore has seen them
@@ -99,6 +119,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         wrapped = with_methods(wrapped, _DistributedOptimizer)
         wrapped._synchronized = False
         wrapped._sparse = sparse
+    return _with_names(wrapped, named)
+
+
+def _with_names(wrapped: Any, named: list[tuple[str, torch.Tensor]]) -> Any:
     wrapped._parameter_names = {parameter: name for name, parameter in named}
     return wrapped
 
