@@ -19,27 +19,16 @@ from tools.environments import BUILD, ROOT
 
 RESULT = ROOT / "benchmarks" / "results" / "fuzz.json"
 _CORPUS = {"native": NATIVE / "fuzz" / "corpus", "python": ROOT / "tests" / "fuzz" / "corpus"}
-# What each target of the engine is about: of these files it says how much was reached.
-_SOURCES = {
-    "records": ["engine/record.cpp"],
-    "tree": ["engine/tree_items.cpp", "engine/agreement_tree.cpp"],
-    "view_messages": ["engine/view.cpp"],
-    "view_change": ["engine/view_change.cpp", "engine/view.cpp"],
-    "engine": ["engine/messages.cpp", "engine/record.cpp"],
-    "altered_records": [
-        *("engine/messages.cpp", "engine/negotiation.cpp", "engine/decisions.cpp", "engine/comparisons.cpp"),
-        *("engine/record.cpp", "engine/signatures.cpp", "engine/standstill.cpp"),
-    ],
-    "transfers": ["carriers/plans/executor.cpp", "carriers/plans/transfers.cpp", "carriers/plans/receiving.cpp"],
-    "stripes": ["transport/tcp/stripes.cpp", "transport/tcp/connection.cpp"],
-    "secure_stream": ["transport/secure_stream.cpp"],
-    "segment": ["transport/shm/segment.cpp", "transport/shm/arena_view.cpp"],
-    "rings": ["transport/shm/ring.cpp"],
-    "mpi": ["transport/mpi/link.cpp"],
-    "plans": ["plan/planner.cpp", "plan/ways.cpp", "plan/cost.cpp"],
-    "plan_forms": ["plan/forms/text.cpp", "plan/forms/binary.cpp", "plan/verifier/shape.cpp"],
-    "aggregation": ["aggregation/aggregation.cpp", "aggregation/session.cpp", "aggregation/worker.cpp"],
-}
+# The engine's parsers, and what acts on what they have read: of these files it is told how much all targets reach.
+_PARSERS = [
+    *(f"aggregation/{name}.cpp" for name in ("aggregation", "session", "worker")),
+    *(f"carriers/plans/{name}.cpp" for name in ("executor", "receiving", "transfers")),
+    *(f"engine/{name}.cpp" for name in ("agreement_tree", "comparisons", "decisions", "messages", "negotiation")),
+    *(f"engine/{name}.cpp" for name in ("record", "signatures", "standstill", "tree_items", "view", "view_change")),
+    *(f"plan/{name}.cpp" for name in ("cost", "forms/binary", "forms/text", "planner", "verifier/shape", "ways")),
+    *(f"transport/{name}.cpp" for name in ("mpi/link", "secure_stream", "shm/arena_view", "shm/ring_buffer")),
+    *(f"transport/{name}.cpp" for name in ("shm/segment", "tcp/connection", "tcp/stripes")),
+]
 # Functions of these files that see nothing of what others have written: what is sent, what a rank makes for itself, and
 # what is for tests and for who looks at a job. Their lines are not counted.
 _NO_PARSERS = {
@@ -89,7 +78,9 @@ def run_fuzzers(session: nox.Session) -> None:
     python = {f"python/{path.name}": [*drive, path.name] for path in sorted(_CORPUS["python"].iterdir())}
     for name, command in (native | python).items():
         if not wanted.targets or name in wanted.targets:
-            _write(name, _run(session, name, command, program, wanted))
+            _count(name, _run(session, name, command, wanted))
+    if not wanted.targets:
+        _write({"lines_reached": _lines_reached(session, program, [_folder(name) / "profile" for name in native])})
 
 
 def clang(session: nox.Session, tool: str) -> str:
@@ -109,11 +100,14 @@ def _build(session: nox.Session) -> Path:
     return build_native(session, "fuzz", compiler, *options, target="ringcore_fuzz") / "ringcore_fuzz"
 
 
-def _run(
-    session: nox.Session, name: str, command: list[str], program: Path, wanted: argparse.Namespace
-) -> dict[str, Any]:
+def _folder(name: str) -> Path:
+    """Of a target's files."""
+    return BUILD / "fuzz" / name
+
+
+def _run(session: nox.Session, name: str, command: list[str], wanted: argparse.Namespace) -> dict[str, Any]:
     kind, target = name.split("/")
-    folder = BUILD / "fuzz" / kind / target
+    folder = _folder(name)
     found = folder / "corpus"
     found.mkdir(parents=True, exist_ok=True)
     kept = _CORPUS[kind] / target
@@ -143,12 +137,7 @@ def _run(
     if done.returncode != 0:
         session.error(f"{name} has found something; what it was given lies in {folder}:\n{done.stderr[-6000:]}")
     runs = re.search(r"stat::number_of_executed_units:\s*(\d+)", done.stderr) or re.search(r"Done (\d+) ", done.stderr)
-    row: dict[str, Any] = {
-        "executions": int(runs[1]) if runs else 0,
-        "cpu_minutes": round((_cpu_seconds() - before) / 60, 2),
-    }
-    if kind == "native":
-        row["lines_reached"] = _lines_reached(session, program, profile, _SOURCES[target])
+    row = {"executions": int(runs[1]) if runs else 0, "cpu_minutes": round((_cpu_seconds() - before) / 60, 2)}
     if wanted.keep:
         merge = [*command, "-merge=1", "-max_len=512", str(kept), str(found)]
         subprocess.run(merge, env=environ, cwd=folder, capture_output=True, check=True)
@@ -160,24 +149,24 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _lines_reached(session: nox.Session, program: Path, profile: Path, sources: list[str]) -> dict[str, str]:
-    """By source file, how many of its parsers' lines the last run has reached."""
-    data = profile.with_suffix(".data")
-    subprocess.run([clang(session, "llvm-profdata"), "merge", "-o", str(data), str(profile)], check=True)
+def _lines_reached(session: nox.Session, program: Path, profiles: list[Path]) -> dict[str, str]:
+    """By source file, how many of its parsers' lines these runs have reached together."""
+    data = BUILD / "fuzz" / "profile.data"
+    subprocess.run([clang(session, "llvm-profdata"), "merge", "-o", str(data), *map(str, profiles)], check=True)
 
-    files = {str(NATIVE / source): source for source in sources}
+    files = {str(NATIVE / source): source for source in _PARSERS}
 
     def export(how: str) -> str:
         command = [clang(session, "llvm-cov"), "export", f"-format={how}", f"-instr-profile={data}", str(program)]
         return subprocess.run([*command, *files], capture_output=True, text=True, check=True).stdout
 
-    left_out: dict[str, set[int]] = {source: set() for source in sources}
+    left_out: dict[str, set[int]] = {source: set() for source in _PARSERS}
     for function in json.loads(export("text"))["data"][0]["functions"]:
         source = files.get(function["filenames"][0], "")  # and those of other files that are called
         if any(_mangled(name) in function["name"] for name in _NO_PARSERS.get(source, ())):
             first, _, last, *_ = function["regions"][0]
             left_out[source].update(range(first, last + 1))
-    reached = {source: [0, 0] for source in sources}
+    reached = {source: [0, 0] for source in _PARSERS}
     source = ""
     for line in export("lcov").splitlines():
         key, _, value = line.partition(":")
@@ -194,11 +183,19 @@ def _mangled(name: str) -> str:
     return "".join(f"{len(part)}{part}" for part in name.split("::"))
 
 
-def _write(name: str, row: dict[str, Any]) -> None:
-    """Executions and minutes add up over all runs that were ever written down; lines are those of the last."""
-    known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    before = known.get(name, {})
-    for counted in ("executions", "cpu_minutes"):
-        row[counted] = round(before.get(counted, 0) + row[counted], 2)
-    known[name] = row
-    RESULT.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+def _count(name: str, row: dict[str, Any]) -> None:
+    """Executions and minutes of a target add up over all runs that were ever written down."""
+    targets = _known().get("targets", {})
+    before = targets.get(name, {})
+    targets[name] = {counted: round(before.get(counted, 0) + row[counted], 2) for counted in row}
+    hours = round(sum(each["cpu_minutes"] for each in targets.values()) / 60, 2)
+    _write({"cpu_hours": hours, "targets": dict(sorted(targets.items()))})
+
+
+def _known() -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    return known
+
+
+def _write(told: dict[str, Any]) -> None:
+    RESULT.write_text(json.dumps(_known() | told, indent=1) + "\n")

@@ -55,7 +55,7 @@ Negotiation::Negotiation(std::vector<Rank> members, int self)
 }
 
 void Negotiation::append(int member, Entry entry) {
-  note_fill(entry);
+  note_fill(member, entry);
   count(member, entry);
   if (is_together() && member == self_) return own_.entries.push_back(std::move(entry));
   spread();
@@ -64,7 +64,7 @@ void Negotiation::append(int member, Entry entry) {
 }
 
 void Negotiation::append_alike(const Entry& entry) {
-  note_fill(entry);
+  note_fill(self_, entry);
   if (announces(entry)) ++alike_said_;
   gather(entry);
   if (is_together() && !comes_next(own_, alike_, entry)) spread();
@@ -80,8 +80,11 @@ void Negotiation::append_alike(const Entry& entry) {
   }
 }
 
-void Negotiation::note_fill(const Entry& entry) {
-  if ((entry.flags & kFill) != 0) fill_until_ = std::max(fill_until_, entry.position + 1);
+// A rank that has gone mad may claim any position: no log is filled beyond the place that one has come to.
+void Negotiation::note_fill(int member, const Entry& entry) {
+  if ((entry.flags & kFill) == 0 || !is_member()) return;
+  const std::uint64_t furthest = std::max(length(member), length(self_));
+  fill_until_ = std::max(fill_until_, std::min(entry.position, furthest) + 1);
 }
 
 // From here on there is a log for each member.

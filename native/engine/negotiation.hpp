@@ -181,7 +181,7 @@ class Negotiation {
   void spread();
   static bool comes_next(const Log& own, std::size_t place, const Entry& entry);
   void gather(const Entry& next);
-  void note_fill(const Entry& entry);
+  void note_fill(int member, const Entry& entry);
   template <class Test>
   bool has_undecided(int member, Test test) const;
   bool is_member() const { return self_ < static_cast<int>(members_.size()); }

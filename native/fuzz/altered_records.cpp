@@ -157,6 +157,7 @@ class AlteredJob {
   }
 
   void act() {
+    if (!late_set_.empty() && bytes_.below(4) == 0) add_late_set();
     switch (bytes_.below(12)) {
       case 0: return change_something();
       case 1: return inject();
@@ -346,7 +347,7 @@ class AlteredJob {
       switch (bytes_.below(10)) {
         case 0: network_.cut(kTested, some_other()); break;
         case 1: engine.refuse(engine::kWorld, std::string(1, static_cast<char>('a' + bytes_.below(6))), "no"); break;
-        case 2: add_set(bytes_.flip() ? std::vector<Rank>{0, 1, 2} : std::vector<Rank>{0, 1}); break;
+        case 2: add_set(bytes_.flip() ? std::vector<Rank>{0, 1, 2} : std::vector<Rank>{0, 1}, bytes_.flip()); break;
         case 3: remove_set(); break;
         case 4: engine.leave("the fuzzer says so"); break;
         case 5:
@@ -374,18 +375,32 @@ class AlteredJob {
 
   // On all ranks, in the same order. Where one refuses, they count sets differently from here on: what comes of that is
   // their caller's fault.
-  void add_set(const std::vector<Rank>& members) {
+  void add_set(const std::vector<Rank>& members, bool late) {
+    if (!late_set_.empty()) return;
     try {
       engine::ProcessSetId id = engine::kWorld;
-      for (const auto& each : engines_) id = each->add_process_set(members);
+      for (Rank rank = 0; rank < kRanks; ++rank) {
+        if (!late || rank != kTested) id = engines_[rank]->add_process_set(members);
+      }
       sets_.push_back(id);
+      if (late) late_set_ = members;
     } catch (const Error&) {
       is_altered_ = true;
     }
   }
 
+  // The tested rank comes to it when it has heard of it already.
+  void add_late_set() {
+    try {
+      engines_[kTested]->add_process_set(std::exchange(late_set_, {}));
+    } catch (const Error&) {
+      is_altered_ = true;
+    }
+    run();
+  }
+
   void remove_set() {
-    if (sets_.empty()) return;
+    if (sets_.empty() || !late_set_.empty()) return;
     try {
       for (const auto& each : engines_) each->remove_process_set(sets_.back());
     } catch (const Error&) {
@@ -478,6 +493,7 @@ class AlteredJob {
   std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
   std::vector<std::pair<Rank, std::shared_ptr<engine::Operation>>> operations_;
   std::vector<engine::ProcessSetId> sets_;
+  std::vector<Rank> late_set_;  // the others have added it
   std::array<std::optional<Change>, kRanks> changes_;  // of the next record of each
   std::array<std::vector<std::byte>, kRanks> held_;  // comes behind the next one
   std::array<std::uint32_t, kRanks> said_{};

@@ -1,5 +1,5 @@
 // A ring in shared memory, of which a mad peer writes both indices at any time.
-#include "transport/shm/ring.hpp"
+#include "transport/shm/ring_buffer.hpp"
 
 #include <algorithm>
 #include <array>

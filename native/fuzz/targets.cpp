@@ -11,6 +11,7 @@ void view_messages(Bytes input);
 void view_change(Bytes input);
 void engine(Bytes input);
 void altered_records(Bytes input);
+void standstills(Bytes input);
 void transfers(Bytes input);
 void stripes(Bytes input);
 void segment(Bytes input);
@@ -29,6 +30,7 @@ std::span<const Target> targets() {
       Target{"view_change", view_change},
       Target{"engine", engine},
       Target{"altered_records", altered_records},
+      Target{"standstills", standstills},
       Target{"transfers", transfers},
       Target{"stripes", stripes},
       Target{"segment", segment},

@@ -15,7 +15,7 @@ namespace {
 // Plans with fewer blocks than ranks have as many more parts, up to so many.
 constexpr int kMostParts = 256;
 // Smaller pieces than this are not worth a step of their own: in shared memory a reader close behind the writer disturbs
-// it (see transport/shm/ring.cpp), between hosts the next hop should start early.
+// it (see transport/shm/ring_buffer.cpp), between hosts the next hop should start early.
 constexpr std::size_t kMinPartBytesInHost = 128 * 1024;
 constexpr std::size_t kMinPartBytesBetweenHosts = 32 * 1024;
 

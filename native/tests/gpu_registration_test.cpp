@@ -147,20 +147,20 @@ TEST_CASE("gpu: memory is registered in the way that every rank's NCCL knows") {
   if (!gives_windows()) return;
   const SteadyClock clock;
   std::vector<std::unique_ptr<carriers::Launcher>> launchers;
-  std::vector<carriers::Launcher::Hello> hellos;
+  std::vector<carriers::Launcher::Facts> facts;
   for (const Rank rank : {0, 1}) {
     launchers.push_back(std::make_unique<carriers::Launcher>(
         carriers::Launcher::Config{.device = rank, .self = rank, .size = 2, .packed_bytes = 1 << 20}, clock));
-    std::memcpy(&hellos.emplace_back(), launchers.back()->message().data(), sizeof(carriers::Launcher::Hello));
+    std::memcpy(&facts.emplace_back(), launchers.back()->message().data(), sizeof(carriers::Launcher::Facts));
   }
-  hellos[1].registers = device::Registering::kLocal;
+  facts[1].registers = device::Registering::kLocal;
   const int before = call_double("gpu_double_uses", 1);
   const auto descriptor = std::make_shared<engine::Descriptor>();
   descriptor->collective = Collective::kAllreduce;
   descriptor->dtype = DType::kFloat32;
   descriptor->shape = {.dims = 1, .extent = {kSmall}};
   for (const auto& launcher : launchers) {
-    launcher->hear(std::as_bytes(std::span(hellos)));
+    launcher->hear(std::as_bytes(std::span(facts)));
     REQUIRE(launcher->agreed());
     CHECK(launcher->way().empty());
     launcher->expect();

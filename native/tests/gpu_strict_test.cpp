@@ -171,36 +171,36 @@ TEST_CASE("gpu: kernels are compiled for a GPU that is younger than NVRTC") {
   ::unsetenv("GPU_DOUBLE_CAPABILITY");
 }
 
-carriers::Launcher::Hello hello_of(int version, const char* uuid, const char* address) {
-  carriers::Launcher::Hello hello;
-  hello.nccl_version = version;
-  hello.has_kernels = 1;
-  std::strncpy(hello.uuid, uuid, sizeof(hello.uuid));
-  std::strncpy(hello.address, address, sizeof(hello.address));
-  return hello;
+carriers::Launcher::Facts facts_of(int version, const char* uuid, const char* address) {
+  carriers::Launcher::Facts facts;
+  facts.nccl_version = version;
+  facts.has_kernels = 1;
+  std::strncpy(facts.uuid, uuid, sizeof(facts.uuid));
+  std::strncpy(facts.address, address, sizeof(facts.address));
+  return facts;
 }
 
 TEST_CASE("gpu: ranks that NCCL would refuse go by way of the host, and are told why") {
   use_double();
   const SteadyClock clock;
-  const auto agreed = [&](const carriers::Launcher::Hello& a, const carriers::Launcher::Hello& b) {
+  const auto agreed = [&](const carriers::Launcher::Facts& a, const carriers::Launcher::Facts& b) {
     carriers::Launcher launcher({.device = 0, .self = 0, .size = 2, .packed_bytes = 1 << 20}, clock);
-    const carriers::Launcher::Hello hellos[] = {a, b};
-    launcher.hear(std::as_bytes(std::span(hellos)));
+    const carriers::Launcher::Facts facts[] = {a, b};
+    launcher.hear(std::as_bytes(std::span(facts)));
     REQUIRE(launcher.agreed());
     return launcher.way();
   };
-  CHECK(agreed(hello_of(22707, "a", "0000:10:00.0"), hello_of(22707, "b", "0000:20:00.0")).empty());
-  CHECK(agreed(hello_of(22707, "a", "0000:10:00.0"), hello_of(22907, "b", "0000:20:00.0"))
+  CHECK(agreed(facts_of(22707, "a", "0000:10:00.0"), facts_of(22707, "b", "0000:20:00.0")).empty());
+  CHECK(agreed(facts_of(22707, "a", "0000:10:00.0"), facts_of(22907, "b", "0000:20:00.0"))
             .find("member 0 has NCCL 2.27.7 and member 1 NCCL 2.29.7") != std::string::npos);
   // Two instances (MIG) of one GPU: NCCL tells GPUs apart by their place on the bus, since 2.30 by their UUID.
-  CHECK(agreed(hello_of(22907, "a", "0000:10:00.0"), hello_of(22907, "b", "0000:10:00.0"))
+  CHECK(agreed(facts_of(22907, "a", "0000:10:00.0"), facts_of(22907, "b", "0000:10:00.0"))
             .find("member 1 and member 0 use parts of one GPU") != std::string::npos);
-  CHECK(agreed(hello_of(23003, "a", "0000:10:00.0"), hello_of(23003, "b", "0000:10:00.0")).empty());
+  CHECK(agreed(facts_of(23003, "a", "0000:10:00.0"), facts_of(23003, "b", "0000:10:00.0")).empty());
   // Where averages are computed matters as much.
-  auto bare = hello_of(22907, "b", "0000:20:00.0");
+  auto bare = facts_of(22907, "b", "0000:20:00.0");
   bare.has_kernels = 0;
-  CHECK(agreed(hello_of(22907, "a", "0000:10:00.0"), bare).find("member 1 has no kernels") != std::string::npos);
+  CHECK(agreed(facts_of(22907, "a", "0000:10:00.0"), bare).find("member 1 has no kernels") != std::string::npos);
 }
 
 }  // namespace

@@ -106,3 +106,11 @@ TEST_CASE("what all say alike is no earlier operation of a rank that has announc
   negotiation.decide(decisions);
   CHECK(releases() == 2);
 }
+
+TEST_CASE("no log is filled beyond the place that one has come to, whatever a rank says") {
+  Negotiation negotiation({0, 1}, 0);
+  negotiation.append(1, {.type = RecordType::kNoop, .flags = kFill, .position = 0});
+  CHECK(negotiation.fill_until() == 1);
+  negotiation.append(1, {.type = RecordType::kNoop, .flags = kFill, .position = std::uint64_t{1} << 40});
+  CHECK(negotiation.fill_until() == 2);
+}

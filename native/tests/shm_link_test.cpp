@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "link_fixtures.hpp"
-#include "transport/shm/ring.hpp"
+#include "transport/shm/ring_buffer.hpp"
 
 namespace ringcore::test {
 namespace {

@@ -20,16 +20,16 @@ constexpr std::size_t kMaxArenaBytes = std::size_t{64} << 20;
 
 // No two GPUs have one number, wherever they are. Ranks that cannot share the memory of a host, as those of two containers,
 // may well share a GPU, and NCCL refuses that.
-bool same_gpu(const Launcher::Hello& a, const Launcher::Hello& b) {
+bool same_gpu(const Launcher::Facts& a, const Launcher::Facts& b) {
   return std::memcmp(a.uuid, b.uuid, sizeof(a.uuid)) == 0;
 }
 
 // The members on each GPU.
-std::vector<std::vector<int>> group_by_gpu(std::span<const Launcher::Hello> hellos) {
+std::vector<std::vector<int>> group_by_gpu(std::span<const Launcher::Facts> facts) {
   std::vector<std::vector<int>> gpus;
-  for (int m = 0; m < static_cast<int>(hellos.size()); ++m) {
+  for (int m = 0; m < static_cast<int>(facts.size()); ++m) {
     const auto known = std::find_if(gpus.begin(), gpus.end(), [&](const std::vector<int>& group) {
-      return same_gpu(hellos[group.front()], hellos[m]);
+      return same_gpu(facts[group.front()], facts[m]);
     });
     if (known == gpus.end()) {
       gpus.push_back({m});
@@ -41,7 +41,7 @@ std::vector<std::vector<int>> group_by_gpu(std::span<const Launcher::Hello> hell
 }
 
 // Whether they use parts (MIG) of one GPU that NCCL cannot tell apart: it compared places on the bus once.
-bool alike_for_nccl(const Launcher::Hello& a, const Launcher::Hello& b) {
+bool alike_for_nccl(const Launcher::Facts& a, const Launcher::Facts& b) {
   return a.host == b.host && a.nccl_version < kNcclSharesGpus && !same_gpu(a, b) &&
          std::memcmp(a.address, b.address, sizeof(a.address)) == 0;
 }
@@ -66,13 +66,13 @@ std::vector<Message> messages_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::span<const std::byte> Launcher::message() {
-  if (round_ == Round::kHello) return std::as_bytes(std::span(&hello_, 1));
+  if (round_ == Round::kFacts) return std::as_bytes(std::span(&facts_, 1));
   const Notice* notice = shared_->notice();
   return notice == nullptr ? std::span<const std::byte>() : std::as_bytes(std::span(notice, 1));
 }
 
 void Launcher::hear(std::span<const std::byte> messages) {
-  if (round_ == Round::kHello) return agree(messages_of<Hello>(messages));
+  if (round_ == Round::kFacts) return agree(messages_of<Facts>(messages));
   const std::vector<Notice> notices = messages_of<Notice>(messages);
   why_not_shared_ = problem_among(notices);
   if (!why_not_shared_.empty()) {
@@ -87,19 +87,19 @@ void Launcher::hear(std::span<const std::byte> messages) {
 }
 
 // Why NCCL cannot connect the members' GPUs; empty where it can, if no two share one.
-std::string Launcher::problem_of_nccl(std::span<const Hello> hellos) const {
-  for (std::size_t m = 0; m < hellos.size(); ++m) {
-    if (hellos[m].nccl_version == 0) {
+std::string Launcher::problem_of_nccl(std::span<const Facts> facts) const {
+  for (std::size_t m = 0; m < facts.size(); ++m) {
+    if (facts[m].nccl_version == 0) {
       return member(m) + " cannot use NCCL" + (problem_.empty() ? "" : ": " + problem_);
     }
   }
-  for (std::size_t m = 1; m < hellos.size(); ++m) {
-    if (hellos[m].nccl_version != hellos.front().nccl_version) {
-      return "member 0 has NCCL " + device::nccl_version_text(hellos.front().nccl_version) + " and " + member(m) +
-             " NCCL " + device::nccl_version_text(hellos[m].nccl_version) + ", which do not understand each other";
+  for (std::size_t m = 1; m < facts.size(); ++m) {
+    if (facts[m].nccl_version != facts.front().nccl_version) {
+      return "member 0 has NCCL " + device::nccl_version_text(facts.front().nccl_version) + " and " + member(m) +
+             " NCCL " + device::nccl_version_text(facts[m].nccl_version) + ", which do not understand each other";
     }
     for (std::size_t other = 0; other < m; ++other) {
-      if (alike_for_nccl(hellos[other], hellos[m])) {
+      if (alike_for_nccl(facts[other], facts[m])) {
         return member(m) + " and " + member(other) + " use parts of one GPU, which NCCL before 2.30 cannot tell apart";
       }
     }
@@ -107,27 +107,27 @@ std::string Launcher::problem_of_nccl(std::span<const Hello> hellos) const {
   return "";
 }
 
-void Launcher::agree(std::span<const Hello> hellos) {
-  id_ = hellos.front().id;
-  const auto bare = std::find_if(hellos.begin(), hellos.end(), [](const Hello& hello) { return !hello.has_kernels; });
-  kernels_ = bare == hellos.end();
+void Launcher::agree(std::span<const Facts> facts) {
+  id_ = facts.front().id;
+  const auto bare = std::find_if(facts.begin(), facts.end(), [](const Facts& each) { return !each.has_kernels; });
+  kernels_ = bare == facts.end();
   if (!kernels_) {
-    const auto index = static_cast<int>(bare - hellos.begin());
+    const auto index = static_cast<int>(bare - facts.begin());
     kernels_warning_ = member(index) + " has no kernels" +
                        (index == self_ ? " (" + device_->kernels_problem() + ")" : "") +
                        "; averages and what is scaled are copied to the host and reduced there. Remedy: install the "
                        "NVRTC of the CUDA version that the GPUs' driver has (`ringcore doctor` shows what is found).";
   }
-  const std::string why_not_between_gpus = problem_of_nccl(hellos);
+  const std::string why_not_between_gpus = problem_of_nccl(facts);
   why_not_nccl_ = why_not_between_gpus;
-  const std::vector<std::vector<int>> gpus = group_by_gpu(hellos);
+  const std::vector<std::vector<int>> gpus = group_by_gpu(facts);
   // One member needs no such memory, and NCCL does not say what it makes of windows where several share a GPU.
-  const bool registers = size_ > 1 && gpus.size() == hellos.size();
-  registering_ = registers ? hellos.front().registers : device::Registering::kNone;
-  for (const Hello& hello : hellos) registering_ = std::min(registering_, hello.registers);
+  const bool registers = size_ > 1 && gpus.size() == facts.size();
+  registering_ = registers ? facts.front().registers : device::Registering::kNone;
+  for (const Facts& each : facts) registering_ = std::min(registering_, each.registers);
   bool shared = false;
   for (const std::vector<int>& group : gpus) {
-    const bool by_nccl = std::all_of(group.begin(), group.end(), [&](int m) { return hellos[m].shares_gpus != 0; });
+    const bool by_nccl = std::all_of(group.begin(), group.end(), [&](int m) { return facts[m].shares_gpus != 0; });
     if (group.size() == 1 || by_nccl) continue;
     shared = true;
     if (why_not_nccl_.empty()) why_not_nccl_ = member(group[1]) + " and " + member(group[0]) + " share a GPU";

@@ -18,7 +18,7 @@ Launcher::Launcher(const Config& config, const Clock& clock)
       deterministic_(config.deterministic),
       clock_(clock),
       packed_bytes_(config.packed_bytes) {
-  hello_.host = config.host;
+  facts_.host = config.host;
   // Whatever is missing here, the others must learn of it.
   try {
     device_ = &device::Device::of(config.device);
@@ -28,18 +28,18 @@ Launcher::Launcher(const Config& config, const Clock& clock)
   }
   stream_ = std::make_shared<const device::Stream>(*device_);
   try {
-    std::memcpy(hello_.uuid, device_->uuid().data(), sizeof(hello_.uuid));
-    std::memcpy(hello_.address, device_->address().data(), sizeof(hello_.address));
-    hello_.has_kernels = device_->kernels() != nullptr ? 1 : 0;
+    std::memcpy(facts_.uuid, device_->uuid().data(), sizeof(facts_.uuid));
+    std::memcpy(facts_.address, device_->address().data(), sizeof(facts_.address));
+    facts_.has_kernels = device_->kernels() != nullptr ? 1 : 0;
     int version = 0;
     device::nccl_api().ncclGetVersion(&version);
     if (self_ == 0) {
       const device::Device::Current current(*device_);
-      hello_.id = device::Communicator::make_id();
+      facts_.id = device::Communicator::make_id();
     }
-    hello_.nccl_version = version;
-    hello_.shares_gpus = config.nccl_shares_gpus && version >= kNcclSharesGpus ? 1 : 0;
-    hello_.registers = device::Communicator::registering();
+    facts_.nccl_version = version;
+    facts_.shares_gpus = config.nccl_shares_gpus && version >= kNcclSharesGpus ? 1 : 0;
+    facts_.registers = device::Communicator::registering();
   } catch (const Error& error) {
     problem_ = error.what();
   }

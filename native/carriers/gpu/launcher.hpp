@@ -5,7 +5,7 @@
 // stream when it was submitted; it is done for the host when it has been launched, and whoever uses the result lets its
 // own stream wait for `completion` (`hold_back`). What was launched is watched: NCCL's errors, and its age.
 //
-// Before the first of them the ranks tell each other what they have (`Hello`). Where several
+// Before the first of them the ranks tell each other what they have (`Facts`). Where several
 // share a GPU, and NCCL does not let them, they tell each other more, and meet in its memory (shared.hpp). Where
 // that cannot be either, where one has no NCCL, and for what cannot be done on GPUs, `takes` is false on all ranks: then
 // the tensors are copied to the host and go through our own plans (`fetch`, `give_back`).
@@ -49,7 +49,7 @@ inline constexpr int kNcclSharesGpus = 23000;
 class Launcher {
  public:
   // What a member tells the others, all in one gather of bytes.
-  struct Hello {
+  struct Facts {
     char uuid[16] = {};  // of the GPU, or of the part of it (MIG) that this rank uses
     char address[24] = {};  // of the whole GPU, on its bus
     std::uint64_t host = 0;  // of the member: an address on a bus is of one host
@@ -127,10 +127,10 @@ class Launcher {
     std::vector<std::shared_ptr<Operation>> operations;  // keeps their host memory
   };
 
-  enum class Round : std::uint8_t { kHello, kOffer, kOpened, kAgreed };
+  enum class Round : std::uint8_t { kFacts, kOffer, kOpened, kAgreed };
 
-  std::string problem_of_nccl(std::span<const Hello> hellos) const;
-  void agree(std::span<const Hello> hellos);
+  std::string problem_of_nccl(std::span<const Facts> facts) const;
+  void agree(std::span<const Facts> facts);
   bool connect();
   bool has_room(const Task& task);
   void begin(Launch& launch);
@@ -158,13 +158,13 @@ class Launcher {
   int size_;
   bool deterministic_;
   const Clock& clock_;
-  Hello hello_;
+  Facts facts_;
   std::string problem_;  // why this rank cannot use NCCL
   device::Device* device_ = nullptr;  // null: this rank has none
   std::shared_ptr<const device::Stream> stream_;  // results that nobody has taken keep it
   std::shared_ptr<const device::Memory> fusion_;
   std::vector<std::shared_ptr<const device::Memory>> outgrown_;  // such buffers before: the GPU may still use them
-  Round round_ = Round::kHello;
+  Round round_ = Round::kFacts;
   std::size_t packed_bytes_;
   bool by_nccl_ = false;
   std::unique_ptr<SharedGpu> shared_;  // null: this rank meets nobody in memory of its GPU

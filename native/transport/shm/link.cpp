@@ -13,7 +13,7 @@
 #include "base/error.hpp"
 #include "transport/process.hpp"
 #include "transport/shm/arena_view.hpp"
-#include "transport/shm/ring.hpp"
+#include "transport/shm/ring_buffer.hpp"
 #include "transport/standing.hpp"
 
 namespace ringcore::transport {

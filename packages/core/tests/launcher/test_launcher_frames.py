@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from ringcore.launcher._frames import MAGIC, Channel, FrameReader, Kind, ProtocolError
+from ringcore.launcher._frames import MAGIC, FramePipe, FrameReader, Kind, ProtocolError
 from ringcore.launcher._loop import Loop
 
 HEADER = struct.Struct(">BII")
@@ -37,7 +37,7 @@ def test_a_shell_that_prints_without_end_is_refused() -> None:
 
 
 class Pair:
-    """Two channels that talk to each other."""
+    """Two pipes that talk to each other."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -45,12 +45,12 @@ class Pair:
         self.closed: list[str] = []
         self.pipe = os.pipe()
         self.back = os.pipe()
-        self.sender = Channel(
+        self.sender = FramePipe(
             self.loop, self.back[0], self.pipe[1], on_frame=lambda *_: None, on_close=self.closed.append
         )
 
-    def receive(self) -> Channel:
-        return Channel(
+    def receive(self) -> FramePipe:
+        return FramePipe(
             self.loop,
             self.pipe[0],
             self.back[1],
@@ -91,7 +91,7 @@ def test_the_end_of_the_other_side_is_told_once(pair: Pair) -> None:
     pair.back = os.pipe()
 
 
-def test_garbage_closes_the_channel(pair: Pair) -> None:
+def test_garbage_closes_the_pipe(pair: Pair) -> None:
     pair.receive()
     os.write(pair.pipe[1], b"\xff" * 100)
     pair.loop.run_once()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ringcore.environment import settings as _settings
-from ringcore.launcher import _config, _hosts, _options, _plan
+from ringcore.launcher import _config, _hosts, _layout, _options
 from ringcore.launcher._hosts import Host, HostError
 from ringcore.launcher._options import UsageError
 from support.processes import Ringrun
@@ -305,9 +305,9 @@ def test_torchruns_variables_give_defaults() -> None:
             "PET_MASTER_PORT": "29500",
         },
     )
-    plan = _plan.make_plan(options, _settings.Settings())
-    assert (plan.size, plan.group_size, plan.serves, plan.rendezvous) == (6, 2, False, "tcp:m:29400")
-    assert [slot.rank for slot in plan.nodes[0].slots] == [3, 4, 5]
+    layout = _layout.make_layout(options, _settings.Settings())
+    assert (layout.size, layout.group_size, layout.serves, layout.rendezvous) == (6, 2, False, "tcp:m:29400")
+    assert [slot.rank for slot in layout.nodes[0].slots] == [3, 4, 5]
 
 
 def test_numbers_of_ranks_by_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 import ringcore
 from ringcore.environment.placement import find_placement
 from ringcore.environment.settings import Settings
-from ringcore.launcher import _hosts, _options, _plan
+from ringcore.launcher import _hosts, _layout, _options
 from support.processes import Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
@@ -133,17 +133,17 @@ def test_a_function_runs_on_the_ranks_alone() -> None:
 def test_where_servers_run(monkeypatch: pytest.MonkeyPatch, words: list[str], placed: list[object]) -> None:
     monkeypatch.setattr(_hosts, "resolve", lambda hosts: {host.name: "127.0.0.1" for host in hosts})
     options = _options.parse([*words, "--", "true"], {})
-    plan = _plan.make_plan(options, Settings())
-    slots = sorted((slot for node in plan.nodes for slot in node.slots), key=lambda slot: slot.rank)
+    layout = _layout.make_layout(options, Settings())
+    slots = sorted((slot for node in layout.nodes for slot in node.slots), key=lambda slot: slot.rank)
     assert [f"s{slot.host}" if slot.serves else slot.host for slot in slots] == placed
-    assert plan.size + plan.servers == len(slots)
+    assert layout.size + layout.servers == len(slots)
     for slot in slots:
-        place = find_placement(_plan.rank_environ(plan, slot, "default"))
+        place = find_placement(_layout.rank_environ(layout, slot, "default"))
         assert (place.rank, place.size, place.servers, place.serves) == (
             slot.rank,
-            plan.size,
-            plan.servers,
+            layout.size,
+            layout.servers,
             slot.serves,
         )
     hosts = {slot.host for slot in slots if not slot.serves}
-    assert plan.group_size == len(hosts)
+    assert layout.group_size == len(hosts)

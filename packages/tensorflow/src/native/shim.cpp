@@ -150,10 +150,10 @@ struct Kernel {
   bool writes_to_outputs() const { return capi::writes_to_outputs(collective); }
 };
 
-// One execution of a node.
-class Execution {
+// A node that runs once.
+class NodeRun {
  public:
-  Execution(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
+  NodeRun(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
       : kernel_(kernel),
         context_(context),
         // What TensorFlow hands over dies when compute returns; inside is a function that may be copied.
@@ -184,7 +184,7 @@ class Execution {
     options.prescale = std::bit_cast<double>(kernel_.prescale);
     options.postscale = std::bit_cast<double>(kernel_.postscale);
     options.compression = static_cast<int>(kernel_.compression);
-    request_.submit<&Execution::finish>(*engine, this);
+    request_.submit<&NodeRun::finish>(*engine, this);
   }
 
  private:
@@ -417,7 +417,7 @@ void* create(TF_OpKernelConstruction* construction) {
 }
 
 void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  (new Execution(*static_cast<Kernel*>(kernel), context, done))->start();
+  (new NodeRun(*static_cast<Kernel*>(kernel), context, done))->start();
 }
 
 void remove(void* kernel) { delete static_cast<Kernel*>(kernel); }

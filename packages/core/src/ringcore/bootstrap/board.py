@@ -17,8 +17,8 @@ from ringcore._closing import Closing
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import BOARD, Hello, Key, authenticate, until_let_in
-from ringcore.bootstrap.channel import MESSAGE_S, Channel
 from ringcore.bootstrap.contacts import RANK, SERVER
+from ringcore.bootstrap.sealed import MESSAGE_S, SealedConnection
 from ringcore.bootstrap.sockets import dial, format_address, listen_tcp
 
 # A watch is answered after so long, also when nothing has changed: a guest that is gone is noticed then.
@@ -45,9 +45,9 @@ class Board(Closing):
         self.address = f"tcp:{format_address(listener.getsockname())}"
         self._acceptor = Acceptor([listener], key, self._accepted)
         self._changed = threading.Condition()  # Guards: _posted, _version, _guests.
-        self._posted: dict[str, tuple[str, Channel | None]] = {}
+        self._posted: dict[str, tuple[str, SealedConnection | None]] = {}
         self._version = 0
-        self._guests: dict[Channel, threading.Thread] = {}
+        self._guests: dict[SealedConnection, threading.Thread] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._accept, name="ringcore-board", daemon=True)
         self._thread.start()
@@ -59,9 +59,9 @@ class Board(Closing):
         with self._changed:
             self._changed.wait_for(lambda: not self._guests, _LEAVE_S)
             left = dict(self._guests)
-        for channel in left:
+        for guest in left:
             with contextlib.suppress(OSError):
-                channel.connection.shutdown(socket.SHUT_RDWR)
+                guest.connection.shutdown(socket.SHUT_RDWR)
         deadline = time.monotonic() + _END_S
         for thread in left.values():
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -77,13 +77,13 @@ class Board(Closing):
         if hello.purpose != BOARD:
             connection.close()
             return
-        channel = Channel(connection, secret, SERVER, RANK)
-        thread = threading.Thread(target=self._serve, args=(channel,), name="ringcore-board-guest", daemon=True)
+        guest = SealedConnection(connection, secret, SERVER, RANK)
+        thread = threading.Thread(target=self._serve, args=(guest,), name="ringcore-board-guest", daemon=True)
         with self._changed:
-            self._guests[channel] = thread
+            self._guests[guest] = thread
         thread.start()
 
-    def _serve(self, guest: Channel) -> None:
+    def _serve(self, guest: SealedConnection) -> None:
         requests = select.poll()
         requests.register(guest.connection, select.POLLIN)
         with guest.connection, contextlib.suppress(BootstrapError, OSError, ValueError, RecursionError):
@@ -93,7 +93,7 @@ class Board(Closing):
             finally:
                 self._forget(guest)
 
-    def _answer(self, guest: Channel, request: Any) -> dict[str, Any]:
+    def _answer(self, guest: SealedConnection, request: Any) -> dict[str, Any]:
         match request:
             case {"post": str(name), "value": str(value), "lasting": bool(lasting)}:
                 return self._post(guest, name, value, lasting)
@@ -103,7 +103,7 @@ class Board(Closing):
                 return self._look(prefix, seen)
         raise BootstrapError("a guest of a board sent what is no request")
 
-    def _post(self, guest: Channel, name: str, value: str, lasting: bool) -> dict[str, Any]:
+    def _post(self, guest: SealedConnection, name: str, value: str, lasting: bool) -> dict[str, Any]:
         with self._changed:
             if not lasting and name in self._posted:
                 return {"error": f"{name!r} is posted already, as {self._posted[name][0]!r}: is it started twice?"}
@@ -111,7 +111,7 @@ class Board(Closing):
             self._change()
         return {}
 
-    def _withdraw(self, guest: Channel, name: str) -> dict[str, Any]:
+    def _withdraw(self, guest: SealedConnection, name: str) -> dict[str, Any]:
         with self._changed:
             if self._posted.get(name, ("", None))[1] is not guest:
                 return {"error": f"{name!r} cannot be withdrawn: this guest has not posted it"}
@@ -125,7 +125,7 @@ class Board(Closing):
             posted = {name: value for name, (value, _) in self._posted.items() if name.startswith(prefix)}
             return {"version": self._version, "posted": posted}
 
-    def _forget(self, guest: Channel) -> None:
+    def _forget(self, guest: SealedConnection) -> None:
         with self._changed:
             del self._guests[guest]
             self._posted = {name: entry for name, entry in self._posted.items() if entry[1] is not guest}
@@ -151,19 +151,21 @@ class Guest(Closing):
     def __init__(self, address: str, key: Key, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
 
-        def enter() -> Channel:
+        def enter() -> SealedConnection:
             connection = dial(address, deadline)
             try:
-                return Channel(connection, authenticate(connection, key, Hello(BOARD, 0, 0, 0), deadline), RANK, SERVER)
+                return SealedConnection(
+                    connection, authenticate(connection, key, Hello(BOARD, 0, 0, 0), deadline), RANK, SERVER
+                )
             except BaseException:
                 connection.close()
                 raise
 
-        self._channel = until_let_in(enter, deadline)
+        self._connection = until_let_in(enter, deadline)
 
     def close(self) -> None:
         """Leave; what is not lasting is taken off the board."""
-        self._channel.connection.close()
+        self._connection.connection.close()
 
     def post(self, name: str, value: str = "", *, lasting: bool = False) -> None:
         """Put a text on the board.
@@ -211,8 +213,8 @@ class Guest(Closing):
                 return dict(posted)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._channel.send(request)
-        answer: dict[str, Any] = self._channel.receive(_WATCH_S + MESSAGE_S)
+        self._connection.send(request)
+        answer: dict[str, Any] = self._connection.receive(_WATCH_S + MESSAGE_S)
         if "error" in answer:
             raise BootstrapError(answer["error"])
         return answer

@@ -21,7 +21,7 @@ from ringcore import _native
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import MESH, TURNED_AWAY, Hello, Key
-from ringcore.bootstrap.dialler import Call, Dialler
+from ringcore.bootstrap.dialler import Dialler, PendingConnection
 from ringcore.bootstrap.encryption import is_encrypted
 from ringcore.bootstrap.interfaces import sockaddr
 from ringcore.bootstrap.paths import Endpoint, Path, describe_hosts, endpoints_of, paths_between
@@ -289,7 +289,7 @@ class Connector:
             self._dial_lanes(peer)
             return
         self._dialler.dial([
-            Call(
+            PendingConnection(
                 Hello(MESH, self.epoch, self.rank, peer, _SHARED),
                 functools.partial(_open_unix, f"\0{name}"),
                 lambda connection, _: self._offer_segment(peer, connection),
@@ -319,17 +319,17 @@ class Connector:
 
     def _dial_connections(self, peer: int, numbers: Iterable[int]) -> None:
         encrypted = is_encrypted(self.settings.encryption, self._stripes(peer))
-        self._dialler.dial(self._call(peer, number, encrypted=encrypted) for number in numbers)
+        self._dialler.dial(self._pending(peer, number, encrypted=encrypted) for number in numbers)
 
-    def _call(self, peer: int, number: int, *, encrypted: bool) -> Call:
+    def _pending(self, peer: int, number: int, *, encrypted: bool) -> PendingConnection:
         path = self._way(peer, number)
-        call = Call(
+        pending = PendingConnection(
             Hello(MESH, self.epoch, self.rank, peer, number, encrypted),
             functools.partial(self._open_tcp, path, peer),
             self._dialled(peer, number, encrypted=encrypted),
-            lambda error: self._no_way(call, path, error),
+            lambda error: self._no_way(pending, path, error),
         )
-        return call
+        return pending
 
     def _way(self, peer: int, number: int) -> Path:
         """Of one of the link's connections."""
@@ -371,8 +371,8 @@ class Connector:
 
         return dialled
 
-    def _no_way(self, call: Call, path: Path, error: OSError) -> None:
-        peer = call.hello.to_rank
+    def _no_way(self, pending: PendingConnection, path: Path, error: OSError) -> None:
+        peer = pending.hello.to_rank
         mine, theirs = self._ends(path, peer)
         problem = (
             f"rank {self.rank} cannot connect from {mine.ip} to rank {peer} at {theirs.ip} port {theirs.port} "
@@ -382,7 +382,7 @@ class Connector:
         if not self._is_late:
             raise BootstrapError(problem) from error
         if time.monotonic() < self._refused_since.setdefault(peer, time.monotonic()) + _GRACE_S:
-            self._dialler.dial_later(call)
+            self._dialler.dial_later(pending)
         else:
             self.lost[peer] = problem
 

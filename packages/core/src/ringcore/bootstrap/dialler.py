@@ -22,7 +22,7 @@ _MOST_AT_ONCE = 32
 
 
 @dataclass(eq=False)
-class Call:
+class PendingConnection:
     """A connection to be made.
 
     Attributes:
@@ -40,23 +40,23 @@ class Call:
 
 @dataclass
 class _Attempt:
-    call: Call
+    pending: PendingConnection
     introduction: Introduction
     greeted: bool = False
 
 
 @dataclass
 class Dialler:
-    """Makes the calls that it is given, each as often as it takes. Register it with a selector and call `service`.
+    """Makes connections, each as often as it takes. Register it with a selector and call `service`.
 
     Args:
         key: The job's key.
     """
 
     key: Key
-    _waiting: deque[Call] = field(default_factory=deque)
+    _waiting: deque[PendingConnection] = field(default_factory=deque)
     # Those that were turned away, by the time at which they are dialled again.
-    _later: list[tuple[float, int, Call]] = field(default_factory=list)
+    _later: list[tuple[float, int, PendingConnection]] = field(default_factory=list)
     _attempts: dict[socket.socket, _Attempt] = field(default_factory=dict)
     _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
     _numbers: Iterable[int] = field(default_factory=itertools.count)
@@ -65,18 +65,18 @@ class Dialler:
         """Readable when `service` has something to do, besides dialling again."""
         return self._selector.fileno()
 
-    def dial(self, calls: Iterable[Call]) -> None:
-        """Begin with these calls, in their order."""
-        self._waiting.extend(calls)
+    def dial(self, wanted: Iterable[PendingConnection]) -> None:
+        """Begin with these, in their order."""
+        self._waiting.extend(wanted)
 
-    def dial_later(self, call: Call) -> None:
+    def dial_later(self, pending: PendingConnection) -> None:
         """Go on with this one after a moment."""
-        self._again(call)
+        self._again(pending)
 
     def unanswered(self) -> list[Hello]:
         """What has been dialled, or is to be, and was not let in yet."""
-        calls = [*(attempt.call for attempt in self._attempts.values()), *self._waiting]
-        return [call.hello for call in [*calls, *(call for _, _, call in self._later)]]
+        wanted = [*(attempt.pending for attempt in self._attempts.values()), *self._waiting]
+        return [pending.hello for pending in [*wanted, *(pending for _, _, pending in self._later)]]
 
     def service(self) -> float:
         """Go on with what can go on.
@@ -105,19 +105,19 @@ class Dialler:
         self._later.clear()
         self._selector.close()
 
-    def _open(self, call: Call) -> None:
+    def _open(self, pending: PendingConnection) -> None:
         try:
-            connection = call.open()
+            connection = pending.open()
         except BlockingIOError:  # a Unix socket whose queue is full
-            self._again(call)
+            self._again(pending)
         except OSError as error:
-            call.refused(error)
+            pending.refused(error)
         else:
-            self._attempts[connection] = _Attempt(call, Introduction(self.key, call.hello))
+            self._attempts[connection] = _Attempt(pending, Introduction(self.key, pending.hello))
             self._selector.register(connection, selectors.EVENT_WRITE)
 
-    def _again(self, call: Call) -> None:
-        heapq.heappush(self._later, (time.monotonic() + pause_before_next(), next(iter(self._numbers)), call))
+    def _again(self, pending: PendingConnection) -> None:
+        heapq.heappush(self._later, (time.monotonic() + pause_before_next(), next(iter(self._numbers)), pending))
 
     def _advance(self, connection: socket.socket) -> None:
         attempt = self._attempts[connection]
@@ -137,16 +137,16 @@ class Dialler:
             raise
         except OSError:
             self._drop(connection).close()
-            self._again(attempt.call)
+            self._again(attempt.pending)
             return
         if attempt.introduction.secret:
-            attempt.call.connected(self._drop(connection), attempt.introduction.secret)
+            attempt.pending.connected(self._drop(connection), attempt.introduction.secret)
 
     def _greet(self, connection: socket.socket, attempt: _Attempt) -> None:
         problem = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem != 0:
             self._drop(connection).close()
-            attempt.call.refused(OSError(problem, os.strerror(problem)))
+            attempt.pending.refused(OSError(problem, os.strerror(problem)))
             return
         connection.send(attempt.introduction.greeting)
         attempt.greeted = True

@@ -178,7 +178,7 @@ class FrameReader:
         return True
 
 
-class Channel:
+class FramePipe:
     """Frames in both directions over two descriptors that never block."""
 
     def __init__(
@@ -198,7 +198,7 @@ class Channel:
             loop: Calls back when there is something to do.
             read_fd: Where frames come from.
             write_fd: Where frames go to; another descriptor than `read_fd`.
-            on_frame: Called with each frame; may raise ProtocolError, which closes the channel.
+            on_frame: Called with each frame; may raise ProtocolError, which closes it.
             on_close: Called once with the reason when nothing more can come.
             expect_magic: Skip what comes before an agent's magic line.
             seals: Of a connection that nothing else protects.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcore.launcher import _hosts
 from ringcore.launcher._frames import Kind, Seals, table_of
-from ringcore.launcher._plan import Node, Plan
+from ringcore.launcher._layout import JobLayout, Node
 from ringcore.launcher._remote import FarHost, RemoteEvents
 
 if TYPE_CHECKING:
@@ -107,14 +107,14 @@ class Gate:
             connection.close()
 
 
-def plan_of(size: int, bind: str) -> Plan:
+def layout_of(size: int, bind: str) -> JobLayout:
     """A job of which nobody knows yet where its ranks will run, nor how many, if its size is 0."""
     slots = _hosts.slots_of([1] * size)
     nodes = tuple(Node(f"task {index}", (slot,), placed=True) for index, slot in enumerate(slots))
-    return Plan(size, size, nodes, bind=bind)
+    return JobLayout(size, size, nodes, bind=bind)
 
 
-def arrange(plan: Plan, hellos: Sequence[dict[str, Any]]) -> Plan:
+def arrange(layout: JobLayout, hellos: Sequence[dict[str, Any]]) -> JobLayout:
     """The same job once all agents have said where they are: ranks of a host are neighbours."""
     machines = list(dict.fromkeys(hello["machine"] for hello in hellos))
     order = sorted(range(len(hellos)), key=lambda index: machines.index(hellos[index]["machine"]))
@@ -122,6 +122,6 @@ def arrange(plan: Plan, hellos: Sequence[dict[str, Any]]) -> Plan:
     slot_of = dict(zip(order, _hosts.slots_of(counts), strict=True))
     nodes = tuple(
         dataclasses.replace(node, name=hellos[index]["host"], slots=(slot_of[index],))
-        for index, node in enumerate(plan.nodes)
+        for index, node in enumerate(layout.nodes)
     )
-    return dataclasses.replace(plan, nodes=nodes, group_size=len(machines), master_addr=hellos[0]["address"])
+    return dataclasses.replace(layout, nodes=nodes, group_size=len(machines), master_addr=hellos[0]["address"])

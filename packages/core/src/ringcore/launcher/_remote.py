@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ringcore.launcher import _process, _watching
-from ringcore.launcher._frames import Channel, Kind, ProtocolError, Seals, hold_bits, table_of
+from ringcore.launcher._frames import FramePipe, Kind, ProtocolError, Seals, hold_bits, table_of
 from ringcore.launcher._job import Events, HostJob, RankExit
 from ringcore.launcher._loop import Loop, Timer
 
@@ -87,7 +87,7 @@ class FarHost:
         self._ping_s = min(_PING_S, silence_limit_s / 4)
         self._ping: Timer | None = None
         self._ranks: frozenset[int] = frozenset()
-        self._channel: Channel | None = None
+        self._pipe: FramePipe | None = None
         self._over = False
         self._questions = 0
         self._asked: dict[int, Callable[[_watching.Answers], None]] = {}
@@ -124,11 +124,11 @@ class FarHost:
         self._over = True
         if self._ping is not None:
             self._ping.cancel()
-        if self._channel is not None:
-            self._channel.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
     def _connected(self, read_fd: int, write_fd: int, seals: Seals | None = None) -> None:
-        self._channel = Channel(
+        self._pipe = FramePipe(
             self._loop,
             read_fd,
             write_fd,
@@ -140,8 +140,8 @@ class FarHost:
         self._send_ping()
 
     def _send(self, kind: Kind, rank: int = 0, payload: bytes = b"") -> None:
-        if self._channel is not None:
-            self._channel.send(kind, rank, payload)
+        if self._pipe is not None:
+            self._pipe.send(kind, rank, payload)
 
     def _send_ping(self) -> None:
         self._send(Kind.PING)

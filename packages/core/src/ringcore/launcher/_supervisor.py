@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ringcore.environment.watching import OrderError
-from ringcore.launcher import _placed, _plan, _process, _remote, _summary, _watching
+from ringcore.launcher import _layout, _placed, _process, _remote, _summary, _watching
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
 from ringcore.launcher._job import HostJob, RankExit, RankJob
+from ringcore.launcher._layout import JobLayout, Node
 from ringcore.launcher._loop import Loop, Timer
 from ringcore.launcher._options import Options
 from ringcore.launcher._output import Output
-from ringcore.launcher._plan import Node, Plan
 from ringcore.launcher._summary import Failure
 from ringcore.launcher.agent import Agent, free_port
 
@@ -71,7 +71,7 @@ class Supervisor:
         guard: Guard,
         output: Output,
         options: Options,
-        plan: Plan,
+        layout: JobLayout,
         given: JobInput,
         start_timeout_s: float,
     ) -> None:
@@ -79,14 +79,14 @@ class Supervisor:
         self._guard = guard
         self._output = output
         self._options = options
-        self._plan = plan
+        self._layout = layout
         self._given = given
         self._start_timeout_s = start_timeout_s
         self._hosts: dict[int, Agent | _remote.FarHost] = {}
         self._hello: dict[int, dict[str, Any]] = {}
-        self._open: set[int] = set(range(len(plan.nodes)))
-        self._running = {slot.rank for node in plan.nodes for slot in node.slots}
-        self._servers = {slot.rank for node in plan.nodes for slot in node.slots if slot.serves}
+        self._open: set[int] = set(range(len(layout.nodes)))
+        self._running = {slot.rank for node in layout.nodes for slot in node.slots}
+        self._servers = {slot.rank for node in layout.nodes for slot in node.slots if slot.serves}
         self._failures: list[Failure] = []
         self.blamed: int | None = None  # The rank that ended the job.
         self._told: set[int] = set()  # These have told the caller what their function returned or raised.
@@ -147,7 +147,7 @@ class Supervisor:
     # Start.
 
     def _connect(self) -> None:
-        for index, node in enumerate(self._plan.nodes):
+        for index, node in enumerate(self._layout.nodes):
             events = NodeEvents(self, index)
             if self._given.gate is not None:
                 self._hosts[index] = self._given.gate.host(index, node.name, events, self._options.agent_timeout)
@@ -155,7 +155,7 @@ class Supervisor:
                 self._hosts[index] = Agent(self._loop, self._guard, events)
             else:
                 self._hosts[index] = self._connect_to(node, events)
-        if not self._plan.has_remote:
+        if not self._layout.has_remote:
             self._launch()
             return
         self._loop.call_later(self._start_timeout_s, self._on_start_timeout)
@@ -167,7 +167,7 @@ class Supervisor:
             port=self._options.ssh_port,
             identity_file=self._options.ssh_identity_file,
             connect_timeout_s=self._start_timeout_s,
-            python=self._options.remote_python or _plan.this_python(),
+            python=self._options.remote_python or _layout.this_python(),
             python_path=os.environ.get("PYTHONPATH"),
         )
         self.note(f"connecting to {node.name}: {' '.join(argv)}")
@@ -176,14 +176,14 @@ class Supervisor:
     def on_hello(self, index: int, hello: dict[str, Any]) -> None:
         """An agent is there; when all are, the job starts."""
         self._hello[index] = hello
-        self.note(f"{self._plan.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
-        if len(self._hello) == sum(node.is_far for node in self._plan.nodes) and not self._stopping:
+        self.note(f"{self._layout.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
+        if len(self._hello) == sum(node.is_far for node in self._layout.nodes) and not self._stopping:
             self._launch()
 
     def _on_start_timeout(self) -> None:
         if not self._launched and not self._stopping:
             silent = [
-                node.name for index, node in enumerate(self._plan.nodes) if node.is_far and index not in self._hello
+                node.name for index, node in enumerate(self._layout.nodes) if node.is_far and index not in self._hello
             ]
             self._abort(
                 f"host {', '.join(silent)} did not answer within {self._start_timeout_s:g} s (--start-timeout)", 1
@@ -193,11 +193,13 @@ class Supervisor:
         self._launched = True
         self._started_at = time.monotonic()
         if self._given.gate is not None:
-            self._plan = _placed.arrange(self._plan, [self._hello[index] for index in range(len(self._plan.nodes))])
-        port = self._plan.master_port or (self._hello[0]["port"] if 0 in self._hello else free_port())
-        common = _plan.common_environ(self._options, self._plan, self._given.job_id, self._given.rendezvous, port)
+            self._layout = _placed.arrange(
+                self._layout, [self._hello[index] for index in range(len(self._layout.nodes))]
+            )
+        port = self._layout.master_port or (self._hello[0]["port"] if 0 in self._hello else free_port())
+        common = _layout.common_environ(self._options, self._layout, self._given.job_id, self._given.rendezvous, port)
         self.note(f"rendezvous {self._given.rendezvous}, torch's {common['MASTER_ADDR']}:{port}")
-        for index, node in enumerate(self._plan.nodes):
+        for index, node in enumerate(self._layout.nodes):
             if index in self._open:
                 self._launch_on(index, node, common)
 
@@ -210,23 +212,23 @@ class Supervisor:
             self.on_lost(index, str(error), error.exit_code)
 
     def _job_of(self, index: int, node: Node, common: dict[str, str]) -> HostJob:
-        python = _plan.this_python()
+        python = _layout.this_python()
         if node.remote is not None:
             python = self._options.remote_python or python
-            common = {**_plan.forwarded_environ(os.environ), **common}
+            common = {**_layout.forwarded_environ(os.environ), **common}
         if node.placed:
             python = self._hello[index]["executable"]
         return HostJob(
             ranks=tuple(
                 RankJob(
                     slot.rank,
-                    _plan.rank_environ(self._plan, slot, self._options.role),
-                    _plan.server_argv(python) if slot.serves else None,
+                    _layout.rank_environ(self._layout, slot, self._options.role),
+                    _layout.server_argv(python) if slot.serves else None,
                 )
                 for slot in node.slots
             ),
             sharers=sum(not slot.serves for slot in node.slots) or None,
-            argv=_plan.make_argv(self._options, python),
+            argv=_layout.make_argv(self._options, python),
             cwd=self._hello[index]["cwd"] if node.placed else os.path.abspath(self._options.workdir or os.getcwd()),
             environ=common,
             blobs=self._given.blobs,
@@ -286,10 +288,10 @@ class Supervisor:
     def on_lost(self, index: int, reason: str, code: int) -> None:
         """A host is gone, or could not start its ranks."""
         self._open.discard(index)
-        self._running -= {slot.rank for slot in self._plan.nodes[index].slots}
+        self._running -= {slot.rank for slot in self._layout.nodes[index].slots}
         if not self._stopping or not self._failures:
             if self._launched and not self._stopping:
-                self.blamed = self._plan.nodes[index].slots[0].rank
+                self.blamed = self._layout.nodes[index].slots[0].rank
             self._abort(reason, code)
 
     def note(self, text: str) -> None:
@@ -365,7 +367,7 @@ class Supervisor:
             self._output.say(f"ringrun: {name}: passed on to the ranks{again}")
 
     def _host_of(self, index: int) -> str:
-        return self._plan.nodes[index].name
+        return self._layout.nodes[index].name
 
     def _hold(self, kinds: frozenset[Kind]) -> None:
         for index in self._open:
@@ -400,9 +402,9 @@ class Supervisor:
 
     def _report(self, cause: Failure) -> None:
         self.blamed = cause.rank
-        host = next(n.name for n in self._plan.nodes if any(s.rank == cause.rank for s in n.slots))
+        host = next(n.name for n in self._layout.nodes if any(s.rank == cause.rank for s in n.slots))
         log = self._log_of(cause)
-        summary = _summary.Summary(cause, self._failures, self._plan.size, host, self._failed_after_s, log)
+        summary = _summary.Summary(cause, self._failures, self._layout.size, host, self._failed_after_s, log)
         if cause.rank not in self._told:
             if not summary.is_whole and not self._options.log_dir:
                 summary.log = self._keep_last_words()

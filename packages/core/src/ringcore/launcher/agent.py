@@ -24,7 +24,7 @@ from ringcore.environment.loss import LOSS_FILE_VARIABLE
 from ringcore.environment.settings import CLEAR_TEXT
 from ringcore.environment.watching import WATCH_FILE_VARIABLE
 from ringcore.launcher import _frames, _process, _watching
-from ringcore.launcher._frames import Channel, Kind
+from ringcore.launcher._frames import FramePipe, Kind
 from ringcore.launcher._guard import Guard, remove_directory
 from ringcore.launcher._job import Events, HostJob, RankExit, RankJob
 from ringcore.launcher._loop import Loop, Timer
@@ -353,17 +353,17 @@ class _RemoteAgent:
         self._silence_limit_s = 30.0
         self._held: frozenset[Kind] = frozenset()  # As the launcher says.
         seals = _frames.Seals.of_agent(given["secret"]) if "secret" in given else None
-        self._channel = Channel(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close, seals=seals)
-        self._channel.on_drained = self._hold
+        self._pipe = FramePipe(self._loop, 0, 1, on_frame=self._on_frame, on_close=self._on_close, seals=seals)
+        self._pipe.on_drained = self._hold
 
     def run(self) -> bool:
         self._loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), self._on_signal)
         hello = {"host": socket.gethostname(), "port": free_port(), "python": sys.version.split()[0]}
         hello |= {"executable": sys.executable, "cwd": os.getcwd(), **self._given.get("hello", {})}
-        self._channel.send_raw(_frames.MAGIC)
-        self._channel.send(Kind.HELLO, 0, json.dumps(hello).encode())
+        self._pipe.send_raw(_frames.MAGIC)
+        self._pipe.send(Kind.HELLO, 0, json.dumps(hello).encode())
         self._restart_silence()
-        while self._running and not (self._done and self._channel.idle):
+        while self._running and not (self._done and self._pipe.idle):
             self._loop.run_once()
         self._agent.close()
         self._guard.close()
@@ -372,19 +372,19 @@ class _RemoteAgent:
     # Events of the agent.
 
     def on_output(self, rank: int, kind: Kind, data: bytes) -> None:
-        self._channel.send(kind, rank, data)
-        if self._channel.congested:
+        self._pipe.send(kind, rank, data)
+        if self._pipe.congested:
             self._hold()
 
     def on_exit(self, rank: int, how: RankExit) -> None:
         self._failed |= how.code != 0
-        self._channel.send(Kind.EXIT, rank, json.dumps(dataclasses.asdict(how)).encode())
+        self._pipe.send(Kind.EXIT, rank, json.dumps(dataclasses.asdict(how)).encode())
 
     def on_note(self, text: str) -> None:
-        self._channel.send(Kind.NOTE, 0, text.encode())
+        self._pipe.send(Kind.NOTE, 0, text.encode())
 
     def on_done(self) -> None:
-        self._channel.send(Kind.DONE)
+        self._pipe.send(Kind.DONE)
         self._done = True
 
     # Events of the connection.
@@ -407,11 +407,11 @@ class _RemoteAgent:
             self._hold()
 
     def _answer(self, number: int, answers: _watching.Answers) -> None:
-        self._channel.send(Kind.ANSWER, number, json.dumps(answers).encode())
+        self._pipe.send(Kind.ANSWER, number, json.dumps(answers).encode())
 
     def _hold(self) -> None:
         everything = frozenset((Kind.STDOUT, Kind.STDERR, Kind.RESULT))
-        self._agent.hold(everything if self._channel.congested else self._held)
+        self._agent.hold(everything if self._pipe.congested else self._held)
 
     def _start(self, job: HostJob) -> None:
         self._silence_limit_s = job.silence_limit_s
@@ -420,7 +420,7 @@ class _RemoteAgent:
             self._agent.start(job)
         except _process.StartError as error:
             text = json.dumps({"message": str(error), "code": error.exit_code})
-            self._channel.send(Kind.FAILED, 0, text.encode())
+            self._pipe.send(Kind.FAILED, 0, text.encode())
             self._done = True
 
     def _restart_silence(self) -> None:

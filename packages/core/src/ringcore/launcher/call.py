@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ringcore._errors import BootstrapError
 from ringcore.launcher import _hosts, _options
-from ringcore.launcher._frames import Channel, Kind
+from ringcore.launcher._frames import FramePipe, Kind
 from ringcore.launcher._loop import Loop
 from ringcore.launcher._supervisor import Supervisor
 from ringcore.launcher.main import KeyFileError, Placed, start_job
@@ -31,7 +31,7 @@ class _Caller:
         self._placed: Placed | None = None
         self._gone = self._abandoned = False
         self._supervisor: Supervisor | None = None
-        self._channel = Channel(self._loop, fd, os.dup(fd), on_frame=self._on_frame, on_close=self._on_close)
+        self._pipe = FramePipe(self._loop, fd, os.dup(fd), on_frame=self._on_frame, on_close=self._on_close)
 
     def serve(self) -> int:
         while self._call is None and not self._gone:
@@ -43,12 +43,12 @@ class _Caller:
             loop=self._loop,
             blobs={"RINGCORE_CALL_FD": self._call},
             placed=self._placed,
-            on_result=lambda rank, data: self._channel.send(Kind.RESULT, rank, data),
+            on_result=lambda rank, data: self._pipe.send(Kind.RESULT, rank, data),
             on_start=self._on_start,
         )
         if self._supervisor is not None and self._supervisor.blamed is not None:
-            self._channel.send(Kind.EXIT, self._supervisor.blamed)
-        while not self._channel.idle and not self._gone:
+            self._pipe.send(Kind.EXIT, self._supervisor.blamed)
+        while not self._pipe.idle and not self._gone:
             self._loop.run_once()
         return code
 

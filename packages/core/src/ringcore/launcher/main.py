@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ringcore._errors import BootstrapError, InvalidArgument
 from ringcore.environment import settings as _settings
-from ringcore.launcher import _hosts, _options, _placed, _plan, _watching
+from ringcore.launcher import _hosts, _layout, _options, _placed, _watching
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._guard import Guard
+from ringcore.launcher._layout import JobLayout
 from ringcore.launcher._loop import Loop
 from ringcore.launcher._options import Options
 from ringcore.launcher._output import Output, OutputOptions
-from ringcore.launcher._plan import Plan
 from ringcore.launcher._supervisor import JobInput, Supervisor
 
 if TYPE_CHECKING:
@@ -110,23 +110,23 @@ def start_job(
     if options.servers and placed is not None:
         raise _hosts.HostError("a scheduler that starts the ranks starts no servers: leave out --servers")
     if placed is None:
-        plan = _plan.make_plan(options, settings)
+        layout = _layout.make_layout(options, settings)
     else:
-        plan = _placed.plan_of((options.np or 1) if options.elastic is None else 0, placed.bind)
+        layout = _placed.layout_of((options.np or 1) if options.elastic is None else 0, placed.bind)
     key = _read_key(options) if placed is None else placed.key
     loop = loop or Loop()
-    output = Output(loop, _output_options(options, plan), os.environ)
-    _make_logs(output, options, plan)
+    output = Output(loop, _output_options(options, layout), os.environ)
+    _make_logs(output, options, layout)
     with contextlib.ExitStack() as stack:
         guard = Guard.start()  # Before the rendezvous and the output have their threads.
         stack.callback(guard.close)
         for line in [*options.notes, *_misspelt()]:
             output.say(f"ringrun: {line}")
-        rendezvous = plan.rendezvous or ""
+        rendezvous = layout.rendezvous or ""
         job_id = options.settings.get("RINGCORE_JOB_ID") or _job_id(options, key)
-        if plan.serves and options.elastic is None:
-            server = stack.enter_context(_serve(plan, key, job_id))
-            rendezvous = plan.rendezvous or server.address
+        if layout.serves and options.elastic is None:
+            server = stack.enter_context(_serve(layout, key, job_id))
+            rendezvous = layout.rendezvous or server.address
         given = JobInput(
             # Where a scheduler starts the agents they have them already, by its own channel.
             blobs={**(blobs or {}), "RINGCORE_KEY_FD": key} if placed is None else {},
@@ -134,15 +134,15 @@ def start_job(
             rendezvous=rendezvous,
             on_result=on_result,
             gate=None if placed is None else _placed.Gate(loop, key, placed.listener),
-            serve=lambda bind: stack.enter_context(_serve(dataclasses.replace(plan, bind=bind), key, job_id)),
+            serve=lambda bind: stack.enter_context(_serve(dataclasses.replace(layout, bind=bind), key, job_id)),
         )
         if given.gate is not None:
             stack.callback(given.gate.close)
         make = Supervisor if options.elastic is None else _elastic_supervisor(placed is not None)
-        supervisor = make(loop, guard, output, options, plan, given, settings.start_timeout_s)
+        supervisor = make(loop, guard, output, options, layout, given, settings.start_timeout_s)
         if on_start is not None:
             on_start(supervisor)
-        _let_in(stack, guard, loop, supervisor, options, plan, job_id)
+        _let_in(stack, guard, loop, supervisor, options, layout, job_id)
         return supervisor.run()
 
 
@@ -163,7 +163,7 @@ def _let_in(
     loop: Loop,
     supervisor: Supervisor,
     options: Options,
-    plan: Plan,
+    layout: JobLayout,
     job: str,
 ) -> None:
     """Let this user look at the job; where there is no private folder for that, it runs all the same."""
@@ -173,9 +173,9 @@ def _let_in(
     name = job if options.nnodes == 1 else f"{job}.node{options.node_rank}"
     about = {
         "job": name,
-        "size": plan.size,
+        "size": layout.size,
         "command": list(options.command),
-        "hosts": [node.name for node in plan.nodes],
+        "hosts": [node.name for node in layout.nodes],
         "started": time.time(),
         "launcher": os.getpid(),
     }
@@ -193,10 +193,10 @@ def _let_in(
     stack.callback(door.close)
 
 
-def _serve(plan: Plan, key: bytes, job: str) -> RendezvousServer:
+def _serve(layout: JobLayout, key: bytes, job: str) -> RendezvousServer:
     from ringcore.bootstrap import RendezvousServer
 
-    return RendezvousServer(plan.size + plan.servers, key, host=plan.bind, port=plan.port, job=job)
+    return RendezvousServer(layout.size + layout.servers, key, host=layout.bind, port=layout.port, job=job)
 
 
 def _job_id(options: Options, key: bytes) -> str:
@@ -241,8 +241,8 @@ def _read_private(path: str) -> bytes:
         raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from None
 
 
-def _output_options(options: Options, plan: Plan) -> OutputOptions:
-    local_ranks = {slot.rank: slot.local_rank for node in plan.nodes for slot in node.slots}
+def _output_options(options: Options, layout: JobLayout) -> OutputOptions:
+    local_ranks = {slot.rank: slot.local_rank for node in layout.nodes for slot in node.slots}
     bits = {Kind.STDOUT: 1, Kind.STDERR: 2}
     if (options.tee or options.redirects) and not options.log_dir:
         raise _hosts.HostError("--tee and --redirects say what of the log files is shown too: give --log-dir")
@@ -257,12 +257,12 @@ def _output_options(options: Options, plan: Plan) -> OutputOptions:
             return not options.redirects.get(local_rank, options.redirects.get(None, 0)) & bits[kind]
         return True
 
-    return OutputOptions(options.log_dir, shows, options.prefix_timestamp, plan.size)
+    return OutputOptions(options.log_dir, shows, options.prefix_timestamp, layout.size)
 
 
-def _make_logs(output: Output, options: Options, plan: Plan) -> None:
+def _make_logs(output: Output, options: Options, layout: JobLayout) -> None:
     try:
-        output.create_logs([slot.rank for node in plan.nodes for slot in node.slots])
+        output.create_logs([slot.rank for node in layout.nodes for slot in node.slots])
     except OSError as error:
         raise _hosts.HostError(f"cannot write to --log-dir {options.log_dir}: {error.strerror}") from None
 

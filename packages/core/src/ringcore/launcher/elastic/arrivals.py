@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ringcore.launcher._frames import Kind
 from ringcore.launcher._hosts import Host, Slot
 from ringcore.launcher._job import RankExit
+from ringcore.launcher._layout import Node
 from ringcore.launcher._placed import PlacedHost
-from ringcore.launcher._plan import Node
 from ringcore.launcher._supervisor import NodeEvents
 from ringcore.launcher.elastic.places import Place
 from ringcore.launcher.elastic.supervisor import ElasticSupervisor
@@ -37,7 +37,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
     def _look_for_hosts(self) -> None:
         assert self._given.gate is not None
         self._names, self._strangers, self._returned, self._finished, self._raised = {}, set(), {}, [], []
-        self._serve_at(self._plan.bind)
+        self._serve_at(self._layout.bind)
         self._given.gate.welcome_all(self._welcome)
         self._too_few = self._loop.call_later(self._asked.elastic_timeout, self._on_too_few)
 
@@ -82,7 +82,7 @@ class PlacedElasticSupervisor(ElasticSupervisor):
         self._hosts[number], self._hello[number] = arrival.agent, hello
         nodes = tuple(_node_of(place) for place in self._places.all)
         hosts = {node.name for node in nodes}
-        self._plan = dataclasses.replace(self._plan, size=len(nodes), group_size=len(hosts), nodes=nodes)
+        self._layout = dataclasses.replace(self._layout, size=len(nodes), group_size=len(hosts), nodes=nodes)
         self.note(f"{place.host.name} answers: place {number}, Python {hello['python']}")
         self._review()
 

@@ -93,7 +93,7 @@ class Ending(Orders):
         """Asks for no more hosts, and lets go of those that have yet to answer: one that did would begin a process."""
         if self._discovery is not None:
             self._discovery.close()
-        for index in [i for i in self._open if self._plan.nodes[i].is_far and i not in self._hello]:
+        for index in [i for i in self._open if self._layout.nodes[i].is_far and i not in self._hello]:
             self._hosts[index].close()
             self._open.discard(index)
             self._running.discard(index)

@@ -119,7 +119,7 @@ class Losses(Replacing):
     def on_lost(self, index: int, reason: str, code: int) -> None:
         """A host is gone, or could not start a process."""
         process = self._places.all[index].process
-        if process is None or not self._plan.nodes[index].is_far:
+        if process is None or not self._layout.nodes[index].is_far:
             super().on_lost(index, reason, code)
             return
         self._open.discard(index)

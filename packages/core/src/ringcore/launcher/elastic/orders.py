@@ -8,9 +8,9 @@ import re
 
 from ringcore.environment.settings import Settings
 from ringcore.environment.watching import OrderError
-from ringcore.launcher import _hosts, _plan
+from ringcore.launcher import _hosts, _layout
 from ringcore.launcher._hosts import Host, HostError, Slot
-from ringcore.launcher._plan import Node
+from ringcore.launcher._layout import Node
 from ringcore.launcher._summary import list_ranks
 from ringcore.launcher.elastic.losses import Losses
 from ringcore.launcher.elastic.places import Place
@@ -35,7 +35,7 @@ class Orders(Losses):
                 hosts = [other for other in hosts if other is not host]
         new = self._places.offer(hosts)
         nodes = tuple(_node_of(place) for place in self._places.all)
-        self._plan = dataclasses.replace(self._plan, size=len(nodes), group_size=len(hosts), nodes=nodes)
+        self._layout = dataclasses.replace(self._layout, size=len(nodes), group_size=len(hosts), nodes=nodes)
         try:
             self._output.create_logs(place.number for place in new)
         except OSError as error:
@@ -45,13 +45,13 @@ class Orders(Losses):
     def _serve(self, hosts: list[Host]) -> None:
         if self._server is None and hosts:
             settings = Settings.from_environ({**os.environ, **self._options.settings})
-            self._serve_at(_plan.bind_address(hosts, settings))
+            self._serve_at(_layout.bind_address(hosts, settings))
 
     def _serve_at(self, bind: str) -> None:
         assert self._given.serve is not None
         self._bind = bind
         self._server = self._given.serve(bind)
-        self._plan = dataclasses.replace(self._plan, master_addr=self._plan.master_addr or bind)
+        self._layout = dataclasses.replace(self._layout, master_addr=self._layout.master_addr or bind)
 
     def _on_problem(self, text: str) -> None:
         self._output.say(f"ringrun: {text}")

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from ringcore.environment import settings as _settings
-from ringcore.launcher import _plan, _process
+from ringcore.launcher import _layout, _process
 from ringcore.launcher._hosts import Slot
 from ringcore.launcher._job import HostJob
 from ringcore.launcher._loop import Timer
@@ -54,7 +54,7 @@ class Starting(Ranks):
             self.on_lost(number, str(error), error.exit_code)
 
     def _start_at(self, number: int) -> None:
-        node, events = self._plan.nodes[number], NodeEvents(self, number)
+        node, events = self._layout.nodes[number], NodeEvents(self, number)
         if node.remote is not None:
             self._hello.pop(number, None)
             self._hosts[number] = self._connect_to(node, events)  # Which will say hello.
@@ -65,15 +65,15 @@ class Starting(Ranks):
     def on_hello(self, index: int, hello: dict[str, Any]) -> None:
         """The agent of a place on another host is there."""
         self._hello[index] = hello
-        self.note(f"{self._plan.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
+        self.note(f"{self._layout.nodes[index].name} answers: {hello['host']}, Python {hello['python']}")
         self._hosts[index].start(self._job_at(index))
 
     def _job_at(self, number: int) -> HostJob:
         assert self._server is not None
-        node = self._plan.nodes[number]
+        node = self._layout.nodes[number]
         job = self._job_of(number, node, self._job_environ())
         slot, size = self._expected(number)
-        environ = _plan.rank_environ(dataclasses.replace(self._plan, size=size), slot, self._options.role)
+        environ = _layout.rank_environ(dataclasses.replace(self._layout, size=size), slot, self._options.role)
         ranks = tuple(dataclasses.replace(rank, environ=environ) for rank in job.ranks)
         return dataclasses.replace(
             job, ranks=ranks, stdin_rank=None, speaks=True, sharers=slot.local_size, host=node.name,
@@ -83,7 +83,7 @@ class Starting(Ranks):
     def _job_environ(self) -> dict[str, str]:
         assert self._server is not None
         address = self._server.address
-        common = _plan.common_environ(self._options, self._plan, self._given.job_id, address, self._master_port)
+        common = _layout.common_environ(self._options, self._layout, self._given.job_id, address, self._master_port)
         common.setdefault(ENGINE_VARIABLE, os.environ.get(ENGINE_VARIABLE) or "1")
         return {**common, "HOROVOD_ELASTIC": "1"}
 

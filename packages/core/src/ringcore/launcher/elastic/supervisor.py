@@ -26,7 +26,7 @@ class ElasticSupervisor(Ending):
         self._running.clear()
         self._places = Places(*asked.cooldown_s, asked.min_np, asked.max_np, asked.spares)
         self._needed = max(asked.min_np, self._options.np or 0)
-        self._master_port = self._plan.master_port or free_port()
+        self._master_port = self._layout.master_port or free_port()
         self._words = {}
         self._heralded = set()
         self._cut_off = []
@@ -37,7 +37,7 @@ class ElasticSupervisor(Ending):
     def _look_for_hosts(self) -> None:
         asked = self._asked
         if asked.host_discovery_script is None:
-            self._on_hosts([Host(node.name, len(node.slots)) for node in self._plan.nodes])
+            self._on_hosts([Host(node.name, len(node.slots)) for node in self._layout.nodes])
             return
         self._discovery = Discovery(
             self._loop, asked.host_discovery_script, asked.slots_per_host, self._on_hosts, self._on_problem

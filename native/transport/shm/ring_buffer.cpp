@@ -1,4 +1,4 @@
-#include "transport/shm/ring.hpp"
+#include "transport/shm/ring_buffer.hpp"
 
 #include <algorithm>
 #include <cerrno>

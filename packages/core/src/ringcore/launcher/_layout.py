@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class JobLayout:
     """A job as it was asked for.
 
     Attributes:
@@ -83,7 +83,7 @@ class Plan:
         return any(node.is_far for node in self.nodes)
 
 
-def make_plan(options: Options, settings: Settings) -> Plan:
+def make_layout(options: Options, settings: Settings) -> JobLayout:
     """Lay the job out.
 
     Args:
@@ -94,22 +94,22 @@ def make_plan(options: Options, settings: Settings) -> Plan:
         HostError: The options do not fit together, or a host does not exist.
     """
     if options.elastic is not None:
-        return _plan_elastic(options)
+        return _lay_out_elastic(options)
     if options.nnodes > 1:
-        return _plan_one_of_several(options, settings)
+        return _lay_out_one_of_several(options, settings)
     if options.hosts and options.hostfile:
         raise HostError("give --hosts or --hostfile, not both")
     if options.hosts or options.hostfile:
-        return _plan_hosts(options, settings)
+        return _lay_out_hosts(options, settings)
     size = options.np or options.nproc_per_node
     if size is None:
         raise HostError("say how many ranks to start, for example -np 2")
     slots = _hosts.slots_of([size])
     servers = _hosts.servers_on([Host("localhost", size)], slots, options.servers)
-    return _with_rendezvous(Plan(size, 1, (Node("localhost", (*slots, *servers)),), servers=len(servers)), options)
+    return _with_rendezvous(JobLayout(size, 1, (Node("localhost", (*slots, *servers)),), servers=len(servers)), options)
 
 
-def _plan_elastic(options: Options) -> Plan:
+def _lay_out_elastic(options: Options) -> JobLayout:
     """The slots of an elastic job as far as they are known, whoever will be a rank there."""
     asked = options.elastic
     assert asked is not None
@@ -130,7 +130,7 @@ def _plan_elastic(options: Options) -> Plan:
         raise HostError(f"the hosts have {total} slots, and --min-np asks for {asked.min_np} ranks")
     slots = _hosts.slots_of([host.slots for host in hosts])
     nodes = tuple(Node(host.name, tuple(s for s in slots if s.host == index)) for index, host in enumerate(hosts))
-    return Plan(total, len(hosts), nodes, master_addr=options.master_addr, master_port=options.master_port)
+    return JobLayout(total, len(hosts), nodes, master_addr=options.master_addr, master_port=options.master_port)
 
 
 def bind_address(hosts: Sequence[Host], settings: Settings) -> str:
@@ -145,7 +145,7 @@ def bind_address(hosts: Sequence[Host], settings: Settings) -> str:
     return "127.0.0.1" if remote is None else _hosts.address_towards(_hosts.resolve([remote])[remote.name])
 
 
-def _plan_hosts(options: Options, settings: Settings) -> Plan:
+def _lay_out_hosts(options: Options, settings: Settings) -> JobLayout:
     hosts = _hosts.parse_hosts(options.hosts) if options.hosts else _hosts.parse_hostfile(options.hostfile or "")
     if options.nproc_per_node is not None:
         hosts = [Host(host.name, options.nproc_per_node) for host in hosts]
@@ -161,18 +161,18 @@ def _plan_hosts(options: Options, settings: Settings) -> Plan:
     for index, host in enumerate(hosts):
         mine = tuple(slot for slot in slots if slot.host == index)
         nodes.append(Node(host.name, mine, host if host in remote else None, addresses.get(host.name)))
-    plan = Plan(size, ranks[-1].host + 1, tuple(nodes), master_port=options.master_port, servers=options.servers)
+    layout = JobLayout(size, ranks[-1].host + 1, tuple(nodes), master_port=options.master_port, servers=options.servers)
     if not remote:
-        return _with_rendezvous(plan, options)
+        return _with_rendezvous(layout, options)
     if settings.network_interfaces or settings.network:
         bind = _hosts.address_on(settings.network_interfaces, settings.network)
     else:
         bind = _hosts.address_towards(addresses[remote[0].name])
     master = options.master_addr or nodes[0].address or bind
-    return _with_rendezvous(dataclasses.replace(plan, bind=bind, master_addr=master), options)
+    return _with_rendezvous(dataclasses.replace(layout, bind=bind, master_addr=master), options)
 
 
-def _plan_one_of_several(options: Options, settings: Settings) -> Plan:
+def _lay_out_one_of_several(options: Options, settings: Settings) -> JobLayout:
     if options.hosts or options.hostfile:
         raise HostError("--nnodes means that each host has its own ringrun; with --hosts leave it out")
     if options.node_rank >= options.nnodes:
@@ -195,7 +195,7 @@ def _plan_one_of_several(options: Options, settings: Settings) -> Plan:
             "the ringruns of several nodes have to share a key: make one with `(umask 077; head -c 32 /dev/urandom > "
             "job.key)`, copy it to each node, and give --key-file job.key"
         )
-    return Plan(
+    return JobLayout(
         size=each * options.nnodes,
         group_size=options.nnodes,
         nodes=(Node(socket.gethostname(), mine),),
@@ -226,15 +226,15 @@ def _asked_rendezvous(options: Options) -> str | None:
     return options.settings.get("RINGCORE_RENDEZVOUS") or os.environ.get("RINGCORE_RENDEZVOUS") or None
 
 
-def _with_rendezvous(plan: Plan, options: Options) -> Plan:
+def _with_rendezvous(layout: JobLayout, options: Options) -> JobLayout:
     """Takes an explicit --rendezvous: the user serves it. A variable alone may stem from an outer job."""
     asked = options.settings.get("RINGCORE_RENDEZVOUS")
     return dataclasses.replace(
-        plan,
+        layout,
         serves=asked is None,
         rendezvous=asked,
-        master_addr=plan.master_addr or options.master_addr or "127.0.0.1",
-        master_port=plan.master_port or options.master_port,
+        master_addr=layout.master_addr or options.master_addr or "127.0.0.1",
+        master_port=layout.master_port or options.master_port,
     )
 
 
@@ -257,11 +257,11 @@ def server_argv(python: str) -> tuple[str, ...]:
     return (python, "-m", "ringcore.job.server")
 
 
-def common_environ(options: Options, plan: Plan, job_id: str, rendezvous: str, port: int) -> dict[str, str]:
+def common_environ(options: Options, layout: JobLayout, job_id: str, rendezvous: str, port: int) -> dict[str, str]:
     """The variables that all ranks get."""
     environ = {
         "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED") or "1",
-        "MASTER_ADDR": plan.master_addr or "127.0.0.1",
+        "MASTER_ADDR": layout.master_addr or "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": job_id,
         "TORCHELASTIC_RESTART_COUNT": "0",
@@ -292,14 +292,14 @@ def forwarded_environ(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def rank_environ(plan: Plan, slot: Slot, role: str) -> dict[str, str]:
+def rank_environ(layout: JobLayout, slot: Slot, role: str) -> dict[str, str]:
     """The variables that only one rank gets: ringcore's own, torchrun's full set, and Horovod's; or a server."""
     if slot.serves:
-        told = {"RANK": slot.rank, "SIZE": plan.size, "SERVERS": plan.servers}
+        told = {"RANK": slot.rank, "SIZE": layout.size, "SERVERS": layout.servers}
         return {f"RINGCORE_{name}": str(n) for name, n in told.items()}
     places = {
         "RANK": slot.rank,
-        "SIZE": plan.size,
+        "SIZE": layout.size,
         "LOCAL_RANK": slot.local_rank,
         "LOCAL_SIZE": slot.local_size,
         "CROSS_RANK": slot.cross_rank,
@@ -307,18 +307,18 @@ def rank_environ(plan: Plan, slot: Slot, role: str) -> dict[str, str]:
     }
     torchrun = {
         "RANK": slot.rank,
-        "WORLD_SIZE": plan.size,
+        "WORLD_SIZE": layout.size,
         "LOCAL_RANK": slot.local_rank,
         "LOCAL_WORLD_SIZE": slot.local_size,
         "GROUP_RANK": slot.host,
-        "GROUP_WORLD_SIZE": plan.group_size,
+        "GROUP_WORLD_SIZE": layout.group_size,
         "ROLE_RANK": slot.rank,
-        "ROLE_WORLD_SIZE": plan.size,
+        "ROLE_WORLD_SIZE": layout.size,
         "ROLE_NAME": role,
     }
     environ = {f"{prefix}_{name}": str(n) for prefix in ("RINGCORE", "HOROVOD") for name, n in places.items()}
     environ.update({name: str(value) for name, value in torchrun.items()})
-    environ["RINGCORE_SERVERS"] = str(plan.servers)  # Also 0: this launcher may run inside another job.
+    environ["RINGCORE_SERVERS"] = str(layout.servers)  # Also 0: this launcher may run inside another job.
     return environ
 
 

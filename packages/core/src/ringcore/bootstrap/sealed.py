@@ -19,7 +19,7 @@ _MAX_BYTES = 1 << 20
 MESSAGE_S = 10.0
 
 
-class Channel:
+class SealedConnection:
     """One end of an authenticated connection: messages in turn, numbered from 0 in each direction.
 
     Args:
