@@ -352,8 +352,8 @@ def conformance(session: nox.Session, framework: str) -> None:
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])
 def cluster(session: nox.Session) -> None:
-    """The tests of ranks that clusters start, with real ones on this machine."""
-    run_suites(session, WITH_CLUSTERS)
+    """The tests of ranks that clusters start, with real ones on this machine: of those that are much alike, one."""
+    run_suites(session, WITH_CLUSTERS, marked="not long")
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in ("ray", "spark")])
@@ -361,6 +361,7 @@ def cluster(session: nox.Session) -> None:
 def cluster_long(session: nox.Session, name: str) -> None:
     """What takes minutes with Ray and Spark: many jobs one after the other, drivers and hosts that are killed."""
     run_pytest(session, name, f"what takes long with {name}", "-s", f"packages/{name}/tests/long")
+    run_suites(session, *([suite] for suite in WITH_CLUSTERS if suite[0] == name), marked="long")
 
 
 @nox.session(venv_backend="none", requires=[environment_of(name) for name in CLUSTERS])

@@ -307,6 +307,7 @@ def beyond_32_bits(count: int) -> list:
     return [*halves, int(tensor[-1])]
 
 
+@pytest.mark.long
 def test_more_elements_than_32_bits_can_count(tmp_path: Path) -> None:
     results = ranks.run(beyond_32_bits, 2, tmp_path, 2**31 + 16)
     assert results == [[True] * 8 + [30]] * 2

@@ -207,6 +207,7 @@ def ends_without_shutdown(rounds: int) -> float:
     return float(sum(ringcore.synchronize(handle)[0] for handle in handles))
 
 
+@pytest.mark.long
 def test_a_hundred_programs_that_end_without_shutdown_end_well(tmp_path: Path) -> None:
     for number in range(100):
         directory = tmp_path / str(number)

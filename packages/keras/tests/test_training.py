@@ -67,6 +67,7 @@ def test_what_is_quantised_between_hosts_is_not_inside_one(compression: str) -> 
     check_two_epochs("sgd", {}, compression=getattr(ring.Compression, compression))
 
 
+@pytest.mark.long
 @on(*FOUR)
 def test_four_ranks_do_so_as_well() -> None:
     check_two_epochs("adam", {})

@@ -128,7 +128,11 @@ def orphans(path: str) -> list[str]:
     return subprocess.run(["pgrep", "-f", path], capture_output=True, text=True, check=False).stdout.split()
 
 
-@pytest.mark.parametrize("launcher", [[sys.executable], TORCHRUN], ids=["plain", "torchrun"])  # those below by ringrun
+# Those below are started by ringrun.
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param([sys.executable], id="plain"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.long)],
+)
 def test_started(tmp_path: Path, launcher: list[str]) -> None:
     path = script(tmp_path)
     done = start([*launcher, path])
@@ -145,6 +149,7 @@ def test_the_launcher_says_how_many_ranks_there_are(tmp_path: Path) -> None:
     assert done.stdout.count("FITTED 8 steps as one of 2, 1.0, RingStrategy") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_started_in_an_interactive_session(tmp_path: Path) -> None:
     """Ranks are forked there; what they have learned is in the session's model afterwards."""
     path = script(tmp_path)
@@ -156,6 +161,7 @@ def test_started_in_an_interactive_session(tmp_path: Path) -> None:
     assert not orphans(path)
 
 
+@pytest.mark.long
 def test_options_and_unused_parameters(tmp_path: Path) -> None:
     text = """
         import ringcore_torch
@@ -192,6 +198,7 @@ def test_the_wrong_number_of_devices_is_explained(tmp_path: Path) -> None:
     assert "InvalidArgument: Open MPI has started 2 ranks, the Trainer was told of 3" in done.stderr
 
 
+@pytest.mark.long
 def test_batch_norm_over_all_ranks(tmp_path: Path) -> None:
     """Two ranks with half of the batch each are one rank with all of it."""
     path = tmp_path / "train.py"

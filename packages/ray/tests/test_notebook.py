@@ -9,6 +9,7 @@ import pytest
 from support.notebooks import run_notebook
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_trains_and_goes_on_after_a_failure(tmp_path: Path) -> None:
     _, first, again, _ = run_notebook("ray/train.ipynb", tmp_path)

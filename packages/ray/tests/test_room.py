@@ -98,6 +98,7 @@ def rank_and_size() -> tuple[int, int]:
     return ring.rank(), ring.size()
 
 
+@pytest.mark.long
 def test_the_placement_group_of_an_actor_is_its_ranks_own_unless_another_one_is_wanted() -> None:
     group = placement_group([{"CPU": 0.5}] * 2)
     task = in_a_group.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group))

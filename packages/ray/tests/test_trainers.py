@@ -119,6 +119,7 @@ def train_both(config: dict[str, Any]) -> None:
     train_lightning()
 
 
+@pytest.mark.long
 def test_scripts_for_rays_torch_trainer_run_with_another_class_and_lightning_has_a_strategy(tmp_path: Path) -> None:
     from ringcore_ray.lightning import RingLightningTrainer  # here, as the workers import this module
 

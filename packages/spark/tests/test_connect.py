@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import sparks
 
 # A process has a session over Connect or another one, so this is a process of its own.
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import ringcore_spark
 from pyspark.sql import SparkSession
+import pytest
 from support import sparks
 from support.processes import eventually
 
@@ -84,6 +86,7 @@ print("all well")
 """
 
 
+@pytest.mark.long
 def test_a_session_over_connect(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "store").mkdir()

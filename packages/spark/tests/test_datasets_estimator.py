@@ -157,6 +157,7 @@ class Noting(fs.FSSpecHandler):
         return super().open_input_stream(path)
 
 
+@pytest.mark.long
 def test_of_a_table_of_delta_in_a_bucket_the_newest_version_is_read(
     spark: SparkSession, bucket: fs.S3FileSystem, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_fit_equals_one_process_and_goes_on_and_is_saved(spark: SparkSession, tm
     assert np.isclose(expected[frame.first()["y"]], float(fitted.getModel()(inputs[:1])[0, 0]), atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_row_of_weight_2_is_that_row_twice_and_one_of_weight_0_is_none(spark: SparkSession, tmp_path: Path) -> None:
     weight = np.array([0, 2, 1, 1, 2, 0, 1, 1])  # Of each rank's four rows the mean is 1.
     inputs = np.random.default_rng(1).normal(size=(len(weight), 3))

@@ -11,6 +11,7 @@ from support import sparks
 from support.notebooks import run_notebook
 
 
+@pytest.mark.long
 def test_the_notebook_trains_and_shows_what_ranks_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", sparks.ENVIRON["PYTHONPATH"])
     there = "from support import sparks\nsparks.start()" if sparks.HAS_EXECUTORS else ""

@@ -183,6 +183,7 @@ def test_data_that_is_elsewhere_is_read_where_it_is(frame: Any, bucket: S3FileSy
         estimator(local, **ALONE).fit_on_parquet(f"s3://some:thing@data/nothing?{server}")
 
 
+@pytest.mark.long
 def test_fit_validates_and_transforms_with_a_store_in_a_bucket(frame: Any, bucket: S3FileSystem) -> None:
     store = Store.create("s3://data/some/folder", filesystem=bucket)
     fitted = estimator(store, validation="held", epochs=12, run_id="run", metrics=[torch.nn.functional.l1_loss]).fit(
@@ -266,6 +267,7 @@ def test_a_pipeline_of_vectors_is_saved_and_loaded(frame: Any, tmp_path: Path) -
     assert len(row["z"]) == 2
 
 
+@pytest.mark.long
 def test_a_cross_validator_chooses_the_epochs(frame: Any, tmp_path: Path) -> None:
     one = estimator(str(tmp_path), batch_size=32, **ALONE)
     grid = ParamGridBuilder().addGrid(one.epochs, [1, 2]).build()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import on_ranks
 from support.processes import LIMIT_S
 
@@ -91,6 +92,7 @@ def test_a_lost_rank_is_an_error_on_the_others(tmp_path: Path) -> None:
     assert "LOST" in done.stdout and "rank 1" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_pytorchs_own_tests(tmp_path: Path) -> None:
     output([*ringrun(4), SUITE, str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
