@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.elastic_adapters import check_recovery
 
 HEAD = """
@@ -32,5 +33,12 @@ def weights(state):
 """
 
 
-def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path) -> None:
-    check_recovery(tmp_path, HEAD, SETUP, JAX_PLATFORMS="cpu")
+# A rank that is alone compiles its program anew, and calls that when another one has come.
+ANEW = SETUP.replace(
+    "def step(state):", "def step(state):\n    if ring.size() == 1 and state.step == 6:\n        update.clear_cache()"
+)
+
+
+@pytest.mark.parametrize("setup", [SETUP, ANEW], ids=["compiled by two", "compiled alone"])
+def test_one_rank_goes_on_without_the_other_and_takes_another_in(setup: str, tmp_path: Path) -> None:
+    check_recovery(tmp_path, HEAD, setup, JAX_PLATFORMS="cpu")

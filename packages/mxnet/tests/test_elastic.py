@@ -28,6 +28,31 @@ def weights(state):
     return net.weight.data().asnumpy().ravel().tolist()
 """
 
+# What Module has: an optimizer that updates weights one by one.
+OPTIMIZER = """
+mx.random.seed(os.getpid())
+net = mx.gluon.nn.Dense(1, in_units=2)
+net.initialize(mx.init.Normal())
+optimizer = ring.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=0.01))
+update = mx.optimizer.get_updater(optimizer)
+state = elastic.MXNetState(net, None, step=0)
+
+def step(state):
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((4, 2))).sum()
+    loss.backward()
+    for i, param in enumerate(net.collect_params().values()):
+        update(i, param.grad(), param.data())
+    mx.nd.waitall()
+
+def weights(state):
+    return net.weight.data().asnumpy().ravel().tolist()
+"""
+
+
+def test_an_optimizer_takes_another_rank_in(tmp_path: Path) -> None:
+    check_recovery(tmp_path, HEAD, OPTIMIZER)
+
 
 def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path) -> None:
     check_recovery(tmp_path, HEAD, SETUP)

@@ -178,12 +178,13 @@ using Compare = std::size_t (*)(std::int64_t number, void* const* data, const st
                                 char* message, std::size_t capacity);
 Compare compare_with = nullptr;
 
+std::mutex compared_mutex;  // Guards: compared.
+std::set<std::int64_t> compared;
+
 // A program calls it in each of its runs. Python would cost it some microseconds.
 bool is_first(std::int64_t number) {
-  static std::mutex mutex;  // Guards: seen.
-  static std::set<std::int64_t> seen;
-  const std::lock_guard lock(mutex);
-  return seen.insert(number).second;
+  const std::lock_guard lock(compared_mutex);
+  return compared.insert(number).second;
 }
 
 // Whether the ranks begin with the same parameters. Waits for the others, in the first run of the first program.
@@ -229,6 +230,12 @@ extern "C" {
 void ringcore_jax_use(const ringcore_functions* functions) { engine = functions; }
 
 void ringcore_jax_compare_with(Compare compare) { compare_with = compare; }
+
+// In the next run of a program: the ranks are others.
+void ringcore_jax_compare_again(std::int64_t number) {
+  const std::lock_guard lock(compared_mutex);
+  compared.erase(number);
+}
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringcore_jax_weights, weights,
                               ffi::Ffi::Bind()

@@ -1,7 +1,7 @@
 """Whether all ranks train the same model: their parameters are compared, once.
 
 Of arrays this is known where they are given. In a compiled program it is a call of the program, which does its work
-when the program runs for the first time, and nothing afterwards.
+when the program runs for the first time, and once more when others have come to an elastic job, and nothing otherwise.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ class Comparison:
         self._number = len(_comparisons)
         _comparisons.append(self)
         self._names: list[str] = []
+        adapter.after_init(self._on_init)
+
+    def _on_init(self) -> None:
+        """The ranks are others: whoever has come compares, and so do all."""
+        self._done = False
+        LIBRARY.ringcore_jax_compare_again(ctypes.c_int64(self._number))
 
     def before(self, params: Any, gradients: Any) -> Any:
         """Compare them, once, before their gradients are used.
@@ -52,7 +58,8 @@ class Comparison:
         Raises:
             MismatchError: They differ. On every rank; in a compiled program as XLA's error with the same text.
         """
-        if not self._set.included() or self._set.size() == 1:
+        # A program that a rank compiles while it is alone is the one that it runs when others have come.
+        if not self._set.included() or (self._set.size() == 1 and not adapter.is_elastic()):
             return gradients
         held = [(path, leaf) for path, leaf in jax.tree.flatten_with_path(params)[0] if _has_bytes(leaf)]
         arrays = [leaf for _, leaf in held]
@@ -70,7 +77,7 @@ class Comparison:
 
     def compare(self, memory: Sequence[tuple[int, int]]) -> None:
         """Compare what lies there: addresses and sizes."""
-        if self._done:
+        if self._done or self._set.size() == 1:
             return
         self._done = True
         hashes = [adapter.hash_of(address, nbytes) for address, nbytes in memory]

@@ -57,8 +57,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.__dict__["_ring"] = {
             "optimizer": optimizer, "compression": compression, "process_set": process_set,
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
-            "unchecked": check_weights, "seen": {},
+            "checks": check_weights, "unchecked": check_weights, "seen": {},
         }  # fmt: skip
+        adapter.after_init(self._on_init)
+
+    def _on_init(self) -> None:
+        """The ranks are others: whoever has come compares, and so do all."""
+        self._ring.update(unchecked=self._ring["checks"], seen={})
 
     @property
     def unwrapped(self) -> mx.optimizer.Optimizer:

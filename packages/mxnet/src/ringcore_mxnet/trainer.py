@@ -76,10 +76,15 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         }  # fmt: skip
         self._ring_groups = groups
         self._ring_set = process_set
-        self._ring_unchecked = check_weights
+        self._ring_checks = self._ring_unchecked = check_weights
+        adapter.after_init(self._ring_on_init)
         if broadcast and process_set.included():
             named = {param.name: param for param in layers}
             broadcast_parameters(named, process_set.ranks[0], self._ring_prefix, process_set=process_set)
+
+    def _ring_on_init(self) -> None:
+        """The ranks are others: whoever has come compares, and so do all."""
+        self._ring_unchecked = self._ring_checks
 
     def _allreduce_grads(self) -> None:
         adapter.check()

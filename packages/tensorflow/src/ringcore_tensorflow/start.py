@@ -39,7 +39,9 @@ def compare_once(sources: Sequence[tuple[Any, str]], reduction: Reduction) -> No
     """
     process_set = reduction.process_set
     held = {name: source for source, name in sources if _is_variable(source)}
-    if not held or runs_in_session() or not process_set.included() or process_set.size() == 1:
+    # A function that a rank traces while it is alone is the one that it calls when others have come.
+    is_alone = process_set.size() == 1 and not adapter.is_elastic()
+    if not held or runs_in_session() or not process_set.included() or is_alone:
         return
     key = tuple(id(variable) for variable in held.values())
     if key not in _comparisons:
@@ -64,9 +66,15 @@ class _Comparison:
         self._done = False
         with tf.init_scope():  # what functions count outlives them
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+        adapter.after_init(self._on_init)
+
+    def _on_init(self) -> None:
+        """The ranks are others: whoever has come compares, and so do all."""
+        self._done = False
+        self._steps.assign(0)
 
     def step(self, variables: list[Any]) -> None:
-        if self._done:
+        if self._done and not adapter.is_elastic():
             return
         now = tf.equal(self._steps.assign_add(1), _MOMENT)
         if not tf.executing_eagerly():

@@ -1,0 +1,35 @@
+"""Elastic training of TensorFlow: a rank is killed, the other goes on with its variables, and another joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.elastic_adapters import check_recovery
+
+HEAD = """
+import ringcore_tensorflow as ring
+import tensorflow as tf
+from ringcore_tensorflow import elastic
+"""
+SETUP = """
+tf.random.set_seed(os.getpid())
+weight = tf.Variable(tf.random.normal((3,)))
+state = elastic.TensorFlowState([weight], step=0)
+
+@tf.function
+def update():
+    with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_sum(weight**2)
+    (gradient,) = tape.gradient(loss, [weight])
+    weight.assign_sub(0.01 * gradient)
+
+def step(state):
+    update()
+
+def weights(state):
+    return weight.numpy().tolist()
+"""
+
+
+def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path) -> None:
+    check_recovery(tmp_path, HEAD, SETUP, TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
