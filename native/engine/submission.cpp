@@ -156,6 +156,9 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
       throw;
     }
   }
+  if (operation->join && set.join != nullptr) {
+    throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
+  }
   if (elastic_ != nullptr) elastic_->waits_since = clock_.now();
   if (goes_on_without_others() && hold_back(set, operation)) return;
   if (set.end) {
@@ -173,7 +176,6 @@ void Engine::submit(const std::shared_ptr<Operation>& operation) {
   if (is_watch) return start_watch(set, operation);
   if (operation->join) {
     operation->submitted_at = clock_.now();
-    if (set.join != nullptr) throw Error(ErrorKind::kDuplicateName, "join: this rank has joined already");
     if (eager_.operation != nullptr) leave_eager();
     set.join = operation;
     if (operation->on_done) ++callbacks_;
