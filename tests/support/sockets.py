@@ -47,7 +47,11 @@ def connect(address: tuple[str, int] | str) -> socket.socket:
     """Connect to one of them."""
     connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET, socket.SOCK_STREAM)
     connection.settimeout(5)
-    connection.connect(address)
+    try:
+        connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
