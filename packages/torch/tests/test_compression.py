@@ -246,6 +246,10 @@ def test_exchanges_work_with_clipping_and_refuse_what_they_cannot_do() -> None:
     with pytest.raises(ringcore.InvalidArgument, match="leave out op"):
         ring.DistributedOptimizer(optimizer.__class__.__mro__[2]([torch.ones(2, requires_grad=True)], lr=1),
                                   op=ring.Sum, compression=ring.Compression.onebit())  # fmt: skip
+    with pytest.raises(ringcore.InvalidArgument, match=r"call it: Compression\.onebit\(\)"):
+        ring.DistributedOptimizer(
+            torch.optim.SGD([torch.ones(2, requires_grad=True)]), compression=ring.Compression.onebit
+        )
     with pytest.raises(ringcore.InvalidArgument, match="float32 and float64"):
         ring.DistributedOptimizer(
             torch.optim.SGD([torch.ones(2, dtype=torch.bfloat16, requires_grad=True)]),

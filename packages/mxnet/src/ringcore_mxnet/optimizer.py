@@ -48,6 +48,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
                 f"DistributedOptimizer wraps an optimizer of MXNet, not {type(optimizer).__name__}; use "
                 "mx.optimizer.create(name, ...)"
             )
+        adapter.check_called(compression)
         if isinstance(compression, adapter.Exchange):
             raise InvalidArgument(
                 f"{type(compression).__name__} needs all gradients of a step at once, and Module hands over one after "

@@ -60,6 +60,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
             raise InvalidArgument("DistributedTrainer averages gradients itself; pass it the optimizer unwrapped")
+        adapter.check_called(compression)
         if groups is not None and groups < 1:
             raise InvalidArgument(f"groups is at least 1, not {groups}")
         # A dictionary has the order of the net, which the trainer gives up for that of the names.

@@ -29,13 +29,14 @@ class _LocalOptimizer(torch.optim.Optimizer):
     _steps: int
     _process_set: ProcessSet
     _prefix: str
-    _unchecked: bool
+    _checks_weights: bool
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step with this rank's own gradients; every so often, meet the others."""
         adapter.count_step()
-        if self._unchecked:
-            self._unchecked = False
+        # Later on each rank has weights of its own between two meetings. All ranks have made as many steps, also whoever
+        # has loaded a state or has joined the others.
+        if self._checks_weights and self._steps == 0 and self._process_set.size() > 1:
             check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
         loss = super().step(closure)
         self._steps += 1
@@ -53,7 +54,6 @@ class _LocalOptimizer(torch.optim.Optimizer):
         """Take over a `state_dict`; the parameters are loaded with the model."""
         super().load_state_dict(dict(state_dict))
         self._steps = state_dict["steps"]
-        self._unchecked = False  # between two meetings each rank has weights of its own
 
 
 class _LocalSGD(_LocalOptimizer):
@@ -273,5 +273,5 @@ def _wrapped(
     wrapped._named, wrapped._every, wrapped._steps = named, every, 0
     wrapped._process_set = process_set
     wrapped._prefix = name_or_next(None, "local", process_set) if process_set.included() else "local"
-    wrapped._unchecked = check_weights and process_set.size() > 1
+    wrapped._checks_weights = check_weights
     return wrapped

@@ -236,6 +236,7 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
     """
     if isinstance(optimizer, _DistributedOptimizer | adasum.AdasumOptimizer):
         raise InvalidArgument("the optimizer is a DistributedOptimizer already; wrap it once")
+    adapter.check_called(compression)
     _check_options(op, backward_passes_per_step, groups, compression, overlap)
     _check_on_lost_rank(on_lost_rank, op, compression)
     named = named_of(optimizer, named_parameters)

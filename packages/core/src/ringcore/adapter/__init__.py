@@ -38,6 +38,7 @@ from ringcore.adapter.compression import (
     Compressor,
     Exchanges,
     NoExchanges,
+    check_called,
     reduce_compressed,
     round_to_quantised,
 )
@@ -129,6 +130,7 @@ __all__ = [
     "capi",
     "check",
     "check_bounds",
+    "check_called",
     "check_gradient_options",
     "check_op",
     "check_rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn
 
@@ -106,6 +107,19 @@ class Exchanges:
     def blocks(size: int = 256) -> Exchange:
         """All but blocks of so many elements that are zero on all ranks: see `Blocks`."""
         return Blocks(size)
+
+
+def check_called(compression: Any) -> None:
+    """What of `Exchanges` was written without its brackets, and made nothing.
+
+    Raises:
+        InvalidArgument: So it was.
+    """
+    if inspect.isroutine(compression):
+        name = compression.__name__
+        raise InvalidArgument(
+            f"compression=Compression.{name} is the function that makes one; call it: Compression.{name}()"
+        )
 
 
 class NoExchanges:
