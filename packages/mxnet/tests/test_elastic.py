@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mxnet as mx
+import pytest
+import ringcore
+import ringcore_mxnet as ring
+from ringcore_mxnet import elastic
 from support.elastic_adapters import check_recovery
 
 HEAD = """
@@ -56,3 +61,13 @@ def test_an_optimizer_takes_another_rank_in(tmp_path: Path) -> None:
 
 def test_one_rank_goes_on_without_the_other_and_takes_another_in(tmp_path: Path) -> None:
     check_recovery(tmp_path, HEAD, SETUP)
+
+
+def test_a_trainer_whose_ranks_step_on_their_own_is_refused() -> None:
+    ringcore.init()
+    net = mx.gluon.nn.Dense(1, in_units=2)
+    net.initialize()
+    trainer = ring.LocalSGDTrainer(net.collect_params(), "sgd", every=2)
+    with pytest.raises(ringcore.InvalidArgument, match="cannot keep a LocalSGDTrainer"):
+        elastic.MXNetState(net, trainer, step=0)
+    ringcore.shutdown()

@@ -6,9 +6,10 @@ from typing import Any
 
 import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError
-from ringcore import broadcast_object
+from ringcore import InvalidArgument, broadcast_object
 from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
 
+from ringcore_mxnet.local import LocalSGDTrainer
 from ringcore_mxnet.parameters import broadcast_parameters
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "MXNetState", "ObjectState", "State", "run"]
@@ -60,6 +61,9 @@ class MXNetState(ObjectState):
         net: Or several, by other names.
         trainer: Or several, by other names.
         attributes: By name; they become attributes of the state.
+
+    Raises:
+        InvalidArgument: A trainer whose ranks step on their own: what it has is not kept here.
     """
 
     def __init__(self, net: Any = None, trainer: Any = None, **attributes: Any) -> None:
@@ -68,4 +72,9 @@ class MXNetState(ObjectState):
     def handler_of(self, value: Any) -> Handler | None:  # noqa: D102
         if isinstance(value, mx.gluon.Block):
             return _OF_NETS
+        if isinstance(value, LocalSGDTrainer):
+            raise InvalidArgument(
+                f"an elastic job cannot keep a {type(value).__name__}; train it with a DistributedTrainer, or with "
+                "ringcore_torch's LocalSGD or DiLoCo"
+            )
         return _OF_TRAINERS if isinstance(value, mx.gluon.Trainer) else super().handler_of(value)
