@@ -34,8 +34,8 @@ class _LocalOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step with this rank's own gradients; every so often, meet the others."""
         adapter.count_step()
-        # Later on each rank has weights of its own between two meetings. All ranks have made as many steps, those as well
-        # that have loaded a state or have joined the others.
+        # Later on each rank has weights of its own between two meetings. All ranks have made as many steps, also one
+        # that has loaded a state or has joined the others.
         if self._checks_weights and self._steps == 0 and self._process_set.size() > 1:
             check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
         loss = super().step(closure)
