@@ -129,6 +129,7 @@ class AlteredJob {
     settings.timeout = kSecond;
     settings.stall_warning = kSecond / 4;
     settings.standstill = kSecond / 8;
+    if (bytes.below(8) == 0) change_something();  // a greeting
     for (Rank rank = 0; rank < kRanks; ++rank) {
       engine::EngineConfig config;
       config.rank = rank;
