@@ -213,8 +213,12 @@ ViewMessage decode_view_message(std::span<const std::byte> bytes) {
   using Type = ViewMessage::Type;
   const bool proposes = message.type == Type::kPropose || message.type == Type::kInstall;
   if (proposes && !message.proposal) Reader::refuse("it proposes nothing");
-  // What follows is decided among the members of all of them: among nobody, anything would be.
+  // Who tells the newest view that it knows has left none for it.
   const bool installs = message.type == Type::kInstall;
+  const std::uint32_t proposed = message.proposal ? message.proposal->view.epoch : 0;
+  const bool follows = installs ? proposed >= message.epoch : proposed > message.epoch;
+  if (message.proposal && !follows) Reader::refuse("the view that it proposes does not follow the one that is left");
+  // What follows is decided among the members of all of them: among nobody, anything would be.
   const auto ends_with = [&message](const View& view) {
     const View& last = message.since.back();
     return last.epoch == view.epoch && last.members == view.members && last.committed == view.committed;

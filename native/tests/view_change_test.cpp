@@ -546,6 +546,12 @@ TEST_CASE("a message after whose ballot none comes, or that lets anybody decide 
   CHECK_THROWS_WITH_AS(engine::decode_view_message(engine::encode(loose)),
                        doctest::Contains("do not end with this one"), Error);
   CHECK(engine::decode_view_message(engine::encode(message)).since == message.since);
+  // Whoever led and heard of it from others would lead all back to it.
+  engine::ViewMessage back = message;
+  back.type = engine::ViewMessage::Type::kPropose;
+  back.epoch = back.proposal->view.epoch;
+  CHECK_THROWS_WITH_AS(engine::decode_view_message(engine::encode(back)),
+                       doctest::Contains("does not follow the one that is left"), Error);
 }
 
 TEST_CASE("messages about views survive the journey, and malformed ones are refused") {
