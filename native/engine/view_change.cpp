@@ -287,7 +287,8 @@ void ViewChange::install(const ViewMessage& decided) {
   phase_ = Phase::kFollowing;
   not_before_ = 0;
   wanted_ = false;
-  evicted_ = !is_member() && contains(left.members, self_) && !leaves_;
+  // Who hears of several views at once is evicted by the first that it is not in.
+  evicted_ = !is_member() && (evicted_ || (contains(left.members, self_) && !leaves_));
   yielding_.clear();
   arriving_.clear();  // whoever is not in it has to ask again: not all could reach it
   want();

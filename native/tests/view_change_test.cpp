@@ -529,6 +529,21 @@ TEST_CASE("all leave, one after the other: nobody is put out, and nobody waits")
   CHECK(cluster.flaw() == "");
 }
 
+TEST_CASE("whoever hears late of two views that it is not in was evicted by the first, and is no newcomer") {
+  engine::ViewChange change({.epoch = 1, .members = {0, 1, 2}}, 1, false, 10);
+  engine::ViewMessage news{.type = engine::ViewMessage::Type::kInstall, .epoch = 1};
+  for (const std::uint32_t epoch : {16384U, 32768U}) {
+    news.proposal = engine::Proposal{epoch, {.epoch = epoch, .members = {0, 2}}};
+    news.since = {news.proposal->view};
+    change.receive(0, news);
+    CHECK(change.evicted());
+    news.epoch = epoch;
+  }
+  // What asks newcomers changes nothing here.
+  change.receive(0, {.type = engine::ViewMessage::Type::kPrepare, .epoch = 16384, .ballot = 49152});
+  CHECK(change.view().epoch == 32768);
+}
+
 TEST_CASE("a message after whose ballot none comes, or that lets anybody decide what follows, is refused") {
   engine::ViewMessage message;
   message.type = engine::ViewMessage::Type::kInstall;
