@@ -322,6 +322,7 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", default=list(MEASURED), choices=MEASURED)
     parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and ends the jobs that it has started
     cases = options.cases or [*CASES, "cost"]
     found: dict[tuple[str, str], list[float]] = {}
     with (HERE.parent / "results" / "recovery.jsonl").open("w" if options.fresh else "a") as file:

@@ -70,7 +70,7 @@ class Comparison:
             compared = _compare_p.bind(*arrays, number=self._number)
             gradients, _ = jax.lax.optimization_barrier((gradients, compared))  # type: ignore[no-untyped-call]
             return gradients
-        if not self._done:
+        if not self._done and self._set.size() > 1:
             values = [np.ascontiguousarray(leaf) for leaf in arrays]
             self.compare([(value.ctypes.data, value.nbytes) for value in values])
         return gradients
