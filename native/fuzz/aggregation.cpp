@@ -24,10 +24,10 @@ constexpr std::size_t kMostHeld = 2 * (2 * std::size_t{kMostWindow}) * 2 * kMost
 
 Address address_of(std::size_t node) { return {.bytes = {static_cast<std::byte>(node)}, .size = 1}; }
 
-// A rank: its tensor, of which all elements are 1, and its worker.
-class Rank final : public Source {
+// Of a rank its tensor, of which all elements are 1, and its worker.
+class Participant final : public Source {
  public:
-  Rank(MemberId member, bool integers, const Key& key, std::size_t at)
+  Participant(MemberId member, bool integers, const Key& key, std::size_t at)
       : tensor_(data_, 0, integers, kRanks),
         worker_({.session = kSession,
                  .key = key,
@@ -93,7 +93,7 @@ class Rack {
     for (std::size_t node = 0; node < kSwitches; ++node) start(node);
     for (std::size_t i = 0; i < kRanks; ++i) {
       const std::size_t at = two_levels_ && i < 2 ? 1 : 0;
-      ranks_[i] = std::make_unique<Rank>(static_cast<MemberId>(i), integers, of_session_, at);
+      ranks_[i] = std::make_unique<Participant>(static_cast<MemberId>(i), integers, of_session_, at);
     }
   }
 
@@ -256,7 +256,7 @@ class Rack {
   Outbox out_;
   std::deque<Sent> under_way_;
   std::array<std::optional<Switch>, kSwitches> switches_;
-  std::array<std::unique_ptr<Rank>, kRanks> ranks_;
+  std::array<std::unique_ptr<Participant>, kRanks> ranks_;
 };
 
 }  // namespace
