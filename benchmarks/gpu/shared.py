@@ -3,12 +3,14 @@
     ringrun -np 2 python benchmarks/gpu/shared.py
 
 Rank 0 prints JSON lines: for each size the milliseconds until the GPU has the result, the median of 20 turns, and the
-least and the most of them.
+least and the most of them. With NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30 or later loaded by PyTorch, "ring" goes by NCCL,
+and PyTorch's own backend of it takes its turns as well.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 
@@ -24,6 +26,9 @@ def main() -> None:
     torch.cuda.set_device(0)
     dist.init_process_group("ring")
     groups = {"ring": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    by_nccl = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" and torch.cuda.nccl.version() >= (2, 30)
+    if by_nccl:
+        groups["nccl"] = dist.new_group(backend="nccl")
     for size in SIZES:
         taken: dict[str, list[float]] = {name: [] for name in groups}
         for turn in range(WARM_UP + TURNS):
@@ -41,7 +46,7 @@ def main() -> None:
             for name, times in taken.items():
                 median, least, most = (round(of(times), 3) for of in (statistics.median, min, max))
                 row = {
-                    "case": "shared",
+                    "case": "shared by NCCL" if by_nccl else "shared",
                     "bytes": size,
                     "by": name,
                     "median_ms": median,

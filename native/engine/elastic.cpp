@@ -13,7 +13,9 @@ using LaneBytes = std::array<std::uint64_t, transport::kLaneCount>;
 
 }  // namespace
 
-bool Engine::frozen() const { return elastic_ != nullptr && (elastic_->views.changing() || epoch_ends()); }
+bool Engine::frozen() const {
+  return elastic_ != nullptr && (elastic_->views.changing() || elastic_->noticed != nullptr || epoch_ends());
+}
 
 bool Engine::epoch_ends() const {
   if (elastic_ == nullptr || elastic_->views.view().epoch == membership_.epoch()) return false;
@@ -68,11 +70,28 @@ void Engine::freeze() {
   }
 }
 
+// A carrier cannot go on. Its library may have noticed that a member is gone: who that is shows on the links soon, and
+// this rank does nothing more in this epoch until then.
+void Engine::give_up_carrier(const Error& error) {
+  if (!goes_on_without_others() || error.kind() != ErrorKind::kPeerLost) {
+    return fail(std::make_shared<const Error>(error));
+  }
+  elastic_->noticed = std::make_shared<const Error>(error);
+  elastic_->noticed_at = clock_.now();
+  follow_views();
+}
+
 void Engine::advance_views(Nanoseconds now) {
   elastic_->views.check_timers(now);
   follow_views();
   begin_epoch();
-  if (failure_ != nullptr || !frozen() || now - elastic_->frozen_since <= settings_.elastic_timeout) return;
+  if (failure_ != nullptr) return;
+  // Nobody is missed after the time that everybody may be silent: it is this rank that cannot work with the others.
+  const bool changes = elastic_->views.changing() || epoch_ends();
+  if (elastic_->noticed != nullptr && !changes && now - elastic_->noticed_at > 2 * patience_) {
+    return fail(elastic_->noticed);
+  }
+  if (!frozen() || now - elastic_->frozen_since <= settings_.elastic_timeout) return;
   const std::string limit = std::to_string(settings_.elastic_timeout / kMillisecond) + " ms";
   fail(std::make_shared<const Error>(
       ErrorKind::kEvicted,
@@ -200,13 +219,14 @@ void Engine::drop_world(const Error& error) {
   early_bytes_ = 0;
   elastic_->reasons.clear();
   elastic_->let_in_by.clear();
+  elastic_->noticed = nullptr;
   elastic_->frozen = elastic_->still = elastic_->views.changing();
 }
 
 void Engine::accept_change(std::uint32_t epoch) {
   if (elastic_ == nullptr || epoch != membership_.epoch()) return;
   elastic_->change = nullptr;
-  elastic_->has_failed = false;
+  elastic_->has_failed = elastic_->lost_results = false;
   elastic_->former.clear();
 }
 
@@ -214,6 +234,13 @@ const std::vector<Place>& Engine::members_of(std::uint32_t epoch) const {
   const bool is_known = elastic_ != nullptr && elastic_->members_of.contains(epoch);
   return is_known ? elastic_->members_of.at(epoch) : membership_.members();
 }
+
+bool Engine::devices_settled() const {
+  if (lost_results()) return elastic_->change != nullptr;
+  return std::ranges::all_of(sets_, [](const auto& item) { return item.second->schedule.drained(); });
+}
+
+bool Engine::lost_results() const { return elastic_ != nullptr && elastic_->lost_results; }
 
 std::shared_ptr<const Error> Engine::change() const { return elastic_ == nullptr ? nullptr : elastic_->change; }
 

@@ -27,6 +27,10 @@ struct Engine::Elastic {
   std::map<Place, std::string> reasons;  // why this rank takes a member for lost
   std::shared_ptr<const Error> change;  // that this rank's caller has not taken note of
   bool has_failed = false;  // ... and that has made operations fail
+  bool lost_results = false;  // ... and that came before this rank's GPUs had ended what was launched
+  // What a carrier's library has noticed of a loss, before it is known here who was lost.
+  std::shared_ptr<const Error> noticed;
+  Nanoseconds noticed_at = 0;
   bool caller_goes_back = false;
   std::map<std::uint32_t, std::vector<Place>> members_of;  // by epoch
   std::vector<std::vector<std::byte>> for_witness;

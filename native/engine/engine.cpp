@@ -104,7 +104,14 @@ bool Engine::move() {
     const std::uint64_t until = set->negotiation.fill_until();
     if (!set->serves() && until > set->negotiation.length(set->self)) fill(*set, until, nullptr);
     if (set->tree != nullptr) send_along_tree(*set);
-    if (!draining()) moved = set->schedule.progress() || moved;
+    if (!draining()) {
+      try {
+        moved = set->schedule.progress() || moved;
+      } catch (const Error& error) {
+        give_up_carrier(error);
+        return true;
+      }
+    }
     collect_done(*set);
     // Whoever leaves now takes nothing with it that others still need.
     if (set->all_joined && set->schedule.idle()) end_join(*set, nullptr);

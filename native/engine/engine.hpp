@@ -138,6 +138,10 @@ class Engine {
   // is done again by those who go on, if all of it can be, see in_flight.cpp; else it fails with kMembershipChanged, and so
   // does all that is submitted until the caller has taken note. What names ranks fails until then in either case.
   std::shared_ptr<const Error> change() const;  // null: there is none to take note of
+  // What was launched on GPUs is done for the caller before they have ended it, and worthless where members were lost in
+  // between. Whether that is settled: all of it has ended, or there is a change to take note of, which `lost_results`.
+  bool devices_settled() const;
+  bool lost_results() const;
   void accept_change(std::uint32_t epoch);
   // The caller goes back to an earlier state when ranks are lost: then what is under way is to fail on all of them.
   void fail_on_change(bool fails);
@@ -369,6 +373,7 @@ class Engine {
   void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
   void lose(Peer& peer, const std::string& why);
   void suffer_from(const Blame& blame);
+  void give_up_carrier(const Error& error);
   Blame blame_for(const RecordHeader& abort) const;
   void fail_operations_needing(Peer& peer);
   void fail_operations_needing(ProcessSet& set, Peer& peer);

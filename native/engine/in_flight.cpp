@@ -156,10 +156,11 @@ UnderWay Engine::stand_still() {
     if (eager_.operation != nullptr) leave_eager();
     for (auto& [id, set] : sets_) {
       collect_done(*set);
+      elastic_->lost_results = elastic_->lost_results || !set->schedule.drained();
       set->schedule.fail(false);
     }
   }
-  UnderWay under_way{.repeats = !elastic_->caller_goes_back};
+  UnderWay under_way{.repeats = !elastic_->caller_goes_back && !elastic_->lost_results};
   for (auto& [id, set] : sets_) {
     under_way.repeats = under_way.repeats && set->join == nullptr;
     under_way.released.emplace_back(id, set->released);

@@ -217,7 +217,12 @@ void Schedule::complete(std::shared_ptr<Operation> operation) {
     operation->on_device->fetched_by->give_back(operation);
   }
   Operation* whole = operation->whole;
-  if (whole == nullptr) return done_.push_back(std::move(operation));
+  if (whole == nullptr) {
+    // Of what carriers exchange nobody else knows anything: no other rank is told that it has come, or waits for that.
+    const bool is_exchange = std::ranges::any_of(posts_, [&](const Post& post) { return post.exchange == operation; });
+    if (is_exchange) return operation->state.store(OperationState::kDone, std::memory_order_release);
+    return done_.push_back(std::move(operation));
+  }
   if (--whole->unfinished == 0) complete({operation, whole});
 }
 

@@ -40,7 +40,7 @@ void Engine::check_timers(bool idle) {
     try {
       set->schedule.watch(now, settings_.timeout);
     } catch (const Error& error) {
-      return fail(std::make_shared<const Error>(error));
+      return give_up_carrier(error);
     }
     advance_runs(*set, stood_still ? 0 : since_last);
     if (failure_ != nullptr) return;

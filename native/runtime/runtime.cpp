@@ -448,6 +448,17 @@ void Runtime::become_member(EngineLock& lock, const Interrupted& interrupted) {
   throw_failure();
 }
 
+void Runtime::await_devices(const Interrupted& interrupted) {
+  EngineLock lock(*this);
+  check_running();
+  drive([this] { return engine_.devices_settled() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
+  throw_failure();
+  if (engine_.lost_results() && engine_.change() != nullptr) {
+    throw Error(ErrorKind::kMembershipChanged,
+                std::string("GPUs had not ended what this rank has launched: ") + engine_.change()->what());
+  }
+}
+
 void Runtime::throw_failure() {
   if (const auto failure = engine_.failure()) throw *failure;
 }

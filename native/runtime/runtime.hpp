@@ -134,6 +134,9 @@ class Runtime {
   bool is_turned_away(engine::Place place);
   void let_in(engine::Place place, const Interrupted& interrupted = {});
   void become_member(const Interrupted& interrupted = {});
+  // Waits until GPUs have ended what this rank has launched on them. Throws why they cannot: Error{kMembershipChanged}
+  // where ranks of an elastic job were lost meanwhile, or what has made the job fail.
+  void await_devices(const Interrupted& interrupted = {});
   // What operations wait for can no longer come: they fail with this.
   void fail(const std::shared_ptr<const Error>& error);
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support import ranks
-from support.gpu import double_environ
+from support.elastic_adapters import check_recovery
+from support.gpu import double_environ, sharing_environ
 from support.processes import clean_environ
 
 
@@ -81,6 +84,124 @@ def test_a_killed_rank_lets_the_others_go_on(tmp_path: Path) -> None:
     assert killed.exit_code == -9
     assert survivor.result["type"] == "PeerLostError", survivor.stderr
     assert "rank 1" in survivor.result["message"]
+
+
+_HEAD = """
+import numpy as np
+import ringcore
+import ringcore as ring
+from ringcore import elastic
+from support.gpu import GpuArray, to_host
+"""
+_SETUP = """
+state = elastic.ObjectState(step=0, weights=[float(os.getpid())])
+
+def weights(state):
+    return state.weights
+
+def step(state):
+    gradient = ring.allreduce(GpuArray(np.full(1000, 1.0 + state.step)), op=ring.Sum)
+    state.weights = [state.weights[0] + float(to_host(gradient)[-1])]
+"""
+
+
+@pytest.mark.parametrize("gpus", [8, 1], ids=["NCCL", "one GPU"])
+def test_an_elastic_job_on_gpus_goes_on_without_a_killed_rank_and_takes_another_in(tmp_path: Path, gpus: int) -> None:
+    environ = double_environ() if gpus > 1 else sharing_environ()
+    check_recovery(tmp_path, _HEAD, _SETUP, PYTHONPATH=str(ranks.TESTS), **environ)
+
+
+def commit_what_is_not_there() -> dict:
+    """The last rank is killed when all have launched its part, which its GPU never comes to."""
+    from ringcore import elastic
+    from support.gpu import GpuArray, driver, stream, to_host
+
+    ringcore.init()
+    tensor = GpuArray(np.ones(1000, np.float32))
+    ringcore.allreduce_(tensor, op=ringcore.Sum)
+    state = elastic.ObjectState(sum=float(to_host(tensor)[0]))
+    killed = ringcore.size() - 1
+    if ringcore.rank() == killed:
+        driver().gpu_double_hold(stream())
+    ringcore.allreduce_(tensor, op=ringcore.Sum, name="unfinished")
+    mark("launched")
+    if ringcore.rank() == killed:
+        for other in range(killed):
+            await_mark("launched", other)
+        os.kill(os.getpid(), signal.SIGKILL)
+    state.sum = float(to_host(tensor)[0])  # it is there when the other is lost, and is no sum
+    error = caught(state.commit)
+    state.restore()
+    fresh = GpuArray(np.ones(1000, np.float32))
+    ringcore.allreduce_(fresh, op=ringcore.Sum)
+    return {"error": error, "kept": state.sum, "after": float(to_host(fresh)[0])}
+
+
+@pytest.mark.skipif("RINGCORE_TEST_GPUS" in os.environ, reason="only the double can hold a stream back")
+@pytest.mark.parametrize("gpus", [8, 1], ids=["NCCL", "one GPU"])
+def test_what_gpus_had_not_ended_when_a_rank_was_lost_is_not_committed(tmp_path: Path, gpus: int) -> None:
+    environ = double_environ() if gpus > 1 else sharing_environ()
+    environ |= {"RINGCORE_ELASTIC": "1", "RINGCORE_HEARTBEAT_S": "2"}
+    with ranks.started(commit_what_is_not_there, 3, tmp_path, env=environ) as job:
+        *survivors, killed = job.wait()
+    assert killed.exit_code == -9
+    for survivor in survivors:
+        assert survivor.exit_code == 0, survivor.stderr
+        error = survivor.result["error"]
+        assert error["type"] == "MembershipChangedError", error
+        assert error["message"].startswith("GPUs had not ended what this rank has launched: rank 2 ")
+        assert "go back to the last state" in error["message"]
+        assert survivor.result["kept"] == 3.0
+        assert survivor.result["after"] == 2.0
+
+
+def hear_of_it_from_nccl() -> dict:
+    """NCCL notices at once that the last rank does not answer, and the engine when that was silent for long enough."""
+    from support.gpu import GpuArray, driver, to_host
+
+    ringcore.init()
+    tensor = GpuArray(np.ones(1000, np.float32))
+    ringcore.allreduce_(tensor, op=ringcore.Sum)
+    to_host(tensor)
+    mark("reduced")
+    await_mark("silent", "test")
+    if ringcore.rank() == 0:
+        driver().gpu_double_disconnect()
+    error = caught(ringcore.allreduce_, tensor, op=ringcore.Sum, name="after it")
+    fresh = GpuArray(np.ones(1000, np.float32))
+    again = caught(ringcore.allreduce_, fresh, op=ringcore.Sum)
+    return {"error": error, "again": again, "sum": float(to_host(fresh)[0])}
+
+
+needs_nccl_to_fail = pytest.mark.skipif(
+    "RINGCORE_TEST_GPUS" in os.environ, reason="only the double can be told to lose its connections"
+)
+
+
+@needs_nccl_to_fail
+def test_what_nccl_notices_first_is_a_lost_rank_all_the_same(tmp_path: Path) -> None:
+    environ = double_environ(RINGCORE_ELASTIC="1", RINGCORE_HEARTBEAT_S="1")
+    with ranks.started(hear_of_it_from_nccl, 3, tmp_path, env=environ) as job:
+        job.await_mark("reduced", 0, 1, 2)
+        job.signal(2, signal.SIGSTOP)
+        job.mark("silent")
+        *survivors, _ = job.wait()
+    for survivor in survivors:
+        assert survivor.result["error"]["type"] == "MembershipChangedError", survivor
+        assert "rank 2 " in survivor.result["error"]["message"]
+        assert survivor.result["again"]["type"] is None
+        assert survivor.result["sum"] == 2.0
+
+
+@needs_nccl_to_fail
+def test_a_rank_that_only_nccl_cannot_reach_the_others_from_ends_with_what_nccl_says(tmp_path: Path) -> None:
+    environ = double_environ(RINGCORE_ELASTIC="1", RINGCORE_HEARTBEAT_S="1")
+    with ranks.started(hear_of_it_from_nccl, 3, tmp_path, env=environ) as job:
+        job.await_mark("reduced", 0, 1, 2)
+        job.mark("silent")
+        outcomes = job.wait()
+    found = [outcome.result["error"] for outcome in outcomes]
+    assert any(error["type"] == "PeerLostError" and "NCCL error" in error["message"] for error in found), found
 
 
 def refuse() -> list:

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "base/reduce.hpp"
@@ -28,6 +29,13 @@ std::mutex hubs_mutex;  // Guards: hubs().
 std::map<std::string, int>& hubs() {
   static auto& open = *new std::map<std::string, int>;
   return open;
+}
+
+std::mutex communicators_mutex;  // Guards: communicators().
+
+std::set<Communicator*>& communicators() {
+  static auto& made = *new std::set<Communicator*>;
+  return made;
 }
 
 // Abstract: nothing is left behind in a file system.
@@ -130,10 +138,22 @@ std::string open_hub() {
   return name;
 }
 
+void disconnect_all() {
+  const std::lock_guard lock(communicators_mutex);
+  for (Communicator* communicator : communicators()) communicator->disconnect();
+}
+
 Communicator::Communicator(std::string hub, int rank, int size, int device)
-    : hub_(std::move(hub)), rank_(rank), size_(size), device_(device), thread_([this] { connect(); }) {}
+    : hub_(std::move(hub)), rank_(rank), size_(size), device_(device), thread_([this] { connect(); }) {
+  const std::lock_guard lock(communicators_mutex);
+  communicators().insert(this);
+}
 
 Communicator::~Communicator() {
+  {
+    const std::lock_guard lock(communicators_mutex);
+    communicators().erase(this);
+  }
   if (thread_.joinable()) thread_.join();
   wait_for_meeting();
   for (const auto* fds : {&fds_, &meeting_fds_}) {
@@ -284,6 +304,11 @@ void Communicator::fault() {
 }
 
 void Communicator::run(std::span<const Call> calls) {
+  run_all(calls);
+  while (state_ != kSuccess && !aborted_) ::usleep(1000);  // kernels that others' data cannot reach spin until then
+}
+
+void Communicator::run_all(std::span<const Call> calls) {
   const auto is_between_two = [](const Call& call) { return call.kind == Kind::kSend || call.kind == Kind::kRecv; };
   for (const Call& call : calls) {
     if (is_between_two(call)) continue;

@@ -35,6 +35,9 @@ std::size_t bytes_of(const Call& call);
 // From now on communicators of this rank do not come where all have to meet; -1: all do again.
 void stay_away(int rank);
 
+// Every communicator of this process loses its connections.
+void disconnect_all();
+
 // NCCL's results.
 inline constexpr int kSuccess = 0;
 inline constexpr int kUnhandledCudaError = 1;
@@ -55,6 +58,7 @@ class Communicator {
   int state() const { return state_ == kSuccess && meets_ ? kInProgress : state_.load(); }
   int size() const { return size_; }
   void abort();
+  void disconnect() { fail(kRemoteError); }
   // Runs the calls of one group: in a stream.
   void run(std::span<const Call> calls);
   // Waits in the background until all ranks have come here with the same number, then calls `then`.
@@ -65,6 +69,7 @@ class Communicator {
  private:
   void connect();
   void fault();
+  void run_all(std::span<const Call> calls);
   void run_one(const Call& call);
   void run_hub(const Call& call);
   void exchange(std::span<const Call> calls);

@@ -225,4 +225,7 @@ EXPORT int ncclRecv(void* to, std::size_t count, int dtype, int peer, ncclComm* 
 }
 
 // Of tests alone.
+// Every communicator of this process loses the others, which lose it.
+EXPORT void gpu_double_disconnect() { disconnect_all(); }
+
 EXPORT void gpu_double_stay_away(int rank) { stay_away(rank); }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from ringcore_torch import elastic
 started_as = int(os.environ["RANK"])
 is_new = os.path.exists("killed")
 ring.init()
+torch.set_default_device(os.environ["DEVICE"])
 torch.manual_seed(os.getpid())  # all ranks take the weights of rank 0, whenever they come
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -60,11 +62,14 @@ MEETS = "optimizer = ring.LocalSGD(optimizer, model.named_parameters(), every=1)
 
 
 @pytest.mark.parametrize("wrapped", [AVERAGES, MEETS], ids=["averaged", "local"])
-def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, device: str, tmp_path: Path) -> None:
+    if device == "gpu" and "RINGCORE_TEST_GPUS" not in os.environ:
+        pytest.skip("there is no GPU here; nox -s gpu runs this where there is one")
     assert AVERAGES in SCRIPT
     (tmp_path / "train.py").write_text(SCRIPT.replace(AVERAGES, wrapped))
     ringrun = Ringrun(tmp_path)
-    ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60")
+    ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cuda" if device == "gpu" else "cpu")
     done = ringrun("-np", "3", "--min-np", "2", "train.py")
     assert done.returncode == 0, done.stderr
 

@@ -240,6 +240,10 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           "become_member",
           [](PythonRuntime& self) { drive(self, [](Runtime& runtime) { runtime.become_member(python_interrupted); }); },
           "Waits until the others have let this process in.")
+      .def(
+          "await_devices",
+          [](PythonRuntime& self) { drive(self, [](Runtime& runtime) { runtime.await_devices(python_interrupted); }); },
+          "Waits until GPUs have ended what this rank has launched on them. Raises why the results are none.")
       .def_prop_ro(
           "told_epoch", [](PythonRuntime&) { return capi::told_epoch(); },
           "The newest epoch of the ranks whose results a compiled program was given.")

@@ -352,6 +352,11 @@ class Runtime:
     def become_member(self) -> None:
         """Waits until the others have let this process in."""
 
+    def await_devices(self) -> None:
+        """
+        Waits until GPUs have ended what this rank has launched on them. Raises why the results are none.
+        """
+
     @property
     def told_epoch(self) -> int:
         """

@@ -16,7 +16,7 @@ from ringcore.elastic.stragglers import Stragglers
 from ringcore.job import members
 from ringcore.job.agreement import gather_bytes
 from ringcore.job.membership import membership
-from ringcore.job.state import context, rank
+from ringcore.job.state import context, is_initialized, rank
 
 # What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers, and
 # the places of those who want to join, as numbers of this kind.
@@ -59,6 +59,16 @@ class _HostMessages:
         return not (launcher.news() or joins)
 
 
+def await_results() -> None:
+    """Wait until GPUs have ended all collectives that this rank has launched: what is saved before may be worthless.
+
+    Raises:
+        MembershipChangedError: Ranks were lost before they had.
+    """
+    if is_initialized():
+        context().runtime.await_devices()
+
+
 class State:
     """What a training function has to keep: subclasses save, restore and broadcast it.
 
@@ -96,6 +106,7 @@ class State:
 
     def commit(self) -> None:
         """Save the state, and see whether ranks come or go. Collective."""
+        await_results()
         self.save()
         self.check_host_updates()
 
@@ -247,6 +258,7 @@ class ObjectState(State):
             own = {name: getattr(self, name) for name in self._saved_state}
             for name, value in self._bcast_object(own).items():
                 setattr(self, name, value)
+        await_results()
         self.save()
 
     def reset(self) -> None:  # noqa: D102
