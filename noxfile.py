@@ -418,7 +418,7 @@ def gpu(session: nox.Session) -> None:
     found = found_gpus(session, "the other sessions test with a double of CUDA and NCCL")
     install(session, "gpu", wheels=[built_wheel("core")])
     folder = build_native(session, "gpu", "-DRINGCORE_BUILD_BENCHMARKS=ON")
-    tests = ["tests/conformance", "tests/gpu/test_shared.py", "tests/gpu/test_headers.py"]
+    tests = ["tests/conformance", "tests/gpu/test_shared.py", "tests/gpu/test_headers.py", "tests/faults/test_gpu.py"]
     session.run("python", "-m", "pytest", *tests, "-k=gpu", env={"RINGCORE_TEST_GPUS": str(len(found))})
     site = Path(session.virtualenv.location, "lib", f"python{PYTHON}", "site-packages", "nvidia")
     paths = ["libcuda.so.1", str(site / "nccl/lib/libnccl.so.2"), str(site / "cu13/lib/libnvrtc.so.13")]
@@ -438,6 +438,8 @@ def gpu_torch(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "packages/torch/tests", "-k=gpu or streams", env=gpus)
     session.run("python", "-m", "pytest", "packages/lightning/tests/test_gpu.py", env=gpus)
     report = session.run("ringrun", "-np", "2", "python", "benchmarks/gpu/shared.py", silent=True)
+    keep_results(session, found[0], str(report))
+    report = session.run("ringrun", "-np", "2", "python", "benchmarks/gpu/training.py", silent=True)
     keep_results(session, found[0], str(report))
     session.notify("gpu_jax")
 

@@ -3,8 +3,7 @@
     ringrun -np 2 python benchmarks/gpu/shared.py
 
 Rank 0 prints JSON lines: for each size the milliseconds until the GPU has the result, the median of 20 turns, and the
-least and the most of them. With NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30 or later loaded by PyTorch, "ring" goes by NCCL,
-and PyTorch's own backend of it takes its turns as well.
+least and the most of them. With NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30 or later "ring" goes by NCCL.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ def main() -> None:
     torch.cuda.set_device(0)
     dist.init_process_group("ring")
     groups = {"ring": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    by_nccl = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" and torch.cuda.nccl.version() >= (2, 30)
-    if by_nccl:
-        groups["nccl"] = dist.new_group(backend="nccl")
+    by_nccl = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
     for size in SIZES:
         taken: dict[str, list[float]] = {name: [] for name in groups}
         for turn in range(WARM_UP + TURNS):

@@ -3,9 +3,8 @@
     ringrun -np 2 python benchmarks/gpu/training.py
 
 Each way trains a copy of its own in the same processes, in turns: ringcore's optimizer; DDP with gloo; DDP with NCCL where
-NCCL serves these ranks (one on each GPU, or NCCL_MULTI_RANK_GPU_ENABLE=1 and NCCL 2.30 or later, which PyTorch must have
-loaded); and without any communication. Rank 0 prints JSON lines: the milliseconds a step takes, the median of the turns,
-and the least and the most of them. In the end the weights of all ranks must have the same bits.
+each rank has a GPU; and without any communication. Rank 0 prints JSON lines: the milliseconds a step takes, the median of
+the turns, and the least and the most of them. In the end the weights of all ranks must have the same bits.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     ringcore_torch.init()
     dist.init_process_group("gloo")
-    has_own = size <= torch.cuda.device_count()
-    shares = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" and torch.cuda.nccl.version() >= (2, 30)
-    ways = ["ringcore", "DDP gloo", *(["DDP nccl"] if has_own or shares else []), "alone"]
+    by_nccl = ["DDP nccl"] if size <= torch.cuda.device_count() else []
+    ways = ["ringcore", "DDP gloo", *by_nccl, "alone"]
     trained = {way: Trained(way) for way in ways}
     taken: dict[str, list[float]] = {way: [] for way in ways}
     for one in trained.values():
@@ -92,10 +90,9 @@ def main() -> None:
         if one.communicates and not one.same_on_all_ranks():
             raise SystemExit(f"{way}: the ranks' weights differ")
     if dist.get_rank() == 0:
-        case = "training by NCCL" if shares else "training"
         for way, times in taken.items():
             median, least, most = (round(of(times), 2) for of in (statistics.median, min, max))
-            row = {"case": case, "ranks": dist.get_world_size(), "by": way}
+            row = {"case": "training", "ranks": dist.get_world_size(), "by": way}
             print(json.dumps({**row, "median_ms": median, "least_ms": least, "most_ms": most}), flush=True)
     dist.destroy_process_group()
     ringcore_torch.shutdown()

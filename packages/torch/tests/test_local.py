@@ -10,7 +10,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import THREE_OVER_TCP, TWO, on
+from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
 
 Equal = Callable[[Iterable[torch.Tensor]], bool]
 ROUNDING = 1e-13
@@ -22,8 +22,8 @@ def net() -> torch.nn.Module:
 
 def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return (
-        torch.randn(8, 6, generator=generator, dtype=torch.float64),
-        torch.randn(8, 2, generator=generator, dtype=torch.float64),
+        torch.randn(8, 6, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE),
+        torch.randn(8, 2, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE),
     )
 
 
@@ -42,7 +42,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-@on(TWO, THREE_OVER_TCP)
+@on(TWO, THREE_OVER_TCP, TWO_ON_GPUS)
 @pytest.mark.parametrize("way", ["local", "diloco"])
 def test_meeting_at_each_step_is_training_together(way: str, equal_on_all_ranks: Equal) -> None:
     model = net()
@@ -125,7 +125,7 @@ def test_fragments_take_turns(equal_on_all_ranks: Equal) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@on(TWO, THREE_OVER_TCP)
+@on(TWO, THREE_OVER_TCP, TWO_ON_GPUS)
 def test_ranks_go_on_while_their_ways_are_averaged() -> None:
     model = net()
     alone = copy.deepcopy(model)

@@ -10,7 +10,7 @@ import pytest
 import ringcore
 import ringcore_torch as ring
 import torch
-from support.on_ranks import THREE_OVER_TCP, TWO, on
+from support.on_ranks import DEVICE, THREE_OVER_TCP, TWO, TWO_ON_GPUS, on
 
 Make = Callable[[Any], torch.optim.Optimizer]
 Equal = Callable[[Iterable[torch.Tensor]], bool]
@@ -62,8 +62,8 @@ def train(model: Net, alone: Net, optimizer: Any, reference: Any, passes: int = 
         reference.zero_grad()
         for _ in range(passes):
             for rank in range(size):
-                x = torch.randn(4, 7, generator=generator, dtype=torch.float64)
-                y = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+                x = torch.randn(4, 7, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE)
+                y = torch.randn(4, 3, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE)
                 (loss_of(alone(x, rank), y) / size).backward()
                 if rank == ring.rank():
                     loss_of(model(x, rank), y).backward()
@@ -77,7 +77,7 @@ def train(model: Net, alone: Net, optimizer: Any, reference: Any, passes: int = 
             assert (own - other).abs().max() < ROUNDING
 
 
-@on(TWO, THREE_OVER_TCP)
+@on(TWO, THREE_OVER_TCP, TWO_ON_GPUS)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_class_steps_as_without_shards(way: str, equal_on_all_ranks: Equal) -> None:
     model = Net().double()
@@ -163,12 +163,12 @@ def draw_gradients(models: Iterable[list[torch.nn.Parameter]], seed: int) -> Non
     generator = torch.Generator().manual_seed(seed * 10 + ring.rank())
     for parameters in zip(*models, strict=True):
         if parameters[0].shape != (9, 2):
-            drawn = torch.randint(-9, 10, parameters[0].shape, generator=generator, dtype=torch.float64)
+            drawn = torch.randint(-9, 10, parameters[0].shape, generator=generator, dtype=torch.float64, device="cpu")
             for parameter in parameters:
-                parameter.grad = drawn.clone()
+                parameter.grad = drawn.to(DEVICE, copy=True)
 
 
-@on(TWO, THREE_OVER_TCP)
+@on(TWO, THREE_OVER_TCP, TWO_ON_GPUS)
 @pytest.mark.parametrize("way", BY_PARAMETER)
 def test_matrices_are_dealt_out_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[torch.Size] = []

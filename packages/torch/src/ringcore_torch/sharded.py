@@ -46,9 +46,7 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         for piece in self._pieces:
             piece.values.grad = None
         for index, flat in enumerate(self._flats):
-            plain.allgather(
-                flat.own, name=f"{self._prefix}.values.{index}", process_set=self._process_set, out=flat.values
-            )
+            self._carry_out(plain.allgather, flat.own, flat.values, f"{self._prefix}.values.{index}")
         self._reduced = False
         return None
 
@@ -59,12 +57,18 @@ class _ShardedOptimizer(torch.optim.Optimizer):
         touched = self._touched()
         for index, flat in enumerate(self._flats):
             flat.collect_gradients()
-            plain.reducescatter(
-                flat.gradients, name=f"{self._prefix}.{index}", process_set=self._process_set, out=flat.own_gradients
-            )
+            self._carry_out(plain.reducescatter, flat.gradients, flat.own_gradients, f"{self._prefix}.{index}")
         for piece in self._pieces:
             piece.values.grad = piece.gradient if touched[piece.index] else None
         self._reduced = True
+
+    def _carry_out(
+        self, collective: Callable[..., torch.Tensor], given: torch.Tensor, result: torch.Tensor, name: str
+    ) -> None:
+        if result.is_cuda:  # the engine has results of these collectives in memory of its own there
+            result.copy_(collective(given, name=name, process_set=self._process_set))
+        else:
+            collective(given, name=name, process_set=self._process_set, out=result)
 
     def _touched(self) -> list[bool]:
         """Which parameters have a gradient on any rank: the others are not stepped."""
