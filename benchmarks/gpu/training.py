@@ -2,9 +2,9 @@
 
     ringrun -np 2 python benchmarks/gpu/training.py
 
-Each way trains a copy of its own in the same processes, in turns: ringcore's optimizer; DDP with gloo; DDP with NCCL where
-each rank has a GPU; and without any communication. Rank 0 prints JSON lines: the milliseconds a step takes, the median of
-the turns, and the least and the most of them. In the end the weights of all ranks must have the same bits.
+Each way trains a copy of its own in the same processes, in turns: ringcore's optimizer; DDP with gloo; DDP with NCCL
+where each rank has a GPU; and without any communication. Rank 0 prints JSON lines: the milliseconds a step takes, the
+median of the turns, and the least and the most of them. In the end the weights of all ranks must have the same bits.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ bool Engine::awaits(const Peer& peer) const {
     // A server waits for the end of all whom it serves, once one of them has come to it.
     if (set.serves() && std::ranges::any_of(set.peers, has_left)) return set.peer_of(peer) != nullptr;
     const bool short_cut = eager_.operation != nullptr && eager_.set == &set;
-    if (!short_cut && set.operations.empty() && set.join == nullptr && set.schedule.idle()) return false;
+    const bool idle = set.operations.empty() && set.join == nullptr && set.schedule.idle() && set.schedule.drained();
+    if (!short_cut && idle) return false;
     return set.node_of(peer).has_value();
   });
 }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include "base/error.hpp"
+#include "carriers/plans/carrier.hpp"
 #include "carriers/standard.hpp"
 
 namespace ringcore::simulation {
@@ -82,12 +84,33 @@ void ElasticJob::join(engine::Place place) {
   }
 }
 
+std::vector<std::unique_ptr<engine::Carrier>> ElasticJob::make_carriers(const RankState& rank,
+                                                                        const engine::CarrierConfig& config) {
+  if (!options_.on_device) return carriers::standard()(config);
+  const engine::Engine* engine = rank.engine.get();  // null: it is being made, with the first epoch's members
+  std::shared_ptr<SimDevices>& devices = devices_[engine == nullptr ? 7 : engine->membership().epoch()];
+  if (devices == nullptr) devices = std::make_shared<SimDevices>(config.topology.ranks());
+  auto device = std::make_unique<SimDeviceCarrier>(config, devices, network_, true);
+  if (options_.device_notices) {
+    std::vector<engine::Place> members(static_cast<std::size_t>(config.topology.ranks()));
+    std::iota(members.begin(), members.end(), 0);
+    if (engine != nullptr) members = engine->membership().members();
+    device->notice([this, members = std::move(members)] {
+      return std::ranges::all_of(members, [this](engine::Place place) { return network_.runs(place); });
+    });
+  }
+  std::vector<std::unique_ptr<engine::Carrier>> made;
+  made.push_back(std::move(device));
+  made.push_back(std::make_unique<carriers::PlanCarrier>(config, std::vector<std::unique_ptr<plan::Backend>>()));
+  return made;
+}
+
 void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& peers, bool joins) {
   engine::EngineConfig config;
   config.rank = rank.place;
   config.epoch = joins ? 0 : 7;
   config.joins = joins;
-  config.make_carriers = carriers::standard();
+  config.make_carriers = [this, &rank](const engine::CarrierConfig& carrier) { return make_carriers(rank, carrier); };
   const engine::Place places = std::max(rank.place, *std::ranges::max_element(peers)) + 1;
   config.links.resize(static_cast<std::size_t>(places));
   for (const engine::Place peer : peers) {
@@ -122,7 +145,7 @@ void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& 
 
 void ElasticJob::submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
                             const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited,
-                            bool compressed) {
+                            bool compressed, bool on_device) {
   auto operation = std::make_shared<engine::Operation>();
   operation->descriptor.name = name;
   operation->descriptor.collective = collective;
@@ -133,8 +156,20 @@ void ElasticJob::submit_one(RankState& rank, const std::string& name, Collective
   operation->input = reinterpret_cast<const std::byte*>(input);
   operation->output = reinterpret_cast<std::byte*>(output);
   operation->awaited = awaited;
+  if (on_device) {
+    operation->descriptor.on_device = true;
+    operation->on_device = std::make_unique<engine::OnDevice>();
+    operation->on_device->device = 0;
+    operation->on_device->input = operation->input;
+    operation->on_device->output = operation->output;
+  }
   rank.engine->submit(operation);
   rank.operations.push_back(std::move(operation));
+}
+
+std::int64_t* ElasticJob::output_of(RankState& rank, std::size_t tensor) const {
+  const bool is_registered = tensor == kTensors - 1 && rank.registered != nullptr && !options_.on_device;
+  return is_registered ? rank.registered : rank.outputs[tensor].data();
 }
 
 bool ElasticJob::is_in_place(const RankState& rank, std::size_t tensor) const {
@@ -148,12 +183,12 @@ void ElasticJob::submit(RankState& rank) {
         std::vector<std::int64_t>& input = rank.inputs[tensor];
         std::fill(input.begin(), input.end(), contribution(rank.place, rank.next));
         if (is_compressed(tensor)) fill_compressed(input, rank.place, rank.next);
-        std::int64_t* const output =
-            tensor == kTensors - 1 && rank.registered != nullptr ? rank.registered : rank.outputs[tensor].data();
+        std::int64_t* const output = output_of(rank, tensor);
         const bool in_place = is_in_place(rank, tensor);
         if (in_place) std::copy(input.begin(), input.end(), output);
         submit_one(rank, "gradient " + std::to_string(tensor), Collective::kAllreduce, ReduceOp::kSum,
-                   in_place ? output : input.data(), output, input.size(), tensor != 1, is_compressed(tensor));
+                   in_place ? output : input.data(), output, input.size(), tensor != 1, is_compressed(tensor),
+                   options_.on_device && tensor == kTensors - 1);
       }
       return;
     case Phase::kNews:
@@ -183,8 +218,7 @@ void ElasticJob::take_sums(RankState& rank) {
       take_compressed(rank);
       continue;
     }
-    const bool is_registered = tensor == kTensors - 1 && rank.registered != nullptr;
-    const std::int64_t* const sum = is_registered ? rank.registered : rank.outputs[tensor].data();
+    const std::int64_t* const sum = output_of(rank, tensor);
     rank.sums[step][tensor] = sum[0];
     const auto differs = [sum](std::int64_t element) { return element != sum[0]; };
     if (std::any_of(sum, sum + kElements[tensor], differs)) {
@@ -330,6 +364,7 @@ bool ElasticJob::advance(RankState& rank) {
   if (is_alone && !advance_alone(rank)) return false;
   const auto is_done = [](const auto& operation) { return operation->done(); };
   if (!std::all_of(rank.operations.begin(), rank.operations.end(), is_done)) return false;
+  if (!rank.engine->devices_settled()) return false;
   const bool had_any = !rank.operations.empty();
   std::shared_ptr<const Error> error;
   std::set<std::uint32_t> epochs;
@@ -341,6 +376,7 @@ bool ElasticJob::advance(RankState& rank) {
   if (had_any) rank.of_epoch = *epochs.rbegin();
   try {
     if (error != nullptr) throw Error(*error);
+    if (rank.engine->lost_results()) throw Error(*rank.engine->change());
     if (had_any) end_phase(rank);
     if (computes(rank)) return had_any;
     submit(rank);

@@ -21,6 +21,7 @@
 
 #include "engine/engine.hpp"
 #include "engine/view_change.hpp"
+#include "sim_device.hpp"
 #include "transport/sim/network.hpp"
 
 namespace ringcore::simulation {
@@ -39,6 +40,8 @@ struct ElasticOptions {
   bool may_leave = false;  // see `leave_at`
   Nanoseconds late_goodbye = 0;  // to the last of the others, of whoever leaves
   Compression compression{};  // of the middle one
+  bool on_device = false;  // the largest tensor lies on a device, which ends a step after it is done for its rank
+  bool device_notices = false;  // ... and whose library notices at once that a member has ended
   std::array<Nanoseconds, 4> computes{};  // by place: for so long in front of each step, and of the end
   std::size_t lane_bytes = 512;
   std::uint64_t seed = 1;
@@ -121,6 +124,8 @@ class ElasticJob {
   };
 
   void make_engine(RankState& rank, const std::vector<engine::Place>& peers, bool joins);
+  std::vector<std::unique_ptr<engine::Carrier>> make_carriers(const RankState& rank,
+                                                              const engine::CarrierConfig& config);
   void join(engine::Place place);
   bool is_there(const RankState& rank) const;
   bool advance_alone(RankState& rank);
@@ -129,11 +134,12 @@ class ElasticJob {
   void submit(RankState& rank);
   void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,
                   const std::int64_t* input, std::int64_t* output, std::size_t elements, bool awaited,
-                  bool compressed = false);
+                  bool compressed = false, bool on_device = false);
   void end_phase(RankState& rank);
   void take_news(RankState& rank);
   void leave_early(RankState& rank);
   void part(RankState& rank);
+  std::int64_t* output_of(RankState& rank, std::size_t tensor) const;
   bool is_in_place(const RankState& rank, std::size_t tensor) const;
   bool is_compressed(std::size_t tensor) const { return tensor == 1 && options_.compression != Compression::kNone; }
   void take_sums(RankState& rank);
@@ -147,6 +153,7 @@ class ElasticJob {
 
   ElasticOptions options_;
   transport::SimNetwork network_;
+  std::map<std::uint32_t, std::shared_ptr<SimDevices>> devices_;  // by epoch
   std::optional<engine::Witness> witness_;
   std::multimap<int, std::function<void(transport::SimNetwork&)>> faults_;
   std::multimap<int, engine::Place> joins_;

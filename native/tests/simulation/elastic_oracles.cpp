@@ -14,6 +14,9 @@ std::int64_t ElasticJob::expected(const RankState& rank, std::int64_t step) cons
 }
 
 std::string ElasticJob::check() const {
+  for (const auto& [epoch, devices] : devices_) {
+    if (!devices->flaw().empty()) return "epoch " + std::to_string(epoch) + ": " + devices->flaw();
+  }
   for (const RankState& rank : ranks_) {
     const std::string who = "rank at place " + std::to_string(rank.place) + ": ";
     if (!rank.flaw.empty()) return who + rank.flaw;
@@ -21,8 +24,8 @@ std::string ElasticJob::check() const {
       return who + "it has waited for longer than the job has run";
     if (!rank.has_left) continue;
     const auto due = static_cast<int>(rank.end - rank.first);
-    if (!options_.in_place && !options_.goes_back && (rank.changes > 0 || rank.steps != due))
-      return who + "it has lost a step, or done one twice";
+    const bool repeats = !options_.in_place && !options_.goes_back && !options_.on_device;
+    if (repeats && (rank.changes > 0 || rank.steps != due)) return who + "it has lost a step, or done one twice";
     for (std::int64_t step = rank.first; step < rank.end; ++step) {
       const auto index = static_cast<std::size_t>(step);
       for (std::size_t tensor = 0; tensor < kTensors; ++tensor) {

@@ -43,6 +43,8 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.joiners_prepare = draw.coin() ? 0 : draw.below(300);
   options.may_leave = draw.below(3) == 0;
   options.lane_bytes = draw.coin() ? 512 : 64 << 10;
+  options.on_device = draw.below(4) == 0;
+  options.device_notices = draw.coin();
   options.seed = seed;
   return options;
 }

@@ -47,6 +47,28 @@ TEST_CASE("a rank ends at any event of an elastic job: the others go on, with th
   }
 }
 
+TEST_CASE("a rank ends or stops at any event while devices are at work, whose library may notice first: others go on") {
+  constexpr Nanoseconds kPause = 4 * ElasticJob::kHeartbeat;
+  for (const bool share_memory : {true, false}) {
+    for (const bool stops : {true, false}) {
+      const ElasticOptions options{.share_memory = share_memory, .on_device = true, .device_notices = stops};
+      const int events = events_of(options);
+      for (Rank victim = 0; victim < options.ranks; ++victim) {
+        for (int at = victim; at < events; at += every(5)) {
+          CAPTURE(share_memory);
+          CAPTURE(stops);
+          CAPTURE(victim);
+          CAPTURE(at);
+          ElasticJob job(options);
+          job.when(at, [=](SimNetwork& network) { stops ? network.pause(victim, kPause) : network.kill(victim); });
+          REQUIRE(job.run() == "");
+          check_that_others_finish(job, options, {victim});
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies: no step is lost, and nobody is told") {
   int repeated = 0;
   for (const bool share_memory : {true, false}) {

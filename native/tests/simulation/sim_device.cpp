@@ -222,6 +222,7 @@ void SimDeviceCarrier::end(const Launched& launched) {
 }
 
 void SimDeviceCarrier::watch(Nanoseconds now, Nanoseconds limit) {
+  if (!launched_.empty() && all_run_ && !all_run_()) throw Error(ErrorKind::kPeerLost, "a member has ended");
   if (launched_.empty() || now - launched_.front().launched_at < limit) return;
   throw Error(ErrorKind::kTimeout, "launch " + std::to_string(launched_.front().number) + " has not ended");
 }

@@ -63,6 +63,9 @@ class SimDeviceCarrier final : public engine::Carrier {
   SimDeviceCarrier(const engine::CarrierConfig& config, std::shared_ptr<SimDevices> devices,
                    transport::SimNetwork& network, bool able);
 
+  // Its library looks whether this holds, and has noticed a loss where it does not.
+  void notice(std::function<bool()> all_run) { all_run_ = std::move(all_run); }
+
   std::string_view name() const override { return "devices"; }
   bool concerns(const engine::Descriptor& descriptor) const override { return descriptor.on_device; }
   bool takes(const engine::Descriptor& descriptor) const override;
@@ -114,6 +117,7 @@ class SimDeviceCarrier final : public engine::Carrier {
   int members_;
   std::size_t bucket_bytes_;
   const Clock& clock_;
+  std::function<bool()> all_run_;
   std::shared_ptr<SimDevices> devices_;
   transport::SimNetwork& network_;
   std::map<std::uint8_t, std::uint32_t> rounds_;  // by the index of the device
