@@ -294,6 +294,8 @@ void ElasticJob::take_news(RankState& rank) {
   for (const RankState& other : ranks_) {
     if (rank.phase != Phase::kStep || (rank.all_news / count_of(other.place)) % count_of(1) != all) continue;
     rank.phase = Phase::kLettingIn;
+    rank.lets_in = other.place;
+    rank.has_come = false;
     rank.engine->let_in(other.place);
   }
 }
@@ -338,9 +340,9 @@ bool ElasticJob::advance_alone(RankState& rank) {
     if (rank.engine->is_letting_in()) return false;
     rank.engine->let_in({});
     const engine::Membership& members = rank.engine->membership();
-    const bool has_changed = rank.engine->change() != nullptr;
-    rank.engine->accept_change(members.epoch());
-    rank.phase = has_changed ? Phase::kAgreeing : Phase::kStep;
+    // Of a loss alone others may have heard when they had gone on: this one is told of it like them, or not at all.
+    if (rank.has_come) rank.engine->accept_change(members.epoch());
+    rank.phase = rank.has_come ? Phase::kAgreeing : Phase::kStep;
   }
   return true;
 }
@@ -407,12 +409,19 @@ void ElasticJob::serve_witness() {
   }
 }
 
+bool ElasticJob::progress(RankState& rank) {
+  const bool moved = rank.engine->progress();
+  const bool lets_in = rank.phase == Phase::kLettingIn;
+  rank.has_come = rank.has_come || (lets_in && engine::contains(rank.engine->membership().members(), rank.lets_in));
+  return moved;
+}
+
 void ElasticJob::drive() {
   for (bool moved = true; moved;) {
     moved = false;
     for (RankState& rank : ranks_) {
       if (is_there(rank)) rank.engine->links_changed();
-      while (is_there(rank) && (rank.engine->progress() || advance(rank) || network_.arm(rank.place))) moved = true;
+      while (is_there(rank) && (progress(rank) || advance(rank) || network_.arm(rank.place))) moved = true;
     }
     serve_witness();
   }

@@ -106,6 +106,8 @@ class ElasticJob {
     std::int64_t agreed = 0;
     std::int64_t news = 0;  // for each place, how many have met who wants it
     std::int64_t all_news = 0;
+    engine::Place lets_in = 0;  // in the phase of that name
+    bool has_come = false;  // ... and it was a member, if not for long
     bool has_joined = false;
     std::int64_t first = 0;  // step that it took part in
     std::int64_t end = kSteps;  // ... and the one in front of which it left
@@ -130,6 +132,7 @@ class ElasticJob {
   bool is_there(const RankState& rank) const;
   bool advance_alone(RankState& rank);
   bool computes(RankState& rank);
+  bool progress(RankState& rank);
   bool advance(RankState& rank);
   void submit(RankState& rank);
   void submit_one(RankState& rank, const std::string& name, Collective collective, ReduceOp op,

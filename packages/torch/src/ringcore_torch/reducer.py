@@ -227,6 +227,10 @@ class GradientReducer:
             raise self._lost
         unfinished = [bucket for bucket in wanted if not bucket.finished]
         self._sum_up(unfinished)
+        if self.drops_steps and adapter.is_elastic() and any(bucket.on_gpu for bucket in unfinished):
+            # On GPUs a sum may be lost when the program has it: all ranks have theirs, or all leave out the step.
+            adapter.await_devices()
+            adapter.barrier(f"{self._prefix}.ended", process_set=self._process_set)
         for bucket in unfinished:
             self._give(bucket)
 

@@ -69,6 +69,7 @@ from ringcore.environment.settings import Settings
 
 # Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
 # in the background: what they have begun needs this rank.
+from ringcore.job.agreement import await_devices
 from ringcore.job.lifecycle import after_init, before_shutdown
 from ringcore.job.process_sets import (
     ProcessSet,
@@ -122,6 +123,7 @@ __all__ = [
     "alltoall",
     "as_buffer",
     "as_ringcore_error",
+    "await_devices",
     "barrier",
     "batch_statistics",
     "before_shutdown",

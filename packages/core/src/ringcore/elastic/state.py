@@ -14,9 +14,9 @@ from ringcore.adapter.objects import broadcast_object
 from ringcore.elastic.sampler import ElasticSampler
 from ringcore.elastic.stragglers import Stragglers
 from ringcore.job import members
-from ringcore.job.agreement import gather_bytes
+from ringcore.job.agreement import await_devices, gather_bytes
 from ringcore.job.membership import membership
-from ringcore.job.state import context, is_initialized, rank
+from ringcore.job.state import context, rank
 
 # What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers, and
 # the places of those who want to join, as numbers of this kind.
@@ -59,16 +59,6 @@ class _HostMessages:
         return not (launcher.news() or joins)
 
 
-def await_results() -> None:
-    """Wait until GPUs have ended all collectives that this rank has launched: what is saved before may be worthless.
-
-    Raises:
-        MembershipChangedError: Ranks were lost before they had.
-    """
-    if is_initialized():
-        context().runtime.await_devices()
-
-
 class State:
     """What a training function has to keep: subclasses save, restore and broadcast it.
 
@@ -106,7 +96,7 @@ class State:
 
     def commit(self) -> None:
         """Save the state, and see whether ranks come or go. Collective."""
-        await_results()
+        await_devices()
         self.save()
         self.check_host_updates()
 
@@ -258,7 +248,7 @@ class ObjectState(State):
             own = {name: getattr(self, name) for name in self._saved_state}
             for name, value in self._bcast_object(own).items():
                 setattr(self, name, value)
-        await_results()
+        await_devices()
         self.save()
 
     def reset(self) -> None:  # noqa: D102

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ringcore import _native
 from ringcore._errors import MismatchError
 from ringcore._native import Buffer
-from ringcore.job.state import context
+from ringcore.job.state import context, is_initialized
 
 _ALLGATHER: int = _native.COLLECTIVES["allgather"]
 _BARRIER: int = _native.COLLECTIVES["barrier"]
@@ -36,6 +36,17 @@ def gather_bytes(data: bytes, name: str, set_id: int = 0) -> list[bytes]:
 def meet(name: str) -> None:
     """Return when all ranks of the job have called it."""
     context().runtime.submit(_BARRIER, name, (_NOTHING,), (), _SUM, 0, 1.0, 1.0, 0, 0, (), True, None, None)
+
+
+def await_devices() -> None:
+    """Wait until GPUs have ended all that this rank has launched on them: for the program it is done before.
+
+    Raises:
+        MembershipChangedError: A rank of an elastic job was lost before they had, and the results are none.
+        RingcoreError: Why the job has failed.
+    """
+    if is_initialized():
+        context().runtime.await_devices()
 
 
 def agree(what: str, value: object) -> None:
