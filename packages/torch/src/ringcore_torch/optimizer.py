@@ -222,7 +222,8 @@ def DistributedOptimizer(  # noqa: N802 - the field's name for it
             `state_dict` has it as "errors": it is this rank's own.
         on_lost_rank: In an elastic job: "retry" does the step that is under way again with the ranks that are left, and
             needs memory for the gradients twice; with "skip" all of them leave it out, `step` changes nothing, and
-            `ElasticSampler.batches` deals its samples out again.
+            `ElasticSampler.batches` deals its samples out again. On GPUs "retry" raises `MembershipChangedError`, and
+            with "skip" each step waits for the GPU.
         overlap: What communication runs beside. With "forward" also the next forward: `step` returns at once, what
             that forward needs first is sent first, and whatever reads a parameter waits until it has been stepped. The
             results are the same. A step that needs all gradients (after `synchronize`, with a `GradScaler`, a closure,
