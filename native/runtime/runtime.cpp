@@ -227,8 +227,8 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
     if (moved || waiter.stay_awake(now, crowd_.shares_processor())) continue;
     crowd_.count_processors();
     if (arm()) continue;
-    const Nanoseconds nap =
-        longest_nap(true, std::min({kTimerInterval * 4, limit - (now - begin), engine_.timer_interval()}));
+    const Nanoseconds longest = awaiting_devices_ > 0 ? kShortestNap : kTimerInterval * 4;  // a GPU rings no bell
+    const Nanoseconds nap = longest_nap(true, std::min({longest, limit - (now - begin), engine_.timer_interval()}));
     if (nap == 0) {
       disarm();
       std::this_thread::yield();
@@ -451,7 +451,9 @@ void Runtime::become_member(EngineLock& lock, const Interrupted& interrupted) {
 void Runtime::await_devices(const Interrupted& interrupted) {
   EngineLock lock(*this);
   check_running();
+  ++awaiting_devices_;
   drive([this] { return engine_.devices_settled() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
+  --awaiting_devices_;
   throw_failure();
   if (engine_.lost_results() && engine_.change() != nullptr) {
     throw Error(ErrorKind::kMembershipChanged,

@@ -205,6 +205,7 @@ class Runtime {
   bool armed_ = false;  // peers ring when they write
   bool gathering_ = false;  // the progress thread naps: see kGather
   int waiters_ = 0;  // threads in `drive`
+  int awaiting_devices_ = 0;  // ... of them in `await_devices`
   std::vector<Wait> waits_;  // of those that wait until their operation is done
   std::vector<pid_t> service_threads_;  // and the one that makes progress
   std::uint64_t events_ = 0;  // operations that had begun, been waited for or ended when it was last looked who sleeps
