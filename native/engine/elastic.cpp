@@ -77,8 +77,8 @@ void Engine::give_up_carrier(const Error& error) {
     return fail(std::make_shared<const Error>(error));
   }
   elastic_->noticed = std::make_shared<const Error>(error);
-  elastic_->noticed_at = clock_.now();
   follow_views();
+  elastic_->noticed_at = clock_.now();  // ending what a library has under way may take long
 }
 
 void Engine::advance_views(Nanoseconds now) {
@@ -226,7 +226,9 @@ void Engine::drop_world(const Error& error) {
 void Engine::accept_change(std::uint32_t epoch) {
   if (elastic_ == nullptr || epoch != membership_.epoch()) return;
   elastic_->change = nullptr;
-  elastic_->has_failed = elastic_->lost_results = false;
+  elastic_->has_failed = false;
+  // Of a change that is on its way the caller has yet to hear.
+  if (!elastic_->still) elastic_->lost_results = false;
   elastic_->former.clear();
 }
 
@@ -235,9 +237,16 @@ const std::vector<Place>& Engine::members_of(std::uint32_t epoch) const {
   return is_known ? elastic_->members_of.at(epoch) : membership_.members();
 }
 
-bool Engine::devices_settled() const {
+bool Engine::settle_devices() {
   if (lost_results()) return elastic_->change != nullptr;
-  return std::ranges::all_of(sets_, [](const auto& item) { return item.second->schedule.drained(); });
+  bool settled = true;
+  for (auto& [id, set] : sets_) {
+    const bool waits =
+        std::ranges::any_of(set->operations, [](const auto& item) { return item.second->descriptor.on_device; });
+    if (waits && !frozen()) close_buckets(*set, {.type = RecordType::kNoop, .flags = kFlush});
+    settled = settled && !waits && set->schedule.drained();
+  }
+  return settled;
 }
 
 bool Engine::lost_results() const { return elastic_ != nullptr && elastic_->lost_results; }

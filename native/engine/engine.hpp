@@ -138,9 +138,10 @@ class Engine {
   // is done again by those who go on, if all of it can be, see in_flight.cpp; else it fails with kMembershipChanged, and so
   // does all that is submitted until the caller has taken note. What names ranks fails until then in either case.
   std::shared_ptr<const Error> change() const;  // null: there is none to take note of
-  // What was launched on GPUs is done for the caller before they have ended it, and worthless where members were lost in
-  // between. Whether that is settled: all of it has ended, or there is a change to take note of, which `lost_results`.
-  bool devices_settled() const;
+  // What is launched on GPUs is done for the caller before they have ended it, and worthless where members were lost in
+  // between. Goes on with what this rank has submitted, as if somebody waited for it; whether that is settled: all of it has
+  // ended, or there is a change to take note of, which `lost_results`.
+  bool settle_devices();
   bool lost_results() const;
   void accept_change(std::uint32_t epoch);
   // The caller goes back to an earlier state when ranks are lost: then what is under way is to fail on all of them.

@@ -74,6 +74,7 @@ bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operat
     if (peer != nullptr && peer->left && !peer->turned_away) part_with(*peer, leaving(*peer).what, true);
   }
   if (!frozen()) return false;
+  operation->held_back = true;
   operation->submitted_at = clock_.now();
   if (operation->on_done) ++callbacks_;
   if (operation->join) {
@@ -97,7 +98,9 @@ void Engine::keep_input(Operation& operation) {
 
 // Whether those who go on can do it again, as far as this rank can tell.
 bool Engine::can_repeat(Operation& operation) const {
-  if (operation.descriptor.on_device || operation.in_use || depends_on_ranks(operation)) return false;
+  if (operation.in_use || depends_on_ranks(operation)) return false;
+  if (operation.held_back) return true;  // nobody knows of it yet, and others may submit theirs in the next epoch
+  if (operation.descriptor.on_device) return false;
   if (operation.kept.size() == overwritten_bytes(operation)) return true;
   // Its input is gone when it runs, and what others see they may have written to already.
   return operation.state.load(std::memory_order_relaxed) == OperationState::kSubmitted && !registered_at(operation);
@@ -156,7 +159,7 @@ UnderWay Engine::stand_still() {
     if (eager_.operation != nullptr) leave_eager();
     for (auto& [id, set] : sets_) {
       collect_done(*set);
-      elastic_->lost_results = elastic_->lost_results || !set->schedule.drained();
+      elastic_->lost_results = !set->schedule.forget_ended() || elastic_->lost_results;
       set->schedule.fail(false);
     }
   }
@@ -202,9 +205,14 @@ void Engine::repeat(const std::vector<std::shared_ptr<Operation>>& operations) {
   for (const auto& operation : operations) {
     ProcessSet& set = *sets_.at(operation->process_set);
     begin_again(*operation, clock_.now());
+    if (operation->descriptor.on_device) {
+      set.schedule.admit(*operation);
+      operation->signature = operation->descriptor.signature();
+    }
     if (frozen()) {
       set.operations.emplace(operation->name_hash, operation);
     } else {
+      operation->held_back = false;
       enter(set, operation, goes_eagerly(set, *operation));
     }
   }

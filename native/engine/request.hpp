@@ -157,6 +157,7 @@ struct Operation {
   Operation* whole = nullptr;  // the group that this is a part of
   std::size_t unfinished = 0;  // parts that still run
   // In elastic jobs, see in_flight.cpp.
+  bool held_back = false;  // it was submitted while the members change, and is announced when they have
   std::uint64_t number = 0;  // of its release, in its process set
   bool carried_out = false;  // this rank has its result, which its caller gets when all members have theirs
   std::vector<int> carried_out_by;  // other members that have theirs, or need none

@@ -65,6 +65,8 @@ class Schedule {
   bool idle() const { return tasks_ == 0 && deferred_.empty(); }
   // Whether devices have ended what was launched on them.
   bool drained() const;
+  // The same, after a look at what devices have ended since.
+  bool forget_ended();
   // Looks after what was launched. Throws Error{kTimeout, kPeerLost, kResource}.
   void watch(Nanoseconds now, Nanoseconds limit);
   // What has not moved for longer than `limit` although this rank has looked after it; `elapsed`: since the last call.

@@ -141,6 +141,11 @@ bool Schedule::drained() const {
   return std::all_of(posts_.begin(), posts_.end(), [](const Post& post) { return post.carrier->drained(); });
 }
 
+bool Schedule::forget_ended() {
+  for (const Post& post : posts_) post.carrier->progress();
+  return drained();
+}
+
 void Schedule::watch(Nanoseconds now, Nanoseconds limit) {
   for (const Post& post : posts_) post.carrier->watch(now, limit);
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/elastic.hpp"
 #include "engine/state.hpp"
 
 namespace ringcore::engine {
@@ -27,6 +28,7 @@ void Engine::check_timers(bool idle) {
   if (stood_still) {
     // This rank itself (it was stopped, or the machine was): it cannot judge others by its clock.
     membership_.excuse_silence(now);
+    if (elastic_ != nullptr) elastic_->noticed_at = now;
   }
   check_patience(now);
   advance_links(now, idle);

@@ -452,7 +452,7 @@ void Runtime::await_devices(const Interrupted& interrupted) {
   EngineLock lock(*this);
   check_running();
   ++awaiting_devices_;
-  drive([this] { return engine_.devices_settled() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
+  drive([this] { return engine_.settle_devices() || engine_.failure() != nullptr; }, kForever, interrupted, lock);
   --awaiting_devices_;
   throw_failure();
   if (engine_.lost_results() && engine_.change() != nullptr) {

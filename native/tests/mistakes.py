@@ -60,7 +60,10 @@ MUTANTS = [
     Mutant("what carriers exchange in an elastic job is told to all as a result", "engine/schedule.cpp",
            "if (is_exchange) return", "if (false) return"),
     Mutant("what devices had not ended when a rank was lost counts as ended", "engine/in_flight.cpp",
-           "      elastic_->lost_results = elastic_->lost_results || !set->schedule.drained();\n", ""),
+           "      elastic_->lost_results = !set->schedule.forget_ended() || elastic_->lost_results;\n", ""),
+    Mutant("what was submitted while members change fails on this rank alone", "engine/in_flight.cpp",
+           "  if (operation.held_back) return true;  // nobody knows of it yet, and others may submit theirs in the "
+           "next epoch\n", ""),
     Mutant("what a carrier's library notices of a loss ends the rank", "engine/elastic.cpp",
            "if (!goes_on_without_others() || error.kind() != ErrorKind::kPeerLost) {", "if (true) {"),
     Mutant("a rank whose calls never wait looks at no timer", "runtime/runtime.cpp",

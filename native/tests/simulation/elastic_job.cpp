@@ -366,7 +366,7 @@ bool ElasticJob::advance(RankState& rank) {
   if (is_alone && !advance_alone(rank)) return false;
   const auto is_done = [](const auto& operation) { return operation->done(); };
   if (!std::all_of(rank.operations.begin(), rank.operations.end(), is_done)) return false;
-  if (!rank.engine->devices_settled()) return false;
+  if (!rank.engine->settle_devices()) return false;
   const bool had_any = !rank.operations.empty();
   std::shared_ptr<const Error> error;
   std::set<std::uint32_t> epochs;

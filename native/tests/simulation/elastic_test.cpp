@@ -69,6 +69,29 @@ TEST_CASE("a rank ends or stops at any event while devices are at work, whose li
   }
 }
 
+TEST_CASE(
+    "a rank ends while the others are on their way to a step: what they submit meanwhile is of the next members") {
+  // Memory that others see, and devices: neither could be done again by ranks that have told the others of it.
+  for (const bool on_device : {false, true}) {
+    for (const Nanoseconds step : {40'000, 150'000}) {
+      const ElasticOptions options{.ranks = 4, .on_device = on_device, .computes = {0, step, 2 * step, 5 * step}};
+      const int events = events_of(options);
+      for (Rank victim = 0; victim < options.ranks; ++victim) {
+        for (int at = victim; at < events; at += every(19)) {
+          CAPTURE(on_device);
+          CAPTURE(step);
+          CAPTURE(victim);
+          CAPTURE(at);
+          ElasticJob job(options);
+          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
+          REQUIRE(job.run() == "");
+          check_that_others_finish(job, options, {victim});
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies: no step is lost, and nobody is told") {
   int repeated = 0;
   for (const bool share_memory : {true, false}) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from ringcore import adapter
 from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, run
 
 from ringcore_jax.state import broadcast_parameters
@@ -33,6 +34,9 @@ class JaxState(ObjectState):
         self._trees = {name: getattr(self, name) for name in self._names}
 
     def save(self) -> None:  # noqa: D102
+        # What programs have not computed yet may fail, or be lost with a rank: it is not kept then.
+        jax.block_until_ready([getattr(self, name) for name in self._names])
+        adapter.await_devices()
         self._keep()
         super().save()
 

@@ -106,6 +106,7 @@ class State:
         Raises:
             HostsUpdatedInterrupt: They do. On every rank; it is meant for `run`.
         """
+        await_devices()  # Whoever comes takes over what is there then.
         launcher = membership()
         if launcher is None:
             return
