@@ -35,7 +35,9 @@ class JaxState(ObjectState):
 
     def save(self) -> None:  # noqa: D102
         # What programs have not computed yet may fail, or be lost with a rank: it is not kept then.
-        jax.block_until_ready([getattr(self, name) for name in self._names])
+        for leaf in jax.tree.leaves([getattr(self, name) for name in self._names]):
+            if isinstance(leaf, jax.Array):
+                leaf.block_until_ready()
         adapter.await_devices()
         self._keep()
         super().save()
