@@ -123,7 +123,7 @@ class Middle:
         ports: Where it listens for each.
         tamper: What it does to the bytes. Change it while nobody is connected.
         carried: Bytes of all connections.
-        cut_idle: How many were.
+        cut_idle: How many were, of those between ranks: where they meet they wait for the slowest of them.
     """
 
     def __init__(self, targets: Sequence[Callable[[], int]], idle_s: float | None = None) -> None:
@@ -159,16 +159,16 @@ class Middle:
                 for way, source, target in ((ways[0], near, far), (ways[1], far, near)):
                     threading.Thread(target=self._carry, args=(way, ways, source, target), daemon=True).start()
 
-    def _receive(self, source: socket.socket) -> bytes:
+    def _receive(self, way: Way, source: socket.socket) -> bytes:
         try:
             return source.recv(_READ_BYTES)
         except TimeoutError:
-            self.cut_idle += 1
+            self.cut_idle += bool(way.ranks)
             return b""
 
     def _carry(self, way: Way, both: tuple[Way, Way], source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):  # One of the two has gone.
-            while data := self._receive(source):
+            while data := self._receive(way, source):
                 if way.from_dialler and way.carried == 0 and len(data) >= _HELLO.size:
                     _, _, purpose, _, lower, higher, _, _ = _HELLO.unpack_from(data)
                     for each in both if purpose == MESH else ():
