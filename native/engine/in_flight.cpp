@@ -73,8 +73,8 @@ bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operat
   for (Peer* peer : set.peers) {
     if (peer != nullptr && peer->left && !peer->turned_away) part_with(*peer, leaving(*peer).what, true);
   }
-  if (!frozen()) return false;
-  operation->held_back = true;
+  operation->held_back = frozen();
+  if (!operation->held_back) return false;
   operation->submitted_at = clock_.now();
   if (operation->on_done) ++callbacks_;
   if (operation->join) {

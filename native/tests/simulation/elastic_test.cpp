@@ -13,6 +13,34 @@ using simulation::events_of;
 using simulation::every;
 using transport::SimNetwork;
 
+namespace {
+
+void kill(SimNetwork& network, Rank victim) { network.kill(victim); }
+
+// Each rank in turn meets its fault at every so many-th event of such a job, and the others finish; `look` at each of these.
+template <class Fault, class Look>
+void lose_each(const ElasticOptions& options, int events_between, Fault fault, Look look) {
+  const int events = events_of(options);
+  for (Rank victim = 0; victim < options.ranks; ++victim) {
+    for (int at = victim; at < events; at += every(events_between)) {
+      CAPTURE(victim);
+      CAPTURE(at);
+      ElasticJob job(options);
+      job.when(at, [=](SimNetwork& network) { fault(network, victim); });
+      REQUIRE(job.run() == "");
+      check_that_others_finish(job, options, {victim});
+      look(job);
+    }
+  }
+}
+
+template <class Fault>
+void lose_each(const ElasticOptions& options, int events_between, Fault fault) {
+  lose_each(options, events_between, fault, [](const ElasticJob&) {});
+}
+
+}  // namespace
+
 TEST_CASE("an elastic job in which nothing happens sums up everybody's contributions") {
   for (const bool share_memory : {true, false}) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
@@ -29,43 +57,19 @@ TEST_CASE("an elastic job in which nothing happens sums up everybody's contribut
 TEST_CASE("a rank ends at any event of an elastic job: the others go on, with the same sums") {
   for (const bool share_memory : {true, false}) {
     for (int ranks = share_memory ? 2 : 3; ranks <= (share_memory ? 4 : 3); ++ranks) {
-      const ElasticOptions options{.ranks = ranks, .share_memory = share_memory};
-      const int events = events_of(options);
-      for (Rank victim = 0; victim < ranks; ++victim) {
-        for (int at = victim; at < events; at += every(5)) {
-          CAPTURE(share_memory);
-          CAPTURE(ranks);
-          CAPTURE(victim);
-          CAPTURE(at);
-          ElasticJob job(options);
-          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
-          REQUIRE(job.run() == "");
-          check_that_others_finish(job, options, {victim});
-        }
-      }
+      CAPTURE(share_memory);
+      CAPTURE(ranks);
+      lose_each({.ranks = ranks, .share_memory = share_memory}, 5, kill);
     }
   }
 }
 
 TEST_CASE("a rank ends or stops at any event while devices are at work, whose library may notice first: others go on") {
-  constexpr Nanoseconds kPause = 4 * ElasticJob::kHeartbeat;
+  const auto pause = [](SimNetwork& network, Rank victim) { network.pause(victim, 4 * ElasticJob::kHeartbeat); };
   for (const bool share_memory : {true, false}) {
-    for (const bool stops : {true, false}) {
-      const ElasticOptions options{.share_memory = share_memory, .on_device = true, .device_notices = stops};
-      const int events = events_of(options);
-      for (Rank victim = 0; victim < options.ranks; ++victim) {
-        for (int at = victim; at < events; at += every(5)) {
-          CAPTURE(share_memory);
-          CAPTURE(stops);
-          CAPTURE(victim);
-          CAPTURE(at);
-          ElasticJob job(options);
-          job.when(at, [=](SimNetwork& network) { stops ? network.pause(victim, kPause) : network.kill(victim); });
-          REQUIRE(job.run() == "");
-          check_that_others_finish(job, options, {victim});
-        }
-      }
-    }
+    CAPTURE(share_memory);
+    lose_each({.share_memory = share_memory, .on_device = true}, 5, kill);
+    lose_each({.share_memory = share_memory, .on_device = true, .device_notices = true}, 5, pause);
   }
 }
 
@@ -74,20 +78,9 @@ TEST_CASE(
   // Memory that others see, and devices: neither could be done again by ranks that have told the others of it.
   for (const bool on_device : {false, true}) {
     for (const Nanoseconds step : {40'000, 150'000}) {
-      const ElasticOptions options{.ranks = 4, .on_device = on_device, .computes = {0, step, 2 * step, 5 * step}};
-      const int events = events_of(options);
-      for (Rank victim = 0; victim < options.ranks; ++victim) {
-        for (int at = victim; at < events; at += every(19)) {
-          CAPTURE(on_device);
-          CAPTURE(step);
-          CAPTURE(victim);
-          CAPTURE(at);
-          ElasticJob job(options);
-          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
-          REQUIRE(job.run() == "");
-          check_that_others_finish(job, options, {victim});
-        }
-      }
+      CAPTURE(on_device);
+      CAPTURE(step);
+      lose_each({.ranks = 4, .on_device = on_device, .computes = {0, step, 2 * step, 5 * step}}, 19, kill);
     }
   }
 }
@@ -96,21 +89,12 @@ TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies:
   int repeated = 0;
   for (const bool share_memory : {true, false}) {
     for (int ranks = share_memory ? 2 : 3; ranks <= (share_memory ? 4 : 3); ++ranks) {
+      CAPTURE(share_memory);
+      CAPTURE(ranks);
       const ElasticOptions options{.ranks = ranks, .share_memory = share_memory, .in_place = false};
-      const int events = events_of(options);
-      for (Rank victim = 0; victim < ranks; ++victim) {
-        for (int at = victim; at < events; at += every(7)) {
-          CAPTURE(share_memory);
-          CAPTURE(ranks);
-          CAPTURE(victim);
-          CAPTURE(at);
-          ElasticJob job(options);
-          job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
-          REQUIRE(job.run() == "");
-          check_that_others_finish(job, options, {victim});
-          for (Rank rank = 0; rank < ranks; ++rank) repeated += job.repeated(rank);
-        }
-      }
+      lose_each(options, 7, kill, [&](const ElasticJob& job) {
+        for (Rank rank = 0; rank < ranks; ++rank) repeated += job.repeated(rank);
+      });
     }
   }
   CHECK(repeated > 0);  // some steps had sums of several epochs
@@ -119,18 +103,9 @@ TEST_CASE("a rank ends at any event, and nothing large is reduced where it lies:
 TEST_CASE("a rank ends at any event while sums are compressed: they are done again, with the same bits everywhere") {
   int repeated = 0;
   const ElasticOptions options{.share_memory = false, .in_place = false, .compression = Compression::kInt8};
-  const int events = events_of(options);
-  for (Rank victim = 0; victim < options.ranks; ++victim) {
-    for (int at = victim; at < events; at += every(17)) {
-      CAPTURE(victim);
-      CAPTURE(at);
-      ElasticJob job(options);
-      job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
-      REQUIRE(job.run() == "");
-      check_that_others_finish(job, options, {victim});
-      for (Rank rank = 0; rank < options.ranks; ++rank) repeated += job.repeated(rank);
-    }
-  }
+  lose_each(options, 17, kill, [&](const ElasticJob& job) {
+    for (Rank rank = 0; rank < options.ranks; ++rank) repeated += job.repeated(rank);
+  });
   CHECK(repeated > 0);
 }
 

@@ -66,10 +66,10 @@ from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, find_placement, rank_and_size
 from ringcore.environment.settings import Settings
+from ringcore.job.agreement import await_devices
 
 # Functions that `shutdown` calls while the engine still runs, at the end of the process too. For frameworks that work
 # in the background: what they have begun needs this rank.
-from ringcore.job.agreement import await_devices
 from ringcore.job.lifecycle import after_init, before_shutdown
 from ringcore.job.process_sets import (
     ProcessSet,
