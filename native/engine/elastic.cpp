@@ -174,6 +174,9 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   elastic_->has_failed = before > 0 && (elastic_->has_failed || !under_way.repeats);
   drop_world(*change);
   tell_lanes();
+  for (const auto& peer : elastic_->former) {
+    if (before == 0 && peer->newcomer && peer->turned_away) tell_turned_away(peer->place);
+  }
   for (const auto& [id, members] : sets) {
     std::vector<Rank> ranks;
     for (const Place place : members) {

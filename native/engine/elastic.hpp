@@ -36,6 +36,7 @@ struct Engine::Elastic {
   std::vector<std::vector<std::byte>> for_witness;
   bool wants_in = false;  // the caller of who joins is ready
   bool has_asked = false;  // to be let in
+  bool tells_host = false;  // it was no member at first, and knows which host it is of
   bool joins = false;  // ... and was, and has yet to hear how the others count process sets
   std::optional<Place> lets_in;  // whom this rank's caller would let in now
   std::map<Place, Places> let_in_by;  // in the present epoch

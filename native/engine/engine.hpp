@@ -312,8 +312,11 @@ class Engine {
   void part_with(Peer& peer, const std::string& why, bool ended);
   void turn_away(Peer& peer, bool ended);
   bool refuse_arrival(Peer& peer, const Error& error);
+  void tell_turned_away(Place place);
   void ask_to_be_let_in();
-  int choose_host();
+  bool choose_host();
+  void tell_host(Peer& peer);
+  RecordHeader arrival() const;
   void receive_arrival(Peer& peer, const RecordView& record);
   void receive_let_in(Peer& peer, const RecordView& record);
   void tell_let_in();

@@ -1,8 +1,8 @@
 // A process becomes a member of a job that runs.
 //
-// It has been connected with all members, each by a link of its own, while they went on. It is heard and watched as a
-// member is, and has rank -1. When it has been greeted by all, and its caller is ready, it asks to be let in. The members
-// do so where their callers say that it can go on with them from there: each tells the others, and when all have said so
+// It has been connected with all members, each by a link of its own, while they went on, and with others that join. It is
+// heard and watched as a member is, and has rank -1. When it has been greeted by all, and its caller is ready, it asks to
+// be let in. The members do so where their callers say that it can go on with them from there: each tells the others, and when all have said so
 // the agreement of view_change.hpp begins, in which nobody becomes a member whom not all who go on would let in. The links
 // between the members stay as they are.
 #include <algorithm>
@@ -17,6 +17,7 @@ namespace ringcore::engine {
 void Engine::meet(Place place, std::unique_ptr<transport::Link> link) {
   if (elastic_ == nullptr || failure_ != nullptr || left_) return;
   membership_.meet(place, std::move(link), clock_.now());
+  elastic_->has_asked = false;  // they cannot let it in without who may be a member before it
   links_changed_ = true;
   links_changed();
 }
@@ -29,42 +30,62 @@ void Engine::become_member() {
 void Engine::ask_to_be_let_in() {
   if (membership_.is_member()) return;
   std::vector<Place> met;
-  bool all_greeted = true;
+  bool with_members = false, all_greeted = true, all_placed = true;
   for (const Peer* peer : membership_.peers()) {
-    all_greeted = all_greeted && (peer->left || peer->greeted);
-    if (!peer->left) met.push_back(peer->place);
+    if (peer->left) continue;
+    with_members = with_members || !peer->newcomer;
+    all_greeted = all_greeted && peer->greeted;
+    all_placed = all_placed && membership_.host_at(peer->place) >= 0;
+    met.push_back(peer->place);
   }
-  if (met.empty()) {
+  if (!with_members) {
     throw Error(ErrorKind::kPeerLost,
                 "all members of the job that this process was to join have ended or closed the connection: " +
                     describe_losses(membership_.members()));
   }
-  if (!all_greeted || !elastic_->wants_in || std::exchange(elastic_->has_asked, true)) return;
-  const RecordHeader header{.type = RecordType::kArrival,
-                            .rows = static_cast<std::uint64_t>(membership_.own_place()),
-                            .location = static_cast<std::uint64_t>(choose_host())};
-  const std::vector<std::byte> record = build_record(header, {}, {}, std::as_bytes(std::span(met)));
+  if (!all_greeted || (!elastic_->tells_host && !choose_host())) return;
+  if (!all_placed || !elastic_->wants_in || std::exchange(elastic_->has_asked, true)) return;
+  const std::vector<std::byte> record = build_record(arrival(), {}, {}, std::as_bytes(std::span(met)));
   for (Peer* peer : membership_.peers()) send(*peer, record);
 }
 
-// That of the members which it shares memory with; a new one where there are none.
-int Engine::choose_host() {
-  int next = 0;
-  std::set<int> sharing;
+RecordHeader Engine::arrival() const {
+  const Place own = membership_.own_place();
+  return {.bytes = sizeof(RecordHeader),
+          .type = RecordType::kArrival,
+          .rows = static_cast<std::uint64_t>(own),
+          .location = static_cast<std::uint64_t>(membership_.host_at(own))};
+}
+
+// That of those which it shares memory with, else one that nobody has: its place. Of two that join the one that came first
+// chooses first, and tells the other. Returns false while that has to be waited for.
+bool Engine::choose_host() {
+  const Place own = membership_.own_place();
+  std::vector<const Peer*> first;
   for (const Peer* peer : membership_.peers()) {
-    next = std::max(next, membership_.host_at(peer->place) + 1);
-    if (!peer->left && peer->link->sees_memory()) sharing.insert(membership_.host_at(peer->place));
+    if (!peer->left && (!peer->newcomer || peer->place < own)) first.push_back(peer);
   }
-  const int host = sharing.empty() ? next : *sharing.begin();
-  for (const Peer* peer : membership_.peers()) {
-    const bool is_there = membership_.host_at(peer->place) == host;
-    if (peer->left || (sharing.size() <= 1 && is_there == peer->link->sees_memory())) continue;
+  const auto host_of = [this](const Peer* peer) { return membership_.host_at(peer->place); };
+  if (std::ranges::any_of(first, [&](const Peer* peer) { return host_of(peer) < 0; })) return false;
+  const auto beside = std::ranges::find_if(first, [](const Peer* peer) { return peer->link->sees_memory(); });
+  const int host = beside == first.end() ? own : host_of(*beside);
+  for (const Peer* peer : first) {
+    if ((host_of(peer) == host) == peer->link->sees_memory()) continue;
     throw Error(ErrorKind::kInvalidArgument,
                 "this process shares memory with some of the ranks of a host, and not with place " +
                     std::to_string(peer->place) + ", as they do. Remedy: set RINGCORE_TRANSPORT alike on all ranks.");
   }
-  membership_.set_host(membership_.own_place(), host);
-  return host;
+  membership_.set_host(own, host);
+  elastic_->tells_host = true;
+  for (Peer* peer : membership_.peers()) {
+    if (peer->newcomer) tell_host(*peer);
+  }
+  return true;
+}
+
+// To another one that joins, which has heard in a greeting at most that this process is no member.
+void Engine::tell_host(Peer& peer) {
+  if (elastic_->tells_host) send(peer, arrival(), {});
 }
 
 void Engine::receive_arrival(Peer& peer, const RecordView& record) {
@@ -73,11 +94,16 @@ void Engine::receive_arrival(Peer& peer, const RecordView& record) {
   if (record.payload.size() % sizeof(Place) != 0 || host >= static_cast<std::uint64_t>(kMaxPlaces)) {
     throw Error(ErrorKind::kProtocol, "asked to be let in in a malformed record");
   }
-  if (!met.empty()) std::memcpy(met.data(), record.payload.data(), record.payload.size());
-  if (!peer.arriving || !membership_.is_member()) throw Error(ErrorKind::kProtocol, "is a member, and asked to be one");
+  if (!peer.arriving && record.header.epoch < membership_.epoch()) return;  // and was let in since
+  if (!peer.arriving || (!membership_.is_member() && !peer.newcomer)) {
+    if (met.empty()) return;  // its greeting has told the same
+    throw Error(ErrorKind::kProtocol, "is a member, and asked to be one");
+  }
+  membership_.set_host(peer.place, static_cast<int>(host));
+  if (met.empty()) return;
+  std::memcpy(met.data(), record.payload.data(), record.payload.size());
   std::ranges::sort(met);
   peer.meets = std::move(met);
-  membership_.set_host(peer.place, static_cast<int>(host));
 }
 
 std::vector<Place> Engine::arrivals() const {
@@ -140,7 +166,7 @@ void Engine::receive_let_in(Peer& peer, const RecordView& record) {
   if (arriving != nullptr && arriving->arriving) turn_away(*arriving, false);
 }
 
-// It speaks another language, or has other settings: that is no reason for the job to end.
+// It speaks another language, or has other settings: that is no reason for the job, or for another one that joins, to end.
 bool Engine::refuse_arrival(Peer& peer, const Error& error) {
   warnings_.push_back("a process that wanted to join this job, at place " + std::to_string(peer.place) +
                       ", was turned away, as it " + error.what());
@@ -157,13 +183,16 @@ void Engine::turn_away(Peer& peer, bool ended) {
   } else {
     elastic_->views.suspect(peer.place);
   }
-  if (std::exchange(peer.turned_away, true) || !membership_.is_member()) return follow_views();
+  if (!std::exchange(peer.turned_away, true) && membership_.is_member()) tell_turned_away(peer.place);
+  follow_views();
+}
+
+void Engine::tell_turned_away(Place place) {
   const RecordHeader header{
-      .bytes = sizeof(RecordHeader), .type = RecordType::kLetIn, .rows = static_cast<std::uint64_t>(peer.place)};
+      .bytes = sizeof(RecordHeader), .type = RecordType::kLetIn, .rows = static_cast<std::uint64_t>(place)};
   for (Peer* member : membership_.peers()) {
     if (member->rank >= 0) send(*member, header, {});
   }
-  follow_views();
 }
 
 }  // namespace ringcore::engine

@@ -81,7 +81,7 @@ std::vector<std::unique_ptr<Peer>> Membership::go_on_with(std::uint32_t epoch, s
   std::vector<std::unique_ptr<Peer>> former;
   for (auto& peer : by_place_) {
     if (peer == nullptr || rank_of(peer->place) >= 0) continue;
-    const bool may_join = was_member && peer->arriving && !peer->turned_away;
+    const bool may_join = (was_member || peer->newcomer) && peer->arriving && !peer->turned_away;
     if (!may_join) former.push_back(std::move(peer));
   }
   number_members();

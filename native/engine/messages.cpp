@@ -143,8 +143,10 @@ void Engine::say_hello(Peer& peer) {
                             .deterministic = settings_.execution.deterministic,
                             .elastic = elastic_ != nullptr,
                             .serving = static_cast<std::uint64_t>(serving_)};
+  // Whoever joins is of no host before it is a member.
+  const int host = membership_.is_member() ? membership_.host_at(membership_.own_place()) : -1;
   const RecordHeader hello{.type = RecordType::kHello,
-                           .name_hash = static_cast<std::uint64_t>(membership_.host_at(membership_.own_place())),
+                           .name_hash = static_cast<std::uint64_t>(host),
                            .rows = static_cast<std::uint64_t>(membership_.own_place()),
                            .location = static_cast<std::uint64_t>(membership_.places())};
   send(peer, build_record(hello, {}, {}, std::as_bytes(std::span(&agreement, 1))));
@@ -227,7 +229,7 @@ bool Engine::read_control(Peer& peer) {
       if (failure_ != nullptr) break;
     }
   } catch (const Error& error) {
-    if (peer.arriving && membership_.is_member()) return refuse_arrival(peer, error);
+    if (peer.arriving && (peer.newcomer || membership_.is_member())) return refuse_arrival(peer, error);
     fail(std::make_shared<const Error>(error.kind(), "rank " + std::to_string(peer.rank) + ": " + error.what()));
     return true;
   }
@@ -310,6 +312,8 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   Agreement theirs;
   if (record.payload.size() != sizeof(theirs)) throw Error(ErrorKind::kProtocol, "greeted in another protocol");
   std::memcpy(&theirs, record.payload.data(), sizeof(theirs));
+  const std::uint64_t host = record.header.name_hash;
+  peer.newcomer = host == static_cast<std::uint64_t>(-1);
   if (theirs.protocol != kProtocolVersion) {
     throw Error(ErrorKind::kProtocol, "speaks protocol " + std::to_string(theirs.protocol) + ", this rank " +
                                           std::to_string(kProtocolVersion) +
@@ -334,12 +338,11 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
   differs("RINGCORE_SERVERS", static_cast<std::uint64_t>(serving_), theirs.serving);
   peer.greeted = true;
+  if (peer.newcomer && peer.arriving) return tell_host(peer);
   // Whoever joins does not know yet which ranks share a host.
   if (membership_.is_member()) return;
-  if (record.header.name_hash >= static_cast<std::uint64_t>(kMaxPlaces)) {
-    throw Error(ErrorKind::kProtocol, "says that it is of no host");
-  }
-  membership_.set_host(peer.place, static_cast<int>(record.header.name_hash));
+  if (host >= static_cast<std::uint64_t>(kMaxPlaces)) throw Error(ErrorKind::kProtocol, "says that it is of no host");
+  membership_.set_host(peer.place, static_cast<int>(host));
 }
 
 void Engine::keep_early(const Peer& peer, const RecordView& record) {

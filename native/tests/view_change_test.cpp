@@ -544,6 +544,21 @@ TEST_CASE("whoever hears late of two views that it is not in was evicted by the 
   CHECK(change.view().epoch == 32768);
 }
 
+TEST_CASE("what was under way in views before its own is nothing to whoever arrives") {
+  engine::ViewChange change({.epoch = 0, .members = {0, 1}}, 3, false, 10);
+  engine::ViewMessage news{.type = engine::ViewMessage::Type::kInstall};
+  for (const auto& [members, released] : {std::pair(Places{0, 1, 2}, 5U), std::pair(Places{0, 1, 2, 3}, 9U)}) {
+    const std::uint32_t epoch = news.epoch + 16384;
+    news.proposal = engine::Proposal{
+        epoch, {.epoch = epoch, .members = members, .under_way = {.released = {{std::uint16_t{0}, released}}}}};
+    news.since = {news.proposal->view};
+    change.receive(2, news);
+    news.epoch = epoch;
+  }
+  REQUIRE(change.is_member());
+  CHECK(change.take_under_way().released_in(0) == 9);
+}
+
 TEST_CASE("a message after whose ballot none comes, or that lets anybody decide what follows, is refused") {
   engine::ViewMessage message;
   message.type = engine::ViewMessage::Type::kInstall;

@@ -69,16 +69,18 @@ ElasticJob::ElasticJob(ElasticOptions options)
 bool ElasticJob::is_there(const RankState& rank) const { return rank.engine != nullptr && network_.runs(rank.place); }
 
 void ElasticJob::join(engine::Place place) {
-  std::vector<engine::Place> others;
+  std::vector<engine::Place> others;  // also those who join
+  bool with_members = false;
   for (const RankState& rank : ranks_) {
-    if (is_there(rank) && !rank.has_left && rank.engine->failure() == nullptr && rank.phase != Phase::kJoining)
-      others.push_back(rank.place);
+    if (!is_there(rank) || rank.has_left || rank.engine->failure() != nullptr) continue;
+    others.push_back(rank.place);
+    with_members = with_members || rank.phase != Phase::kJoining;
   }
-  if (others.empty()) return;  // nobody is left
+  if (!with_members) return;  // nobody is left
   RankState& rank = ranks_[static_cast<std::size_t>(place)];
   make_engine(rank, others, true);
   rank.phase = Phase::kJoining;
-  rank.ready_at = events_ + options_.joiners_prepare;
+  rank.ready_at = events_ + options_.joiners_prepare[static_cast<std::size_t>(place - options_.ranks)];
   for (const engine::Place other : others) {
     ranks_[static_cast<std::size_t>(other)].engine->meet(place, network_.link(other, place));
   }

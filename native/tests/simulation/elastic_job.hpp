@@ -34,7 +34,7 @@ struct ElasticOptions {
   int joiners = 0;  // places behind those of the ranks, for `join_at`
   bool joiners_far = false;  // they are on another host than the ranks, together
   bool joiners_differ = false;  // in a setting that must be alike
-  int joiners_prepare = 0;  // so many events after they have come they are ready to be ranks
+  std::array<int, 2> joiners_prepare{};  // by place: so many events after they have come they are ready to be ranks
   bool in_place = true;  // the largest tensor is reduced where it lies
   bool goes_back = false;  // callers are told of each change, and go back to a commit
   bool may_leave = false;  // see `leave_at`
@@ -63,7 +63,8 @@ class ElasticJob {
   // At event `at` of the run.
   void when(int at, std::function<void(transport::SimNetwork&)> fault) { faults_.emplace(at, std::move(fault)); }
   void kill_witness_at(int event) { witness_ends_at_ = event; }
-  // The process of a place that nobody has yet comes and is connected with all who are there.
+  // The process of a place that nobody has yet comes and is connected with all who are there, and with those who join. Of
+  // several the lowest place comes first.
   void join_at(int event, engine::Place place) { joins_.emplace(event, place); }
   // From that event on it wants to leave: it does behind its next step, if that is not the last one.
   void leave_at(int event, engine::Place place) { leaves_.emplace(event, place); }
@@ -79,6 +80,8 @@ class ElasticJob {
   bool finished(Rank rank) const { return has_left(rank) && !has_left_early(rank); }
   bool has_left(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].has_left; }
   bool has_left_early(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].end < kSteps; }
+  // The step that it has taken part in first.
+  std::int64_t first(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].first; }
   // Steps that it has summed up again since their sums were of several epochs.
   int repeated(Rank rank) const { return ranks_[static_cast<std::size_t>(rank)].repeated; }
   Nanoseconds waited(Rank rank) const { return engine(rank).waited_for_others(); }

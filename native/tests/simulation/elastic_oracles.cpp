@@ -22,6 +22,8 @@ std::string ElasticJob::check() const {
     if (!rank.flaw.empty()) return who + rank.flaw;
     if (rank.engine != nullptr && rank.engine->waited_for_others() > network_.clock().now() - began_)
       return who + "it has waited for longer than the job has run";
+    const auto failure = rank.engine == nullptr ? nullptr : rank.engine->failure();
+    if (failure != nullptr && failure->kind() == ErrorKind::kProtocol) return who + failure->what();
     if (!rank.has_left) continue;
     const auto due = static_cast<int>(rank.end - rank.first);
     const bool repeats = !options_.in_place && !options_.goes_back && !options_.on_device;

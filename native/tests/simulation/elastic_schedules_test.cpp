@@ -40,7 +40,7 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.witness = draw.coin();
   options.in_place = draw.coin();
   options.goes_back = draw.coin();
-  options.joiners_prepare = draw.coin() ? 0 : draw.below(300);
+  for (int& prepares : options.joiners_prepare) prepares = draw.coin() ? 0 : draw.below(300);
   options.may_leave = draw.below(3) == 0;
   options.lane_bytes = draw.coin() ? 512 : 64 << 10;
   options.on_device = draw.below(4) == 0;
@@ -84,8 +84,9 @@ std::string flaw_of(std::uint64_t seed) {
   Draw draw(seed);
   const ElasticOptions options = draw_options(draw, seed);
   ElasticJob job(options);
-  for (int joiner = 0; joiner < options.joiners; ++joiner) {
-    job.join_at(draw.below(kMostEvents / 2) + joiner * 150, options.ranks + joiner);
+  for (int joiner = 0, at = draw.below(kMostEvents / 2); joiner < options.joiners; ++joiner) {
+    job.join_at(at, options.ranks + joiner);
+    at += draw.coin() ? draw.below(30) : 150;  // one may still be joining when the next one comes
   }
   for (int leavers = options.may_leave ? 1 + draw.below(2) : 0; leavers > 0; --leavers) {
     job.leave_at(draw.below(kMostEvents / 2), draw.below(options.ranks + options.joiners));

@@ -76,7 +76,7 @@ TEST_CASE("a process joins an elastic job at any event: no rank is told of a los
 TEST_CASE("whoever is connected with the members and has yet to prepare itself keeps none of them waiting") {
   for (const int prepares : {0, 1'000'000}) {
     CAPTURE(prepares);
-    ElasticJob job({.ranks = 2, .joiners = 1, .joiners_prepare = prepares});
+    ElasticJob job({.ranks = 2, .joiners = 1, .joiners_prepare = {prepares, 0}});
     job.join_at(0, 2);
     REQUIRE(job.run() == "");
     for (const Rank rank : {0, 1}) {
@@ -185,6 +185,68 @@ TEST_CASE("two processes join an elastic job one after the other, also with the 
     }
   }
   CHECK(joins.had_joined > joins.had_not);
+}
+
+TEST_CASE("two processes join an elastic job at once, whichever is ready first, and whoever ends meanwhile") {
+  Joins joins;
+  // The second one to come waits for the first where that is ready, and for nobody where it is not.
+  for (const Hosts hosts : {Hosts::kOne, Hosts::kOther, Hosts::kEach}) {
+    for (const auto& [first, second] : {std::pair(0, 0), std::pair(60, 0), std::pair(0, 60), std::pair(1'000'000, 0)}) {
+      const ElasticOptions options{.ranks = 2,
+                                   .share_memory = hosts != Hosts::kEach,
+                                   .witness = hosts == Hosts::kEach,
+                                   .joiners = 2,
+                                   .joiners_far = hosts == Hosts::kOther,
+                                   .joiners_prepare = {first, second}};
+      const int events = events_of(options);
+      for (int apart : {0, 1, 2, 3, 5, 8, 20, 60}) {
+        for (Rank victim = 0; victim <= 4; ++victim) {  // 4: nobody
+          for (int at = 0; at < events; at += victim == 4 ? events : every(163)) {
+            CAPTURE(hosts);
+            CAPTURE(first);
+            CAPTURE(second);
+            CAPTURE(apart);
+            CAPTURE(victim);
+            CAPTURE(at);
+            ElasticJob job(options);
+            job.join_at(0, 2);
+            job.join_at(apart, 3);
+            if (victim < 4) job.when(at, [victim](SimNetwork& network) { network.kill(victim); });
+            REQUIRE(job.run() == "");
+            check_that_others_finish(job, options, {victim, 2, 3});
+            if (victim == 4 && first < 1'000'000) REQUIRE(job.has_joined(2));
+            if (victim == 4) REQUIRE(job.has_joined(3));
+            if (job.has_joined(2) && job.has_joined(3)) {
+              const engine::Membership& members = job.engine(3).membership();
+              REQUIRE((members.host_at(2) == members.host_at(3)) == (hosts != Hosts::kEach));
+            }
+            for (const Rank place : {2, 3}) {
+              if (place != victim) check_joiner(job, place, joins);
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(joins.had_joined > joins.had_not);
+}
+
+TEST_CASE("whoever has asked to join asks again when another one has come that is let in before it") {
+  bool came_first = false;
+  for (int apart = 0; apart < 60; ++apart) {
+    CAPTURE(apart);
+    const Nanoseconds step = 40 * kMillisecond;
+    ElasticJob job({.ranks = 2, .joiners = 2, .computes = {step, step, step, step}});
+    // Rank 1 has not heard of it when all look for the first time who has come.
+    job.when(0, [](SimNetwork& network) { network.delay(2, 1, transport::kControlLane, 60 * kMillisecond); });
+    job.join_at(0, 2);
+    job.join_at(apart, 3);
+    REQUIRE(job.run() == "");
+    CHECK(job.has_joined(2));
+    CHECK(job.has_joined(3));
+    came_first = came_first || job.first(3) < job.first(2);
+  }
+  CHECK(came_first);
 }
 
 TEST_CASE("a process with other settings than the members is turned away, and told why; they go on") {

@@ -15,6 +15,8 @@ void SimNetwork::lose_tail(Rank from, Rank to) {
       const bool same = event->from == from && event->to == to && event->lane == lane;
       if (same && event->kind == EventKind::kDelivery) pending.push_back(event);
     }
+    // What was put off for a rank that pauses is behind what was sent later, and still comes first.
+    std::ranges::sort(pending, {}, [](const auto& event) { return event->sequence; });
     for (std::size_t i = random_below(pending.size() + 1); i < pending.size(); ++i) events_.erase(pending[i]);
   }
 }

@@ -89,6 +89,35 @@ if life == 1:
     assert {line["size"] for line in ended} == {3} and len({(line["step"], line["total"]) for line in ended}) == 1
 
 
+def test_who_joins_and_is_not_ready_keeps_no_other_one_from_joining(ringrun: Ringrun, script: Script) -> None:
+    name = train(
+        script,
+        # Of two that come the first to be connected is ready when the other one has long been a rank.
+        prepares="""
+if life > 0:
+    try:
+        os.close(os.open("first", os.O_CREAT | os.O_EXCL))
+        while not os.path.exists("trained"): time.sleep(0.01)
+    except FileExistsError:
+        pass
+""",
+        before=f"""
+        {_DIES.format(rank=1)}
+        {_DIES.format(rank=2)}
+        if state.step > 5 and ringcore.size() == 3:
+            seen = globals().setdefault("seen", state.step)
+            if state.step == seen + 20: open("trained", "w").close()
+""",
+        goes_on="state.step < 6 or ringcore.size() < 4",
+    )
+    done = ringrun("-np", "4", "--min-np", "2", *AT_ONCE, name, timeout=30)
+    assert done.returncode == 0, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:4], told(ringrun.directory, "end")
+    assert {(line["rank"], line["size"]) for line in ended} == {(rank, 4) for rank in range(4)}
+    assert len(engines(first) & engines(ended)) == 2, "those that were left have kept their connections"
+    assert len({(line["step"], line["total"]) for line in ended}) == 1
+
+
 def test_scripts_for_horovod_see_that_somebody_joins_before_they_commit(ringrun: Ringrun, script: Script) -> None:
     name = train(
         script,

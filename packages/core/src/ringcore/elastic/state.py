@@ -111,9 +111,8 @@ class State:
         if launcher is None:
             return
         news = launcher.news()
-        given_up = members.newcomer_given_up() if context().launcher is not None else None
-        if given_up is not None:
-            launcher.give_up(given_up)
+        for place in members.newcomers_given_up():
+            launcher.give_up(place)
         goes_on = context().launcher is not None  # The engine does, without who leaves and with who comes.
         own = _COMES * news.comes | _GOES * (news.goes or (news.leaves and not goes_on)) | _LEAVES * news.leaves
         arrivals = array(_PLACES, context().runtime.arrivals() if goes_on else [])

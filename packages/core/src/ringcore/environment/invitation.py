@@ -18,7 +18,8 @@ class Invitation:
         evict_slow: How many times as long as the others a rank works that is to be replaced; None: none is.
         job_id: The job's name.
         place: What the process is called among the engines.
-        members: And what the ranks are, in the order of their numbers in the meeting.
+        members: And what the ranks are, in the order of their numbers in the meeting ...
+        others: ... behind whom others are that have yet to be let in.
         hosts: By place, a number of the host that each is on ...
         slots: ... and which of its slots each has.
         meeting: The epoch of the rendezvous.
@@ -31,11 +32,17 @@ class Invitation:
     job_id: str
     place: int
     members: list[int]
+    others: list[int]
     hosts: list[int]
     slots: list[int]
     meeting: int
 
+    @property
+    def met(self) -> list[int]:
+        """All whom the process meets, by their numbers in the meeting."""
+        return [*self.members, *self.others]
+
     def placement(self, number: int) -> Placement:
         """In the meeting, where whoever joins is the last."""
-        size = len(self.members) + 1
+        size = len(self.met) + 1
         return Placement(number, size, None, None, None, None, "ringrun", job_id=self.job_id, epoch=self.meeting)

@@ -24,20 +24,20 @@ _Peer = tuple[int, str, list[int], int, list[bytes]]
 
 
 def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
-    """A rank's part, on a thread of its own.
+    """The part of a rank, or of another process that joins, on a thread of its own.
 
     Args:
-        current: The rank.
-        place: The rank's own.
+        current: That of the rank.
+        place: Its own.
         invitation: Of who joins.
 
     Raises:
         RingcoreError: It could not be connected with.
     """
-    placement = invitation.placement(invitation.members.index(place))
+    placement = invitation.placement(invitation.met.index(place))
     segment_fd = current.memory.fd if current.memory is not None else None
     connector = connect_newcomer(placement, current.settings, segment_fd)
-    number = len(invitation.members)
+    number = len(invitation.met)
     peer = _as_peer(invitation.place, connector.peers[number])
     current.hosts, current.slots = invitation.hosts, invitation.slots
     _forget_those_turned_away(current)
@@ -48,13 +48,13 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
     except RingcoreError:
         del current.peer_fds[invitation.place]
         raise
-    current.arriving = invitation.place
+    current.arriving.add(invitation.place)
     _log.info("rank %d has met a process that joins the job, at place %d", current.rank, invitation.place)
 
 
 def _forget_those_turned_away(current: Context) -> None:
-    """One comes at a time: whoever was to before this one, and is no rank, will be none."""
-    turned_away = set(current.peer_fds) - set(current.members)
+    others = set(current.peer_fds) - set(current.members)
+    turned_away = {place for place in others if current.runtime.is_turned_away(place)}
     for place in turned_away:
         del current.peer_fds[place]
     if current.late_lanes is not None:
@@ -62,7 +62,7 @@ def _forget_those_turned_away(current: Context) -> None:
 
 
 def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
-    """Whoever joins: connect with all ranks. It is none yet.
+    """Whoever joins: connect with all ranks, and the others that join. It is no rank yet.
 
     Raises:
         BootstrapError: It did not find them in time.
@@ -73,9 +73,9 @@ def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
         memory = _native.HostMemory.create(
             place, invitation.size, settings.arena_bytes, settings.fusion_threshold_bytes
         )
-    placement = invitation.placement(len(invitation.members))
+    placement = invitation.placement(len(invitation.met))
     connector = connect_newcomer(placement, settings, memory.fd if memory is not None else None)
-    place_of = dict(enumerate(invitation.members))
+    place_of = dict(enumerate(invitation.met))
     peers = [_as_peer(member, connector.peers[number]) for number, member in place_of.items()]
     places = place + 1
     beside = sum(invitation.hosts[member] == invitation.hosts[place] for member in invitation.members)

@@ -76,14 +76,13 @@ def let_in(place: int) -> bool:
     return current.epoch != before
 
 
-def newcomer_given_up() -> int | None:
-    """The place of who was met, and will be no member; told once."""
+def newcomers_given_up() -> list[int]:
+    """The places of those who were met, and will be no members; told once."""
     current = context()
-    place = current.arriving
-    if place is None or (place not in current.members and not current.runtime.is_turned_away(place)):
-        return None
-    current.arriving = None
-    return None if place in current.members else place
+    met = list(current.arriving)  # Another thread may add to it.
+    given_up = [p for p in met if p not in current.members and current.runtime.is_turned_away(p)]
+    current.arriving.difference_update(current.members, given_up)
+    return given_up
 
 
 def part_with(places: Sequence[int]) -> None:
@@ -146,7 +145,9 @@ def _renumber(current: Context, members: list[int]) -> None:
     if current.late_lanes is not None:
         current.late_lanes.part_with(lost)
     have_joined = members[-1] >= len(current.local_ranks)
-    current.members, current.host_of = members, current.runtime.hosts_of(members)
+    hosts = current.runtime.hosts_of(members)
+    in_order = list(dict.fromkeys(hosts))
+    current.members, current.host_of = members, [in_order.index(host) for host in hosts]
     host_of_first = current.hosts if have_joined else _hosts(current.local_ranks)
     hosts = [host_of_first[member] for member in members]
     # Of each rank, its number among those of its host: whoever joins has the device of the one in whose slot it is.

@@ -168,7 +168,7 @@ class Membership:
             self._say({"given_up": place})
 
     def tell_met(self, place: int) -> None:
-        """Tell the launcher that this process is connected with all ranks, and waits for them to let it in."""
+        """Tell the launcher that this process, which joins, is connected with all whom it was to meet."""
         self._say({"met": place})
 
     # The launcher as the witness of an engine.

@@ -73,7 +73,7 @@ class Context:
     hosts: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     servers: int = 0  # behind the ranks
-    arriving: int | None = None  # The place of who was met, and is no member yet.
+    arriving: set[int] = field(default_factory=set)  # The places of those who were met, and are no members yet.
     is_newcomer: bool = False  # This process is no member yet, and counts as if it were the last.
 
     def __post_init__(self) -> None:

@@ -28,9 +28,9 @@ class Epochs(Starting):
         """Lets others join the ranks, or tells these of them, once those that start together are all there."""
         joining = self._joining
         now = time.monotonic()
-        if joining is not None and joining.newcomer is not None and not joining.has_met and joining.due_by <= now:
-            self._give_up_newcomer(joining)
-        if joining is not None and (not joining.is_settled() or joining.newcomer is not None):
+        if joining is not None and joining.meets is not None and joining.due_by <= now:
+            self._give_up_newcomer(joining, joining.meets)
+        if joining is not None and (not joining.is_settled() or joining.meets is not None):
             return
         if self._places.is_full():  # Spares wait.
             return
@@ -52,15 +52,14 @@ class Epochs(Starting):
         joining.begin(newcomer, self._epoch, time.monotonic() + limit_s)
         self._loop.call_later(limit_s, self._review)
 
-    def _give_up_newcomer(self, joining: Joining) -> None:
+    def _give_up_newcomer(self, joining: Joining, process: RankProcess) -> None:
         """It hangs, or cannot be reached by a rank: others may join now. Where it does not come again, it is ended."""
-        process = joining.newcomer
-        assert process is not None
+        tries = process.tries
         joining.forget(process)
         self._end_meeting()
 
         def end() -> None:
-            if joining.newcomer is not process:  # It may try once more.
+            if process.tries == tries:  # It may try once more.
                 self._fence(process, epoch)
 
         epoch = process.epoch

@@ -1,6 +1,7 @@
-"""A process joins the ranks of an elastic job over connections of its own, while they train: see job/joining.py.
+"""Processes join the ranks of an elastic job over connections of their own, while these train: see job/joining.py.
 
-One at a time.
+They meet the ranks, and those who have yet to be let in, one after the other. Whoever has met them keeps no other one from
+joining: it may have to read data first.
 """
 
 from __future__ import annotations
@@ -36,10 +37,9 @@ class Joining:
         self._job_id = job_id
         self._asked = asked
         self._say = say
-        self.newcomer: RankProcess | None = None
-        self.place = -1  # It is to have.
-        self.due_by = 0.0  # It has to be connected with all ranks by then.
-        self.has_met = False  # It is.
+        self.meets: RankProcess | None = None  # Who is to be connected with all.
+        self.due_by = 0.0  # It has to be by then.
+        self._have_met: list[RankProcess] = []  # Who are, and wait to be let in.
 
     def is_settled(self) -> bool:
         """Whether the ranks have met, and have gone on without those who have ended since."""
@@ -55,10 +55,10 @@ class Joining:
 
     def guests(self) -> int:
         """How many meet at the rendezvous."""
-        return len(self._witness.members) + 1
+        return len(self._witness.members) + len(self._have_met) + 1
 
     def begin(self, newcomer: RankProcess, meeting: int, due_by: float) -> None:
-        """Let it meet the ranks.
+        """Let it meet the ranks, and the others that join.
 
         Args:
             newcomer: The process.
@@ -66,26 +66,38 @@ class Joining:
             due_by: It has to be connected with all ranks by then, by `time.monotonic()`.
         """
         members = self._witness.members
-        self.newcomer, self.due_by, self.has_met = newcomer, due_by, False
+        self.meets, self.due_by = newcomer, due_by
         newcomer.ready = False
         newcomer.tries += 1
-        self.place = self._witness.add(newcomer)
+        place = self._witness.add(newcomer)
         invitation = Invitation(
             epoch=self._witness.epoch,
             size=self._witness.size,
             least=self._asked.min_np,
             evict_slow=self._asked.evict_slow,
             job_id=self._job_id,
-            place=self.place,
+            place=place,
             members=[self._witness.place_of(member) for member in members],
+            others=[self._witness.place_of(other) for other in self._have_met],
             hosts=self._witness.hosts,
             slots=self._witness.slots,
             meeting=meeting,
         )
         told = dataclasses.asdict(invitation)
         self._say(newcomer, {"join": told})
-        for member in members:
-            self._say(member, {"joins": told})
+        for process in [*members, *self._have_met]:
+            self._say(process, {"joins": told})
+
+    def at(self, place: int) -> RankProcess | None:
+        """Who is to join at a place."""
+        joining = [*self._have_met, *([self.meets] if self.meets is not None else [])]
+        return next((process for process in joining if self._witness.place_of(process) == place), None)
+
+    def note_met(self, process: RankProcess) -> None:
+        """It is connected with all."""
+        if process is self.meets:
+            self.meets = None
+            self._have_met.append(process)
 
     def forget(self, process: RankProcess) -> bool:
         """It has ended, or comes back, as it could not join.
@@ -93,17 +105,18 @@ class Joining:
         Returns:
             Whether it was to join.
         """
-        if self.newcomer is not process:
+        if process is self.meets:
+            self.meets = None
+        elif process in self._have_met:
+            self._have_met.remove(process)
+        else:
             return False
-        self.newcomer = None
         return True
 
     def take(self, members: Sequence[RankProcess], now: float) -> None:
         """The ranks are these now."""
-        newcomer = self.newcomer
-        if newcomer is None or newcomer not in members:
-            return
-        self.newcomer = None
-        newcomer.in_epoch, newcomer.connected, newcomer.tries = True, True, 0
-        newcomer.began_at = newcomer.began_at or now
-        newcomer.place.stillborn = 0
+        for process in members:
+            if self.forget(process):
+                process.in_epoch, process.connected, process.tries = True, True, 0
+                process.began_at = process.began_at or now
+                process.place.stillborn = 0

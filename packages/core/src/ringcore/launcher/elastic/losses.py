@@ -53,14 +53,15 @@ class Losses(Replacing):
         if "slow" in said:
             self._on_slow(process, said["slow"])
         joining = self._joining
-        if joining is not None and joining.newcomer is not None:
-            if said.get("unmet") == joining.place:
+        if joining is not None:
+            if "unmet" in said and joining.at(said["unmet"]) is not None:
                 self._end_meeting()
                 self._tell_ranks("comes")  # They meet anew with it.
-            if said.get("met") == joining.place:
-                joining.has_met = True
-            if said.get("given_up") == joining.place:
-                self._give_up_newcomer(joining)
+            if "met" in said:
+                joining.note_met(process)
+            given_up = joining.at(said["given_up"]) if "given_up" in said else None
+            if given_up is not None:
+                self._give_up_newcomer(joining, given_up)
         if said.get("ready"):
             if self._joining is not None:
                 self._joining.forget(process)
