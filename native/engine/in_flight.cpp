@@ -174,22 +174,22 @@ UnderWay Engine::stand_still() {
     }
   }
   std::ranges::sort(under_way.unfinished);
-  under_way.repeats = under_way.repeats && under_way.unfinished.size() <= kMaxUnderWay;
-  if (!under_way.repeats) under_way.unfinished.clear();
+  under_way.counted = under_way.unfinished.size() <= kMaxUnderWay;
+  under_way.repeats = under_way.repeats && under_way.counted;
+  if (!under_way.counted) under_way.unfinished.clear();
   return under_way;
 }
 
 // Ends what all who go on have a result of, and takes what they are to do again, in the order in which it was submitted.
 std::vector<std::shared_ptr<Operation>> Engine::take_repeated(const UnderWay& under_way) {
   std::vector<std::shared_ptr<Operation>> again;
-  if (!under_way.repeats) return again;
   std::vector<std::shared_ptr<Operation>> ended;
   for (auto& [id, set] : sets_) {
     for (const auto& [name_hash, operation] : set->operations) {
       const bool has_result = operation->carried_out && under_way.is_finished({id, operation->number});
       if (has_result) {
         ended.push_back(operation);
-      } else if (can_repeat(*operation)) {
+      } else if (under_way.repeats && can_repeat(*operation)) {
         again.push_back(operation);
       }
     }

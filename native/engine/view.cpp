@@ -12,6 +12,7 @@ namespace ringcore::engine {
 namespace {
 
 enum Flags : std::uint8_t { kLeaves = 1, kWithWitness = 2, kHasProposal = 4, kYields = 8 };
+enum UnderWayFlags : std::uint8_t { kRepeats = 1, kCounted = 2 };  // kRepeats: and counted
 
 template <typename Number>
 void put(std::vector<std::byte>& out, Number number) {
@@ -26,7 +27,7 @@ void put(std::vector<std::byte>& out, const Places& places) {
 }
 
 void put(std::vector<std::byte>& out, const UnderWay& under_way) {
-  put(out, static_cast<std::uint8_t>(under_way.repeats));
+  put(out, static_cast<std::uint8_t>(under_way.repeats ? kRepeats : under_way.counted ? kCounted : 0));
   for (const auto* numbers : {&under_way.released, &under_way.unfinished}) {
     put(out, static_cast<std::uint32_t>(numbers->size()));
     for (const auto& [set, number] : *numbers) {
@@ -88,9 +89,10 @@ class Reader {
 
   UnderWay under_way() {
     UnderWay under_way;
-    const auto repeats = number<std::uint8_t>();
-    if (repeats > 1) refuse("it can neither be repeated nor not");
-    under_way.repeats = repeats != 0;
+    const auto what = number<std::uint8_t>();
+    if (what > kCounted) refuse("it can neither be repeated nor not");
+    under_way.repeats = what == kRepeats;
+    under_way.counted = what != 0;
     under_way.released = numbers();
     under_way.unfinished = numbers();
     return under_way;
@@ -144,7 +146,7 @@ std::uint64_t UnderWay::released_in(std::uint16_t set) const {
 }
 
 bool UnderWay::is_finished(const Numbered& operation) const {
-  return operation.second < released_in(operation.first) &&
+  return counted && operation.second < released_in(operation.first) &&
          !std::binary_search(unfinished.begin(), unfinished.end(), operation);
 }
 
@@ -152,8 +154,9 @@ void UnderWay::add(const UnderWay& other) {
   std::vector<Numbered> all;
   std::set_union(unfinished.begin(), unfinished.end(), other.unfinished.begin(), other.unfinished.end(),
                  std::back_inserter(all));
-  repeats = repeats && other.repeats && all.size() <= kMaxUnderWay;
-  unfinished = repeats ? std::move(all) : std::vector<Numbered>();
+  counted = counted && other.counted && all.size() <= kMaxUnderWay;
+  repeats = repeats && other.repeats && counted;
+  unfinished = counted ? std::move(all) : std::vector<Numbered>();
   all.clear();
   std::merge(released.begin(), released.end(), other.released.begin(), other.released.end(), std::back_inserter(all));
   // Of two of a set the lower one comes first.

@@ -34,6 +34,7 @@ struct UnderWay {
 
   // Whether those who go on can do again what somebody has no result of; else it fails on all of them.
   bool repeats = true;
+  bool counted = true;  // whether `unfinished` names all; else none counts as finished
   std::vector<Numbered> released;  // of each process set, how many operations all of them have seen released
   std::vector<Numbered> unfinished;  // of these, those that somebody has no result of
 

@@ -450,6 +450,8 @@ MUTANTS = [
     Mutant("whoever has left is waited for when the members change", "engine/elastic.cpp",
            "    if (!peer->left || peer->turned_away) continue;\n", "    continue;\n"),
     Mutant("who joins asks before its caller is ready", "engine/joining.cpp", "!elastic_->wants_in || ", ""),
+    Mutant("what is not done again ends well on some ranks and fails on others", "engine/in_flight.cpp",
+           "operation->carried_out && under_way.is_finished", "under_way.repeats && under_way.is_finished"),
     Mutant("who joins does not ask again when another one has come", "engine/joining.cpp",
            "  elastic_->has_asked = false;", "  //"),
     Mutant("of two that join both choose a host of their own", "engine/joining.cpp",

@@ -318,7 +318,7 @@ void ElasticJob::part(RankState& rank) {
     return engine::contains(rank.engine->members_of(rank.of_epoch), place);
   };
   if (std::any_of(rank.leaving.begin(), rank.leaving.end(), is_member)) return;
-  rank.engine->accept_change(rank.engine->membership().epoch());
+  rank.engine->accept_change(rank.of_epoch);  // of what has changed since, this rank has yet to be told
   rank.engine->fail_on_change(options_.goes_back);
   rank.phase = Phase::kStep;
 }
@@ -374,6 +374,7 @@ bool ElasticJob::advance(RankState& rank) {
   std::set<std::uint32_t> epochs;
   for (const auto& operation : std::exchange(rank.operations, {})) {
     if (operation->error != nullptr) error = operation->error;
+    if (operation->error == nullptr && rank.phase != Phase::kStep) ++rank.ended[operation->epoch];
     epochs.insert(operation->epoch);
   }
   rank.is_mixed = epochs.size() > 1;

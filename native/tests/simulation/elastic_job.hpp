@@ -123,6 +123,7 @@ class ElasticJob {
     std::array<std::array<std::int64_t, kTensors>, kSteps> sums{};  // of each step, as it was last done
     std::array<std::vector<std::int64_t>, kSteps> compressed{};  // sums, bit by bit
     std::array<std::uint32_t, kSteps> epoch_of{};
+    std::map<std::uint32_t, int> ended;  // by epoch: operations besides those of steps that have ended well
     int changes = 0;
     bool has_left = false;
     std::string flaw;

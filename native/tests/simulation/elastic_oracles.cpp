@@ -25,6 +25,17 @@ std::string ElasticJob::check() const {
     const auto failure = rank.engine == nullptr ? nullptr : rank.engine->failure();
     if (failure != nullptr && failure->kind() == ErrorKind::kProtocol) return who + failure->what();
     if (!rank.has_left) continue;
+    for (const RankState& other : ranks_) {
+      if (!other.has_left || other.end < kSteps || rank.end < kSteps) continue;
+      for (const auto& [epoch, ended] : rank.ended) {
+        const engine::Places& members = rank.engine->members_of(epoch);
+        const auto found = other.ended.find(epoch);
+        const bool is_alike = found != other.ended.end() && found->second == ended;
+        if (is_alike || !engine::contains(members, rank.place) || !engine::contains(members, other.place)) continue;
+        return who + "what it has ended in epoch " + std::to_string(epoch) + " has not at place " +
+               std::to_string(other.place);
+      }
+    }
     const auto due = static_cast<int>(rank.end - rank.first);
     const bool repeats = !options_.in_place && !options_.goes_back && !options_.on_device;
     if (repeats && (rank.changes > 0 || rank.steps != due)) return who + "it has lost a step, or done one twice";

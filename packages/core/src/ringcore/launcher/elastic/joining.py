@@ -1,7 +1,7 @@
 """Processes join the ranks of an elastic job over connections of their own, while these train: see job/joining.py.
 
-They meet the ranks, and those who have yet to be let in, one after the other. Whoever has met them keeps no other one from
-joining: it may have to read data first.
+They meet the ranks, and those who have yet to be let in, one after the other. Whoever has met them keeps no other one
+from joining: it may have to read data first.
 """
 
 from __future__ import annotations
