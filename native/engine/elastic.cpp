@@ -175,7 +175,7 @@ void Engine::go_on_with(const View& view, const std::vector<Place>& lost) {
   drop_world(*change);
   tell_lanes();
   for (const auto& peer : elastic_->former) {
-    if (before == 0 && peer->newcomer && peer->turned_away) tell_turned_away(peer->place);
+    if (before == 0 && peer->turned_away) tell_turned_away(peer->place);
   }
   for (const auto& [id, members] : sets) {
     std::vector<Rank> ranks;

@@ -17,7 +17,6 @@ namespace ringcore::engine {
 void Engine::meet(Place place, std::unique_ptr<transport::Link> link) {
   if (elastic_ == nullptr || failure_ != nullptr || left_) return;
   membership_.meet(place, std::move(link), clock_.now());
-  elastic_->has_asked = false;  // they cannot let it in without who may be a member before it
   links_changed_ = true;
   links_changed();
 }
@@ -32,7 +31,8 @@ void Engine::ask_to_be_let_in() {
   std::vector<Place> met;
   bool with_members = false, all_greeted = true, all_placed = true;
   for (const Peer* peer : membership_.peers()) {
-    if (peer->left) continue;
+    // Whoever comes behind it may take long to greet: then this rank asks again.
+    if (peer->left || (!peer->greeted && peer->newcomer && peer->place > membership_.own_place())) continue;
     with_members = with_members || !peer->newcomer;
     all_greeted = all_greeted && peer->greeted;
     all_placed = all_placed && membership_.host_at(peer->place) >= 0;

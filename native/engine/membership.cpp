@@ -51,7 +51,8 @@ void Membership::meet(Place place, std::unique_ptr<transport::Link> link, Nanose
   const std::size_t places = std::max(index + 1, by_place_.size());
   by_place_.resize(places);
   host_of_.resize(places, -1);
-  add_peer(place, std::move(link), now).arriving = true;
+  Peer& peer = add_peer(place, std::move(link), now);
+  peer.arriving = peer.newcomer = true;  // whoever was there before it is not met so
   number_members();
 }
 

@@ -41,7 +41,7 @@ struct Peer {
   std::optional<Nanoseconds> failed_at;  // its link; what it has said last may still come
   bool is_neighbour = false;  // this rank and it watch each other all the time
   bool arriving = false;  // of the two one is no member yet
-  bool newcomer = false;  // it was no member when it greeted
+  bool newcomer = false;  // it was no member when it greeted, or has yet to greet
   bool turned_away = false;  // ... and will be none
   std::optional<std::vector<Place>> meets;  // it wants to be let in, and is connected with these
   bool connected = false;  // it can be heard

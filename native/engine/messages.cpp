@@ -338,6 +338,8 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
   differs("RINGCORE_SERVERS", static_cast<std::uint64_t>(serving_), theirs.serving);
   peer.greeted = true;
+  // The others cannot let this rank in without who may be a member before it.
+  if (!membership_.is_member()) elastic_->has_asked = false;
   if (peer.newcomer && peer.arriving) return tell_host(peer);
   // Whoever joins does not know yet which ranks share a host.
   if (membership_.is_member()) return;

@@ -77,6 +77,13 @@ def test_who_has_no_place_any_more_stays_while_there_are_too_few_others() -> Non
     assert [p.place.number for p in places.surplus()] == [0, 1]
 
 
+def test_whoever_waits_to_be_let_in_counts_as_a_rank() -> None:
+    places = places_of(Host("a", 2), most=2)
+    places.processes()[0].in_epoch = True
+    assert not places.is_full(0)
+    assert places.is_full(1)
+
+
 def test_a_host_that_comes_again_has_its_places_again() -> None:
     places = places_of(Host("a", 1), Host("b", 1))
     places.all[1].process, places.all[1].retired = None, True

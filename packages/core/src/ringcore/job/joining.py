@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ringcore.job.state import Context
 
 _log = logging.getLogger("ringcore")
+_meeting = threading.Lock()  # Of two that come one may still be met when the next one is.
 _Peer = tuple[int, str, list[int], int, list[bytes]]
 
 
@@ -37,9 +39,16 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
     placement = invitation.placement(invitation.met.index(place))
     segment_fd = current.memory.fd if current.memory is not None else None
     connector = connect_newcomer(placement, current.settings, segment_fd)
+    with _meeting:
+        _take_newcomer(current, invitation, connector)
+    _log.info("rank %d has met a process that joins the job, at place %d", current.rank, invitation.place)
+
+
+def _take_newcomer(current: Context, invitation: Invitation, connector: Connector) -> None:
     number = len(invitation.met)
     peer = _as_peer(invitation.place, connector.peers[number])
-    current.hosts, current.slots = invitation.hosts, invitation.slots
+    if len(invitation.hosts) > len(current.hosts):
+        current.hosts, current.slots = invitation.hosts, invitation.slots
     _forget_those_turned_away(current)
     current.peer_fds[invitation.place] = list(peer[2])
     connect_lanes(current, connector, {number: invitation.place})
@@ -49,7 +58,6 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
         del current.peer_fds[invitation.place]
         raise
     current.arriving.add(invitation.place)
-    _log.info("rank %d has met a process that joins the job, at place %d", current.rank, invitation.place)
 
 
 def _forget_those_turned_away(current: Context) -> None:

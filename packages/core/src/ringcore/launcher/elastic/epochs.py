@@ -32,7 +32,7 @@ class Epochs(Starting):
             self._give_up_newcomer(joining, joining.meets)
         if joining is not None and (not joining.is_settled() or joining.meets is not None):
             return
-        if self._places.is_full():  # Spares wait.
+        if self._places.is_full(0 if joining is None else joining.waiting):  # Spares wait.
             return
         new = [p for p in self._places.processes() if not (p.in_epoch or p.leaves)]
         # Who was to join and did not keeps nobody waiting.

@@ -53,6 +53,11 @@ class Joining:
         has_place = witness.places < witness.size + _native.PLACES_TO_COME
         return has_engines and has_place and newcomer.tries < _TRIES
 
+    @property
+    def waiting(self) -> int:
+        """How many have met all, and wait to be let in."""
+        return len(self._have_met)
+
     def guests(self) -> int:
         """How many meet at the rendezvous."""
         return len(self._witness.members) + len(self._have_met) + 1
@@ -116,7 +121,8 @@ class Joining:
     def take(self, members: Sequence[RankProcess], now: float) -> None:
         """The ranks are these now."""
         for process in members:
-            if self.forget(process):
+            is_late = not process.in_epoch and process.place.process is process  # It had been given up.
+            if self.forget(process) or is_late:
                 process.in_epoch, process.connected, process.tries = True, True, 0
                 process.began_at = process.began_at or now
                 process.place.stillborn = 0

@@ -63,8 +63,8 @@ class Losses(Replacing):
             if given_up is not None:
                 self._give_up_newcomer(joining, given_up)
         if said.get("ready"):
-            if self._joining is not None:
-                self._joining.forget(process)
+            if self._joining is not None and self._joining.forget(process):
+                self._end_meeting()  # Which it may be awaited at.
             process.ready, process.intact = True, bool(said.get("intact"))
             for lost in (p for p in self._places.processes() if p.in_epoch and p.rank == said.get("lost")):
                 self._loop.call_later(FENCE_S, functools.partial(self._fence, lost, lost.epoch))

@@ -142,9 +142,10 @@ class Places:
         free.sort(key=lambda place: (place.due_at, place.number))
         return free if self.most is None else free[: max(0, self.most + self._spares - busy)]
 
-    def is_full(self) -> bool:
-        """Whether there are as many ranks as may be."""
-        return self.most is not None and sum(process.in_epoch for process in self.processes()) >= self.most
+    def is_full(self, waiting: int) -> bool:
+        """Whether there are as many ranks as may be, with so many that wait to be let in."""
+        ranks = sum(process.in_epoch for process in self.processes())
+        return self.most is not None and ranks + waiting >= self.most
 
     def choose(self, ready: Iterable[RankProcess]) -> list[RankProcess]:
         """Those of these that may become ranks together: who was one last comes first."""
