@@ -270,8 +270,8 @@ void ViewChange::try_to_install() {
 
 void ViewChange::install(const ViewMessage& decided) {
   const View left = std::exchange(view_, decided.proposal->view);
-  if (!contains(left.members, self_))
-    under_way_ = {};  // of others: whoever joins may have heard of views before its own
+  // Whoever joins may have heard of views before its own: what was under way then is that of others.
+  if (!contains(left.members, self_)) under_way_ = {};
   under_way_.add(view_.under_way);
   since_ = decided.since;
   ViewMessage news = said(Type::kInstall);
