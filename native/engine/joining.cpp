@@ -2,12 +2,11 @@
 //
 // It has been connected with all members, each by a link of its own, while they went on, and with others that join. It is
 // heard and watched as a member is, and has rank -1. When it has been greeted by all, and its caller is ready, it asks to
-// be let in. The members do so where their callers say that it can go on with them from there: each tells the others, and when all have said so
-// the agreement of view_change.hpp begins, in which nobody becomes a member whom not all who go on would let in. The links
-// between the members stay as they are.
+// be let in. The members do so where their callers say that it can go on with them from there: each tells the others, and
+// when all have said so the agreement of view_change.hpp begins, in which nobody becomes a member whom not all who go on
+// would let in. The links between the members stay as they are.
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "engine/elastic.hpp"
