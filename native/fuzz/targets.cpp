@@ -6,6 +6,7 @@
 namespace ringcore::fuzz {
 
 void records(Bytes input);
+void signatures(Bytes input);
 void tree(Bytes input);
 void view_messages(Bytes input);
 void view_change(Bytes input);
@@ -25,6 +26,7 @@ void secure_stream(Bytes input);
 std::span<const Target> targets() {
   static constexpr std::array kTargets = {
       Target{"records", records},
+      Target{"signatures", signatures},
       Target{"tree", tree},
       Target{"view_messages", view_messages},
       Target{"view_change", view_change},

@@ -1,5 +1,8 @@
-// Transfers on a lane of data, in every state of a run: their headers and payloads come from peers that have gone mad.
+// Transfers on a lane of data, in every state of a run: their headers and payloads come from peers that have gone mad, as
+// does what arrives as messages, and what peers' memory holds.
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -12,43 +15,125 @@
 namespace ringcore::fuzz {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kMostRanks = 5;
 constexpr int kLane = transport::kFirstDataLane;
 constexpr std::uint32_t kRun = 7;
 
-// The run of rank 0, in memory of just the size that it needs.
+// Carries messages besides. Each is done when the fuzzer says so, and its memory is used until then.
+class MessageLink final : public transport::Link {
+ public:
+  explicit MessageLink(std::unique_ptr<Link> link) : link_(std::move(link)) {}
+
+  bool has_messages() const override { return true; }
+  Message send_message(int, int, std::span<const std::byte> bytes) override {
+    messages_.push_back({.leaves = bytes});
+    return messages_.size() - 1;
+  }
+  Message receive_message(int, int, std::span<std::byte> room) override {
+    messages_.push_back({.room = room});
+    return messages_.size() - 1;
+  }
+  bool message_done(Message message) override { return messages_[message].done; }
+
+  // The n-th message that is under way.
+  void finish(std::size_t n, Input& bytes) {
+    for (Pending& each : messages_) {
+      if (each.done || n-- > 0) continue;
+      for (const std::byte sent : each.leaves) sum_ ^= sent;
+      std::fill(each.room.begin(), each.room.end(), bytes.take<std::byte>());
+      each.done = true;
+      return;
+    }
+  }
+
+  using Link::write;
+  std::size_t write(int lane, std::span<const std::byte> bytes) override { return link_->write(lane, bytes); }
+  std::span<const std::byte> peek(int lane) override { return link_->peek(lane); }
+  void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
+  std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
+  std::optional<std::string> failure() const override { return link_->failure(); }
+  void check() override { link_->check(); }
+  bool blocked() override { return link_->blocked(); }
+  bool arm() override { return link_->arm(); }
+  void disarm() override {}
+  void add_wait_fds(std::vector<pollfd>&) const override {}
+  std::string_view transport() const override { return link_->transport(); }
+
+ private:
+  struct Pending {
+    std::span<const std::byte> leaves;
+    std::span<std::byte> room;
+    bool done = false;
+  };
+  std::unique_ptr<Link> link_;
+  std::vector<Pending> messages_;
+  std::byte sum_{};  // so that what is sent is read
+};
+
+// The run of rank 0, in memory of just the size that it needs, and peers' memory of just the size that it may see.
 struct Victim {
-  Victim(const plan::Plan& plan, std::size_t count, std::span<transport::Link* const> links)
+  Victim(const plan::Plan& plan, std::size_t count, bool sees_memory, std::span<transport::Link* const> links)
       : data(count * sizeof(float)),
         input(count * sizeof(float)),
-        run(plan, operands(plan, count), links, kLane, kRun) {}
+        run(plan, operands(plan, count, sees_memory), links, kLane, kRun) {}
 
   std::vector<std::byte> data;
   std::vector<std::byte> input;
   std::vector<std::byte> scratch;
+  std::vector<std::vector<std::byte>> theirs;
+  std::vector<std::vector<std::byte>> blocks;
   carriers::PlanRun run;
 
  private:
-  plan::Operands operands(const plan::Plan& plan, std::size_t count) {
+  plan::Operands operands(const plan::Plan& plan, std::size_t count, bool sees_memory) {
     plan::Operands all{.dtype = DType::kFloat32, .op = ReduceOp::kSum};
     all.data_layout = all.input_layout = plan::Layout::even(count, plan.chunks);
     scratch.resize(plan.scratch_chunks * all.data_layout.largest() * sizeof(float));
     all.data = data.data();
     all.input = input.data();
     all.scratch = scratch.data();
+    for (int rank = 0; sees_memory && rank < plan.nodes; ++rank) {
+      std::size_t block = 0;
+      for (std::uint32_t chunk = 0; chunk < plan.chunks; ++chunk) {
+        if (chunk * static_cast<std::uint32_t>(plan.nodes) / plan.chunks == static_cast<std::uint32_t>(rank)) {
+          block += all.data_layout.size(chunk);
+        }
+      }
+      theirs.emplace_back(data.size());
+      blocks.emplace_back(block * sizeof(float));
+      all.peer_data.push_back(theirs.back().data());
+      all.peer_blocks.push_back(blocks.back().data());
+    }
     return all;
   }
 };
 
-std::optional<plan::Plan> some_plan(const plan::Topology& topology, Input& bytes) {
+// What the run works in.
+struct World {
+  plan::Topology topology;
+  bool sees_memory = false;
+  bool has_messages = false;
+
+  explicit World(Input& bytes) {
+    const auto how = bytes.take<std::uint8_t>();
+    const int ranks = (how & 1) != 0 ? kMostRanks : 3;
+    sees_memory = (how & 2) != 0;
+    has_messages = (how & 4) != 0;
+    for (int rank = 0; rank < ranks; ++rank) topology.host_of.push_back(sees_memory ? 0 : rank);
+  }
+};
+
+std::optional<plan::Plan> some_plan(const World& world, Input& bytes) {
   const auto& all = plan::generators();
   plan::PlanRequest request{.collective = static_cast<Collective>(bytes.below(kCollectiveCount - 1)),
-                            .topology = &topology,
-                            .root = static_cast<Rank>(bytes.below(kRanks)),
+                            .topology = &world.topology,
+                            .root = static_cast<Rank>(bytes.below(static_cast<std::size_t>(world.topology.ranks()))),
                             .parts = 1 + static_cast<int>(bytes.below(3))};
   if (request.collective == Collective::kAllreduce) {
     request.compression = static_cast<Compression>(bytes.below(kCompressionCount));
   }
+  request.memory_visible = world.sees_memory;
+  request.inputs_ready = world.sees_memory && bytes.flip();
   return all[bytes.below(all.size())]->generate(request, 0);
 }
 
@@ -65,10 +150,10 @@ carriers::TransferHeader some_header(Input& bytes, std::size_t chunk_bytes) {
   return header;
 }
 
-void act(transport::SimNetwork& network, Victim& victim, std::span<transport::Link* const> links, Input& bytes,
-         std::size_t chunk_bytes) {
-  const auto peer = static_cast<Rank>(1 + bytes.below(kRanks - 1));
-  switch (bytes.below(5)) {
+void act(transport::SimNetwork& network, Victim& victim, std::span<transport::Link* const> links, bool has_messages,
+         Input& bytes, std::size_t chunk_bytes) {
+  const auto peer = static_cast<Rank>(1 + bytes.below(links.size() - 1));
+  switch (bytes.below(6)) {
     case 0: {
       const carriers::TransferHeader header = some_header(bytes, chunk_bytes);
       network.inject(peer, 0, kLane, std::as_bytes(std::span(&header, 1)));
@@ -81,6 +166,9 @@ void act(transport::SimNetwork& network, Victim& victim, std::span<transport::Li
     }
     case 2: network.inject(peer, 0, kLane, bytes.piece(bytes.below(32))); break;
     case 3: carriers::set_aside(*links[static_cast<std::size_t>(peer)], kLane, peer); break;
+    case 4:
+      if (has_messages) static_cast<MessageLink*>(links[static_cast<std::size_t>(peer)])->finish(bytes.below(4), bytes);
+      break;
     default: victim.run.hold(bytes.flip()); break;
   }
   while (network.step()) {
@@ -93,17 +181,25 @@ void act(transport::SimNetwork& network, Victim& victim, std::span<transport::Li
 
 void transfers(Bytes input) {
   Input bytes(input);
-  const plan::Topology topology{.host_of = {0, 1, 2}};
-  const auto plan = some_plan(topology, bytes);
-  if (!plan || plan->nodes != kRanks) return;
-  transport::SimNetwork network(kRanks, 1, {.lane_bytes = 1 << 16});
-  const std::array<std::unique_ptr<transport::Link>, kRanks> owned = {nullptr, network.link(0, 1), network.link(0, 2)};
-  const std::vector<transport::Link*> links = {nullptr, owned[1].get(), owned[2].get()};
+  const World world(bytes);
+  const auto plan = some_plan(world, bytes);
+  const int ranks = world.topology.ranks();
+  if (!plan || plan->nodes != ranks) return;
+  transport::SimNetwork network(ranks, 1, {.lane_bytes = 1 << 16});
+  std::vector<std::unique_ptr<transport::Link>> owned(1);
+  std::vector<transport::Link*> links(1);
+  for (Rank peer = 1; peer < ranks; ++peer) {
+    owned.push_back(network.link(0, peer));
+    if (world.has_messages) owned.back() = std::make_unique<MessageLink>(std::move(owned.back()));
+    links.push_back(owned.back().get());
+  }
   const std::size_t count = 1 + bytes.below(64);
   const std::size_t chunk_bytes = plan::Layout::even(count, plan->chunks).largest() * sizeof(float);
-  Victim victim(*plan, count, links);
+  Victim victim(*plan, count, world.sees_memory, links);
   try {
-    for (int events = 0; events < 100 && !bytes.empty(); ++events) act(network, victim, links, bytes, chunk_bytes);
+    for (int events = 0; events < 100 && !bytes.empty(); ++events) {
+      act(network, victim, links, world.has_messages, bytes, chunk_bytes);
+    }
     require(!victim.run.waiting_for().empty() || victim.run.done() || victim.run.sending(),
             "it says what it waits for");
   } catch (const Error& error) {
