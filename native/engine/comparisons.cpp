@@ -135,7 +135,9 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
     // One descriptor stands for all first dimensions of an allgather or alltoall; what this rank has was announced.
     const bool has_part = part && *part < contribution.descriptor->parts.size();
     Descriptor submitted = has_part ? *contribution.descriptor->parts[*part] : *contribution.descriptor;
-    if (submitted.shape.dims > 0 && submitted.has_free_rows()) submitted.shape.extent[0] = contribution.rows_of(part);
+    if (submitted.shape.dims > 0 && submitted.has_free_rows()) {
+      submitted.shape.extent[0] = contribution.rows_of(has_part ? part : std::nullopt);
+    }
     ranks_by_text[submitted.to_string()].push_back(static_cast<int>(m));
   }
   std::map<int, std::string> lines;

@@ -22,6 +22,7 @@ CASES = {
     "prescale": ["prescale"],
     "dimensions": ["[2, 2]", "[2, 3]"],
     "membership": ["[0]", "[1]"],
+    "group": ["group"],
 }
 # The errors are there at once; the bound only tells a hang from an error.
 HANG_S = 2.0
@@ -46,6 +47,10 @@ def mismatches() -> dict:
         "prescale": caught(ringcore.allreduce, ones, prescale_factor=2.0 if second else 1.0, name="t.prescale"),
         "dimensions": caught(ringcore.allgather, np.ones((2, 3 if second else 2), np.float32), name="t.dimensions"),
         "membership": caught(ringcore.add_process_set, [1] if second else [0]),
+        # Of three ranks two have groups that differ, and the one between them has none.
+        "group": caught(ringcore.allgather, ones, name="t.group")
+        if second
+        else caught(ringcore.grouped_allgather, [ones, ones.astype(np.int32) if me == 2 else ones], name="t.group"),
     }
     found["after"] = [float(x) for x in ringcore.allreduce(ones, op=ringcore.Sum, name="t.after")]
     return found
