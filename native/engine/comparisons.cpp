@@ -124,7 +124,10 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
   for (const Contribution& contribution : pending.contributions) {
     if (!contribution.present) continue;
     if (first == nullptr) first = &contribution;
-    if (contribution.signature != first->signature) other = &contribution;
+    if (contribution.signature == first->signature) continue;
+    // What is no tensor of a group is told first: not all may have a group of so many.
+    const bool in_part = differing_part(*first->descriptor, *contribution.descriptor).has_value();
+    if (other == nullptr || !in_part) other = &contribution;
   }
   if (other == nullptr) return nullptr;
   const std::optional<std::size_t> part = differing_part(*first->descriptor, *other->descriptor);
@@ -133,11 +136,8 @@ std::shared_ptr<const Error> Negotiation::find_mismatch(const Pending& pending) 
     const Contribution& contribution = pending.contributions[m];
     if (!contribution.present) continue;
     // One descriptor stands for all first dimensions of an allgather or alltoall; what this rank has was announced.
-    const bool has_part = part && *part < contribution.descriptor->parts.size();
-    Descriptor submitted = has_part ? *contribution.descriptor->parts[*part] : *contribution.descriptor;
-    if (submitted.shape.dims > 0 && submitted.has_free_rows()) {
-      submitted.shape.extent[0] = contribution.rows_of(has_part ? part : std::nullopt);
-    }
+    Descriptor submitted = part ? *contribution.descriptor->parts[*part] : *contribution.descriptor;
+    if (submitted.shape.dims > 0 && submitted.has_free_rows()) submitted.shape.extent[0] = contribution.rows_of(part);
     ranks_by_text[submitted.to_string()].push_back(static_cast<int>(m));
   }
   std::map<int, std::string> lines;
