@@ -373,6 +373,8 @@ class Engine {
   bool lacks_processor(Peer& peer, Nanoseconds now);
   static std::string describe_silence(const Peer& peer, Nanoseconds now);
   void beat(Peer& peer, Nanoseconds now, bool awaited);
+  void send_heartbeat(Peer& peer, bool asks);
+  std::string who_waits_on(Rank rank) const;
   void check_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
   void lose(Peer& peer, const std::string& why);
@@ -421,6 +423,7 @@ class Engine {
   Nanoseconds timers_checked_ = 0;
   Nanoseconds last_check_ = 0;  // of the links
   std::uint64_t library_ended_ = 0;  // when it was last looked
+  Rank withheld_by_ = -1;  // whose data this rank has waited for longer than half of what it may take; -1: nobody's
   Nanoseconds patience_ = 0;  // a peer that has sent nothing for this long is lost
   std::vector<Decision> decisions_;
   std::vector<std::shared_ptr<Operation>> completed_;

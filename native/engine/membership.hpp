@@ -37,6 +37,7 @@ struct Peer {
   Nanoseconds last_sent = 0;
   Nanoseconds last_heard = 0;
   Nanoseconds last_asked = 0;
+  Rank withheld_by = -1;  // whose data it waits for itself, and has for long, as its heart beat last; -1: nobody's
   Nanoseconds excused_until = 0;  // silent, but its host says that it only lacks a processor
   std::optional<Nanoseconds> failed_at;  // its link; what it has said last may still come
   bool is_neighbour = false;  // this rank and it watch each other all the time

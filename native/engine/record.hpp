@@ -26,7 +26,7 @@ enum class RecordType : std::uint8_t {
   kRemoved,  // the sender has removed the process set
   // Not in any log.
   kHello,  // the first record of a link: rank, size, protocol, settings that must agree
-  kHeartbeat,  // rows: whether the sender asks for one
+  kHeartbeat,  // rows: whether the sender asks for one; position: whose data it has long waited for, plus 1; 0: nobody's
   kAbort,  // the sender's engine failed, with the payload for an error; `location` is to blame, as `priority` saw
   kBye,  // the sender leaves; the payload says why, if there is a reason
   kByeSeen,  // answers kBye: the sender has read everything up to it

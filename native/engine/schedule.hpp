@@ -69,8 +69,10 @@ class Schedule {
   bool forget_ended();
   // Looks after what was launched. Throws Error{kTimeout, kPeerLost, kResource}.
   void watch(Nanoseconds now, Nanoseconds limit);
-  // What has not moved for longer than `limit` although this rank has looked after it; `elapsed`: since the last call.
+  // What has not moved for longer than half of `limit` although this rank has looked after it; `elapsed`: since the last
+  // call.
   struct Still {
+    bool too_long = false;  // longer than all of `limit`
     std::string operation;
     std::size_t bytes = 0;
     std::vector<int> members;  // that it waits for

@@ -162,6 +162,7 @@ Schedule::LibraryWork Schedule::library_work() const {
 }
 
 std::optional<Schedule::Still> Schedule::find_still(Nanoseconds elapsed, Nanoseconds limit) {
+  std::optional<Still> found;
   for (const Lane& lane : lanes_) {
     bool moved = false;  // this one, or one that goes before it
     for (const std::unique_ptr<Task>& each : lane.tasks) {
@@ -170,15 +171,21 @@ std::optional<Schedule::Still> Schedule::find_still(Nanoseconds elapsed, Nanosec
       if (task.run == nullptr || task.carrier->completes_at_launch()) continue;
       moved = std::exchange(task.moved, false) || moved;
       task.still_for = moved ? 0 : task.still_for + elapsed;
-      if (task.still_for <= limit + static_cast<Nanoseconds>(task.library_bytes) * kNanosecondsPerLibraryByte) continue;
-      Still still{.operation = task.title(), .bytes = task.bytes, .members = {}, .waits_for = task.run->waiting_for()};
+      const Nanoseconds most = limit + static_cast<Nanoseconds>(task.library_bytes) * kNanosecondsPerLibraryByte;
+      const bool too_long = task.still_for > most;
+      if (task.still_for <= most / 2 || (found && !too_long)) continue;
+      found = {.too_long = too_long,
+               .operation = task.title(),
+               .bytes = task.bytes,
+               .members = {},
+               .waits_for = task.run->waiting_for()};
       for (int m = 0; m < nodes_; ++m) {
-        if (m != self_ && task.run->waits_for(m)) still.members.push_back(m);
+        if (m != self_ && task.run->waits_for(m)) found->members.push_back(m);
       }
-      return still;
+      if (too_long) return found;
     }
   }
-  return std::nullopt;
+  return found;
 }
 
 std::string Schedule::describe_running() const {

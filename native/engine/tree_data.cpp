@@ -46,8 +46,9 @@ void drop_data(Entry& entry) {
 
 bool has_data_of(const Entry& entry, int members) {
   const Descriptor& descriptor = *entry.descriptor;
+  if (descriptor.collective == Collective::kBarrier) return entry.payload.empty();
   const std::size_t element = size_of(descriptor.dtype);
-  if (descriptor.collective != Collective::kAllgather) {
+  if (!descriptor.has_free_rows()) {
     return entry.payload.size() == descriptor.shape.elements() * element;
   }
   // Another rank's rows are not to be believed.

@@ -257,9 +257,12 @@ TreeItem TreeReader::read_entry(ByteReader& bytes, std::uint8_t first) {
   if (entry.type == RecordType::kOperation) {
     describe(entry, bytes, (fields & kDescribed) != 0);
     if (!has_rows) entry.rows = entry.descriptor->shape.rows();
-    const bool may =
-        may_carry_data(*entry.descriptor) && carries_data(entry) && has_data_of(entry, item.end - item.begin);
-    if (!entry.payload.empty() && !may) refuse("data of '" + entry.descriptor->name + "'");
+    // What is said to have come along is looked for, also where it is nothing.
+    const bool is_eager = (entry.flags & kEager) != 0;
+    const bool may = entry.payload.empty() || (is_eager && may_carry_data(*entry.descriptor));
+    if (!may || (is_eager && !has_data_of(entry, item.end - item.begin))) {
+      refuse("data of '" + entry.descriptor->name + "'");
+    }
     check_rows(entry);
   }
   return item;

@@ -34,6 +34,7 @@ void Engine::check_timers(bool idle) {
   advance_links(now, idle);
   if (goes_on_without_others() && failure_ == nullptr) advance_views(now);
   if (failure_ != nullptr || frozen()) return;
+  withheld_by_ = -1;
   for (auto& [id, set] : sets_) {
     if (set->tree != nullptr) advance_tree(*set, now);
     if (idle && eager_.operation == nullptr) advance_alignment(*set);
@@ -148,7 +149,16 @@ void Engine::beat(Peer& peer, Nanoseconds now, bool awaited) {
   const bool due = peer.is_neighbour && now - peer.last_sent >= interval;
   if (!ask && !due) return;
   if (ask) peer.last_asked = now;
-  send(peer, {.bytes = sizeof(RecordHeader), .type = RecordType::kHeartbeat, .rows = ask}, {});
+  send_heartbeat(peer, ask);
+}
+
+void Engine::send_heartbeat(Peer& peer, bool asks) {
+  send(peer,
+       {.bytes = sizeof(RecordHeader),
+        .type = RecordType::kHeartbeat,
+        .position = static_cast<std::uint64_t>(withheld_by_ + 1),
+        .rows = asks},
+       {});
 }
 
 // Whether this rank waits for something that may need the peer.
@@ -204,28 +214,48 @@ void Engine::check_stalls(ProcessSet& set, Nanoseconds now) {
   if (now - eager_.operation->submitted_at > std::min(settings_.stall_warning, settings_.timeout) / 2) leave_eager();
 }
 
+// Data goes from rank to rank: whose does not come may wait itself, and all of them lose patience at the same time.
+std::string Engine::who_waits_on(Rank rank) const {
+  std::string waits;
+  std::vector<Rank> seen;
+  while (rank != this->rank() && std::ranges::find(seen, rank) == seen.end()) {
+    const Peer* peer = membership_.peer(rank);
+    if (peer == nullptr || peer->withheld_by < 0 || peer->withheld_by >= membership_.size()) break;
+    waits += (waits.empty() ? ". As far as is known rank " : ", rank ") + std::to_string(rank) + " waits for rank " +
+             std::to_string(peer->withheld_by);
+    seen.push_back(std::exchange(rank, peer->withheld_by));
+  }
+  return waits;
+}
+
 // Whoever beats its heart also sends its data, and lets its log go on as soon as somebody asks for it.
 void Engine::advance_runs(ProcessSet& set, Nanoseconds elapsed) {
-  const auto withheld = [&](const std::string& what, const std::string& ranks, Nanoseconds limit) {
-    fail(std::make_shared<const Error>(ErrorKind::kTimeout,
-                                       what + " for " + std::to_string(limit / kMillisecond) +
-                                           " ms, although it is connected and alive. Remedy: look at what " + ranks +
-                                           " does (is it stopped in a debugger, or does its host swap?), or raise "
-                                           "RINGCORE_TIMEOUT_S if the network may be that slow."));
-  };
-  if (const auto still = set.schedule.find_still(elapsed, settings_.timeout)) {
-    std::vector<Rank> ranks;
-    const std::vector<Rank>& members = set.negotiation.members();
-    for (const int m : still->members) {
-      ranks.push_back(std::cmp_less(m, members.size()) ? members[static_cast<std::size_t>(m)]
-                                                       : m);  // the world's servers
-    }
+  const auto withheld = [&](const std::string& what, const std::vector<Rank>& ranks, const char* how,
+                            Nanoseconds limit) {
+    const bool one = ranks.size() < 2;
     const std::string who = ranks.empty() ? "some rank" : list_ranks(ranks);
+    const std::string others = ranks.empty() ? "" : who_waits_on(ranks.front());
+    fail(std::make_shared<const Error>(
+        ErrorKind::kTimeout, what + ": " + who + " " + how + " for " + std::to_string(limit / kMillisecond) +
+                                 " ms, although " + (one ? "it is" : "they are") + " connected and alive" + others +
+                                 ". Remedy: look at what " + who + (one ? " does (is it" : " do (are they") +
+                                 " stopped in a debugger, or does a host swap?), or raise RINGCORE_TIMEOUT_S if the "
+                                 "network may be that slow."));
+  };
+  const auto still = set.schedule.find_still(elapsed, settings_.timeout);
+  std::vector<Rank> ranks;
+  const std::vector<Rank>& members = set.negotiation.members();
+  for (const int m : still ? still->members : std::vector<int>()) {
+    ranks.push_back(std::cmp_less(m, members.size()) ? members[static_cast<std::size_t>(m)]
+                                                     : m);  // the world's servers
+  }
+  if (!ranks.empty()) withheld_by_ = ranks.front();
+  if (still && still->too_long) {
     // A plan counts the members of the process set.
     const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
-    return withheld(still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
-                        std::to_string(rank()) + " nothing has moved" + where + ": " + who + " withholds its data",
-                    who, settings_.timeout);
+    const std::string what = still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
+                             std::to_string(rank()) + " nothing has moved" + where;
+    return withheld(what, ranks, ranks.size() < 2 ? "withholds its data" : "withhold their data", settings_.timeout);
   }
   const std::uint64_t round = set.negotiation.round();
   const std::vector<Rank> behind = set.negotiation.behind();
@@ -236,7 +266,8 @@ void Engine::advance_runs(ProcessSet& set, Nanoseconds elapsed) {
   if (set.unanswered_for <= limit) return;
   const std::string what =
       set.operations.empty() ? "process set " + std::to_string(set.id) : title(*set.operations.begin()->second);
-  withheld(what + ": " + list_ranks(behind) + " has not said whether it submits it", list_ranks(behind), limit);
+  withheld(what, behind,
+           behind.size() < 2 ? "has not said whether it submits it" : "have not said whether they submit it", limit);
 }
 
 std::vector<Pending> Engine::pending() const {

@@ -277,6 +277,9 @@ TEST_CASE("a record of the tree that no correct member sends is refused") {
   Entry with_data = entry_for(x);
   with_data.payload.resize(8);
   refused(1, record_of(1, 2, with_data));
+  Entry says_so = entry_for(x);
+  says_so.flags |= engine::kEager;
+  refused(1, record_of(1, 2, says_so));
   TreeWriter of_all(0, 3);
   of_all.add({.kind = TreeItem::Kind::kAlike});
   refused(1, of_all.take().front());
