@@ -103,6 +103,11 @@ class Groups:
             raise BootstrapError(
                 f"rank {peer} broke off while rank {self.rank} and the others connected: look at what rank {peer} says"
             ) from error
+        except BootstrapError as error:
+            raise BootstrapError(
+                f"rank {peer} is connected with rank {self.rank}, and told it nothing more in time ({error}): look at what "
+                f"rank {peer} says; it may wait for another one"
+            ) from error
 
     def _signed(self, from_rank: int, peer: int, group: int) -> bytes:
         """The name of `from_rank`'s group, as it goes over the connection to `peer`, which may not be encrypted yet."""
