@@ -30,8 +30,8 @@ _PARSERS = [
     *(f"transport/{name}.cpp" for name in ("mpi/link", "secure_stream", "shm/arena_view", "shm/ring_buffer")),
     *(f"transport/{name}.cpp" for name in ("shm/segment", "tcp/connection", "tcp/stripes")),
 ]
-# Functions of these files that see nothing of what others have written: what is sent, what a rank makes for itself or the
-# kernel refuses it, and what is for tests and for who looks at a job. Their lines are not counted.
+# Functions of these files that see nothing of what others have written: what is sent, what a rank makes for itself or
+# the kernel refuses it, and what is for tests and for who looks at a job. Their lines are not counted.
 _NO_PARSERS = {
     "engine/messages.cpp": [
         *(f"Engine::{name}" for name in ("introduce", "announce", "append_own", "fill", "broadcast", "tell")),
