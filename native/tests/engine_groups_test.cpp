@@ -28,6 +28,27 @@ TEST_CASE("a group is released as one, and fails as one") {
   });
 }
 
+TEST_CASE("of groups that differ, and what is none between them, the latter is told") {
+  Cluster cluster({.ranks = 3, .host_of = {}});
+  cluster.run([&](Rank rank) {
+    const engine::Call call{.collective = Collective::kAllgather, .name = "g"};
+    std::vector<std::vector<float>> data(2, std::vector<float>(12, 1.0F));
+    const auto part = [&](std::size_t i, std::uint64_t columns) {
+      const std::array<std::uint64_t, 2> extent = {3, columns};
+      const engine::Array array{reinterpret_cast<std::byte*>(data[i].data()), engine::Shape::of(extent),
+                                DType::kFloat32};
+      return engine::make_operation(call, array, nullptr);
+    };
+    const auto operation = rank == 1 ? part(0, 2) : engine::make_group("g", {part(0, 2), part(1, rank == 2 ? 4 : 2)});
+    cluster.runtime(rank).submit(operation);
+    REQUIRE(cluster.runtime(rank).wait(*operation, 20 * kSecond, {}));
+    REQUIRE(operation->error != nullptr);
+    const std::string why = operation->error->what();
+    CHECK_MESSAGE(why.find("rank 1: allgather of float32 [3, 2]") != std::string::npos, why);
+    CHECK_MESSAGE(why.find("the number of tensors in the group differs") != std::string::npos, why);
+  });
+}
+
 namespace {
 
 // Whether a group is renewed, now or when nothing else holds the engine or the group any more.
