@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from ringcore.environment.settings import Settings
 
 
-def connect_newcomer(placement: Placement, settings: Settings, segment_fd: int | None) -> Connector:
+def connect_newcomer(placement: Placement, settings: Settings, segment_fd: int | None, limit_s: float) -> Connector:
     """Meet the others of the round.
 
     Args:
         placement: This process's number in the round, and how many take part in it.
         settings: As for `mesh.connect`.
         segment_fd: This process's memory file; None: it shares no memory.
+        limit_s: So long they have.
 
     Returns:
         Connected, with the last of the round, with each other one, by their numbers; with another one, with the last.
@@ -40,7 +41,7 @@ def connect_newcomer(placement: Placement, settings: Settings, segment_fd: int |
     Raises:
         BootstrapError: They did not find each other in time, or cannot reach each other.
     """
-    deadline = time.monotonic() + settings.start_timeout_s
+    deadline = time.monotonic() + limit_s
     last = placement.size - 1
     is_last = placement.rank == last
     with rendezvous_of(placement, settings) as (address, key), contextlib.ExitStack() as sockets:

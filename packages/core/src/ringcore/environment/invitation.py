@@ -23,6 +23,7 @@ class Invitation:
         hosts: By place, a number of the host that each is on ...
         slots: ... and which of its slots each has.
         meeting: The epoch of the rendezvous.
+        limit_s: They are connected by then, or whoever joins comes again.
     """
 
     epoch: int
@@ -36,6 +37,7 @@ class Invitation:
     hosts: list[int]
     slots: list[int]
     meeting: int
+    limit_s: float
 
     @property
     def met(self) -> list[int]:

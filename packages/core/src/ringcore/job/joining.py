@@ -38,7 +38,7 @@ def meet_newcomer(current: Context, place: int, invitation: Invitation) -> None:
     """
     placement = invitation.placement(invitation.met.index(place))
     segment_fd = current.memory.fd if current.memory is not None else None
-    connector = connect_newcomer(placement, current.settings, segment_fd)
+    connector = connect_newcomer(placement, current.settings, segment_fd, invitation.limit_s)
     with _meeting:
         _take_newcomer(current, invitation, connector)
     _log.info("rank %d has met a process that joins the job, at place %d", current.rank, invitation.place)
@@ -82,7 +82,7 @@ def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
             place, invitation.size, settings.arena_bytes, settings.fusion_threshold_bytes
         )
     placement = invitation.placement(len(invitation.met))
-    connector = connect_newcomer(placement, settings, memory.fd if memory is not None else None)
+    connector = connect_newcomer(placement, settings, memory.fd if memory is not None else None, invitation.limit_s)
     place_of = dict(enumerate(invitation.met))
     peers = [_as_peer(member, connector.peers[number]) for number, member in place_of.items()]
     places = place + 1

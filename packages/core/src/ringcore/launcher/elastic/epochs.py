@@ -49,7 +49,7 @@ class Epochs(Starting):
         self._epoch += 1
         self._server.announce(self._epoch, joining.guests())
         limit_s = min(self._start_timeout_s, _CONNECT_S)
-        joining.begin(newcomer, self._epoch, time.monotonic() + limit_s)
+        joining.begin(newcomer, self._epoch, limit_s)
         self._loop.call_later(limit_s, self._review)
 
     def _give_up_newcomer(self, joining: Joining, process: RankProcess) -> None:

@@ -7,6 +7,7 @@ from joining: it may have to read data first.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ class Joining:
         members = witness.members
         has_engines = witness.size > 1 and not any(member.ready for member in members)
         has_place = witness.places < witness.size + _native.PLACES_TO_COME
-        return has_engines and has_place and newcomer.tries < _TRIES
+        return has_engines and has_place and newcomer.tries - newcomer.disturbed < _TRIES
 
     @property
     def waiting(self) -> int:
@@ -62,16 +63,16 @@ class Joining:
         """How many meet at the rendezvous."""
         return len(self._witness.members) + len(self._have_met) + 1
 
-    def begin(self, newcomer: RankProcess, meeting: int, due_by: float) -> None:
+    def begin(self, newcomer: RankProcess, meeting: int, limit_s: float) -> None:
         """Let it meet the ranks, and the others that join.
 
         Args:
             newcomer: The process.
             meeting: The epoch of the rendezvous.
-            due_by: It has to be connected with all ranks by then, by `time.monotonic()`.
+            limit_s: It has to be connected with all by then.
         """
         members = self._witness.members
-        self.meets, self.due_by = newcomer, due_by
+        self.meets, self.due_by = newcomer, time.monotonic() + limit_s
         newcomer.ready = False
         newcomer.tries += 1
         place = self._witness.add(newcomer)
@@ -87,6 +88,7 @@ class Joining:
             hosts=self._witness.hosts,
             slots=self._witness.slots,
             meeting=meeting,
+            limit_s=limit_s,
         )
         told = dataclasses.asdict(invitation)
         self._say(newcomer, {"join": told})
@@ -118,11 +120,16 @@ class Joining:
             return False
         return True
 
+    def disturb(self) -> None:
+        """Whom the one that meets all is to meet has ended, or is not to join any more."""
+        if self.meets is not None:
+            self.meets.disturbed += 1
+
     def take(self, members: Sequence[RankProcess], now: float) -> None:
         """The ranks are these now."""
         for process in members:
             is_late = not process.in_epoch and process.place.process is process  # It had been given up.
             if self.forget(process) or is_late:
-                process.in_epoch, process.connected, process.tries = True, True, 0
+                process.in_epoch, process.connected, process.tries, process.disturbed = True, True, 0, 0
                 process.began_at = process.began_at or now
                 process.place.stillborn = 0

@@ -59,7 +59,8 @@ class RankProcess:
         fenced: It was killed, as the others had lost it.
         leaves: It has said that it ends for good.
         dismissed: It was told to, as there is no place for it any more.
-        tries: How often it was to join ranks that train.
+        tries: How often it was to join ranks that train ...
+        disturbed: ... and how often another one was to blame that it did not.
     """
 
     place: Place
@@ -77,6 +78,7 @@ class RankProcess:
     leaves: bool = False
     dismissed: bool = False
     tries: int = 0
+    disturbed: int = 0
 
 
 class Places:

@@ -68,6 +68,8 @@ class Ranks(Supervisor):
 
     def _end_meeting(self) -> None:
         """Whoever waits for a process at the rendezvous waits no more: the next epoch is that of nobody."""
+        if self._joining is not None:
+            self._joining.disturb()
         if self._server is not None:
             self._epoch += 1
             self._server.announce(self._epoch, 0)
