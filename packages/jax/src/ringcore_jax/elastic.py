@@ -48,9 +48,8 @@ class JaxState(ObjectState):
         super().restore()
 
     def sync(self) -> None:  # noqa: D102
-        if self._among.included():
-            for name in self._names:
-                setattr(self, name, broadcast_parameters(getattr(self, name), root_rank=0, process_set=self._among))
+        for name in self._names:
+            setattr(self, name, broadcast_parameters(getattr(self, name), root_rank=0))
         super().sync()
 
 

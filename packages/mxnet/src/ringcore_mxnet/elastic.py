@@ -46,15 +46,11 @@ def _restore_trainer(trainer: Any, kept: Any) -> None:
     trainer.optimizer.num_update = updates
 
 
-_OF_NETS = Handler(
-    _save_net,
-    _restore_net,
-    lambda net, among: broadcast_parameters(net.collect_params(), root_rank=0, process_set=among),
-)
+_OF_NETS = Handler(_save_net, _restore_net, lambda net: broadcast_parameters(net.collect_params(), root_rank=0))
 _OF_TRAINERS = Handler(
     _save_trainer,
     _restore_trainer,
-    lambda trainer, among: _restore_trainer(trainer, broadcast_object(_save_trainer(trainer), process_set=among)),
+    lambda trainer: _restore_trainer(trainer, broadcast_object(_save_trainer(trainer))),
 )
 
 

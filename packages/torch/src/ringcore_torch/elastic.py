@@ -43,14 +43,9 @@ def _describe(model: torch.nn.Module) -> dict[str, str]:
 
 
 _OF_MODELS = Handler(
-    _save,
-    _restore,
-    lambda model, among: broadcast_parameters(model.state_dict(), root_rank=0, process_set=among),
-    describe=_describe,
+    _save, _restore, lambda model: broadcast_parameters(model.state_dict(), root_rank=0), describe=_describe
 )
-_OF_OPTIMIZERS = Handler(
-    _save, _restore, lambda optimizer, among: broadcast_optimizer_state(optimizer, root_rank=0, process_set=among)
-)
+_OF_OPTIMIZERS = Handler(_save, _restore, lambda optimizer: broadcast_optimizer_state(optimizer, root_rank=0))
 
 
 class TorchState(ObjectState):

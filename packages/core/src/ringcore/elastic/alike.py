@@ -14,15 +14,8 @@ if TYPE_CHECKING:
     from ringcore.elastic.state import State
 
 
-def check_alike(state: State, *, holds: bool) -> list[int]:
+def check_alike(state: State) -> None:
     """Compare what this rank keeps with what rank 0 keeps. Collective.
-
-    Args:
-        state: Of this rank.
-        holds: It is that of the last commit, and other ranks have come since.
-
-    Returns:
-        The ranks whose state is not.
 
     Raises:
         InvalidArgument: They differ. Not on those who keep what rank 0 does: for them it is a lost rank.
@@ -30,17 +23,14 @@ def check_alike(state: State, *, holds: bool) -> list[int]:
     current = context()
     own = state.describe()
     data = json.dumps(own).encode()
-    told = gather_bytes(hashlib.sha256(data).digest() + bytes([holds]), current.next_name("elastic.alike"))
-    lacking = [number for number, part in enumerate(told) if not part[-1]]
-    if len({part[:-1] for part in told}) == 1:
-        return lacking
+    if len(set(gather_bytes(hashlib.sha256(data).digest(), current.next_name("elastic.alike")))) == 1:
+        return
     first: dict[str, str] = json.loads(gather_bytes(data, current.next_name("elastic.differs"))[0])
     if own != first:
         raise InvalidArgument(
             f"the state of rank {current.rank} is not that of rank 0: {_difference(first, own)}. Remedy: run the same "
             "script, with the same model, on all hosts"
         )
-    return lacking
 
 
 def _difference(first: dict[str, str], own: dict[str, str]) -> str:

@@ -40,7 +40,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(func)
     def call(state: State, *args: Any, **options: Any) -> T:
-        must_sync, has_changed, holds = True, False, False
+        must_sync, has_changed = True, False
         while True:
             try:
                 if is_initialized():
@@ -50,15 +50,13 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if has_changed:
                     state.on_reset()
                 if must_sync:
-                    with state.given_to(check_alike(state, holds=holds)):
-                        state.sync()
-                holds = False
+                    check_alike(state)
+                    state.sync()
                 return func(state, *args, **options)
             except PartedInterrupt:
                 must_sync = not _go_on() and _meet_again(intact=True)
             except JoinedInterrupt:
-                holds = _go_on()
-                must_sync = holds or _meet_again(intact=False)
+                must_sync = _go_on() or _meet_again(intact=False)
             except HostsUpdatedInterrupt as interrupt:
                 must_sync = _meet_again(intact=interrupt.skip_sync)
             except Exception as error:
@@ -68,7 +66,6 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if membership() is None and not isinstance(lost, MembershipChangedError):
                     raise _with_remedy(lost) from error
                 _log.warning("rank %d goes back to its last commit: %s", context().rank, lost)
-                holds = False
                 state.restore()
                 must_sync = _goes_on_after(lost) or _meet_again(intact=False)
             has_changed = True

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore.adapter.objects import broadcast_object
@@ -17,8 +16,7 @@ from ringcore.elastic.stragglers import Stragglers
 from ringcore.job import members
 from ringcore.job.agreement import await_devices, gather_bytes
 from ringcore.job.membership import membership
-from ringcore.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from ringcore.job.state import context, rank, size
+from ringcore.job.state import context, rank
 
 # What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers, and
 # the places of those who want to join, as numbers of this kind.
@@ -76,7 +74,6 @@ class State:
         self._rank = get_rank or rank
         self._host_messages = _HostMessages()
         self._reset_callbacks: list[Callable[[], Any]] = []
-        self._among: ProcessSet = global_process_set
         self._stragglers: Stragglers | None = None
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
@@ -150,24 +147,6 @@ class State:
         """What is kept, by name: its kind and shape, which must be the same on all ranks."""
         return {}
 
-    @contextlib.contextmanager
-    def given_to(self, lacking: Sequence[int]) -> Iterator[None]:
-        """What `sync` gives in here, and is large, goes to these ranks only: the others hold it. Collective.
-
-        Args:
-            lacking: Of all ranks, those that do not. All are given it if rank 0 is among them, whose state it is.
-        """
-        if 0 in lacking or len(lacking) == size() - 1:
-            yield
-            return
-        self._among = add_process_set([0, *lacking])
-        try:
-            yield
-            # If a rank is lost before, all begin anew: the set stays, and nobody has a use for it.
-            remove_process_set(self._among)
-        finally:
-            self._among = global_process_set
-
     def save(self) -> None:
         """Keep the state in memory."""
         raise NotImplementedError
@@ -191,14 +170,14 @@ class Handler:
     Attributes:
         save: Makes what is kept of a value. It also gets what was kept before, whose memory it may use; None at first.
         restore: Puts what was kept back into the value.
-        sync: Gives the value of rank 0 to all ranks of a process set.
+        sync: Gives the value of rank 0 to all ranks.
         reset: Fits the value to the number of ranks.
         describe: Says what is in the value, by name: see `State.describe`.
     """
 
     save: Callable[[Any, Any], Any]
     restore: Callable[[Any, Any], object]
-    sync: Callable[[Any, ProcessSet], object]
+    sync: Callable[[Any], object]
     reset: Callable[[Any], object] = lambda _: None
     describe: Callable[[Any], dict[str, str]] = lambda _: {}
 
@@ -206,7 +185,7 @@ class Handler:
 _OF_SAMPLERS = Handler(
     save=lambda sampler, _: sampler.state_dict(),
     restore=ElasticSampler.load_state_dict,
-    sync=lambda sampler, among: sampler.load_state_dict(broadcast_object(sampler.state_dict(), process_set=among)),
+    sync=lambda sampler: sampler.load_state_dict(broadcast_object(sampler.state_dict())),
     reset=ElasticSampler.reset,
 )
 
@@ -254,9 +233,6 @@ class ObjectState(State):
     def save(self) -> None:  # noqa: D102
         for name, handler in self._handlers.items():
             self._kept[name] = handler.save(getattr(self, name), self._kept.get(name))
-        self._save_objects()
-
-    def _save_objects(self) -> None:
         self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._saved_state}
 
     def restore(self) -> None:  # noqa: D102
@@ -266,26 +242,14 @@ class ObjectState(State):
             setattr(self, name, copy.deepcopy(value))
 
     def sync(self) -> None:  # noqa: D102
-        if self._among.included():
-            for name, handler in self._handlers.items():
-                handler.sync(getattr(self, name), self._among)
+        for name, handler in self._handlers.items():
+            handler.sync(getattr(self, name))
         if self._saved_state:
             own = {name: getattr(self, name) for name in self._saved_state}
             for name, value in self._bcast_object(own).items():
                 setattr(self, name, value)
         await_devices()
-        # Of who is given nothing all else is as it was kept at the commit, when others came.
-        if self._takes() or self._changes_when_reset():
-            self.save()
-        else:
-            self._save_objects()
-
-    def _takes(self) -> bool:
-        return self._among is global_process_set or (self._among.included() and self._among.rank() != 0)
-
-    def _changes_when_reset(self) -> bool:
-        own = type(self).reset is ObjectState.reset and type(self).on_reset is State.on_reset
-        return bool(self._reset_callbacks) or not own
+        self.save()
 
     def reset(self) -> None:  # noqa: D102
         for name, handler in self._handlers.items():

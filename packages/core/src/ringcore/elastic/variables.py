@@ -13,12 +13,12 @@ class VariablesState(ObjectState):
 
     Args:
         variables: Gives them; more may be there later.
-        broadcast: Gives all ranks of a process set the values of rank 0 in these variables.
+        broadcast: Gives all ranks the values of rank 0 in these variables.
         attributes: By name, what the objects are at first.
     """
 
     def __init__(
-        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[..., Any], **attributes: Any
+        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[[Sequence[Any]], Any], **attributes: Any
     ) -> None:
         self._variables = variables
         self._broadcast = broadcast
@@ -50,6 +50,5 @@ class VariablesState(ObjectState):
         super().restore()
 
     def sync(self) -> None:  # noqa: D102
-        if self._among.included():
-            self._broadcast(self._variables(), process_set=self._among)
+        self._broadcast(self._variables())
         super().sync()
