@@ -66,6 +66,7 @@ void Membership::number_members() {
   for (const auto& peer : by_place_) {
     if (peer == nullptr) continue;
     peer->rank = rank_of(peer->place);
+    peer->withheld_by = -1;
     peer->arriving = peer->arriving && (peer->rank < 0 || !is_member());
     peer->is_neighbour = peer->arriving || are_neighbours(self(), peer->rank, size());
     peers_.push_back(peer.get());

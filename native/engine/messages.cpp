@@ -268,8 +268,10 @@ void Engine::receive(Peer& peer, const RecordView& record) {
     case RecordType::kHello: return receive_hello(peer, record);
     case RecordType::kTree: return receive_tree(peer, record);
     case RecordType::kHeartbeat:
-      peer.withheld_by =
-          header.position <= static_cast<std::uint64_t>(kMaxPlaces) ? static_cast<Rank>(header.position) - 1 : -1;
+      // Of another epoch it would be another rank.
+      if (!is_late && header.position <= static_cast<std::uint64_t>(kMaxPlaces)) {
+        peer.withheld_by = static_cast<Rank>(header.position) - 1;
+      }
       if (header.rows != 0) send_heartbeat(peer, false);
       return;
     case RecordType::kView: return receive_view(peer, record);

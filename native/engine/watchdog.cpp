@@ -10,6 +10,8 @@ namespace {
 
 // Of so many that are missing somebody wants to know where they stand: the others mostly stand where these do.
 constexpr int kMostAsked = 4;
+// Who waits for whom is told of so many: one record has to hold what is said of an error.
+constexpr std::size_t kMostInChain = 16;
 // How many times as long as others a peer may be silent that wants to run and gets no processor.
 constexpr int kStarvedPatience = 10;
 
@@ -33,8 +35,8 @@ void Engine::check_timers(bool idle) {
   check_patience(now);
   advance_links(now, idle);
   if (goes_on_without_others() && failure_ == nullptr) advance_views(now);
-  if (failure_ != nullptr || frozen()) return;
   withheld_by_ = -1;
+  if (failure_ != nullptr || frozen()) return;
   for (auto& [id, set] : sets_) {
     if (set->tree != nullptr) advance_tree(*set, now);
     if (idle && eager_.operation == nullptr) advance_alignment(*set);
@@ -218,7 +220,7 @@ void Engine::check_stalls(ProcessSet& set, Nanoseconds now) {
 std::string Engine::who_waits_on(Rank rank) const {
   std::string waits;
   std::vector<Rank> seen;
-  while (rank != this->rank() && std::ranges::find(seen, rank) == seen.end()) {
+  while (rank != this->rank() && seen.size() < kMostInChain && std::ranges::find(seen, rank) == seen.end()) {
     const Peer* peer = membership_.peer(rank);
     if (peer == nullptr || peer->withheld_by < 0 || peer->withheld_by >= membership_.size()) break;
     waits += (waits.empty() ? ". As far as is known rank " : ", rank ") + std::to_string(rank) + " waits for rank " +

@@ -20,7 +20,7 @@ from support.rank import await_mark, caught, mark
 # `nox -s tampering` asks for more.
 ROUNDS = int(os.environ.get("RINGCORE_TAMPERINGS", "24"))
 # Side by side: most of a round is spent with waiting.
-JOBS = min(ROUNDS // 6, 16)
+JOBS = min(max(ROUNDS // 6, 1), 16)
 SIZE = 3
 # Of what a round carries, up to here: whatever happens later may be found by one end only, as the job ends.
 PART = 0.6

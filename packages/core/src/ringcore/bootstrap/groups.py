@@ -105,8 +105,8 @@ class Groups:
             ) from error
         except BootstrapError as error:
             raise BootstrapError(
-                f"rank {peer} is connected with rank {self.rank}, and told it nothing more in time ({error}): look at "
-                f"what rank {peer} says; it may wait for another one"
+                f"rank {peer} is connected with rank {self.rank}, and could not tell it who shares memory with whom "
+                f"({error}): look at what rank {peer} says; it may wait for another one"
             ) from error
 
     def _signed(self, from_rank: int, peer: int, group: int) -> bytes:
