@@ -374,7 +374,7 @@ class Engine {
   static std::string describe_silence(const Peer& peer, Nanoseconds now);
   void beat(Peer& peer, Nanoseconds now, bool awaited);
   void send_heartbeat(Peer& peer, bool asks);
-  std::string who_waits_on(Rank rank) const;
+  std::string describe_withheld(const std::vector<Rank>& ranks) const;
   void check_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
   void lose(Peer& peer, const std::string& why);

@@ -216,48 +216,46 @@ void Engine::check_stalls(ProcessSet& set, Nanoseconds now) {
   if (now - eager_.operation->submitted_at > std::min(settings_.stall_warning, settings_.timeout) / 2) leave_eager();
 }
 
-// Data goes from rank to rank: whose does not come may wait itself, and all of them lose patience at the same time.
-std::string Engine::who_waits_on(Rank rank) const {
-  std::string waits;
+// Data goes from rank to rank: who withholds it may wait itself, and all of them lose patience at the same time.
+std::string Engine::describe_withheld(const std::vector<Rank>& ranks) const {
+  std::string text;
   std::vector<Rank> seen;
-  while (rank != this->rank() && seen.size() < kMostInChain && std::ranges::find(seen, rank) == seen.end()) {
-    const Peer* peer = membership_.peer(rank);
-    if (peer == nullptr || peer->withheld_by < 0 || peer->withheld_by >= membership_.size()) break;
-    waits += (waits.empty() ? ". As far as is known rank " : ", rank ") + std::to_string(rank) + " waits for rank " +
-             std::to_string(peer->withheld_by);
-    seen.push_back(std::exchange(rank, peer->withheld_by));
+  for (Rank rank = ranks.empty() ? this->rank() : ranks.front();
+       rank != this->rank() && seen.size() < kMostInChain && std::ranges::find(seen, rank) == seen.end();) {
+    const Rank next = membership_.peer(rank)->withheld_by;
+    if (next < 0 || next >= membership_.size()) break;
+    text += (text.empty() ? ". As far as is known rank " : ", rank ") + std::to_string(rank) + " waits for rank " +
+            std::to_string(next);
+    seen.push_back(std::exchange(rank, next));
   }
-  return waits;
+  return text;
 }
 
 // Whoever beats its heart also sends its data, and lets its log go on as soon as somebody asks for it.
 void Engine::advance_runs(ProcessSet& set, Nanoseconds elapsed) {
-  const auto withheld = [&](const std::string& what, const std::vector<Rank>& ranks, const char* how,
-                            Nanoseconds limit) {
-    const bool one = ranks.size() < 2;
-    const std::string who = ranks.empty() ? "some rank" : list_ranks(ranks);
-    const std::string others = ranks.empty() ? "" : who_waits_on(ranks.front());
+  const auto withheld = [&](const std::string& what, const std::vector<Rank>& ranks, Nanoseconds limit) {
     fail(std::make_shared<const Error>(
-        ErrorKind::kTimeout, what + ": " + who + " " + how + " for " + std::to_string(limit / kMillisecond) +
-                                 " ms, although " + (one ? "it is" : "they are") + " connected and alive" + others +
-                                 ". Remedy: look at what " + who + (one ? " does (is it" : " do (are they") +
-                                 " stopped in a debugger, or does a host swap?), or raise RINGCORE_TIMEOUT_S if the "
-                                 "network may be that slow."));
+        ErrorKind::kTimeout, what + " by " + (ranks.empty() ? "some rank" : list_ranks(ranks)) + " for " +
+                                 std::to_string(limit / kMillisecond) + " ms, although connected and alive" +
+                                 describe_withheld(ranks) +
+                                 ". Remedy: look there (is a program stopped in a debugger, does a host swap?), or "
+                                 "raise RINGCORE_TIMEOUT_S if the network may be that slow."));
   };
-  const auto still = set.schedule.find_still(elapsed, settings_.timeout);
-  std::vector<Rank> ranks;
-  const std::vector<Rank>& members = set.negotiation.members();
-  for (const int m : still ? still->members : std::vector<int>()) {
-    ranks.push_back(std::cmp_less(m, members.size()) ? members[static_cast<std::size_t>(m)]
-                                                     : m);  // the world's servers
-  }
-  if (!ranks.empty()) withheld_by_ = ranks.front();
-  if (still && still->too_long) {
-    // A plan counts the members of the process set.
-    const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
-    const std::string what = still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
-                             std::to_string(rank()) + " nothing has moved" + where;
-    return withheld(what, ranks, ranks.size() < 2 ? "withholds its data" : "withhold their data", settings_.timeout);
+  if (const auto still = set.schedule.find_still(elapsed, settings_.timeout)) {
+    std::vector<Rank> ranks;
+    const std::vector<Rank>& members = set.negotiation.members();
+    for (const int m : still->members) {
+      ranks.push_back(std::cmp_less(m, members.size()) ? members[static_cast<std::size_t>(m)]
+                                                       : m);  // the world's servers
+    }
+    if (!ranks.empty()) withheld_by_ = ranks.front();
+    if (still->too_long) {
+      // A plan counts the members of the process set.
+      const std::string where = set.id == kWorld ? " (it waits for " + still->waits_for + ")" : "";
+      return withheld(still->operation + ": of its " + std::to_string(still->bytes) + " bytes on rank " +
+                          std::to_string(rank()) + " nothing has moved" + where + ": data is withheld",
+                      ranks, settings_.timeout);
+    }
   }
   const std::uint64_t round = set.negotiation.round();
   const std::vector<Rank> behind = set.negotiation.behind();
@@ -268,8 +266,7 @@ void Engine::advance_runs(ProcessSet& set, Nanoseconds elapsed) {
   if (set.unanswered_for <= limit) return;
   const std::string what =
       set.operations.empty() ? "process set " + std::to_string(set.id) : title(*set.operations.begin()->second);
-  withheld(what, behind,
-           behind.size() < 2 ? "has not said whether it submits it" : "have not said whether they submit it", limit);
+  withheld(what + ": it was neither submitted nor refused", behind, limit);
 }
 
 std::vector<Pending> Engine::pending() const {

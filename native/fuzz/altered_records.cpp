@@ -11,6 +11,7 @@
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
 #include "fuzz/target.hpp"
+#include "transport/sim/forwarding_link.hpp"
 #include "transport/sim/network.hpp"
 
 namespace ringcore::fuzz {
@@ -24,13 +25,14 @@ constexpr Rank kTested = 0;
 
 // Between one of the others and the rank that is tested: whole records of control go through `job`, all else as it is.
 template <class Job>
-class AlteringLink final : public transport::Link {
+class AlteringLink final : public transport::ForwardingLink {
  public:
-  AlteringLink(std::unique_ptr<Link> link, Job& job, Rank from) : link_(std::move(link)), job_(job), from_(from) {}
+  AlteringLink(std::unique_ptr<Link> link, Job& job, Rank from)
+      : ForwardingLink(std::move(link)), job_(job), from_(from) {}
 
   using Link::write;
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
-    if (lane != transport::kControlLane) return link_->write(lane, bytes);
+    if (lane != transport::kControlLane) return ForwardingLink::write(lane, bytes);
     said_.insert(said_.end(), bytes.begin(), bytes.end());
     ShortHeader beginning;
     while (said_.size() >= sizeof(beginning)) {
@@ -42,19 +44,8 @@ class AlteringLink final : public transport::Link {
     }
     return bytes.size();
   }
-  std::span<const std::byte> peek(int lane) override { return link_->peek(lane); }
-  void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
-  std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
-  std::optional<std::string> failure() const override { return link_->failure(); }
-  void check() override { link_->check(); }
-  bool blocked() override { return link_->blocked(); }
-  bool arm() override { return link_->arm(); }
-  void disarm() override {}
-  void add_wait_fds(std::vector<pollfd>&) const override {}
-  std::string_view transport() const override { return link_->transport(); }
 
  private:
-  std::unique_ptr<Link> link_;
   Job& job_;
   Rank from_;
   std::vector<std::byte> said_;  // of a record that is not whole

@@ -32,7 +32,7 @@ std::shared_ptr<const engine::Descriptor> description(std::uint64_t signature) {
 }
 
 void announce(std::array<Hearer, kRanks>& ranks, int rank, Input& bytes) {
-  Announcement said{.signature = bytes.below(24)};
+  Announcement said{.signature = bytes.below(64)};
   engine::Signatures& own = ranks[static_cast<std::size_t>(rank)].signatures;
   said.described = bytes.below(8) == 0 || !own.use(rank, said.signature);
   if (said.described) own.describe(rank, said.signature, description(said.signature));

@@ -10,6 +10,7 @@
 #include "carriers/plans/executor.hpp"
 #include "fuzz/target.hpp"
 #include "plan/generator.hpp"
+#include "transport/sim/forwarding_link.hpp"
 #include "transport/sim/network.hpp"
 
 namespace ringcore::fuzz {
@@ -20,9 +21,9 @@ constexpr int kLane = transport::kFirstDataLane;
 constexpr std::uint32_t kRun = 7;
 
 // Carries messages besides. Each is done when the fuzzer says so, and its memory is used until then.
-class MessageLink final : public transport::Link {
+class MessageLink final : public transport::ForwardingLink {
  public:
-  explicit MessageLink(std::unique_ptr<Link> link) : link_(std::move(link)) {}
+  using ForwardingLink::ForwardingLink;
 
   bool has_messages() const override { return true; }
   Message send_message(int, int, std::span<const std::byte> bytes) override {
@@ -46,26 +47,12 @@ class MessageLink final : public transport::Link {
     }
   }
 
-  using Link::write;
-  std::size_t write(int lane, std::span<const std::byte> bytes) override { return link_->write(lane, bytes); }
-  std::span<const std::byte> peek(int lane) override { return link_->peek(lane); }
-  void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
-  std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
-  std::optional<std::string> failure() const override { return link_->failure(); }
-  void check() override { link_->check(); }
-  bool blocked() override { return link_->blocked(); }
-  bool arm() override { return link_->arm(); }
-  void disarm() override {}
-  void add_wait_fds(std::vector<pollfd>&) const override {}
-  std::string_view transport() const override { return link_->transport(); }
-
  private:
   struct Pending {
     std::span<const std::byte> leaves;
     std::span<std::byte> room;
     bool done = false;
   };
-  std::unique_ptr<Link> link_;
   std::vector<Pending> messages_;
   std::byte sum_{};  // so that what is sent is read
 };

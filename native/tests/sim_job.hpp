@@ -11,36 +11,23 @@
 #include "carriers/plans/executor.hpp"
 #include "carriers/standard.hpp"
 #include "engine/engine.hpp"
+#include "transport/sim/forwarding_link.hpp"
 #include "transport/sim/network.hpp"
 
 namespace ringcore::testing {
 
 // A link that takes no data while `withholds`, only control records.
-class WithholdingLink final : public transport::Link {
+class WithholdingLink final : public transport::ForwardingLink {
  public:
-  WithholdingLink(std::unique_ptr<Link> link, const bool& withholds) : link_(std::move(link)), withholds_(withholds) {}
+  WithholdingLink(std::unique_ptr<Link> link, const bool& withholds)
+      : ForwardingLink(std::move(link)), withholds_(withholds) {}
 
   using Link::write;
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
-    return withholds_ && lane != transport::kControlLane ? 0 : link_->write(lane, bytes);
+    return withholds_ && lane != transport::kControlLane ? 0 : ForwardingLink::write(lane, bytes);
   }
-  void want(int lane) override { link_->want(lane); }
-  bool has(int lane) const override { return link_->has(lane); }
-  std::span<const std::byte> peek(int lane) override { return link_->peek(lane); }
-  void consume(int lane, std::size_t bytes) override { link_->consume(lane, bytes); }
-  std::size_t read(int lane, std::span<std::byte> out) override { return link_->read(lane, out); }
-  std::optional<std::string> failure() const override { return link_->failure(); }
-  bool last_words_may_come() const override { return link_->last_words_may_come(); }
-  void check() override { link_->check(); }
-  bool peer_wants_to_run() override { return link_->peer_wants_to_run(); }
-  bool blocked() override { return link_->blocked(); }
-  bool arm() override { return link_->arm(); }
-  void disarm() override { link_->disarm(); }
-  void add_wait_fds(std::vector<pollfd>& fds) const override { link_->add_wait_fds(fds); }
-  std::string_view transport() const override { return link_->transport(); }
 
  private:
-  std::unique_ptr<Link> link_;
   const bool& withholds_;
 };
 

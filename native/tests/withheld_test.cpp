@@ -35,7 +35,7 @@ TEST_CASE("a peer that is alive and withholds its data ends the operation after 
   CHECK(job.now() - begin > SimJob::kTimeout);
   CHECK(job.now() - begin < SimJob::kTimeout + kSecond);
   CHECK(waiting.failure()->kind() == ErrorKind::kTimeout);
-  for (const char* part : {"allreduce 'x'", "200000 bytes", "rank 1 withholds its data for 2000 ms", "Remedy: "}) {
+  for (const char* part : {"allreduce 'x'", "200000 bytes", "data is withheld by rank 1 for 2000 ms", "Remedy: "}) {
     CHECK_MESSAGE(error_of(*operation).find(part) != std::string::npos, error_of(*operation));
   }
 }
@@ -75,7 +75,7 @@ TEST_CASE("a rank that has joined does not wait for ever for data that is withhe
   job.withhold(1);
   job.withhold(2);
   REQUIRE(job.run_until([&] { return join->done(); }));
-  CHECK_MESSAGE(error_of(*join).find("rank 2 nothing has moved") != std::string::npos, error_of(*join));
+  CHECK_MESSAGE(error_of(*join).find("data is withheld by ") != std::string::npos, error_of(*join));
 }
 
 TEST_CASE(
@@ -112,8 +112,9 @@ TEST_CASE("a peer that is alive and lets its log stand still ends what waits for
   const auto operation = job.allreduce("x", data);
   job.submit(0, operation);
   REQUIRE(job.run_until([&] { return operation->done(); }));
-  CHECK_MESSAGE(error_of(*operation).find("allreduce 'x': rank 1 has not said whether it submits it for 2200 ms") == 0,
-                error_of(*operation));
+  CHECK_MESSAGE(
+      error_of(*operation).find("allreduce 'x': it was neither submitted nor refused by rank 1 for 2200 ms") == 0,
+      error_of(*operation));
 }
 
 TEST_CASE("a transfer too large to be set aside is refused") {
