@@ -1,7 +1,7 @@
 """Measures allreduce and training between hosts (network namespaces) with links of 1 Gbit/s, beside the peers.
 
     python benchmarks/network.py 4-hosts [--libraries ringcore gloo "Open MPI" MPICH] [--repeats 2]
-    python benchmarks/network.py 2-networks     # one network a host, and two
+    python benchmarks/network.py 2-networks     # one network a host, and two: as quick, and half as quick
     python benchmarks/network.py 2-by-2         # two ranks on each of two hosts: hierarchical, and a flat ring
 
 Needs root. The ring's bound is 2 (R - 1) / R of the data at the goodput of one bulk TCP stream, measured in the same
@@ -134,12 +134,15 @@ def four_hosts(libraries: Sequence[str], note: Callable[[dict[str, Any]], None])
 
 
 def two_networks(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
-    """One rank on each of two hosts that have a cable to each of two networks."""
-    with namespaces(2, rate=RATE, sshd=False, networks=2) as hosts:
-        rate = goodput(hosts)
-        for networks in ("10.213.0.0/16", "10.213.0.0/16,10.214.0.0/16"):
-            for line in run_ranks(hosts, "ringcore", env={"RINGCORE_NETWORK": networks}):
-                note({**row("ringcore", line, 2, rate), "networks": len(networks.split(","))})
+    """One rank on each of two hosts that have a cable to each of two networks: over each alone, and over both."""
+    first, second = "10.213.0.0/16", "10.214.0.0/16"
+    for rates in ((RATE, RATE), (RATE, "500mbit")):
+        with namespaces(2, rate=rates, sshd=False, networks=2) as hosts:
+            rate = goodput(hosts)
+            for networks in ([first], [second], [first, second]):
+                carried = [rates[(first, second).index(network)] for network in networks]
+                for line in run_ranks(hosts, "ringcore", env={"RINGCORE_NETWORK": ",".join(networks)}):
+                    note({**row("ringcore", line, 2, rate), "rates": carried})
 
 
 def two_by_two(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:

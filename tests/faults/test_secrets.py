@@ -229,13 +229,16 @@ def test_the_key_stands_nowhere(tmp_path: Path, start: object) -> None:
 
 def test_what_looks_for_the_key_finds_it(tmp_path: Path) -> None:
     key = os.urandom(32)
-    wait = ["-c", "import sys; sys.stdin.read()"]
+    wait = ["-c", "import sys; print(flush=True); sys.stdin.read()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     for text in (key.hex(), base64.b64encode(key).decode()):
         for words, environ in (([*wait, text], {}), (wait, {"SOME_KEY": text})):
-            with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, env=os.environ | environ) as process:
+            with subprocess.Popen([sys.executable, *words], **pipes, env=os.environ | environ) as process:
+                assert process.stdout is not None
+                process.stdout.readline()  # Popen may return before the kernel shows what the program was given
                 assert any(str(process.pid) in place for place in where_it_stands(key, tmp_path))
     holds = "import sys; key = bytes.fromhex(sys.stdin.readline()); print(flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", holds], **pipes) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(key.hex().encode() + b"\n")
         process.stdin.flush()

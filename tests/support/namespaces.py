@@ -129,13 +129,14 @@ class Host:
 
 @contextlib.contextmanager
 def namespaces(
-    count: int, *, rate: str | None = None, sshd: bool = True, networks: int = 1, ipv6: bool = False
+    count: int, *, rate: str | Sequence[str] | None = None, sshd: bool = True, networks: int = 1, ipv6: bool = False
 ) -> Iterator[list[Host]]:
     """Make hosts; at the end, also of a test that is killed, there is no trace of them.
 
     Args:
         count: Number of hosts.
-        rate: Limit of what each host sends over each cable, in the words of tc: `1gbit`. `None`: no limit.
+        rate: Limit of what each host sends over each cable, in the words of tc: `1gbit`; or one for each
+            network. `None`: no limit.
         sshd: Start an ssh daemon on each, and let root of each into the others.
         networks: Each is a bridge to which every host has a cable.
         ipv6: The hosts have addresses of IPv6 only.
@@ -160,8 +161,9 @@ def namespaces(
             pid = _hold(stack, ["--net", "--uts", "--ipc", "--mount", "--propagation=private"], directory, name)
             hosts.append(Host(name, addresses, interfaces, pid, switch, directory))
             _connect(hosts[-1])
-            for interface in interfaces if rate is not None else ():
-                shape = ["tbf", "rate", str(rate), "burst", "256kb", "latency", "50ms"]
+            rates = [rate] * networks if isinstance(rate, str) else rate or ()
+            for interface, limit in zip(interfaces, rates, strict=bool(rates)):
+                shape = ["tbf", "rate", limit, "burst", "256kb", "latency", "50ms"]
                 _in(pid, "tc", "qdisc", "add", "dev", interface, "root", *shape)
         for host in hosts if sshd else ():
             _start_sshd(host)
