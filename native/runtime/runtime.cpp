@@ -224,7 +224,7 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       std::this_thread::yield();
       lock.lock();
     }
-    if (moved || waiter.stay_awake(now, crowd_.shares_processor())) continue;
+    if (moved || waiter.stay_awake(clock_, now, crowd_.shares_processor())) continue;
     crowd_.count_processors();
     if (arm()) continue;
     const Nanoseconds longest = awaiting_devices_ > 0 ? kShortestNap : kTimerInterval * 4;  // a GPU rings no bell

@@ -147,10 +147,11 @@ TEST_CASE("a ring tells when it was rung") {
 TEST_CASE("a thread stays awake for as long as two wake-ups take, within bounds") {
   constexpr Nanoseconds kSpin = 100'000;
   Waiter waiter(kSpin);
+  const VirtualClock clock;
   const auto awake = [&](bool shares) {
     waiter.begin();
     Nanoseconds now = 1;
-    while (waiter.stay_awake(now, shares)) now += 10'000;
+    while (waiter.stay_awake(clock, now, shares)) now += 10'000;
     return now;
   };
   const auto near = [](Nanoseconds value, Nanoseconds expected) {
@@ -172,7 +173,9 @@ TEST_CASE("on a shared core a thread stays awake for twice as long as such waits
   const auto awake = [&](Nanoseconds moves_after) {
     waiter.begin();
     const Nanoseconds began = clock.now();
-    while (clock.now() < began + moves_after && waiter.stay_awake(clock.now(), true)) clock.set(clock.now() + 1000);
+    while (clock.now() < began + moves_after && waiter.stay_awake(clock, clock.now(), true)) {
+      clock.set(clock.now() + 1000);
+    }
     const Nanoseconds took = clock.now() - began;
     clock.set(began + moves_after);
     waiter.active(clock);
@@ -185,4 +188,20 @@ TEST_CASE("on a shared core a thread stays awake for twice as long as such waits
   for (int i = 0; i < 100; ++i) awake(kSpin / 2);  // It wakes to find that it could have stayed awake.
   CHECK(awake(kSecond) > 9 * kSpin / 10);
   CHECK(awake(kSecond) <= kSpin);
+}
+
+TEST_CASE("whoever gets a core back late sleeps at once for a while, and then tries again") {
+  constexpr Nanoseconds kSpin = 100'000;
+  Waiter waiter(kSpin);
+  const VirtualClock clock;
+  waiter.note_yield(0, 4 * kSpin);
+  CHECK_MESSAGE(waiter.stay_awake(clock, 4 * kSpin, true), "other ranks that wait as well take so long");
+  const Nanoseconds back = 30 * kSpin;
+  waiter.note_yield(0, back);
+  waiter.begin();
+  CHECK(!waiter.stay_awake(clock, back, true));
+  CHECK_MESSAGE(waiter.stay_awake(clock, back, false), "a core of its own it need not give away");
+  CHECK(!waiter.stay_awake(clock, back + 49 * back, true));
+  waiter.begin();
+  CHECK(waiter.stay_awake(clock, back + 50 * back, true));
 }

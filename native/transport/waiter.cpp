@@ -18,6 +18,12 @@ constexpr Nanoseconds kMostSpins = 20;
 // On a shared core: a quarter and twice the time to spin. Waits that take longer are those for ranks that do something
 // else, or cannot run: nobody stays awake for them.
 constexpr Nanoseconds kLeastShared = 4, kMostShared = 2;
+// A core that comes back so late has gone to a program that does not wait: the scheduler lets that have its turn, which
+// takes milliseconds, while whoever sleeps may run as soon as it is woken. Ranks that only look for each other's news
+// are back sooner, and several of them find it together.
+constexpr Nanoseconds kLate = 5;
+// Such turns take so much of the time at most: one part in that many.
+constexpr Nanoseconds kSeldom = 50;
 // So many times as long as waits have taken lately, as they vary.
 constexpr Nanoseconds kWaits = 2;
 constexpr Nanoseconds kWeight = 8;
@@ -41,12 +47,14 @@ void Waiter::active(const Clock& clock) {
   awake_since_ = 0;
 }
 
-bool Waiter::stay_awake(Nanoseconds now, bool shares) {
+bool Waiter::stay_awake(const Clock& clock, Nanoseconds now, bool shares) {
   if (awake_since_ == 0) awake_since_ = now;
   shared_ = shares;
-  if (now - awake_since_ >= limit(shares)) return false;
+  if (now - awake_since_ >= limit(shares) || (shares && now < yields_from_)) return false;
   if (shares) {
+    const Nanoseconds begin = clock.now();
     ::sched_yield();
+    note_yield(begin, clock.now());
   } else {
     pause_once();
   }
@@ -56,6 +64,10 @@ bool Waiter::stay_awake(Nanoseconds now, bool shares) {
 void Waiter::look_again() { pause_once(); }
 
 void Waiter::note_wake(Nanoseconds took) { wake_ += (took - wake_) / kWeight; }
+
+void Waiter::note_yield(Nanoseconds begin, Nanoseconds end) {
+  if (end - begin > spin_ * kLate) yields_from_ = end + kSeldom * (end - begin);
+}
 
 void Waiter::note_wait(Nanoseconds took) {
   if (took <= spin_ * kMostShared) wait_ += (took - wait_) / kWeight;

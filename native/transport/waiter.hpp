@@ -4,7 +4,8 @@
 // as long as a wake-up takes. How long that is depends on the machine: a virtual processor that halts may be away for a
 // millisecond. Where the one that is waited for may need this very core (crowd.hpp), the thread gives it away at every
 // turn instead of spinning, for about as long as such waits have taken lately: whoever is waited for may stand behind
-// another program on another core, and comes to this one only when nobody is awake here.
+// another program on another core, and comes to this one only when nobody is awake here. Where the core comes back late
+// another program has had it that does not wait; then the thread sleeps at once, for a while.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,13 @@ class Waiter {
   // Something moved: start over.
   void active(const Clock& clock);
   // Spends a moment awake; false when it is time to sleep. `shares`: another rank may need this core.
-  bool stay_awake(Nanoseconds now, bool shares);
+  bool stay_awake(const Clock& clock, Nanoseconds now, bool shares);
   // Spends a shorter moment awake, without a look at the clock.
   static void look_again();
   // A wake-up has taken so long.
   void note_wake(Nanoseconds took);
+  // A core that was given away has come back.
+  void note_yield(Nanoseconds begin, Nanoseconds end);
   // On a core that others may need, something has moved after so long.
   void note_wait(Nanoseconds took);
   Nanoseconds idle_for(Nanoseconds now) const { return awake_since_ == 0 ? 0 : now - awake_since_; }
@@ -52,6 +55,7 @@ class Waiter {
   Nanoseconds wake_ = 0;  // how long wake-ups take, the last ones counting most
   Nanoseconds wait_;  // likewise waits on a shared core, of those for which it may be worth while to stay awake
   bool shared_ = false;  // this wait is one
+  Nanoseconds yields_from_ = 0;  // until then it sleeps instead of giving its core away
   Nanoseconds awake_since_ = 0;
   Fd bell_;
 };
