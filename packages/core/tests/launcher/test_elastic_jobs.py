@@ -89,7 +89,11 @@ if life == 1:
     assert {line["size"] for line in ended} == {3} and len({(line["step"], line["total"]) for line in ended}) == 1
 
 
-def test_who_joins_and_is_not_ready_keeps_no_other_one_from_joining(ringrun: Ringrun, script: Script) -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_who_joins_and_is_not_ready_keeps_no_other_one_from_joining(
+    ringrun: Ringrun, script: Script, transport: str
+) -> None:
+    ringrun.environ["RINGCORE_TRANSPORT"] = transport
     name = train(
         script,
         # Of two that come the first to be connected is ready when the other one has long been a rank.
@@ -104,6 +108,7 @@ if life > 0:
         before=f"""
         {_DIES.format(rank=1)}
         {_DIES.format(rank=2)}
+        {_LARGE}
         if state.step > 5 and ringcore.size() == 3:
             seen = globals().setdefault("seen", state.step)
             if state.step == seen + 20: open("trained", "w").close()

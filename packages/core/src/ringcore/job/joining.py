@@ -96,6 +96,7 @@ def connect_with_members(invitation: Invitation, settings: Settings) -> Context:
         connector.finish()
         raise
     current.hosts, current.slots = invitation.hosts, invitation.slots
+    current.arriving.update(invitation.others)
     connect_lanes(current, connector, place_of)
     return current
 

@@ -139,7 +139,9 @@ def become_member() -> bool:
 def _renumber(current: Context, members: list[int]) -> None:
     own = current.members[current.rank]
     rank_of = {member: rank for rank, member in enumerate(members)}
-    lost = set(current.members) - set(members)
+    # Of whoever joins itself, the first numbers count others that have yet to be let in.
+    lost = set(current.members) - set(members) - current.arriving
+    current.arriving.difference_update(members)
     for place in lost:
         current.peer_fds.pop(place, None)  # the engine closes them now, and the numbers will be others'
     if current.late_lanes is not None:
