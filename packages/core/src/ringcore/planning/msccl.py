@@ -204,11 +204,13 @@ class _Reader:
 
 
 def _number(element: ET.Element, key: str, where: str, default: int | None = None) -> int:
+    """-1 says that there is none: only where that can be."""
     text = element.get(key)
     if text is None and default is not None:
         return default
-    if text is None or re.fullmatch(r"-?[0-9]{1,7}", text, re.ASCII) is None or not -1 <= int(text) <= _MOST_NUMBER:
-        raise InvalidArgument(f"{where}: its {key!r} is {text!r}; it is a whole number up to {_MOST_NUMBER}")
+    least = -1 if default == -1 else 0
+    if text is None or re.fullmatch(r"-?[0-9]{1,7}", text, re.ASCII) is None or not least <= int(text) <= _MOST_NUMBER:
+        raise InvalidArgument(f"{where}: its {key!r} is {text!r}; it is a whole number from {least} to {_MOST_NUMBER}")
     return int(text)
 
 
