@@ -44,9 +44,10 @@ COMPUTING = [
 ]  # fmt: skip
 # What tells a lost rank from a slow one. These wait three quarters of their time: beside each other they lose none.
 WAITING = [
-    ("torch", "the core package's launcher", "packages/core/tests/launcher"),
+    ("torch", "elastic jobs of the launcher", "packages/core/tests/launcher", "-k=test_elastic_"),
     ("torch", "faults", "tests/faults"),
     ("torch", "what crosses the network", "tests/hosts", "tests/launchers"),
+    ("torch", "the core package's launcher", "packages/core/tests/launcher", "-k=not test_elastic_"),
     ("torch", "the core package", "packages/core/tests", "--ignore=packages/core/tests/launcher"),
     (
         "torch", "what else crosses the packages: packaging, plans, random programs, README", "tests",
@@ -147,7 +148,8 @@ def run_suites(session: nox.Session, *stages: Iterable[tuple[str, ...]], marked:
                 suites.append(suite)
             else:
                 session.log(f"not tested: {suite[1]}; {reason}")
-        more = 0 if stage is COMPUTING else 1  # those that wait leave time for another one
+        # Those that wait leave time for others.
+        more = 2 if stage is WAITING else 0 if stage is COMPUTING else 1
         with ThreadPoolExecutor(at_a_time(gib=4) + more) as pool:
             failed += [suite[1] for suite, well in zip(suites, pool.map(is_well, suites), strict=True) if not well]
     if failed:
