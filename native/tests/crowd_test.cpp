@@ -201,7 +201,11 @@ TEST_CASE("whoever gets a core back late sleeps at once for a while, and then tr
   waiter.begin();
   CHECK(!waiter.stay_awake(clock, back, true));
   CHECK_MESSAGE(waiter.stay_awake(clock, back, false), "a core of its own it need not give away");
-  CHECK(!waiter.stay_awake(clock, back + 49 * back, true));
   waiter.begin();
-  CHECK(waiter.stay_awake(clock, back + 50 * back, true));
+  CHECK(!waiter.stay_awake(clock, back + 19 * back, true));
+  waiter.begin();
+  CHECK(waiter.stay_awake(clock, back + 20 * back, true));
+  waiter.note_yield(0, kSecond * 600);
+  waiter.begin();
+  CHECK_MESSAGE(waiter.stay_awake(clock, kSecond * 603, true), "who was stopped tries again soon");
 }

@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant("a thread spins no longer where wake-ups take long", "transport/waiter.cpp",
            "std::clamp(2 * wake_, spin_, spin_ * kMostSpins)", "spin_"),
     Mutant("a thread gives its core away, however late it comes back", "transport/waiter.cpp",
-           "if (end - begin > spin_ * kLate) ", "if (false) "),
+           "if (away > spin_ * kLate) ", "if (false) "),
     Mutant("a thread that gets its core back sleeps at once for ever", "transport/waiter.cpp",
            "now < yields_from_", "yields_from_ != 0"),
     Mutant("a ring does not tell when it was rung", "transport/shm/link.cpp",

@@ -22,8 +22,9 @@ constexpr Nanoseconds kLeastShared = 4, kMostShared = 2;
 // takes milliseconds, while whoever sleeps may run as soon as it is woken. Ranks that only look for each other's news
 // are back sooner, and several of them find it together.
 constexpr Nanoseconds kLate = 5;
-// Such turns take so much of the time at most: one part in that many.
-constexpr Nanoseconds kSeldom = 50;
+// Such turns take so much of the time at most: one part in that many. What was longer away than any turn was stopped.
+constexpr Nanoseconds kSeldom = 20;
+constexpr Nanoseconds kLongestTurn = 100 * kMillisecond;
 // So many times as long as waits have taken lately, as they vary.
 constexpr Nanoseconds kWaits = 2;
 constexpr Nanoseconds kWeight = 8;
@@ -66,7 +67,8 @@ void Waiter::look_again() { pause_once(); }
 void Waiter::note_wake(Nanoseconds took) { wake_ += (took - wake_) / kWeight; }
 
 void Waiter::note_yield(Nanoseconds begin, Nanoseconds end) {
-  if (end - begin > spin_ * kLate) yields_from_ = end + kSeldom * (end - begin);
+  const Nanoseconds away = end - begin;
+  if (away > spin_ * kLate) yields_from_ = end + kSeldom * std::min(away, kLongestTurn);
 }
 
 void Waiter::note_wait(Nanoseconds took) {

@@ -127,11 +127,12 @@ class LateLanes:
         try:
             with selectors.DefaultSelector() as selector:
                 told = selector.register(self._stop_read, selectors.EVENT_READ)
-                ready = [told]  # Nothing can be wished for before there is a meeting.
+                ready = [told]
                 while told not in ready or os.read(self._stop_read, 4096):
-                    if told in ready:
-                        self._take_new(selector)
-                    self._take_wishes()
+                    # In this order: whom the engine wishes for was met before.
+                    wishes = self._runtime.take_wanted_lanes()
+                    self._take_new(selector)
+                    self._take_wishes(wishes)
                     for meeting in list(self._meetings):
                         self._go_on(meeting)
                     is_waiting = any(meeting.awaited for meeting in self._meetings)
@@ -167,8 +168,8 @@ class LateLanes:
             self._meetings.remove(meeting)
             meeting.connector.finish()
 
-    def _take_wishes(self) -> None:
-        for place, lane in self._runtime.take_wanted_lanes():
+    def _take_wishes(self, wishes: Iterable[tuple[int, int]]) -> None:
+        for place, lane in wishes:
             meeting, number = self._meeting_of.get(place, (None, 0))
             if meeting is not None:  # Whoever has gone needs none.
                 self._want(meeting, number, lane)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringcore import _native
-from ringcore._errors import RingcoreError
 from ringcore.bootstrap.lanes import LateLanes
 from ringcore.bootstrap.newcomer import connect_newcomer
 from ringcore.job.making import make_context
@@ -50,13 +49,10 @@ def _take_newcomer(current: Context, invitation: Invitation, connector: Connecto
     if len(invitation.hosts) > len(current.hosts):
         current.hosts, current.slots = invitation.hosts, invitation.slots
     _forget_those_turned_away(current)
-    current.peer_fds[invitation.place] = list(peer[2])
     connect_lanes(current, connector, {number: invitation.place})
-    try:
-        current.runtime.meet(peer)
-    except RingcoreError:
-        del current.peer_fds[invitation.place]
-        raise
+    current.runtime.meet(peer)
+    # The engine takes who was not met for one that was turned away, and may have lanes already.
+    current.peer_fds.setdefault(invitation.place, []).extend(peer[2])
     current.arriving.add(invitation.place)
 
 
@@ -64,9 +60,8 @@ def _forget_those_turned_away(current: Context) -> None:
     others = set(current.peer_fds) - set(current.members)
     turned_away = {place for place in others if current.runtime.is_turned_away(place)}
     for place in turned_away:
-        del current.peer_fds[place]
-    if current.late_lanes is not None:
-        current.late_lanes.part_with(turned_away)
+        current.peer_fds.pop(place, None)  # Another thread may have found the same.
+    current.part_lanes(turned_away)
 
 
 def connect_with_members(invitation: Invitation, settings: Settings) -> Context:

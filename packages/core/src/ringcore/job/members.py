@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ringcore.job.agreement import gather_bytes
 from ringcore.job.process_sets import ProcessSet
@@ -110,7 +110,7 @@ def count_as_last(current: Context, members: list[int]) -> None:
     does until then keeps nobody waiting.
     """
     current.is_newcomer = True
-    _renumber(current, members)
+    _renumber(current, members, beside=current.arriving)
 
 
 def become_member() -> bool:
@@ -136,16 +136,23 @@ def become_member() -> bool:
     return current.members != before
 
 
-def _renumber(current: Context, members: list[int]) -> None:
+def _renumber(current: Context, members: list[int], *, beside: Collection[int] = ()) -> None:
+    """Count anew.
+
+    Args:
+        current: With those who have been members so far.
+        members: Who is one.
+        beside: Of those so far, who has yet to be let in.
+    """
     own = current.members[current.rank]
     rank_of = {member: rank for rank, member in enumerate(members)}
-    # Of whoever joins itself, the first numbers count others that have yet to be let in.
-    lost = set(current.members) - set(members) - current.arriving
-    current.arriving.difference_update(members)
-    for place in lost:
+    gone = set(current.members) - set(members) - set(beside)
+    # Of those who were met, and are no members: some never will be.
+    met = set(current.peer_fds) - set(members) - gone
+    gone.update(place for place in met if current.runtime.is_turned_away(place))
+    for place in gone:
         current.peer_fds.pop(place, None)  # the engine closes them now, and the numbers will be others'
-    if current.late_lanes is not None:
-        current.late_lanes.part_with(lost)
+    current.part_lanes(gone)
     have_joined = members[-1] >= len(current.local_ranks)
     hosts = current.runtime.hosts_of(members)
     in_order = list(dict.fromkeys(hosts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -78,6 +78,12 @@ class Context:
 
     def __post_init__(self) -> None:
         self.members = list(range(self.size))
+
+    def part_lanes(self, places: Collection[int]) -> None:
+        """No lane over TCP is connected any more with those who are at these places, if ever one was."""
+        with self.lanes_lock:
+            if self.late_lanes is not None and not self.has_left and places:
+                self.late_lanes.part_with(places)
 
     def next_name(self, kind: str, set_id: int | None = 0) -> str:
         """The name of an operation that the caller did not name: equal on all ranks that call in the same order.

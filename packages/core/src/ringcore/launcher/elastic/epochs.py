@@ -110,6 +110,7 @@ class Epochs(Starting):
         for process, slot in dealt:
             process.rank, process.epoch, process.in_epoch, process.ready = slot.rank, self._epoch, True, False
             process.apart = process.connected = False
+            process.tries = process.disturbed = 0
             process.began_at = process.began_at or now
             process.place.stillborn = 0
             asked = {"least": self._asked.min_np, "evict_slow": self._asked.evict_slow}
