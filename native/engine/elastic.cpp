@@ -82,6 +82,7 @@ void Engine::give_up_carrier(const Error& error) {
 }
 
 void Engine::advance_views(Nanoseconds now) {
+  turn_away_who_misses_members(now);
   elastic_->views.check_timers(now);
   follow_views();
   begin_epoch();

@@ -311,6 +311,9 @@ class Engine {
   bool draining() const;
   void part_with(Peer& peer, const std::string& why, bool ended);
   void turn_away(Peer& peer, bool ended);
+  bool asks(const Peer& peer) const;
+  bool has_met_all(const Peer& peer) const;
+  void turn_away_who_misses_members(Nanoseconds now);
   bool refuse_arrival(Peer& peer, const Error& error);
   void tell_turned_away(Place place);
   void ask_to_be_let_in();

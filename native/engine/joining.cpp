@@ -105,17 +105,37 @@ void Engine::receive_arrival(Peer& peer, const RecordView& record) {
   peer.meets = std::move(met);
 }
 
+bool Engine::asks(const Peer& peer) const {
+  return membership_.is_member() && peer.arriving && !peer.turned_away && peer.meets;
+}
+
+bool Engine::has_met_all(const Peer& peer) const {
+  return std::ranges::all_of(membership_.members(), [&](Place member) {
+    return member == membership_.own_place() || std::ranges::binary_search(*peer.meets, member);
+  });
+}
+
 std::vector<Place> Engine::arrivals() const {
   std::vector<Place> places;
-  if (elastic_ == nullptr || !membership_.is_member()) return places;
+  if (elastic_ == nullptr) return places;
   for (const Peer* peer : membership_.peers()) {
-    if (!peer->arriving || peer->turned_away || !peer->meets) continue;
-    const auto is_met = [&](Place member) {
-      return member == membership_.own_place() || std::ranges::binary_search(*peer->meets, member);
-    };
-    if (std::ranges::all_of(membership_.members(), is_met)) places.push_back(peer->place);
+    if (asks(*peer) && has_met_all(*peer)) places.push_back(peer->place);
   }
   return places;
+}
+
+// Whoever came before it has been let in, and the two have not met: one was given up, and was only late. It has to come
+// again.
+void Engine::turn_away_who_misses_members(Nanoseconds now) {
+  for (Peer* peer : membership_.peers()) {
+    if (!asks(*peer) || has_met_all(*peer)) {
+      peer->unmet_since.reset();
+    } else if (now - peer->unmet_since.value_or(now) > patience_) {
+      part_with(*peer, "has not met all ranks", false);
+    } else if (!peer->unmet_since) {
+      peer->unmet_since = now;
+    }
+  }
 }
 
 void Engine::let_in(std::optional<Place> place) {

@@ -45,6 +45,7 @@ struct Peer {
   bool newcomer = false;  // it was no member when it greeted, or has yet to greet
   bool turned_away = false;  // ... and will be none
   std::optional<std::vector<Place>> meets;  // it wants to be let in, and is connected with these
+  std::optional<Nanoseconds> unmet_since;  // ... among whom a member is missing
   bool connected = false;  // it can be heard
   bool is_known = false;  // this rank has greeted it, or will when they are connected
   bool greeted = false;

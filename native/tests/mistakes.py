@@ -352,6 +352,8 @@ MUTANTS = [
            "if (group.empty()) return least;", "return least;"),
     Mutant("a thread spins no longer where wake-ups take long", "transport/waiter.cpp",
            "std::clamp(2 * wake_, spin_, spin_ * kMostSpins)", "spin_"),
+    Mutant("who has not met all ranks waits with them for ever", "engine/elastic.cpp",
+           "  turn_away_who_misses_members(now);", ""),
     Mutant("a thread gives its core away, however late it comes back", "transport/waiter.cpp",
            "if (away > spin_ * kLate) ", "if (false) "),
     Mutant("a thread that gets its core back sleeps at once for ever", "transport/waiter.cpp",

@@ -73,6 +73,7 @@ void ElasticJob::join(engine::Place place) {
   bool with_members = false;
   for (const RankState& rank : ranks_) {
     if (!is_there(rank) || rank.has_left || rank.engine->failure() != nullptr) continue;
+    if (options_.joiners_apart && rank.place >= options_.ranks) continue;
     others.push_back(rank.place);
     with_members = with_members || rank.phase != Phase::kJoining;
   }

@@ -34,6 +34,7 @@ struct ElasticOptions {
   int joiners = 0;  // places behind those of the ranks, for `join_at`
   bool joiners_far = false;  // they are on another host than the ranks, together
   bool joiners_differ = false;  // in a setting that must be alike
+  bool joiners_apart = false;  // they do not meet each other
   std::array<int, 2> joiners_prepare{};  // by place: so many events after they have come they are ready to be ranks
   bool in_place = true;  // the largest tensor is reduced where it lies
   bool goes_back = false;  // callers are told of each change, and go back to a commit

@@ -249,6 +249,20 @@ TEST_CASE("whoever has asked to join asks again when another one has come that i
   CHECK(came_first);
 }
 
+TEST_CASE("of two that join and have not met each other one becomes a rank, and the other one is turned away") {
+  for (const int apart : {0, 5, 40}) {
+    CAPTURE(apart);
+    const Nanoseconds step = 3 * ElasticJob::kHeartbeat;
+    ElasticJob job({.ranks = 2, .joiners = 2, .joiners_apart = true, .computes = {step, step, step, step}});
+    job.join_at(0, 2);
+    job.join_at(apart, 3);
+    REQUIRE(job.run() == "");
+    REQUIRE(job.has_joined(2) != job.has_joined(3));
+    const Rank other = job.has_joined(2) ? 3 : 2;
+    CHECK_MESSAGE(failure_of(job, other).find("rank 0 has sent nothing") != std::string::npos, "while they went on");
+  }
+}
+
 TEST_CASE("a process with other settings than the members is turned away, and told why; they go on") {
   const ElasticOptions options{.ranks = 2, .joiners = 1, .joiners_differ = true};
   const int events = events_of(options);
