@@ -112,7 +112,10 @@ class Launcher(Closing):
             selector.register(self._popen.stderr, selectors.EVENT_READ, sys.stderr)
             while selector.get_map():
                 for key, _ in selector.select():
-                    data = os.read(key.fd, _READ_BYTES)
+                    try:
+                        data = os.read(key.fd, _READ_BYTES)
+                    except ConnectionResetError:  # It has ended, and did not read all: its last words say why.
+                        data = b""
                     if not data:
                         selector.unregister(key.fileobj)
                     elif key.data is None:

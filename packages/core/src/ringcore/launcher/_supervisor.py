@@ -322,7 +322,7 @@ class Supervisor:
     def _begin_stop(self, number: int, grace_s: float) -> None:
         self._stopping = True
         self._output.hurry()
-        for index in self._open:
+        for index in list(self._open):  # One that cannot be told any more is lost here.
             self._hosts[index].signal(number)
         if self._options.shutdown_timeout is not None:
             grace_s = self._options.shutdown_timeout
@@ -335,7 +335,7 @@ class Supervisor:
         self._output.hurry()
         if not self._launched:
             self._open.clear()
-        for index in self._open:
+        for index in list(self._open):
             self._hosts[index].kill()
         self._loop.call_later(_KILL_LIMIT_S, self._give_up)
 
@@ -349,7 +349,7 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number in _FORWARDED:
-            for index in self._open if self._launched else ():
+            for index in list(self._open) if self._launched else ():
                 self._hosts[index].signal(number)
         elif not self._open:  # All that is left is output that nobody reads.
             self._signal = number
@@ -370,7 +370,7 @@ class Supervisor:
         return self._layout.nodes[index].name
 
     def _hold(self, kinds: frozenset[Kind]) -> None:
-        for index in self._open:
+        for index in list(self._open):
             if index in self._hosts:
                 self._hosts[index].hold(kinds)
 
