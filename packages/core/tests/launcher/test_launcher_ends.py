@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import pytest
+from ringcore.launcher._supervisor import Supervisor
 from support.processes import Pids, Ringrun, eventually, is_alive
 
 Script = Callable[..., str]
@@ -63,3 +67,12 @@ except ChildProcessError:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "it is gone\n"
+
+
+@pytest.mark.parametrize("end", [lambda job: Supervisor._begin_stop(job, signal.SIGTERM, 1.0), Supervisor._kill])
+def test_a_host_that_is_found_to_have_gone_while_all_are_ended_keeps_no_other_one(end: Callable[[Any], None]) -> None:
+    job = mock.MagicMock(_open={0, 1, 2}, _killed=False, _hosts={index: mock.MagicMock() for index in range(3)})
+    for index, host in job._hosts.items():
+        host.signal.side_effect = host.kill.side_effect = lambda *_, index=index: job._open.discard(index)
+    end(job)
+    assert all(host.method_calls for host in job._hosts.values())
