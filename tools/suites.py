@@ -148,8 +148,7 @@ def run_suites(session: nox.Session, *stages: Iterable[tuple[str, ...]], marked:
                 suites.append(suite)
             else:
                 session.log(f"not tested: {suite[1]}; {reason}")
-        # Those that wait leave time for others.
-        more = 2 if stage is WAITING else 0 if stage is COMPUTING else 1
+        more = 0 if stage is COMPUTING else 1  # those that wait leave time for another one
         with ThreadPoolExecutor(at_a_time(gib=4) + more) as pool:
             failed += [suite[1] for suite, well in zip(suites, pool.map(is_well, suites), strict=True) if not well]
     if failed:
