@@ -190,22 +190,31 @@ TEST_CASE("on a shared core a thread stays awake for twice as long as such waits
   CHECK(awake(kSecond) <= kSpin);
 }
 
-TEST_CASE("whoever gets a core back late sleeps at once for a while, and then tries again") {
+TEST_CASE("whoever gets a core back late twice sleeps at once for a while, and then tries again") {
   constexpr Nanoseconds kSpin = 100'000;
+  constexpr Nanoseconds kTurn = 30 * kSpin;
   Waiter waiter(kSpin);
   const VirtualClock clock;
-  waiter.note_yield(0, 4 * kSpin);
-  CHECK_MESSAGE(waiter.stay_awake(clock, 4 * kSpin, true), "other ranks that wait as well take so long");
-  const Nanoseconds back = 30 * kSpin;
-  waiter.note_yield(0, back);
-  waiter.begin();
-  CHECK(!waiter.stay_awake(clock, back, true));
-  CHECK_MESSAGE(waiter.stay_awake(clock, back, false), "a core of its own it need not give away");
-  waiter.begin();
-  CHECK(!waiter.stay_awake(clock, back + 19 * back, true));
-  waiter.begin();
-  CHECK(waiter.stay_awake(clock, back + 20 * back, true));
-  waiter.note_yield(0, kSecond * 600);
-  waiter.begin();
-  CHECK_MESSAGE(waiter.stay_awake(clock, kSecond * 603, true), "who was stopped tries again soon");
+  const auto yields = [&](Nanoseconds now, bool shares = true) {
+    waiter.begin();
+    return waiter.stay_awake(clock, now, shares);
+  };
+  const auto late = [&](Nanoseconds end) { waiter.note_yield(end - kTurn, end); };
+  waiter.note_yield(0, 9 * kSpin);
+  waiter.note_yield(9 * kSpin, 18 * kSpin);
+  CHECK_MESSAGE(yields(18 * kSpin), "other ranks that wait as well take so long");
+  late(kSecond);
+  CHECK_MESSAGE(yields(kSecond), "once is nothing");
+  late(2 * kSecond);
+  CHECK_MESSAGE(yields(2 * kSecond), "nor is once a second");
+  const Nanoseconds second = 2 * kSecond + 2 * kTurn;
+  late(second);
+  CHECK(!yields(second));
+  CHECK_MESSAGE(yields(second, false), "a core of its own it need not give away");
+  CHECK(!yields(second + 19 * kTurn));
+  CHECK(yields(second + 20 * kTurn));
+  late(second + 22 * kTurn);
+  CHECK_MESSAGE(!yields(second + 22 * kTurn), "what was so before is believed at once");
+  waiter.note_yield(second + 50 * kTurn, second + 50 * kTurn + 600 * kSecond);
+  CHECK_MESSAGE(yields(second + 50 * kTurn + 603 * kSecond), "who was stopped tries again soon");
 }

@@ -21,8 +21,9 @@ constexpr Nanoseconds kLeastShared = 4, kMostShared = 2;
 // A core that comes back so late has gone to a program that does not wait: the scheduler lets that have its turn, which
 // takes milliseconds, while whoever sleeps may run as soon as it is woken. Ranks that only look for each other's news
 // are back sooner, and several of them find it together.
-constexpr Nanoseconds kLate = 5;
-// Such turns take so much of the time at most: one part in that many. What was longer away than any turn was stopped.
+constexpr Nanoseconds kLate = 10;
+// Such turns take so much of the time at most: one part in that many. A single one says nothing: the system's own programs
+// have theirs now and then. What was longer away than any turn was stopped.
 constexpr Nanoseconds kSeldom = 20;
 constexpr Nanoseconds kLongestTurn = 100 * kMillisecond;
 // So many times as long as waits have taken lately, as they vary.
@@ -68,7 +69,10 @@ void Waiter::note_wake(Nanoseconds took) { wake_ += (took - wake_) / kWeight; }
 
 void Waiter::note_yield(Nanoseconds begin, Nanoseconds end) {
   const Nanoseconds away = end - begin;
-  if (away > spin_ * kLate) yields_from_ = end + kSeldom * std::min(away, kLongestTurn);
+  if (away <= spin_ * kLate) return;
+  const Nanoseconds rest = kSeldom * std::min(away, kLongestTurn);
+  if (begin < suspects_until_) yields_from_ = end + rest;
+  suspects_until_ = std::max(end, yields_from_) + rest;
 }
 
 void Waiter::note_wait(Nanoseconds took) {

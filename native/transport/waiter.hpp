@@ -5,7 +5,7 @@
 // millisecond. Where the one that is waited for may need this very core (crowd.hpp), the thread gives it away at every
 // turn instead of spinning, for about as long as such waits have taken lately: whoever is waited for may stand behind
 // another program on another core, and comes to this one only when nobody is awake here. Where the core comes back late
-// another program has had it that does not wait; then the thread sleeps at once, for a while.
+// again and again another program has it that does not wait; then the thread sleeps at once, for a while.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +55,8 @@ class Waiter {
   Nanoseconds wake_ = 0;  // how long wake-ups take, the last ones counting most
   Nanoseconds wait_;  // likewise waits on a shared core, of those for which it may be worth while to stay awake
   bool shared_ = false;  // this wait is one
+  Nanoseconds suspects_until_ =
+      0;  // its core has come back late: if it does so again by then, another program wants it
   Nanoseconds yields_from_ = 0;  // until then it sleeps instead of giving its core away
   Nanoseconds awake_since_ = 0;
   Fd bell_;
