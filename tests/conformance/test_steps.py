@@ -42,6 +42,8 @@ def trains(kind: str, losses: dict[str, list[int]], steps: int) -> dict:
     def at(moment: str) -> None:
         if losses.get(moment) == [now["step"], place]:
             die_in_collective() if moment == "collective" else os.kill(os.getpid(), signal.SIGKILL)
+        elif moment == "step" and losses.get("collective") == [now["step"], place]:
+            threading.Event().wait()  # What watches may have had no core all the while.
 
     class Launcher:
         """Has no news, so that a commit is what it is under ringrun, and nobody comes."""
