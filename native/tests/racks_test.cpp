@@ -116,6 +116,15 @@ TEST_CASE("rings in racks sum up, also what goes in one message and is not evenl
   }
 }
 
+TEST_CASE("rings in racks: cables that lead one way only, in a circle, are no way without an end") {
+  Topology topology = alike(4, 1);
+  for (int host = 0; host < 4; ++host) topology.links.cables.push_back({host, 4, 1e-6, 1e-9});
+  for (int place = 4; place < 7; ++place)
+    topology.links.cables.push_back({place, place == 6 ? 4 : place + 1, 1e-6, 1e-9});
+  const auto found = generator("racks").generate(request_for(topology, Collective::kAllreduce), 0);
+  CHECK(!found);  // all are in one rack, and there is no ring of several
+}
+
 TEST_CASE("rings in racks are right, whole and by symmetry") {
   std::vector<Topology> topologies = {alike(4, 1), alike(6, 2), alike(18, 2), alike(20, 1), alike(16, 3)};
   for (const bool in_turn : {false, true}) {

@@ -51,13 +51,13 @@ def train(state):
         state.commit()
     tell("end", state)
 
-train(elastic.ObjectState(step=0, total=0.0))
+train({state})
 """
 
 
 def train(
     script: Script, *, before: str = "pass", goes_on: str = "not stop_is_wished()", first: str = "",
-    prepares: str = "",
+    prepares: str = "", state: str = "elastic.ObjectState(step=0, total=0.0)",
 ) -> str:  # fmt: skip
     """Write the script.
 
@@ -67,8 +67,9 @@ def train(
         goes_on: Whether there is another step; the same on all ranks.
         first: What a process does before it is connected with others.
         prepares: What it does from then until it can train.
+        state: What is kept.
     """
-    parts = {"before": before, "goes_on": goes_on, "first": first, "prepares": prepares}
+    parts = {"before": before, "goes_on": goes_on, "first": first, "prepares": prepares, "state": state}
     return script(functools.reduce(lambda text, part: text.replace(f"{{{part}}}", parts[part]), parts, _TRAIN))
 
 

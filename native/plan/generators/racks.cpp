@@ -31,7 +31,8 @@ class WaysOut {
   }
   int end(int host) const {
     int from = host;
-    for (int at = host;;) {
+    std::set<int> passed;  // Cables that lead one way only may end in a circle.
+    for (int at = host; passed.insert(at).second;) {
       const auto found = to_.find(at);
       if (found == to_.end()) return at;
       std::set<int> onwards = found->second;
@@ -39,6 +40,7 @@ class WaysOut {
       if (onwards.size() != 1 || *onwards.begin() == host) return at;
       from = std::exchange(at, *onwards.begin());
     }
+    return from;
   }
 
  private:

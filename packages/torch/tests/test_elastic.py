@@ -23,6 +23,7 @@ ring.init()
 torch.set_default_device(os.environ["DEVICE"])
 torch.manual_seed(os.getpid())  # all ranks take the weights of rank 0, whenever they come
 model = torch.nn.Linear(4, 2)
+model.register_buffer("own", torch.zeros(()))  # As what batch norm has seen, on each rank something else.
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -30,7 +31,9 @@ optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_pa
 def train(state):
     engine = ringcore.job.state.context().began  # Another one after each meeting of all ranks.
     begun = {"pid": os.getpid(), "engine": engine, "size": ring.size(), "step": state.step, "weights": weights()}
+    begun["rank"], begun["own"] = ring.rank(), model.own.item()
     tell("begin", begun)
+    model.own.fill_(1 + ring.rank())
     last = state.step + 3 if os.path.exists("killed") and ring.size() == 3 else None
     while state.step != last:
         if started_as == 1 and not is_new and state.step == 5:
@@ -81,6 +84,9 @@ def test_two_ranks_go_on_without_the_third_and_take_another_in(wrapped: str, dev
     assert {line["step"] for line in begun[3:5]} == {5}
     assert {line["step"] for line in ended} == {begun[5]["step"] + 3}
     assert {line["pid"] for line in begun[3:5]} < {line["pid"] for line in begun[:3]}
+    # Whoever comes gets the state of rank 0. The others keep theirs, as long as they have not gone back to a commit.
+    assert {(line["rank"], line["own"]) for line in begun[3:5]} == {(0, 1), (1, 1)}
+    assert {(line["rank"], line["own"]) for line in begun[5:]} == {(0, 1), (1, 2), (2, 1)}
     # Whoever comes joins the others: those keep their connections.
     survivors = {line["pid"] for line in begun[3:5]}
     engines = {(line["pid"], line["engine"]) for line in begun if line["pid"] in survivors}
@@ -112,3 +118,19 @@ def test_the_first_parameter_that_differs_is_named(tmp_path: Path) -> None:
     says = "the state of rank 1 is not that of rank 0: model: 1.weight is torch.float32 of shape (4, 2), and "
     assert says + "torch.float32 of shape (3, 2) there" in outcomes[1]
     assert "rank 1" in outcomes[0], "for the others it is a lost rank"
+
+
+@pytest.mark.parametrize("state", ["elastic.TorchState(model, step=0)", "elastic.TorchState(step=0)"])
+def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
+    text = SCRIPT.replace("os.getpid())  # all", "3 + is_new)  # all")
+    head, _, tail = text.rpartition("elastic.TorchState(model")
+    (tmp_path / "train.py").write_text(f"{head}{state})\n")
+    assert tail and "3 + is_new" in text
+    ringrun = Ringrun(tmp_path)
+    ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cpu")
+    done = ringrun("-np", "3", "--min-np", "2", "--reset-limit", "1", "train.py")
+    has_its_weights = "model" in state
+    assert (done.returncode == 0) == has_its_weights, done.stderr
+    says = "the ranks have different weights at the first step: "
+    which = "(the first is one on ranks [0, 1] and another on ranks [2])"
+    assert (says in done.stderr and which in done.stderr) != has_its_weights, done.stderr

@@ -135,6 +135,7 @@ def test_scripts_for_horovod_see_that_somebody_joins_before_they_commit(ringrun:
                 time.sleep(0.01)
 """,
         goes_on="state.step < 6 or ringcore.size() == 1",
+        state="elastic.ObjectState(lambda value: ringcore.broadcast_object(value), ringcore.rank, step=0, total=0.0)",
     )
     done = ringrun("-np", "2", "--min-np", "1", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
@@ -144,21 +145,24 @@ def test_scripts_for_horovod_see_that_somebody_joins_before_they_commit(ringrun:
 def test_who_dies_while_it_joins_costs_nobody_anything(ringrun: Ringrun, script: Script) -> None:
     name = train(
         script,
-        # Whoever comes is to be rank 2. The second life ends before it meets the ranks, the third as soon as it is one.
+        # Whoever comes is to be rank 2. The second life ends before it meets the ranks, the third as soon as it is one,
+        # and the fourth when the others train on, and it is to get their state.
         first="""
 import ringcore.elastic.loop, ringcore.job.connect
 if life == 1: ringcore.job.connect.connect_with_members = lambda *_: os._exit(3)
-if life == 2: ringcore.elastic.loop.check_alike = lambda *_: os._exit(3)
+if life == 2: ringcore.elastic.loop.check_alike = lambda *_, **__: os._exit(3)
+if life == 3: ringcore.elastic.ObjectState.sync = lambda _: os._exit(3)
 """,
         before=_DIES.format(rank=1),
-        goes_on="state.step < 10 or ringcore.size() < 3",
+        # Nobody ends before whoever comes has the state.
+        goes_on="ringcore.allreduce(np.array([state.step < 10 or ringcore.size() < 3]), op=ringcore.Max)[0]",
     )
     done = ringrun("-np", "3", "--min-np", "1", *AT_ONCE, name)
     assert done.returncode == 0, done.stderr
     first, ended = told(ringrun.directory, "begin")[:3], told(ringrun.directory, "end")
     assert {line["size"] for line in ended} == {3} and len({line["total"] for line in ended}) == 1
     assert len(engines(first) & engines(ended)) == 2
-    assert (ringrun.directory / "life.2.3").exists() and not (ringrun.directory / "life.2.4").exists()
+    assert (ringrun.directory / "life.2.4").exists() and not (ringrun.directory / "life.2.5").exists()
 
 
 def test_who_hangs_while_it_joins_keeps_nobody_waiting_and_is_ended(ringrun: Ringrun, script: Script) -> None:

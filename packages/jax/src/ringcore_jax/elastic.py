@@ -48,8 +48,9 @@ class JaxState(ObjectState):
         super().restore()
 
     def sync(self) -> None:  # noqa: D102
-        for name in self._names:
-            setattr(self, name, broadcast_parameters(getattr(self, name), root_rank=0))
+        if self.sync_among.included():
+            for name in self._names:
+                setattr(self, name, broadcast_parameters(getattr(self, name), process_set=self.sync_among))
         super().sync()
 
 

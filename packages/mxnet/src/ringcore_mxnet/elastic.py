@@ -46,11 +46,17 @@ def _restore_trainer(trainer: Any, kept: Any) -> None:
     trainer.optimizer.num_update = updates
 
 
-_OF_NETS = Handler(_save_net, _restore_net, lambda net: broadcast_parameters(net.collect_params(), root_rank=0))
+_OF_NETS = Handler(
+    _save_net,
+    _restore_net,
+    lambda net, process_set: broadcast_parameters(net.collect_params(), process_set=process_set),
+)
 _OF_TRAINERS = Handler(
     _save_trainer,
     _restore_trainer,
-    lambda trainer: _restore_trainer(trainer, broadcast_object(_save_trainer(trainer))),
+    lambda trainer, process_set: _restore_trainer(
+        trainer, broadcast_object(_save_trainer(trainer), process_set=process_set)
+    ),
 )
 
 

@@ -43,9 +43,14 @@ def _describe(model: torch.nn.Module) -> dict[str, str]:
 
 
 _OF_MODELS = Handler(
-    _save, _restore, lambda model: broadcast_parameters(model.state_dict(), root_rank=0), describe=_describe
+    _save,
+    _restore,
+    lambda model, process_set: broadcast_parameters(model.state_dict(), process_set=process_set),
+    describe=_describe,
 )
-_OF_OPTIMIZERS = Handler(_save, _restore, lambda optimizer: broadcast_optimizer_state(optimizer, root_rank=0))
+_OF_OPTIMIZERS = Handler(
+    _save, _restore, lambda optimizer, process_set: broadcast_optimizer_state(optimizer, process_set=process_set)
+)
 
 
 class TorchState(ObjectState):

@@ -66,6 +66,7 @@ class GradientReducer:
         self._names = {id(parameter): name for name, parameter in named}
         self._checked = named if check_weights else []  # By each new job, before its first step.
         self._unchecked = self._checked if process_set.size() > 1 else []
+        self._has_compared = False
         self.has_seen_sparse = False
         self._op = op
         # Dividing partly before and partly after the sum keeps 16-bit sums in range.
@@ -325,7 +326,8 @@ class GradientReducer:
 
     def _check_weights(self) -> None:
         named, self._unchecked = self._unchecked, []
-        check_weights_of(named, self._process_set, f"{self._prefix}.weights")
+        check_weights_of(named, self._process_set, f"{self._prefix}.weights", again=self._has_compared)
+        self._has_compared = True
 
     def _errors(self) -> dict[str, torch.Tensor]:
         return {name: lost for bucket in self.buckets for name, lost in bucket.errors.items()}

@@ -95,22 +95,27 @@ def _map_tensors(value: Any, change: Any, kind: type) -> Any:
     return value
 
 
-def check_weights_of(named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str) -> None:
+def check_weights_of(
+    named: list[tuple[str, torch.Tensor]], process_set: ProcessSet, name: str, *, again: bool = False
+) -> None:
     """Before the first step: do all ranks begin with the same parameters?
 
     Args:
         named: The parameters.
         process_set: The ranks that train together.
         name: Identifies the call on all ranks.
+        again: See `adapter.check_weights`.
 
     Raises:
         MismatchError: They do not. On every rank.
     """
-    held = [parameter.detach().cpu().contiguous() for _, parameter in named]
+
+    def hash_of(parameter: torch.Tensor) -> int:
+        held = parameter.detach().cpu().contiguous()
+        return adapter.hash_of(held.data_ptr(), held.numel() * held.element_size())
+
     adapter.check_weights(
-        [name for name, _ in named],
-        [adapter.hash_of(each.data_ptr(), each.numel() * each.element_size()) for each in held],
-        process_set, name=name,
-        remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
+        [name for name, _ in named], (hash_of(parameter) for _, parameter in named), process_set, name=name,
+        again=again, remedy="call broadcast_parameters(model.state_dict(), root_rank=0) before the first step, or pass "
         "broadcast=True to DistributedOptimizer",
     )  # fmt: skip

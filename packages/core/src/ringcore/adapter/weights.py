@@ -12,6 +12,7 @@ from ringcore._native import Buffer
 from ringcore.adapter.collectives import ReduceOp, allreduce
 from ringcore.adapter.objects import gather_bytes
 from ringcore.job.process_sets import ProcessSet
+from ringcore.job.state import context
 
 _INT64: int = _native.DTYPES["int64"]
 _HASHES = 1 << 32
@@ -19,28 +20,31 @@ _NAMED = 3
 
 
 def check_weights(
-    names: Sequence[str], hashes: Iterable[int], process_set: ProcessSet, *, name: str, remedy: str
+    names: Sequence[str], hashes: Iterable[int], process_set: ProcessSet, *, name: str, remedy: str, again: bool = False
 ) -> None:
     """Compare the weights of all ranks by their hashes: one small allreduce.
 
     Args:
         names: Of the weights; as many on every rank.
-        hashes: Of each, see `hash_of`.
+        hashes: Of each, see `hash_of`. Not looked at where this rank abstains.
         process_set: The ranks that are to have the same.
         name: Identifies the call on all ranks.
         remedy: What gives all ranks the same weights, in the words of the framework.
+        again: This rank has found these weights to be the same before. Where it has gone on with them since, and others
+            have come, the first rank compares with those, and the rest abstain.
 
     Raises:
         MismatchError: They differ. On every rank.
     """
-    own = list(hashes)
-    compared = comparable(own)
-    memory = (ctypes.c_int64 * len(compared))(*compared)
+    abstains = again and context().is_intact and process_set.rank() > 0
+    own = [] if abstains else list(hashes)
+    memory = (ctypes.c_int64 * (2 * len(names)))(*comparable(own))
     buffer = (Buffer(ctypes.addressof(memory), (len(memory),), _INT64, memory),)
     allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=True)
     wrong = differing(list(memory))
     if not wrong:
         return
+    own = own or list(hashes)
     theirs = gather_bytes(own[wrong[0]].to_bytes(8, "little"), f"{name}.differ", process_set)
     raise different_weights(names, wrong, [int.from_bytes(each, "little") for each in theirs], process_set, remedy)
 
@@ -53,7 +57,7 @@ def hash_of(address: int, nbytes: int) -> int:
 def comparable(hashes: Sequence[int]) -> list[int]:
     """What ranks take the maximum of, to see whether they have the same hashes: as 64-bit integers."""
     # The largest hash and the largest of what it lacks: where they add up to more, somebody has another one. All are
-    # above zero, which is what a rank contributes that has joined.
+    # above zero, which is what a rank contributes that has joined or abstains.
     return [*(each + 1 for each in hashes), *(_HASHES - each for each in hashes)]
 
 

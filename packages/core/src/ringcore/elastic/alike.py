@@ -1,4 +1,4 @@
-"""Whether all ranks keep the same: a process that comes with another model is told so before it gets a state."""
+"""Before ranks get a state: whether all keep the same, and who needs it. Other models are told of first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from ringcore.elastic.state import State
 
 
-def check_alike(state: State) -> None:
+def check_alike(state: State, *, is_whole: bool) -> list[int]:
     """Compare what this rank keeps with what rank 0 keeps. Collective.
+
+    Args:
+        state: What is kept.
+        is_whole: This rank has the state that the others train with.
+
+    Returns:
+        Rank 0, and those that need its state; all of them where it has gone back to a commit.
 
     Raises:
         InvalidArgument: They differ. Not on those who keep what rank 0 does: for them it is a lost rank.
@@ -23,14 +30,16 @@ def check_alike(state: State) -> None:
     current = context()
     own = state.describe()
     data = json.dumps(own).encode()
-    if len(set(gather_bytes(hashlib.sha256(data).digest(), current.next_name("elastic.alike")))) == 1:
-        return
+    parts = gather_bytes(bytes([is_whole]) + hashlib.sha256(data).digest(), current.next_name("elastic.alike"))
+    if len({part[1:] for part in parts}) == 1:
+        return [rank for rank, part in enumerate(parts) if rank == 0 or not (part[0] and parts[0][0])]
     first: dict[str, str] = json.loads(gather_bytes(data, current.next_name("elastic.differs"))[0])
     if own != first:
         raise InvalidArgument(
             f"the state of rank {current.rank} is not that of rank 0: {_difference(first, own)}. Remedy: run the same "
             "script, with the same model, on all hosts"
         )
+    return list(range(len(parts)))
 
 
 def _difference(first: dict[str, str], own: dict[str, str]) -> str:

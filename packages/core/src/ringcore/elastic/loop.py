@@ -19,6 +19,7 @@ from ringcore.elastic.state import HostsUpdatedInterrupt, JoinedInterrupt, Parte
 from ringcore.job import members
 from ringcore.job.lifecycle import begin_anew, init, shutdown
 from ringcore.job.membership import membership
+from ringcore.job.process_sets import global_process_set, process_set_for_a_while
 from ringcore.job.state import context, is_initialized
 from ringcore.job.told_errors import as_ringcore_error
 
@@ -40,7 +41,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(func)
     def call(state: State, *args: Any, **options: Any) -> T:
-        must_sync, has_changed = True, False
+        must_sync, has_changed, is_whole = True, False, False
         while True:
             try:
                 if is_initialized():
@@ -50,16 +51,18 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if has_changed:
                     state.on_reset()
                 if must_sync:
-                    check_alike(state)
-                    state.sync()
+                    _give(state, is_whole)
+                is_whole = False
                 return func(state, *args, **options)
             except PartedInterrupt:
-                must_sync = not _go_on() and _meet_again(intact=True)
+                must_sync = not _go_on(intact=True) and _meet_again(intact=True)
             except JoinedInterrupt:
-                must_sync = _go_on() or _meet_again(intact=False)
+                is_whole = _go_on(intact=True)
+                must_sync = is_whole or _meet_again(intact=False)
             except HostsUpdatedInterrupt as interrupt:
                 must_sync = _meet_again(intact=interrupt.skip_sync)
             except Exception as error:
+                is_whole = False
                 lost = as_ringcore_error(error)
                 if lost is None or not _is_loss(lost):
                     raise
@@ -71,6 +74,22 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             has_changed = True
 
     return call
+
+
+def _give(state: State, is_whole: bool) -> None:
+    """The state of rank 0 to those who need it; the others train on at once, and keep what they have saved last.
+
+    If a rank is lost soon after, all go back to what rank 0 has saved, so nobody has to save it here.
+    """
+    ranks = check_alike(state, is_whole=is_whole)
+    if len(ranks) == context().size:
+        return state.sync()
+    with process_set_for_a_while(ranks) as process_set:
+        state.sync_among = process_set
+        try:
+            state.sync()
+        finally:
+            state.sync_among = global_process_set
 
 
 def _become_member() -> bool:
@@ -87,14 +106,19 @@ def _become_member() -> bool:
 
 def _goes_on_after(lost: RingcoreError) -> bool:
     """Whether the engine has seen to it, and the ranks that are left are enough: all of them know the same."""
-    return isinstance(lost, MembershipChangedError) and _go_on()
+    return isinstance(lost, MembershipChangedError) and _go_on(intact=False)
 
 
-def _go_on() -> bool:
-    """With the ranks that the engine has now, if they are enough."""
+def _go_on(*, intact: bool) -> bool:
+    """With the ranks that the engine has now, if they are enough.
+
+    Args:
+        intact: Nobody has gone back to a commit.
+    """
     launcher = membership()
     if launcher is not None and context().size < launcher.least:
         return False
+    context().is_intact = intact
     begin_anew()
     return True
 

@@ -16,6 +16,7 @@ from ringcore.elastic.stragglers import Stragglers
 from ringcore.job import members
 from ringcore.job.agreement import await_devices, gather_bytes
 from ringcore.job.membership import membership
+from ringcore.job.process_sets import ProcessSet, global_process_set
 from ringcore.job.state import context, rank
 
 # What ranks tell each other at a commit: these, with how long each has worked, where somebody looks for stragglers, and
@@ -67,10 +68,12 @@ class State:
         get_rank: This process's rank; None: `ringcore.rank`.
     """
 
+    sync_among: ProcessSet = global_process_set  # Rank 0, and those who need its state.
+
     def __init__(
         self, bcast_object: Callable[[Any], Any] | None = None, get_rank: Callable[[], int] | None = None
     ) -> None:
-        self._bcast_object = bcast_object or broadcast_object
+        self._bcast_object = bcast_object
         self._rank = get_rank or rank
         self._host_messages = _HostMessages()
         self._reset_callbacks: list[Callable[[], Any]] = []
@@ -156,7 +159,7 @@ class State:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give all ranks the state of rank 0. Collective."""
+        """Give the state of rank 0 to all ranks, or to those of `sync_among`. Collective: all ranks call it."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -170,14 +173,14 @@ class Handler:
     Attributes:
         save: Makes what is kept of a value. It also gets what was kept before, whose memory it may use; None at first.
         restore: Puts what was kept back into the value.
-        sync: Gives the value of rank 0 to all ranks.
+        sync: Gives the value of rank 0 to all ranks of a process set.
         reset: Fits the value to the number of ranks.
         describe: Says what is in the value, by name: see `State.describe`.
     """
 
     save: Callable[[Any, Any], Any]
     restore: Callable[[Any, Any], object]
-    sync: Callable[[Any], object]
+    sync: Callable[[Any, ProcessSet], object]
     reset: Callable[[Any], object] = lambda _: None
     describe: Callable[[Any], dict[str, str]] = lambda _: {}
 
@@ -185,7 +188,9 @@ class Handler:
 _OF_SAMPLERS = Handler(
     save=lambda sampler, _: sampler.state_dict(),
     restore=ElasticSampler.load_state_dict,
-    sync=lambda sampler: sampler.load_state_dict(broadcast_object(sampler.state_dict())),
+    sync=lambda sampler, process_set: sampler.load_state_dict(
+        broadcast_object(sampler.state_dict(), process_set=process_set)
+    ),
     reset=ElasticSampler.reset,
 )
 
@@ -242,12 +247,17 @@ class ObjectState(State):
             setattr(self, name, copy.deepcopy(value))
 
     def sync(self) -> None:  # noqa: D102
+        own = {name: getattr(self, name) for name in self._saved_state}
+        if own and self._bcast_object is not None:  # Which knows of no process sets.
+            own = self._bcast_object(own)
+        if not self.sync_among.included():
+            return
         for name, handler in self._handlers.items():
-            handler.sync(getattr(self, name))
-        if self._saved_state:
-            own = {name: getattr(self, name) for name in self._saved_state}
-            for name, value in self._bcast_object(own).items():
-                setattr(self, name, value)
+            handler.sync(getattr(self, name), self.sync_among)
+        if own and self._bcast_object is None:
+            own = broadcast_object(own, process_set=self.sync_among)
+        for name, value in own.items():
+            setattr(self, name, value)
         await_devices()
         self.save()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore.elastic.state import ObjectState
+from ringcore.job.process_sets import ProcessSet
 
 
 class VariablesState(ObjectState):
@@ -13,13 +14,14 @@ class VariablesState(ObjectState):
 
     Args:
         variables: Gives them; more may be there later.
-        broadcast: Gives all ranks the values of rank 0 in these variables.
+        broadcast: Gives all ranks of a process set, its last argument, the values of rank 0 in these variables.
         attributes: By name, what the objects are at first.
     """
 
     def __init__(
-        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[[Sequence[Any]], Any], **attributes: Any
-    ) -> None:
+        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[[Sequence[Any], ProcessSet], Any],
+        **attributes: Any,
+    ) -> None:  # fmt: skip
         self._variables = variables
         self._broadcast = broadcast
         self._values: list[Any] = []
@@ -50,5 +52,6 @@ class VariablesState(ObjectState):
         super().restore()
 
     def sync(self) -> None:  # noqa: D102
-        self._broadcast(self._variables())
+        if self.sync_among.included():
+            self._broadcast(self._variables(), self.sync_among)
         super().sync()

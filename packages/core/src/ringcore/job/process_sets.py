@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ringcore._errors import InvalidArgument
+from ringcore._errors import InvalidArgument, RingcoreError
 from ringcore.job.agreement import agree
 from ringcore.job.state import context, rank, size
 
@@ -130,15 +131,38 @@ def remove_process_set(process_set: ProcessSet) -> None:
     Raises:
         InvalidArgument: It is not registered, is the world, or has operations that are not done.
     """
-    current = context()
     if process_set is global_process_set:
         raise InvalidArgument(f"{process_set} cannot be removed: it has all ranks; shutdown() ends them")
     if process_set.process_set_id is None:
         raise InvalidArgument(f"{process_set} cannot be removed: add_process_set has not made it, or it is removed")
     agree("remove_process_set", process_set.process_set_id)
-    current.runtime.remove_process_set(process_set.process_set_id)
+    _forget(process_set, process_set.process_set_id)
+
+
+@contextlib.contextmanager
+def process_set_for_a_while(ranks: Sequence[int]) -> Iterator[ProcessSet]:
+    """A process set that is removed again, where all ranks of the job know its members: nobody waits for anybody.
+
+    Args:
+        ranks: The same on all ranks, of the job's present members.
+    """
+    process_set = ProcessSet(ranks)
+    number = context().runtime.add_process_set(process_set.ranks)
+    process_set._register(number)
+    try:
+        yield process_set
+    except BaseException:
+        with contextlib.suppress(RingcoreError):  # Where the job has ended there is none to be removed.
+            _forget(process_set, number)
+        raise
+    _forget(process_set, number)
+
+
+def _forget(process_set: ProcessSet, number: int) -> None:
+    current = context()
+    current.runtime.remove_process_set(number)
     _log.debug("rank %d: removed %s", current.rank, process_set)
-    current.forget_names_of(process_set.process_set_id)
+    current.forget_names_of(number)
     process_set.process_set_id = None
 
 

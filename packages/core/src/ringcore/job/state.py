@@ -64,6 +64,7 @@ class Context:
     steps: int = 0
     dropped_steps: int = 0  # as a rank was lost in them: see DistributedOptimizer's on_lost_rank
     joins: int = 0  # that have ended, of all process sets
+    is_intact: bool = False  # The ranks are others than before, and those of before go on from where they were.
     services: list[Service] = field(default_factory=list)
     epoch: int = 0
     # By rank of the first epoch: who was lost is among them.
