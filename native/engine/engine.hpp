@@ -179,6 +179,9 @@ class Engine {
   bool has_served() const;
   // Whoever has made the links has connected some of them.
   void links_changed();
+  // Whether what is under way can only go on when this lane to the member is there: an operation that wanted it may have
+  // ended without it, when members changed.
+  bool needs_lane(Place place, int lane) const;
   // After `leave`: closes all links.
   void disconnect();
   bool busy() const;  // operations are pending, or bytes wait to be written
@@ -370,7 +373,7 @@ class Engine {
   void check_stalls(ProcessSet& set, Nanoseconds now);
   void advance_runs(ProcessSet& set, Nanoseconds elapsed);
   static std::string who_submitted(const ProcessSet& set, const Operation& operation);
-  bool runs_wait_for(const Peer& peer) const;
+  bool runs_wait_for(const Peer& peer, std::optional<int> lane = {}) const;
   bool awaits(const Peer& peer) const;
   bool may_say_why(Peer& peer, Nanoseconds now) const;
   bool lacks_processor(Peer& peer, Nanoseconds now);

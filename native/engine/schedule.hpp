@@ -85,8 +85,8 @@ class Schedule {
   std::vector<std::shared_ptr<Operation>>& done() { return done_; }
   // Drops everything; the operations are failed by the engine. `leaving`: because this rank leaves in order.
   void fail(bool leaving);
-  // Whether a run that has begun can go on only with this member.
-  bool waits_for(int member) const;
+  // Whether a run that has begun can go on only with this member; in this lane, or in any.
+  bool waits_for(int member, std::optional<int> lane = {}) const;
   // What libraries (MPI) carry out at the moment, and how often they have ended something.
   struct LibraryWork {
     std::size_t bytes = 0;

@@ -143,12 +143,13 @@ void Schedule::record_launch(const Task& task) const {
   timeline_.flush();
 }
 
-bool Schedule::waits_for(int member) const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [member](const Lane& lane) {
-    return std::any_of(lane.tasks.begin(), lane.tasks.end(), [member](const std::unique_ptr<Task>& task) {
+bool Schedule::waits_for(int member, std::optional<int> lane) const {
+  const auto waits = [member](const Lane& each) {
+    return std::ranges::any_of(each.tasks, [member](const std::unique_ptr<Task>& task) {
       return task->run != nullptr && task->run->waits_for(member);
     });
-  });
+  };
+  return lane ? waits(lanes_.at(static_cast<std::size_t>(*lane))) : std::ranges::any_of(lanes_, waits);
 }
 
 Schedule::LibraryWork Schedule::library_work() const {

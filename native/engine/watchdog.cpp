@@ -345,12 +345,17 @@ void Engine::cancel(ProcessSet& set, Operation& operation, std::uint8_t flags, c
   append_own(set, header, whole.first(std::min(whole.size(), kMaxPayloadBytes / 2)));
 }
 
-// Whether a run that has begun can go on only with the peer.
-bool Engine::runs_wait_for(const Peer& peer) const {
-  return std::any_of(sets_.begin(), sets_.end(), [&peer](const auto& item) {
+bool Engine::needs_lane(Place place, int lane) const {
+  const Peer* peer = membership_.peer_at(place);
+  return peer != nullptr && (lane == transport::kControlLane || runs_wait_for(*peer, lane));
+}
+
+// Whether a run that has begun can go on only with the peer; in this lane, or in any.
+bool Engine::runs_wait_for(const Peer& peer, std::optional<int> lane) const {
+  return std::any_of(sets_.begin(), sets_.end(), [&peer, lane](const auto& item) {
     const ProcessSet& set = *item.second;
     const std::optional<int> node = set.node_of(peer);
-    return node && set.schedule.waits_for(*node);
+    return node && set.schedule.waits_for(*node, lane);
   });
 }
 

@@ -117,6 +117,11 @@ bool Runtime::change_links(engine::Place peer, const std::function<void()>& chan
   return true;
 }
 
+bool Runtime::needs_lane(engine::Place peer, int lane) {
+  const EngineLock lock(*this);
+  return engine_.needs_lane(peer, lane);
+}
+
 std::pair<std::uint32_t, std::vector<engine::Place>> Runtime::members(std::optional<std::uint32_t> epoch) {
   const EngineLock lock(*this);
   const std::uint32_t wanted = epoch.value_or(engine_.membership().epoch());

@@ -114,6 +114,7 @@ class Runtime {
   // Whoever has made the links changes the one to this peer, while nobody else uses it. False, and nothing is changed, when
   // it is closed already.
   bool change_links(engine::Place peer, const std::function<void()>& change);
+  bool needs_lane(engine::Place peer, int lane);  // see Engine::needs_lane
   // Of elastic jobs: an epoch, or the present one, and who the members are, by rank; and that the caller knows it, see
   // Engine::change.
   std::pair<std::uint32_t, std::vector<engine::Place>> members(std::optional<std::uint32_t> epoch);

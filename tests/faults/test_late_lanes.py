@@ -127,6 +127,52 @@ def test_a_lane_that_cannot_be_connected_fails_all_ranks_and_names_two(tmp_path:
         assert "firewall" in said
 
 
+def wants_what_it_does_not_need(lane: int) -> bool:
+    from ringcore.job.state import context
+    from support.processes import eventually
+    from support.rank import sums_rightly
+
+    ringcore.init()
+    right = sums_rightly(2)
+    if ringcore.rank() == 0:  # As if an operation had wanted a lane, and ended when another rank was lost.
+        late = context().late_lanes
+        assert late is not None
+        meeting, number = late._meeting_of[1]
+        late._want(meeting, number, lane)
+        begin = meeting.awaited[number, lane]
+        os.write(late._stop_write, b"!")
+        eventually(
+            lambda: meeting.awaited.get((number, lane), begin + 1) > begin, "the lane was looked for long enough"
+        )
+        mark("waited")
+    await_mark("waited", 0)
+    return right and sums_rightly(2) and all(sums_rightly(1 << 20) for _ in range(4))
+
+
+def test_a_lane_that_nothing_waits_for_any_more_costs_no_link(tmp_path: Path) -> None:
+    env = {**TCP, "RINGCORE_START_TIMEOUT_S": "2"}
+    assert ranks.run(wants_what_it_does_not_need, 2, tmp_path, 2, env=env) == [True, True]
+
+
+def waits_for_a_lane() -> str:
+    from ringcore.job.state import context
+    from support.rank import sums_rightly
+
+    ringcore.init()
+    assert sums_rightly(2)
+    if ringcore.rank() == 1:  # It listens, and looks at nobody.
+        late = context().late_lanes
+        assert late is not None
+        late._want = lambda *_: None
+    return str(caught(sums_rightly, 1 << 20)["message"])
+
+
+def test_a_lane_that_an_operation_waits_for_in_vain_fails_all_ranks(tmp_path: Path) -> None:
+    dials, listens = ranks.run(waits_for_a_lane, 2, tmp_path, env={**TCP, "RINGCORE_START_TIMEOUT_S": "2"})
+    assert "between this rank and rank 1 was not connected within 2 s (rank 0 at 127.0.0.1 dials rank 1" in dials
+    assert "rank 0 closed the connection, as seen by rank 1" in listens
+
+
 def forks() -> bool:
     from support.rank import sums_rightly
     from support.sockets import sockets_of

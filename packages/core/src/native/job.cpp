@@ -287,6 +287,10 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
       .def("attach_lane", &attach_lane, nb::arg("rank"), nb::arg("lane"), nb::arg("fds"), nb::arg("secrets"),
            "Takes the descriptors; false when the link is closed already.")
       .def(
+          "needs_lane", [](PythonRuntime& self, Rank rank, int lane) { return self.get().needs_lane(rank, lane); },
+          nb::arg("rank"), nb::arg("lane"), nb::call_guard<nb::gil_scoped_release>(),
+          "Whether something waits for the lane: what wanted it may have ended when the members changed.")
+      .def(
           "give_up_link",
           [](PythonRuntime& self, Rank rank, const std::string& why) { self.job().give_up_link(rank, why); },
           nb::arg("rank"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),

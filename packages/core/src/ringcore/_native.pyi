@@ -413,6 +413,11 @@ class Runtime:
     def attach_lane(self, rank: int, lane: int, fds: Sequence[int], secrets: Sequence[bytes]) -> bool:
         """Takes the descriptors; false when the link is closed already."""
 
+    def needs_lane(self, rank: int, lane: int) -> bool:
+        """
+        Whether something waits for the lane: what wanted it may have ended when the members changed.
+        """
+
     def give_up_link(self, rank: int, why: str) -> None:
         """
         What was wanted of the link cannot be connected: the rank is lost, unless it has left.

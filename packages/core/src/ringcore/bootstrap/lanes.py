@@ -202,8 +202,13 @@ class LateLanes:
             self._give_up(meeting, *connector.lost.popitem())
         now = time.monotonic()
         for (number, wanted), deadline in list(meeting.awaited.items()):
-            if now > deadline:
-                place = meeting.places[number]
+            if now <= deadline:
+                continue
+            place = meeting.places[number]
+            if not self._runtime.needs_lane(place, wanted):
+                # The operation has ended without it, as a rank was lost; the peer may want the lane with a later one.
+                meeting.awaited[number, wanted] = now + self._patience_s
+            else:
                 self._give_up(
                     meeting,
                     number,
