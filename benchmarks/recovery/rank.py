@@ -1,6 +1,6 @@
 """One rank of the benchmark of recovery; `run.py` starts it.
 
-    python rank.py ringcore|commits|torchft|ULFM FOLDER [--model mlp]
+    python rank.py ringcore|commits|torchft|ULFM FOLDER [--model mlp|state]
 
 After each step it writes a line into FOLDER/steps.PID: the time, in seconds of the clock that all processes of the
 machine share, and how many ranks the step had. The gradients are 64 MiB in four tensors, and cost hardly any time.
@@ -44,6 +44,8 @@ def training():
         def __init__(self) -> None:
             super().__init__()
             self.parts = torch.nn.ParameterList([torch.zeros(ELEMENTS) for _ in range(TENSORS)])
+            if "state" in sys.argv:  # With these and what the optimizer keeps 400 MB.
+                self.register_buffer("kept", torch.zeros(100_000_000 - 2 * TENSORS * ELEMENTS))
 
         def forward(self) -> torch.Tensor:
             return sum(part.sum() for part in self.parts)

@@ -1,15 +1,16 @@
 """Measures what it costs that a rank is lost, leaves or comes, beside peers; in minutes, and alone on the machine.
 
-    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [cost] [--repeats 5]
+    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [state] [cost] [--repeats 5]
                                       [--libraries ringcore ULFM torchft]
 
 killed: one of 4 ranks of a host gets SIGKILL. hosts: the same, each rank on a host of its own (network namespaces).
 silent: its host's cable is pulled out instead. From then to the end of the step that it was in on the last of those who
 are left (torchft leaves that step out: to the end of the next one), less what a step takes.
 leaves: `ringcore drain`; comes: a rank that had ended is back. What the step took in which that happens, on the rank
-that waited longest, less what a step takes. cost: a step of 2 ranks, in an elastic job and in another. The gradients
-are 64 MiB, but for `cost`, which trains a net of 25 million parameters. hosts and silent need root. Writes
-benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
+that waited longest, less what a step takes. state: the same of one with 400 MB of state, between hosts with cables of 1
+Gbit/s: what of this is more than the cable takes for it, too. cost: a step of 2 ranks, in an elastic job and in
+another. The gradients are 64 MiB, but for `cost`, which trains a net of 25 million parameters. hosts, silent and state
+need root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ TORCHFT = ROOT / "build" / "torchft"
 TORCHFT_PACKAGES = ["torch==2.13.0", "numpy", "torchft-nightly"]
 LIGHTHOUSE_PORT, STORE_PORT = 29510, 29520
 HEARTBEAT_S = 0.5
+RESTARTS = ("-np", str(RANKS), "--min-np", "2", "--blacklist-cooldown-range", "1", "1")
+CABLE = ("1gbit", "256kb", "50ms")
+STATE_BYTES, BYTES_PER_S = 400e6, 125e6
 # Steps before anything happens, and those behind it that tell what a step takes then.
 BEFORE, BEHIND = 8, 6
 # Library -> cases.
 MEASURED = {
-    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "cost"],
+    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "state", "cost"],
     "ULFM": ["killed"],
     "torchft": ["killed"],
 }
@@ -278,14 +282,32 @@ def leaves(_library: str) -> float:
 
 def comes(_library: str) -> float:
     """A rank that has ended is started again, and joins the three that are left."""
-    words = ("-np", str(RANKS), "--min-np", "2", "--blacklist-cooldown-range", "1", "1")
-    with started(lambda folder: [(ringrun(*words, rank="commits", folder=folder), {})]) as job:
-        ranks = job.wait_for_ranks(RANKS)
-        begin = time.monotonic()
-        os.kill(ranks[-1], signal.SIGKILL)
-        left = ranks[:-1]
-        job.wait(lambda steps: all(any(when > begin and n < RANKS for when, n in steps[pid]) for pid in left))
-        return longest_at_change(job, left, time.monotonic(), RANKS)
+    with started(lambda folder: [(ringrun(*RESTARTS, rank="commits", folder=folder), {})]) as job:
+        return back(job)
+
+
+def back(job: Job) -> float:
+    """A rank of the job is killed, and comes again: how long the others wait for it then."""
+    ranks = job.wait_for_ranks(RANKS)
+    begin = time.monotonic()
+    os.kill(ranks[-1], signal.SIGKILL)
+    left = ranks[:-1]
+    job.wait(lambda steps: all(any(when > begin and n < RANKS for when, n in steps[pid]) for pid in left))
+    return longest_at_change(job, left, time.monotonic(), RANKS)
+
+
+def state(_library: str) -> float:
+    """Of a rank whose state takes long: between hosts."""
+    with namespaces(RANKS + 1) as (at, *hosts):
+        for host in hosts:
+            host.shape(*CABLE)
+        names = ",".join(f"{host.name}:1" for host in hosts)
+
+        def commands(folder: Path) -> list[tuple[list[str], dict[str, str]]]:
+            return [(ringrun(*RESTARTS, "-H", names, rank="commits", folder=folder, model="state"), {})]
+
+        with started(commands, at) as job:
+            return back(job)
 
 
 def cost(elastic: bool) -> float:
@@ -302,6 +324,7 @@ CASES: dict[str, Callable[[str], float]] = {
     "silent": silent,
     "leaves": leaves,
     "comes": comes,
+    "state": state,
 }
 
 
@@ -310,6 +333,10 @@ def measure(case: str, library: str, repeat: int) -> Iterator[tuple[str, float]]
     if case == "cost":
         for elastic in (True, False) if repeat % 2 else (False, True):
             yield f"step, {'elastic' if elastic else 'not elastic'}", cost(elastic)
+    elif case == "state":
+        waited = CASES[case](library)
+        yield "state of 400 MB at 1 Gbit/s", waited
+        yield "state of 400 MB at 1 Gbit/s, more than the cable takes", waited - STATE_BYTES / BYTES_PER_S
     else:
         yield case, CASES[case](library)
 

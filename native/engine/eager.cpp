@@ -203,7 +203,7 @@ bool Engine::progress_eager() {
   if (timeline_.enabled()) set.schedule.record_small(*done);
   done->number = set.released++;
   if (elastic_ != nullptr) {
-    note_released();
+    note_released(set);
     done->state.store(OperationState::kReleased, std::memory_order_relaxed);
     set.operations.emplace(done->name_hash, done);
     if (carry_out(set, *done)) return true;

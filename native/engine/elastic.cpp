@@ -212,6 +212,7 @@ void Engine::drop_world(const Error& error) {
     return std::make_shared<const Error>(error.kind(), title(operation) + ": " + error.what());
   };
   standstill_ = {.all = Standstills(static_cast<std::size_t>(size()))};
+  elastic_->excused.clear();
   for (auto& [id, set] : sets_) {
     for (const auto& [name_hash, operation] : set->operations) fail_operation(operation, of(*operation));
     set->operations.clear();
@@ -312,7 +313,8 @@ bool Engine::drain_lanes() {
 Nanoseconds Engine::waited_for_others() const { return elastic_ == nullptr ? 0 : elastic_->waited; }
 
 // All have announced what this rank has: until now it has waited, as it has announced nothing else since.
-void Engine::note_released() {
+void Engine::note_released(const ProcessSet& set) {
+  if (set.id == kWorld) elastic_->excused.clear();
   const Nanoseconds now = clock_.now();
   elastic_->waited += now - elastic_->waits_since;
   elastic_->waits_since = now;

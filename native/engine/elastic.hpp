@@ -32,6 +32,7 @@ struct Engine::Elastic {
   std::shared_ptr<const Error> noticed;
   Nanoseconds noticed_at = 0;
   bool caller_goes_back = false;
+  std::vector<Rank> excused;  // see Engine::excuse
   std::map<std::uint32_t, std::vector<Place>> members_of;  // by epoch
   std::vector<std::vector<std::byte>> for_witness;
   bool wants_in = false;  // the caller of who joins is ready

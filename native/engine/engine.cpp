@@ -143,7 +143,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
       const bool own = !set.serves() && decision.release.of(static_cast<std::size_t>(set.self)).present;
       const std::uint64_t number = set.released++;
       if (own && elastic_ != nullptr && found != set.operations.end()) {
-        note_released();
+        note_released(set);
         found->second->number = number;
         for (const int member : decision.release.absent()) found->second->carried_out_by.push_back(member);
       }

@@ -146,6 +146,9 @@ class Engine {
   void accept_change(std::uint32_t epoch);
   // The caller goes back to an earlier state when ranks are lost: then what is under way is to fail on all of them.
   void fail_on_change(bool fails);
+  // These are busy with each other, for as long as it takes: what has yet to be submitted by them alone is not late, till all
+  // have come to an operation again.
+  void excuse(std::vector<Rank> ranks);
   // Of any epoch so far; of the present one where there was no such.
   const std::vector<Place>& members_of(std::uint32_t epoch) const;
   bool frozen() const;
@@ -345,7 +348,7 @@ class Engine {
   bool begin_epoch();
   bool are_fenced(const std::vector<Place>& former) const;
   std::string describe_losses(const std::vector<Place>& of) const;
-  void note_released();
+  void note_released(const ProcessSet& set);
   void be_evicted(const View& view);
   void go_on_with(const View& view, const std::vector<Place>& lost);
   std::shared_ptr<const Error> describe_change(const View& view, const std::string& lost,
@@ -381,6 +384,7 @@ class Engine {
   void beat(Peer& peer, Nanoseconds now, bool awaited);
   void send_heartbeat(Peer& peer, bool asks);
   std::string describe_withheld(const std::vector<Rank>& ranks) const;
+  bool is_excused(const ProcessSet& set, const Operation& operation) const;
   void check_stall(ProcessSet& set, Operation& operation, Nanoseconds now);
   void report_stall(ProcessSet& set, const Operation& operation, Nanoseconds waited);
   void lose(Peer& peer, const std::string& why);

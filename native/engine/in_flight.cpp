@@ -63,6 +63,10 @@ void Engine::fail_on_change(bool fails) {
   if (elastic_ != nullptr) elastic_->caller_goes_back = fails;
 }
 
+void Engine::excuse(std::vector<Rank> ranks) {
+  if (elastic_ != nullptr && change() == nullptr) elastic_->excused = std::move(ranks);
+}
+
 // Of what is submitted while the members change: it is announced when all know who they are. True if it waits for that.
 bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operation) {
   const bool of_ranks = operation->join || depends_on_ranks(*operation);

@@ -149,6 +149,7 @@ struct Operation {
   std::uint64_t signature = 0;
   std::uint64_t name_hash = 0;
   Nanoseconds submitted_at = 0;
+  Nanoseconds excused_until = 0;  // nobody was late with it before
   Nanoseconds released_at = 0;
   Nanoseconds started_at = 0;
   bool stall_reported = false;

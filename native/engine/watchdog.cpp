@@ -297,8 +297,15 @@ std::string Engine::who_submitted(const ProcessSet& set, const Operation& operat
   return list_ranks(missing) + " did not submit it" + (present.empty() ? "" : "; " + list_ranks(present) + " did");
 }
 
+bool Engine::is_excused(const ProcessSet& set, const Operation& operation) const {
+  if (elastic_ == nullptr || elastic_->excused.empty() || set.id != kWorld) return false;
+  const std::vector<Rank> missing = set.negotiation.missing(operation.name_hash);
+  return std::ranges::all_of(
+      missing, [&](Rank rank) { return std::ranges::find(elastic_->excused, rank) != elastic_->excused.end(); });
+}
+
 void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now) {
-  const Nanoseconds waited = now - operation.submitted_at;
+  const Nanoseconds waited = now - std::max(operation.submitted_at, operation.excused_until);
   if (operation.state.load(std::memory_order_relaxed) != OperationState::kSubmitted) {
     // What runs on hosts may take as long as it likes while it moves, see `advance_runs`.
     if (operation.descriptor.on_device && now - operation.released_at > settings_.timeout) {
@@ -307,6 +314,10 @@ void Engine::check_stall(ProcessSet& set, Operation& operation, Nanoseconds now)
                                              std::to_string(settings_.timeout / kSecond) +
                                              " s: " + set.schedule.describe_running() + "."));
     }
+    return;
+  }
+  if (waited > std::min(settings_.stall_warning, settings_.timeout) && is_excused(set, operation)) {
+    operation.excused_until = now;
     return;
   }
   if (settings_.stall_warning > 0 && waited > settings_.stall_warning && !operation.stall_reported) {

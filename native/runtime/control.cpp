@@ -133,6 +133,11 @@ void Runtime::fail_on_change(bool fails) {
   engine_.fail_on_change(fails);
 }
 
+void Runtime::excuse(std::vector<Rank> ranks) {
+  const EngineLock lock(*this);
+  engine_.excuse(std::move(ranks));
+}
+
 void Runtime::meet(engine::Place place, const std::function<std::unique_ptr<transport::Link>()>& make_link) {
   change_engine([&] {
     engine_.meet(place, make_link());

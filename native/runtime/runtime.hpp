@@ -123,6 +123,7 @@ class Runtime {
   void hear_witness(std::span<const std::byte> message);
   void lose_witness();
   void fail_on_change(bool fails);
+  void excuse(std::vector<Rank> ranks);
   // See Engine::meet, arrivals. `let_in` waits until who wants the place is a member, or will be none; `become_member`, in a
   // process that joins, until it is one, which whatever it submits before does by itself. They throw why this rank cannot
   // go on.

@@ -437,4 +437,24 @@ TEST_CASE("elastic: that ranks waited in the epoch before is no deadlock in the 
   check_that_they_sum(job, 2);
 }
 
+TEST_CASE("elastic: ranks that are busy with each other are not late, till both have come to an operation again") {
+  SimJob job = elastic_job(3);
+  job.engine(1).excuse({0, 2});
+  std::vector<std::vector<float>> data(4, std::vector<float>(kMany, 1.0F));
+  std::vector<OperationPointer> first = {submit(job, 1, "x", data[1])};
+  const OperationPointer second = submit(job, 1, "y", data[3]);
+  const Nanoseconds begin = job.network().clock().now();
+  REQUIRE(job.run_until([&] { return job.network().clock().now() > begin + 3 * SimJob::kTimeout; }));
+  CHECK_FALSE(first[0]->done());
+  for (const Rank rank : {0, 2}) first.push_back(submit(job, rank, "x", data[static_cast<std::size_t>(rank)]));
+  REQUIRE(job.run_until([&] { return all_done(first); }));
+  for (const OperationPointer& operation : first) CHECK(operation->error == nullptr);
+  // From here on they are late as others are, and have as long.
+  const Nanoseconds then = job.network().clock().now();
+  REQUIRE(job.run_until([&] { return second->done(); }));
+  REQUIRE(second->error != nullptr);
+  CHECK(second->error->kind() == ErrorKind::kTimeout);
+  CHECK(job.network().clock().now() > then + SimJob::kTimeout / 2);
+}
+
 }  // namespace ringcore::testing

@@ -344,7 +344,12 @@ bool ElasticJob::advance_alone(RankState& rank) {
     rank.engine->let_in({});
     const engine::Membership& members = rank.engine->membership();
     // Of a loss alone others may have heard when they had gone on: this one is told of it like them, or not at all.
-    if (rank.has_come) rank.engine->accept_change(members.epoch());
+    if (rank.has_come) {
+      rank.engine->accept_change(members.epoch());
+      // As callers do while the first rank gives its state to who has come.
+      const Rank last = members.size() - 1;
+      if (rank.engine->rank() != 0 && rank.engine->rank() != last) rank.engine->excuse({0, last});
+    }
     rank.phase = rank.has_come ? Phase::kAgreeing : Phase::kStep;
   }
   return true;

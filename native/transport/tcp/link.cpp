@@ -52,8 +52,7 @@ class TcpLink final : public LaneLink {
   void want(int lane) override {
     if (has(lane)) return;
     for (const int needed : {kControlLane, lane}) {
-      if (has(needed) || std::exchange(wanted_[static_cast<std::size_t>(needed)], true)) continue;
-      opener_->open(peer_, needed);
+      if (!has(needed)) opener_->open(peer_, needed);
     }
   }
   bool has(int lane) const override { return lanes_[static_cast<std::size_t>(lane)].has_value(); }
@@ -158,7 +157,6 @@ class TcpLink final : public LaneLink {
   Readiness* readiness_;  // null: each socket is asked by itself
   LinkFailure failure_;
   std::array<std::optional<Stripes>, kLaneCount> lanes_;
-  std::array<bool, kLaneCount> wanted_{};
   std::vector<pollfd> check_fds_;  // kept, because `check` is called often
 };
 

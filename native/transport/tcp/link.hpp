@@ -21,7 +21,8 @@ namespace ringcore::transport {
 class LaneOpener {
  public:
   virtual ~LaneOpener() = default;
-  // Called once for each lane, by whoever drives the engine: does not block. `attach` takes what comes of it.
+  // Called by whoever drives the engine for each operation that wants the lane, as long as it is not there: does not block.
+  // `attach` takes what comes of it.
   virtual void open(Rank peer, int lane) = 0;
 };
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import keras
+import pytest
 from support.processes import Ringrun
 
 SCRIPT = """
@@ -63,18 +64,33 @@ train(state)
 """
 
 
-def test_fit_goes_on_without_a_rank_and_takes_another_in(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+AVERAGES = "ring.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9))"
+STEPS_ALONE = "keras.optimizers.SGD(0.01, momentum=0.9)"
+MEETS = "ring.callbacks.DiLoCoCallback(keras.optimizers.SGD(0.7), every=5)"
+
+
+# The second: of two that are left the other one has come somewhere else when somebody joins them.
+@pytest.mark.parametrize(("ranks", "meets"), [(2, False), (3, True)], ids=["averaged", "outer steps"])
+def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool, tmp_path: Path) -> None:
+    script = SCRIPT.replace("ring.size() < 2", f"ring.size() < {ranks}")
+    if meets:
+        script = script.replace(AVERAGES, STEPS_ALONE).replace("OnceTwoAreThere(),", f"OnceTwoAreThere(), {MEETS},")
+        assert AVERAGES not in script and MEETS in script
+    (tmp_path / "train.py").write_text(script)
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND=keras.backend.backend())
-    done = ringrun("-np", "2", "--min-np", "1", "train.py")
+    done = ringrun("-np", str(ranks), "--min-np", str(ranks - 1), "train.py")
     assert done.returncode == 0, done.stderr
 
     def told(event: str) -> list[dict[str, object]]:
         return [json.loads(line) for line in (tmp_path / event).read_text().splitlines()]
 
     begun, ended = told("begin"), told("end")
-    assert [line["size"] for line in begun] == [2, 2, 1, 2, 2]
-    assert begun[2]["epoch"] == 1 and begun[2]["pid"] in {line["pid"] for line in begun[:2]}
-    assert [(line["size"], line["epoch"]) for line in ended] == [(2, 6), (2, 6)]
-    assert ended[0]["weights"] == ended[1]["weights"] and begun[3]["weights"] == begun[4]["weights"]
+    left = ranks - 1
+    assert [line["size"] for line in begun] == [ranks] * ranks + [left] * left + [ranks] * ranks
+    assert begun[ranks]["epoch"] == 1 and begun[ranks]["pid"] in {line["pid"] for line in begun[:ranks]}
+    assert [(line["size"], line["epoch"]) for line in ended] == [(ranks, 6)] * ranks
+    assert all(line["weights"] == ended[0]["weights"] for line in ended)
+    # Whoever comes has those of rank 0.
+    newcomer = next(line for line in begun[-ranks:] if line["pid"] not in {line["pid"] for line in begun[:ranks]})
+    assert any(line is not newcomer and line["weights"] == newcomer["weights"] for line in begun[-ranks:])

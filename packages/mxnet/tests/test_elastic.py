@@ -9,6 +9,7 @@ import pytest
 import ringcore
 import ringcore_mxnet as ring
 from ringcore_mxnet import elastic
+from support import ranks
 from support.elastic_adapters import check_recovery
 
 HEAD = """
@@ -71,3 +72,27 @@ def test_a_trainer_whose_ranks_step_on_their_own_is_refused() -> None:
     with pytest.raises(ringcore.InvalidArgument, match="cannot keep a LocalSGDTrainer"):
         elastic.MXNetState(net, trainer, step=0)
     ringcore.shutdown()
+
+
+def gets_what_has_no_values_yet() -> list[float]:
+    import mxnet as mx
+    import ringcore
+    from ringcore.job.process_sets import process_set_for_a_while
+    from ringcore_mxnet import elastic
+
+    ringcore.init()
+    mx.random.seed(ringcore.rank())
+    net = mx.gluon.nn.Dense(2)
+    net.initialize(mx.init.Normal())
+    state = elastic.MXNetState(net, step=0)
+    state.sync()
+    with process_set_for_a_while([0, 2]) as process_set:  # As if rank 2 had joined the others since.
+        state.sync_among = process_set
+        state.sync()
+    net(mx.nd.ones((1, 3)))
+    return [float(value) for value in net.weight.data().asnumpy().ravel()]
+
+
+def test_who_joins_before_the_first_batch_has_the_values_that_this_gives_all(tmp_path: Path) -> None:
+    first, *others = ranks.run(gets_what_has_no_values_yet, 3, tmp_path)
+    assert len(first) == 6 and others == [first, first]

@@ -134,3 +134,33 @@ def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
     says = "the ranks have different weights at the first step: "
     which = "(the first is one on ranks [0, 1] and another on ranks [2])"
     assert (says in done.stderr and which in done.stderr) != has_its_weights, done.stderr
+
+
+DIES_IN_SYNC = """
+if is_new and not os.path.exists("died"):
+    def die(_):
+        while not os.path.exists("stepping"):
+            time.sleep(0.01)
+        open("died", "w").close()
+        os._exit(3)
+    elastic.TorchState.sync = die
+"""
+STEPS = "        optimizer.zero_grad()\n"
+TELLS = '        if ring.size() == 3 and os.path.exists("killed"):\n            open("stepping", "w").close()\n'
+
+
+def test_who_trains_on_goes_back_too_when_the_one_that_gets_the_state_dies(tmp_path: Path) -> None:
+    # Where steps are left out, nobody may leave one out on its own while others go back to a commit.
+    script = SCRIPT.replace("import json, os,", "import json, os, time,").replace(STEPS, TELLS + STEPS)
+    script = script.replace("\n@elastic.run", f"{DIES_IN_SYNC}\n@elastic.run")
+    script = script.replace(AVERAGES, AVERAGES[:-1] + ', on_lost_rank="skip")')
+    assert TELLS in script and DIES_IN_SYNC in script and '"skip"' in script
+    (tmp_path / "train.py").write_text(script)
+    ringrun = Ringrun(tmp_path)
+    ringrun.environ.update(OMP_NUM_THREADS="1", RINGCORE_TIMEOUT_S="60", DEVICE="cpu")
+    done = ringrun("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "0.01", "0.01", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "died").exists()
+    ended = [json.loads(line) for line in (tmp_path / "end").read_text().splitlines()]
+    assert len(ended) == 3 and all(line["weights"] == ended[0]["weights"] for line in ended)
+    assert all(line["momentum"] == ended[0]["momentum"] for line in ended)

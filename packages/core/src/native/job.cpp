@@ -207,6 +207,12 @@ void register_job(nb::class_<PythonRuntime>& runtime) {
           nb::arg("epoch") = nb::none(),
           "An epoch of an elastic job, None: the present one, and its members, by rank, as ranks of the first epoch.")
       .def(
+          "excuse", [](PythonRuntime& self, std::vector<Rank> ranks) { self.get().excuse(std::move(ranks)); },
+          nb::arg("ranks"), nb::call_guard<nb::gil_scoped_release>(),
+          "These are busy with each other, for as long as it takes: others that wait for them alone do not take them "
+          "for "
+          "late, till all have come to an operation again.")
+      .def(
           "fail_on_change", [](PythonRuntime& self, bool fails) { self.get().fail_on_change(fails); }, nb::arg("fails"),
           nb::call_guard<nb::gil_scoped_release>(),
           "Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else "

@@ -325,6 +325,11 @@ class Runtime:
         An epoch of an elastic job, None: the present one, and its members, by rank, as ranks of the first epoch.
         """
 
+    def excuse(self, ranks: Sequence[int]) -> None:
+        """
+        These are busy with each other, for as long as it takes: others that wait for them alone do not take them for late, till all have come to an operation again.
+        """
+
     def fail_on_change(self, fails: bool) -> None:
         """
         Whether what is under way fails when ranks are lost: the program goes back to an earlier state then. Else it is done again where that is possible.

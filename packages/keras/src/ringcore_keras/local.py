@@ -7,12 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import ringcore
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, adapter
 from ringcore.adapter import ProcessSet, global_process_set
 
 from ringcore_keras.optimizer import is_distributed
 from ringcore_keras.options import Compression
-from ringcore_keras.variables import check_same, synchronize_state
+from ringcore_keras.variables import broadcast_variables, check_same, synchronize_state
 
 
 class _Meetings(keras.callbacks.Callback):  # type: ignore[misc]
@@ -113,7 +113,8 @@ class DiLoCoCallback(_Meetings):
 
     Raises:
         InvalidArgument: `every` or `fragments` do not fit; in `fit`, the optimizer is a DistributedOptimizer.
-        MismatchError: In `fit`, ranks begin with different weights. On every rank.
+        MismatchError: In `fit`, ranks begin with different weights. On every rank. In an elastic job they begin with
+            those of the first rank, whenever others have come or gone.
     """
 
     def __init__(
@@ -155,10 +156,14 @@ class DiLoCoCallback(_Meetings):
     def _begin(self) -> None:
         synchronize_state(self.model)
         variables = self.model.trainable_variables
-        check_same(
-            variables, self._process_set, name="DiLoCoCallback.weights",
-            remedy="put ring.callbacks.BroadcastGlobalVariablesCallback(0) before DiLoCoCallback",
-        )  # fmt: skip
+        if adapter.is_elastic():  # When others come, in `fit` anew, each has come somewhere else.
+            root = self._process_set.ranks[0]
+            broadcast_variables(variables, root, process_set=self._process_set)
+        else:
+            check_same(
+                variables, self._process_set, name="DiLoCoCallback.weights",
+                remedy="put ring.callbacks.BroadcastGlobalVariablesCallback(0) before DiLoCoCallback",
+            )  # fmt: skip
         if not self._outer.built:
             self._outer.build(variables)
         self._note(variables)

@@ -114,7 +114,7 @@ def _wrap(optimizer: Any, options: Options, local: frozenset[str], scale_local: 
     wrapped.__dict__.update(vars(optimizer))
     vars(wrapped).update(
         ring_options=options, _ring_local=local, _ring_scale_local=scale_local, _ring_variables=[], _ring_reduced=False,
-        _ring_unchecked=options.check_weights,
+        _ring_unchecked=options.check_weights, _ring_has_compared=False,
     )  # fmt: skip
     adapter.after_init(wrapped._ring_on_init)
     return wrapped

@@ -36,8 +36,9 @@ class CheckWeights(keras.callbacks.Callback):  # type: ignore[misc]
             [weight for weight in self.model.trainable_variables if weight.path not in local], options.process_set,
             name=f"{options.name}.weights",
             remedy="pass callbacks=[ring.callbacks.BroadcastGlobalVariablesCallback(0)] to fit, or broadcast=True to "
-            "DistributedOptimizer",
+            "DistributedOptimizer", again=own["_ring_has_compared"],
         )  # fmt: skip
+        own["_ring_has_compared"] = True
 
 
 def with_start(callbacks: Any, optimizer: Any) -> Any:

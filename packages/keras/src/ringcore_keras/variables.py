@@ -46,7 +46,9 @@ def _wire_dtype(value: Any) -> Any:
     return {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64}[value.dtype.itemsize]
 
 
-def check_same(variables: Iterable[Any], process_set: ProcessSet, *, name: str, remedy: str) -> None:
+def check_same(
+    variables: Iterable[Any], process_set: ProcessSet, *, name: str, remedy: str, again: bool = False
+) -> None:
     """Compare the values of variables over the ranks.
 
     Args:
@@ -54,6 +56,7 @@ def check_same(variables: Iterable[Any], process_set: ProcessSet, *, name: str, 
         process_set: The ranks that are to have the same.
         name: Identifies the call on all ranks.
         remedy: What gives them the same.
+        again: See `adapter.check_weights`.
 
     Raises:
         MismatchError: Values differ. On every rank.
@@ -63,7 +66,9 @@ def check_same(variables: Iterable[Any], process_set: ProcessSet, *, name: str, 
     if process_set.size() == 1 or not held:
         return
     hashes = [adapter.hash_of(each.ctypes.data, each.nbytes) for each in held]
-    adapter.check_weights([variable.path for variable in kept], hashes, process_set, name=name, remedy=remedy)
+    adapter.check_weights(
+        [variable.path for variable in kept], hashes, process_set, name=name, remedy=remedy, again=again
+    )
 
 
 def broadcast_global_variables(model: Any, root_rank: int = 0) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import mxnet as mx
 from mxnet.gluon.parameter import DeferredInitializationError
-from ringcore import InvalidArgument, broadcast_object
+from ringcore import InvalidArgument, ProcessSet, broadcast_object
 from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
 
 from ringcore_mxnet.local import LocalSGDTrainer
@@ -15,14 +15,17 @@ from ringcore_mxnet.parameters import broadcast_parameters
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "MXNetState", "ObjectState", "State", "run"]
 
 
+def _has_values(param: Any) -> bool:
+    """Not before the first batch, where its shape is not known."""
+    try:
+        param.data()
+    except DeferredInitializationError:
+        return False
+    return True
+
+
 def _save_net(net: Any, _kept: Any = None) -> dict[str, Any]:
-    kept = {}
-    for name, param in net.collect_params().items():
-        try:
-            kept[name] = param.data().copy()
-        except DeferredInitializationError:  # It has no values before the first batch.
-            continue
-    return kept
+    return {name: param.data().copy() for name, param in net.collect_params().items() if _has_values(param)}
 
 
 def _restore_net(net: Any, kept: dict[str, Any]) -> None:
@@ -46,11 +49,15 @@ def _restore_trainer(trainer: Any, kept: Any) -> None:
     trainer.optimizer.num_update = updates
 
 
-_OF_NETS = Handler(
-    _save_net,
-    _restore_net,
-    lambda net, process_set: broadcast_parameters(net.collect_params(), process_set=process_set),
-)
+def _sync_net(net: Any, process_set: ProcessSet) -> None:
+    params = net.collect_params()
+    has_values = [name for name, param in params.items() if _has_values(param)]
+    broadcast_parameters({name: params[name] for name in has_values}, process_set=process_set)
+    # All ranks get the others with the first batch, when the process set may be gone.
+    broadcast_parameters({name: param for name, param in params.items() if name not in has_values})
+
+
+_OF_NETS = Handler(_save_net, _restore_net, _sync_net)
 _OF_TRAINERS = Handler(
     _save_trainer,
     _restore_trainer,

@@ -58,7 +58,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.__dict__["_ring"] = {
             "optimizer": optimizer, "compression": compression, "process_set": process_set,
             "prescale_factor": 1.0 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
-            "checks": check_weights, "unchecked": check_weights, "seen": {},
+            "checks": check_weights, "unchecked": check_weights, "seen": {}, "has_compared": False,
         }  # fmt: skip
         adapter.after_init(self._on_init)
 
@@ -132,7 +132,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             compare(
                 seen, self._ring["process_set"], name="DistributedOptimizer.weights",
                 remedy="before fit pass what module.get_params() gives to broadcast_parameters, then module.set_params",
+                again=self._ring["has_compared"],
             )  # fmt: skip
+            self._ring["has_compared"] = True
             return
 
     def _average(self, index: Any, grad: Any) -> None:

@@ -78,8 +78,10 @@ def _broadcast_when_initialised(param: Parameter, root_rank: int, name: str, pro
     param._init_impl = types.MethodType(initialise_and_broadcast, param)
 
 
-def check_weights(weights: Mapping[str, Any], process_set: ProcessSet, *, name: str, remedy: str) -> None:
+def check_weights(
+    weights: Mapping[str, Any], process_set: ProcessSet, *, name: str, remedy: str, again: bool = False
+) -> None:
     """Compare arrays of all ranks by their hashes. See `adapter.check_weights`."""
     held = [np.ascontiguousarray(weight.asnumpy()) for weight in weights.values()]
     hashes = [adapter.hash_of(each.ctypes.data, each.nbytes) for each in held]
-    adapter.check_weights(list(weights), hashes, process_set, name=name, remedy=remedy)
+    adapter.check_weights(list(weights), hashes, process_set, name=name, remedy=remedy, again=again)

@@ -78,6 +78,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._ring_groups = groups
         self._ring_set = process_set
         self._ring_checks = self._ring_unchecked = check_weights
+        self._ring_has_compared = False
         adapter.after_init(self._ring_on_init)
         if broadcast and process_set.included():
             named = {param.name: param for param in layers}
@@ -125,8 +126,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         compare(
             weights, self._ring_set, name=f"{self._ring_prefix}.weights",
             remedy="call broadcast_parameters(net.collect_params(), root_rank=0) before the first step, or pass "
-            "broadcast=True to DistributedTrainer",
+            "broadcast=True to DistributedTrainer", again=self._ring_has_compared,
         )  # fmt: skip
+        self._ring_has_compared = True
 
     def _groups_of(self, gradients: list[Any]) -> list[list[Any]]:
         if self._ring_groups is None and not adapter.is_elastic():

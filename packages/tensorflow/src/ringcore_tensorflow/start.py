@@ -64,6 +64,7 @@ class _Comparison:
     def __init__(self, names: list[str], name: str, process_set: ProcessSet) -> None:
         self._names, self._name, self._set = names, name, process_set
         self._done = False
+        self._has_compared = False
         with tf.init_scope():  # what functions count outlives them
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         adapter.after_init(self._on_init)
@@ -82,7 +83,10 @@ class _Comparison:
         elif now:
             self._done = True
             hashes = _hashes(variables)
-            adapter.check_weights(self._names, hashes, self._set, name=self._name, remedy=_REMEDY)
+            adapter.check_weights(
+                self._names, hashes, self._set, name=self._name, remedy=_REMEDY, again=self._has_compared
+            )
+            self._has_compared = True
 
     def _compare_in_graph(self, variables: list[Any]) -> Any:
         values = [tf.convert_to_tensor(variable) for variable in variables]
@@ -99,12 +103,17 @@ class _Comparison:
         return tf.cond(differs >= 0, tell, lambda: tf.constant(False))
 
     def _comparable(self, *values: Any) -> Any:
+        if adapter.abstains(self._set, again=self._has_compared):
+            return np.zeros(2 * len(values), np.int64)
         return np.array(adapter.comparable(_hashes(values)), np.int64)
 
     def _first_wrong(self, maxima: Any) -> Any:
         self._done = True  # functions that are traced from now on do not ask
-        return np.int64(next(iter(adapter.differing(maxima.tolist())), -1))
+        wrong = adapter.differing(maxima.tolist())
+        self._has_compared = not wrong
+        return np.int64(wrong[0] if wrong else -1)
 
     def _fail(self, maxima: Any, theirs: Any) -> Any:
         wrong = adapter.differing(maxima.tolist())
-        raise adapter.different_weights(self._names, wrong, theirs.tolist(), self._set, _REMEDY)
+        told = [each or theirs[0] for each in theirs.tolist()]  # Who abstains has what the first one has.
+        raise adapter.different_weights(self._names, wrong, told, self._set, _REMEDY)

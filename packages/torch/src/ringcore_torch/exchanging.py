@@ -45,6 +45,7 @@ class ExchangingReducer:
         self._process_set = process_set
         self._exchange = exchange
         self._checks_weights = self._unchecked = check_weights
+        self._has_compared = False
         self._replaced = False
         self._prefix = name_or_next(None, "gradients", process_set) if process_set.included() else "gradients"
         self._averages: list[tuple[torch.Tensor, int]] = []
@@ -105,7 +106,8 @@ class ExchangingReducer:
                 self.synchronize()
             if self._unchecked and self._process_set.size() > 1:
                 self._unchecked = False
-                check_weights_of(self._named, self._process_set, f"{self._prefix}.weights")
+                check_weights_of(self._named, self._process_set, f"{self._prefix}.weights", again=self._has_compared)
+                self._has_compared = True
         finally:
             self.abandon()
         return True

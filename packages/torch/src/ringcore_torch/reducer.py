@@ -82,7 +82,8 @@ class GradientReducer:
         self.drops_steps = drops_steps
         self.dropped = False  # the step that is under way
         self._lost: MembershipChangedError | None = None  # why nothing more of it is submitted
-        self._asks_for_memory = adapter.is_elastic() and not drops_steps
+        self._retries = not drops_steps
+        self._asks_for_memory = adapter.is_elastic() and self._retries
         self._make_buckets = functools.partial(
             make_buckets, named, groups=groups, compression=compression, keeps_errors=error_feedback
         )
@@ -122,7 +123,7 @@ class GradientReducer:
         self.abandon()
         self.alone = self._process_set.size() == 1
         self._unchecked = [] if self.alone else self._checked
-        self._asks_for_memory = adapter.is_elastic() and not self.drops_steps
+        self._asks_for_memory = adapter.is_elastic() and self._retries  # with whoever has come
         if not self.alone and not self._hooks and not self._replaced:
             self._hooks.add(self)
 
@@ -170,7 +171,7 @@ class GradientReducer:
                 postscale_factor=self._postscale, process_set=self._process_set,
             )  # fmt: skip
         except MembershipChangedError as error:
-            if not self.drops_steps:
+            if not self._leaves_out_steps():
                 raise
             self._lost = error  # Others may be told in `synchronize` only, and submit nothing more of this step, too.
 
@@ -202,9 +203,13 @@ class GradientReducer:
         try:
             self._average()
         except MembershipChangedError as error:
-            if not self.drops_steps:
+            if not self._leaves_out_steps():
                 raise
             self._drop(error)
+
+    def _leaves_out_steps(self) -> bool:
+        """Where the caller goes back to a commit, all ranks have to: they may be in different steps, or in none."""
+        return self.drops_steps and not adapter.goes_back()
 
     def _drop(self, why: MembershipChangedError) -> None:
         """All ranks that go on leave out this step: what has failed has failed on all of them."""
@@ -310,9 +315,10 @@ class GradientReducer:
     def _ask_for_memory(self) -> None:
         """Once: where one rank cannot keep what is summed up, none can do a step again."""
         self._asks_for_memory = False
-        short = torch.tensor([any(bucket.is_short for bucket in self.buckets)], dtype=torch.uint8, device="cpu")
+        is_short = self.drops_steps or any(bucket.is_short for bucket in self.buckets)
+        short = torch.tensor([is_short], dtype=torch.uint8, device="cpu")
         allreduce_(short, op=ReduceOp.MAX, name=f"{self._prefix}.short", process_set=self._process_set)
-        if not short.item():
+        if self.drops_steps or not short.item():
             return
         self.drops_steps = True
         for bucket in self.buckets:

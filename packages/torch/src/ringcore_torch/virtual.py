@@ -66,6 +66,7 @@ class VirtualRanks:
         self._loss: torch.Tensor | None = None
         self._replaced = False
         self._unchecked = True  # the weights of all ranks, by each new job
+        self._has_compared = False
         take_over(self._parameters, self)
         adapter.after_init(self._on_init)
 
@@ -82,7 +83,8 @@ class VirtualRanks:
         if self._replaced:
             raise InvalidArgument("a later DistributedOptimizer or VirtualRanks averages the gradients of this model")
         if self._unchecked and adapter.followed().size > 1:
-            check_weights_of(self._named, global_process_set, f"{self._name}.weights")
+            check_weights_of(self._named, global_process_set, f"{self._name}.weights", again=self._has_compared)
+            self._has_compared = True
         self._unchecked = False
         own: SumTree[Flat] = SumTree(self.count, _add)
         done: dict[int, list[int]] = {}  # by place

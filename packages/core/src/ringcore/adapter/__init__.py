@@ -61,7 +61,7 @@ from ringcore.adapter.starts import first, share_of
 from ringcore.adapter.tuning import Tuner
 from ringcore.adapter.verbs import Verbs
 from ringcore.adapter.virtual import Node, SumTree, nodes_of, seed_of, share_out
-from ringcore.adapter.weights import check_weights, comparable, different_weights, differing, hash_of
+from ringcore.adapter.weights import abstains, check_weights, comparable, different_weights, differing, hash_of
 from ringcore.environment.libraries import version_here
 from ringcore.environment.mpi import launched_by_mpi
 from ringcore.environment.placement import Placement, find_placement, rank_and_size
@@ -77,7 +77,7 @@ from ringcore.job.process_sets import (
     global_process_set,
     process_set_id_of,
 )
-from ringcore.job.state import Context, context, followed, is_elastic
+from ringcore.job.state import Context, context, followed, goes_back, is_elastic
 from ringcore.job.statistics import count_step, drop_step
 from ringcore.job.told_errors import as_ringcore_error
 
@@ -113,6 +113,7 @@ __all__ = [
     "Verdict",
     "Word",
     "__version__",
+    "abstains",
     "add_bystanders",
     "add_process_set_of_members",
     "after_init",
@@ -152,6 +153,7 @@ __all__ = [
     "from_bytes",
     "gather_bytes",
     "global_process_set",
+    "goes_back",
     "has_room_to_overlap",
     "hash_of",
     "import_framework",

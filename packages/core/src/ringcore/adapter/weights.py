@@ -36,8 +36,7 @@ def check_weights(
     Raises:
         MismatchError: They differ. On every rank.
     """
-    abstains = again and context().is_intact and process_set.rank() > 0
-    own = [] if abstains else list(hashes)
+    own = [] if abstains(process_set, again=again) else list(hashes)
     memory = (ctypes.c_int64 * (2 * len(names)))(*comparable(own))
     buffer = (Buffer(ctypes.addressof(memory), (len(memory),), _INT64, memory),)
     allreduce(buffer, buffer, name, op=ReduceOp.MAX, process_set=process_set, blocking=True)
@@ -47,6 +46,11 @@ def check_weights(
     own = own or list(hashes)
     theirs = gather_bytes(own[wrong[0]].to_bytes(8, "little"), f"{name}.differ", process_set)
     raise different_weights(names, wrong, [int.from_bytes(each, "little") for each in theirs], process_set, remedy)
+
+
+def abstains(process_set: ProcessSet, *, again: bool) -> bool:
+    """Whether this rank contributes zeros to a comparison, see `check_weights`."""
+    return again and context().is_intact and process_set.rank() > 0
 
 
 def hash_of(address: int, nbytes: int) -> int:

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ringcore")
 
-# While connections are made, new wishes are looked for this often.
+# While connections are made, new wishes are looked for this often; and while nothing waits for them, this.
 _TURN_S = 0.005
+_IDLE_TURN_S = 0.1
 
 
 @dataclass(eq=False)
@@ -43,13 +44,17 @@ class _Meeting:
         connector: Connects with them; it counts them from 0.
         places: What the engine calls each.
         listens: Whether others may ask at any time.
-        awaited: Lanes, and until when.
+        awaited: Lanes: until when, and whether something may wait for them; else nothing happens then.
     """
 
     connector: Connector
     places: Mapping[int, int]
     listens: bool
-    awaited: dict[tuple[int, int], float] = field(default_factory=dict)
+    awaited: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
+
+    def is_urgent(self) -> bool:
+        """Whether something waits."""
+        return any(is_needed for _, is_needed in self.awaited.values())
 
 
 class LateLanes:
@@ -135,11 +140,15 @@ class LateLanes:
                     self._take_wishes(wishes)
                     for meeting in list(self._meetings):
                         self._go_on(meeting)
-                    is_waiting = any(meeting.awaited for meeting in self._meetings)
-                    ready = [key for key, _ in selector.select(0 if is_waiting else None)]
+                    ready = [key for key, _ in selector.select(self._nap_s())]
         except Exception as error:  # What waits for a lane is not to wait for ever.
             kind = "" if isinstance(error, RingcoreError) else f"{type(error).__name__}: "
             self._runtime.fail(f"rank {self._rank()} can no longer connect lanes: {kind}{error}")
+
+    def _nap_s(self) -> float | None:
+        if any(meeting.is_urgent() for meeting in self._meetings):
+            return 0
+        return _IDLE_TURN_S if any(meeting.awaited for meeting in self._meetings) else None
 
     def _take_new(self, selector: selectors.BaseSelector) -> None:
         if not self._meetings and self._runtime.lanes_wanted_fd not in selector.get_map():
@@ -175,9 +184,14 @@ class LateLanes:
                 self._want(meeting, number, lane)
 
     def _want(self, meeting: _Meeting, number: int, lane: int) -> None:
-        if (meeting.places[number], lane) in self._attached or (number, lane) in meeting.awaited:
+        if (meeting.places[number], lane) in self._attached:
             return
-        meeting.awaited[number, lane] = time.monotonic() + self._patience_s
+        known = meeting.awaited.get((number, lane))
+        if known is not None and known[1]:
+            return
+        meeting.awaited[number, lane] = time.monotonic() + self._patience_s, True
+        if known is not None:  # It is being connected, for an operation that has ended.
+            return
         try:
             meeting.connector.open_lane(number, lane)
         except BootstrapError as error:  # There is no way.
@@ -192,7 +206,7 @@ class LateLanes:
         if not meeting.awaited and not meeting.listens:
             return
         connector = meeting.connector
-        connector.service(_TURN_S if meeting.awaited else 0)
+        connector.service(_TURN_S if meeting.is_urgent() else 0)
         while connector.asked:
             self._want(meeting, connector.asked.pop(), 0)
         for lane in connector.lanes:
@@ -201,13 +215,13 @@ class LateLanes:
         while connector.lost:
             self._give_up(meeting, *connector.lost.popitem())
         now = time.monotonic()
-        for (number, wanted), deadline in list(meeting.awaited.items()):
+        for (number, wanted), (deadline, was_needed) in list(meeting.awaited.items()):
             if now <= deadline:
                 continue
             place = meeting.places[number]
-            if not self._runtime.needs_lane(place, wanted):
-                # The operation has ended without it, as a rank was lost; the peer may want the lane with a later one.
-                meeting.awaited[number, wanted] = now + self._patience_s
+            if not was_needed or not self._runtime.needs_lane(place, wanted):
+                # The operation has ended without it, as a rank was lost. A later one says that it wants it.
+                meeting.awaited[number, wanted] = now + self._patience_s, False
             else:
                 self._give_up(
                     meeting,

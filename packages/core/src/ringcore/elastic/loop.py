@@ -84,6 +84,8 @@ def _give(state: State, is_whole: bool) -> None:
     ranks = check_alike(state, is_whole=is_whole)
     if len(ranks) == context().size:
         return state.sync()
+    if context().rank not in ranks:
+        context().runtime.excuse(ranks)  # A state may be large, and nobody who waits for them is to lose patience.
     with process_set_for_a_while(ranks) as process_set:
         state.sync_among = process_set
         try:

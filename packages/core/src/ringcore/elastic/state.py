@@ -73,7 +73,7 @@ class State:
     def __init__(
         self, bcast_object: Callable[[Any], Any] | None = None, get_rank: Callable[[], int] | None = None
     ) -> None:
-        self._bcast_object = bcast_object
+        self._bcast_object = bcast_object or broadcast_object
         self._rank = get_rank or rank
         self._host_messages = _HostMessages()
         self._reset_callbacks: list[Callable[[], Any]] = []
@@ -248,13 +248,14 @@ class ObjectState(State):
 
     def sync(self) -> None:  # noqa: D102
         own = {name: getattr(self, name) for name in self._saved_state}
-        if own and self._bcast_object is not None:  # Which knows of no process sets.
+        is_ours = self._bcast_object is broadcast_object  # Others know of no process sets.
+        if own and not is_ours:
             own = self._bcast_object(own)
         if not self.sync_among.included():
             return
         for name, handler in self._handlers.items():
             handler.sync(getattr(self, name), self.sync_among)
-        if own and self._bcast_object is None:
+        if own and is_ours:
             own = broadcast_object(own, process_set=self.sync_among)
         for name, value in own.items():
             setattr(self, name, value)

@@ -167,6 +167,11 @@ def is_elastic() -> bool:
     return _context is not None and _context.settings.elastic
 
 
+def goes_back() -> bool:
+    """Whether the caller goes back to a commit when a rank is lost, as `elastic.run` does."""
+    return _context is not None and _context.goes_back
+
+
 def followed() -> Context:
     """The current context, of the ranks whose results this process has: a compiled program tells Python of none.
 
