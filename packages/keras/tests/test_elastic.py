@@ -66,7 +66,8 @@ train(state)
 
 AVERAGES = "ring.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9))"
 STEPS_ALONE = "keras.optimizers.SGD(0.01, momentum=0.9)"
-MEETS = "ring.callbacks.DiLoCoCallback(keras.optimizers.SGD(0.7), every=5)"
+MEETS = "ring.callbacks.DiLoCoCallback(outer, every=5)"
+OUTER = "outer = keras.optimizers.SGD(0.7, momentum=0.9)  # it stays the same when ranks come and go\n"
 
 
 # The second: of two that are left the other one has come somewhere else when somebody joins them.
@@ -75,7 +76,8 @@ def test_fit_goes_on_without_a_rank_and_takes_another_in(ranks: int, meets: bool
     script = SCRIPT.replace("ring.size() < 2", f"ring.size() < {ranks}")
     if meets:
         script = script.replace(AVERAGES, STEPS_ALONE).replace("OnceTwoAreThere(),", f"OnceTwoAreThere(), {MEETS},")
-        assert AVERAGES not in script and MEETS in script
+        script = script.replace("EPOCHS = 6\n", f"EPOCHS = 6\n{OUTER}")
+        assert AVERAGES not in script and MEETS in script and OUTER in script
     (tmp_path / "train.py").write_text(script)
     ringrun = Ringrun(tmp_path)
     ringrun.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND=keras.backend.backend())

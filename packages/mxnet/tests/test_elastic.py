@@ -74,7 +74,7 @@ def test_a_trainer_whose_ranks_step_on_their_own_is_refused() -> None:
     ringcore.shutdown()
 
 
-def gets_what_has_no_values_yet() -> list[float]:
+def gets_what_has_no_values_yet(has_begun: bool) -> list[float]:
     import mxnet as mx
     import ringcore
     from ringcore.job.process_sets import process_set_for_a_while
@@ -85,7 +85,10 @@ def gets_what_has_no_values_yet() -> list[float]:
     net = mx.gluon.nn.Dense(2)
     net.initialize(mx.init.Normal())
     state = elastic.MXNetState(net, step=0)
-    state.sync()
+    if not has_begun:
+        state.sync()
+    elif ringcore.rank() < 2:
+        net(mx.nd.ones((1, 3)))
     with process_set_for_a_while([0, 2]) as process_set:  # As if rank 2 had joined the others since.
         state.sync_among = process_set
         state.sync()
@@ -93,6 +96,8 @@ def gets_what_has_no_values_yet() -> list[float]:
     return [float(value) for value in net.weight.data().asnumpy().ravel()]
 
 
-def test_who_joins_before_the_first_batch_has_the_values_that_this_gives_all(tmp_path: Path) -> None:
-    first, *others = ranks.run(gets_what_has_no_values_yet, 3, tmp_path)
-    assert len(first) == 6 and others == [first, first]
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_who_joins_has_the_values_that_the_first_batch_gives_all(has_begun: bool, tmp_path: Path) -> None:
+    first, second, newcomer = ranks.run(gets_what_has_no_values_yet, 3, tmp_path, has_begun)
+    assert len(first) == 6 and newcomer == first
+    assert (second == first) != has_begun

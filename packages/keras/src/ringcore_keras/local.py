@@ -156,16 +156,16 @@ class DiLoCoCallback(_Meetings):
     def _begin(self) -> None:
         synchronize_state(self.model)
         variables = self.model.trainable_variables
+        if not self._outer.built:
+            self._outer.build(variables)
         if adapter.is_elastic():  # When others come, in `fit` anew, each has come somewhere else.
             root = self._process_set.ranks[0]
-            broadcast_variables(variables, root, process_set=self._process_set)
+            broadcast_variables([*variables, *self._outer.variables], root, process_set=self._process_set)
         else:
             check_same(
                 variables, self._process_set, name="DiLoCoCallback.weights",
                 remedy="put ring.callbacks.BroadcastGlobalVariablesCallback(0) before DiLoCoCallback",
             )  # fmt: skip
-        if not self._outer.built:
-            self._outer.build(variables)
         self._note(variables)
 
     def _note(self, variables: list[Any]) -> None:

@@ -51,10 +51,14 @@ def _restore_trainer(trainer: Any, kept: Any) -> None:
 
 def _sync_net(net: Any, process_set: ProcessSet) -> None:
     params = net.collect_params()
-    has_values = [name for name, param in params.items() if _has_values(param)]
-    broadcast_parameters({name: params[name] for name in has_values}, process_set=process_set)
+    own = {name: tuple(param.shape) for name, param in params.items() if _has_values(param)}
+    shapes = broadcast_object(own, process_set=process_set)
+    for name in shapes.keys() - own.keys():  # The others have had a batch.
+        params[name].shape = shapes[name]
+        params[name]._finish_deferred_init()
+    broadcast_parameters({name: params[name] for name in shapes}, process_set=process_set)
     # All ranks get the others with the first batch, when the process set may be gone.
-    broadcast_parameters({name: param for name, param in params.items() if name not in has_values})
+    broadcast_parameters({name: param for name, param in params.items() if name not in shapes})
 
 
 _OF_NETS = Handler(_save_net, _restore_net, _sync_net)

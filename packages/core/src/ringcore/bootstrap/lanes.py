@@ -186,11 +186,9 @@ class LateLanes:
     def _want(self, meeting: _Meeting, number: int, lane: int) -> None:
         if (meeting.places[number], lane) in self._attached:
             return
-        known = meeting.awaited.get((number, lane))
-        if known is not None and known[1]:
-            return
+        is_known = (number, lane) in meeting.awaited  # For another operation, which may have ended.
         meeting.awaited[number, lane] = time.monotonic() + self._patience_s, True
-        if known is not None:  # It is being connected, for an operation that has ended.
+        if is_known:
             return
         try:
             meeting.connector.open_lane(number, lane)
@@ -219,9 +217,10 @@ class LateLanes:
             if now <= deadline:
                 continue
             place = meeting.places[number]
-            if not was_needed or not self._runtime.needs_lane(place, wanted):
-                # The operation has ended without it, as a rank was lost. A later one says that it wants it.
-                meeting.awaited[number, wanted] = now + self._patience_s, False
+            is_needed = self._runtime.needs_lane(place, wanted)
+            if not (was_needed and is_needed):
+                # The operation has ended without it, as a rank was lost, or has not come to it yet.
+                meeting.awaited[number, wanted] = now + self._patience_s, is_needed
             else:
                 self._give_up(
                     meeting,

@@ -46,14 +46,16 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             try:
                 if is_initialized():
                     has_changed |= _become_member()
-                    context().goes_back = True
-                    context().runtime.fail_on_change(True)  # Who goes back to a commit has to be told.
+                    _let_go_back(True)
                 if has_changed:
                     state.on_reset()
                 if must_sync:
                     _give(state, is_whole)
                 is_whole = False
-                return func(state, *args, **options)
+                result = func(state, *args, **options)
+                if is_initialized():
+                    _let_go_back(False)
+                return result
             except PartedInterrupt:
                 must_sync = not _go_on(intact=True) and _meet_again(intact=True)
             except JoinedInterrupt:
@@ -74,6 +76,12 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             has_changed = True
 
     return call
+
+
+def _let_go_back(goes_back: bool) -> None:
+    """Whether the program goes back to a commit when a rank is lost: who does has to be told."""
+    context().goes_back = goes_back
+    context().runtime.fail_on_change(goes_back)
 
 
 def _give(state: State, is_whole: bool) -> None:

@@ -248,15 +248,15 @@ class ObjectState(State):
 
     def sync(self) -> None:  # noqa: D102
         own = {name: getattr(self, name) for name in self._saved_state}
-        is_ours = self._bcast_object is broadcast_object  # Others know of no process sets.
-        if own and not is_ours:
-            own = self._bcast_object(own)
-        if not self.sync_among.included():
-            return
-        for name, handler in self._handlers.items():
+        takes_part = self.sync_among.included()
+        for name, handler in self._handlers.items() if takes_part else ():
             handler.sync(getattr(self, name), self.sync_among)
-        if own and is_ours:
+        if own and self._bcast_object is not broadcast_object:  # It knows of no process sets.
+            own = self._bcast_object(own)
+        elif own and takes_part:
             own = broadcast_object(own, process_set=self.sync_among)
+        if not takes_part:
+            return
         for name, value in own.items():
             setattr(self, name, value)
         await_devices()
