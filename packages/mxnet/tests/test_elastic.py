@@ -96,6 +96,27 @@ def gets_what_has_no_values_yet(has_begun: bool) -> list[float]:
     return [float(value) for value in net.weight.data().asnumpy().ravel()]
 
 
+def begins_with_another_net_on_rank_1() -> str:
+    import mxnet as mx
+    import ringcore
+    from ringcore_mxnet import elastic
+
+    ringcore.init()
+    net = mx.gluon.nn.Dense(2, use_bias=ringcore.rank() == 0)
+    net.initialize()
+    try:
+        elastic.run(lambda _: None)(elastic.MXNetState(net, step=0))
+    except ringcore.RingcoreError as error:
+        return str(error)
+    return ""
+
+
+def test_the_first_parameter_that_is_missing_is_named(tmp_path: Path) -> None:
+    first, second = ranks.run(begins_with_another_net_on_rank_1, 2, tmp_path)
+    assert "the state of rank 1 is not that of rank 0: it has no net: dense0_bias, which is a parameter of f" in second
+    assert "rank 1" in first, "for the others it is a lost rank"
+
+
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_who_joins_has_the_values_that_the_first_batch_gives_all(has_begun: bool, tmp_path: Path) -> None:
     first, second, newcomer = ranks.run(gets_what_has_no_values_yet, 3, tmp_path, has_begun)

@@ -139,7 +139,9 @@ def test_who_comes_is_compared_with_rank_0(state: str, tmp_path: Path) -> None:
 DIES_IN_SYNC = """
 if is_new and not os.path.exists("died"):
     def die(_):
+        limit = time.monotonic() + 60
         while not os.path.exists("stepping"):
+            assert time.monotonic() < limit, "nobody has begun a step"
             time.sleep(0.01)
         open("died", "w").close()
         os._exit(3)

@@ -123,6 +123,23 @@ if life > 0:
     assert len({(line["step"], line["total"]) for line in ended}) == 1
 
 
+def test_another_state_is_that_of_rank_0_also_on_those_who_were_there_when_others_came(
+    ringrun: Ringrun, script: Script
+) -> None:
+    name = train(
+        script, before=_DIES.format(rank=1), goes_on="state.step < 10 or ringcore.size() < 3",
+    )  # fmt: skip
+    path = ringrun.directory / name
+    path.write_text(path.read_text() + """
+other = elastic.ObjectState(step=os.getpid(), total=0.0)
+elastic.run(lambda state: tell("another", state))(other)
+""")  # fmt: skip
+    done = ringrun("-np", "3", "--min-np", "2", *AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    lines = told(ringrun.directory, "another")
+    assert len(lines) == 3 and {line["step"] for line in lines} == {line["pid"] for line in lines if line["rank"] == 0}
+
+
 def test_scripts_for_horovod_see_that_somebody_joins_before_they_commit(ringrun: Ringrun, script: Script) -> None:
     name = train(
         script,

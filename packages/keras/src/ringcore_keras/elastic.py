@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
-from ringcore import InvalidArgument, ProcessSet
+from ringcore import InvalidArgument
 from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, VariablesState, run
 
 from ringcore_keras.variables import broadcast_variables, synchronize_state
@@ -23,10 +22,6 @@ __all__ = [
     "UpdateEpochStateCallback",
     "run",
 ]
-
-
-def _broadcast(variables: Sequence[Any], process_set: ProcessSet) -> None:
-    broadcast_variables(variables, process_set=process_set)
 
 
 class KerasState(VariablesState):
@@ -48,7 +43,7 @@ class KerasState(VariablesState):
         self.optimizer = optimizer or model.optimizer
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)
-        super().__init__(self._weights_and_slots, _broadcast, **attributes)
+        super().__init__(self._weights_and_slots, broadcast_variables, **attributes)
 
     def _weights_and_slots(self) -> list[Any]:
         synchronize_state(self.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from mxnet.gluon.parameter import DeferredInitializationError
 from ringcore import InvalidArgument, ProcessSet, broadcast_object
 from ringcore.elastic import ElasticSampler, Handler, HostsUpdatedInterrupt, ObjectState, State, run
@@ -61,7 +62,12 @@ def _sync_net(net: Any, process_set: ProcessSet) -> None:
     broadcast_parameters({name: param for name, param in params.items() if name not in shapes})
 
 
-_OF_NETS = Handler(_save_net, _restore_net, _sync_net)
+def _describe_net(net: Any) -> dict[str, str]:
+    # Not the shapes, which whoever has had no batch does not know.
+    return {name: f"a parameter of {np.dtype(param.dtype).name}" for name, param in net.collect_params().items()}
+
+
+_OF_NETS = Handler(_save_net, _restore_net, _sync_net, describe=_describe_net)
 _OF_TRAINERS = Handler(
     _save_trainer,
     _restore_trainer,

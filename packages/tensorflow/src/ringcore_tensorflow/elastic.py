@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from ringcore import InvalidArgument, ProcessSet
+from ringcore import InvalidArgument
 from ringcore.elastic import ElasticSampler, HostsUpdatedInterrupt, ObjectState, State, VariablesState, run
 
 from ringcore_tensorflow.variables import broadcast_variables
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowState", "run"]
-
-
-def _broadcast(variables: Sequence[Any], process_set: ProcessSet) -> None:
-    broadcast_variables(variables, process_set=process_set)
 
 
 class TensorFlowState(VariablesState):
@@ -34,4 +30,4 @@ class TensorFlowState(VariablesState):
         if variables is None or session is not None or not tf.executing_eagerly():
             raise InvalidArgument("TensorFlowState takes variables, and works in eager mode; in a session use a Saver")
         self.variables = list(variables)
-        super().__init__(lambda: self.variables, _broadcast, **attributes)
+        super().__init__(lambda: self.variables, broadcast_variables, **attributes)

@@ -48,9 +48,7 @@ _OF_MODELS = Handler(
     lambda model, process_set: broadcast_parameters(model.state_dict(), process_set=process_set),
     describe=_describe,
 )
-_OF_OPTIMIZERS = Handler(
-    _save, _restore, lambda optimizer, process_set: broadcast_optimizer_state(optimizer, process_set=process_set)
-)
+_OF_OPTIMIZERS = Handler(_save, _restore, broadcast_optimizer_state)
 
 
 class TorchState(ObjectState):

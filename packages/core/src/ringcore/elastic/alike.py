@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from ringcore.elastic.state import State
 
 
-def check_alike(state: State, *, is_whole: bool) -> list[int]:
+def check_alike(state: State) -> list[int]:
     """Compare what this rank keeps with what rank 0 keeps. Collective.
 
     Args:
         state: What is kept.
-        is_whole: This rank has the state that the others train with.
 
     Returns:
-        Rank 0, and those that need its state; all of them where it has gone back to a commit.
+        Rank 0, and those that need its state: who has come, or has gone back to a commit. All, where rank 0 has.
 
     Raises:
         InvalidArgument: They differ. Not on those who keep what rank 0 does: for them it is a lost rank.
@@ -30,7 +29,7 @@ def check_alike(state: State, *, is_whole: bool) -> list[int]:
     current = context()
     own = state.describe()
     data = json.dumps(own).encode()
-    parts = gather_bytes(bytes([is_whole]) + hashlib.sha256(data).digest(), current.next_name("elastic.alike"))
+    parts = gather_bytes(bytes([current.is_intact]) + hashlib.sha256(data).digest(), current.next_name("elastic.alike"))
     if len({part[1:] for part in parts}) == 1:
         return [rank for rank, part in enumerate(parts) if rank == 0 or not (part[0] and parts[0][0])]
     first: dict[str, str] = json.loads(gather_bytes(data, current.next_name("elastic.differs"))[0])

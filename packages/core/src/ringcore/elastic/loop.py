@@ -41,7 +41,9 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(func)
     def call(state: State, *args: Any, **options: Any) -> T:
-        must_sync, has_changed, is_whole = True, False, False
+        must_sync, has_changed = True, False
+        if is_initialized():
+            context().is_intact = False  # It may have been with another state.
         while True:
             try:
                 if is_initialized():
@@ -50,8 +52,7 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 if has_changed:
                     state.on_reset()
                 if must_sync:
-                    _give(state, is_whole)
-                is_whole = False
+                    _give(state)
                 result = func(state, *args, **options)
                 if is_initialized():
                     _let_go_back(False)
@@ -59,12 +60,10 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
             except PartedInterrupt:
                 must_sync = not _go_on(intact=True) and _meet_again(intact=True)
             except JoinedInterrupt:
-                is_whole = _go_on(intact=True)
-                must_sync = is_whole or _meet_again(intact=False)
+                must_sync = _go_on(intact=True) or _meet_again(intact=False)
             except HostsUpdatedInterrupt as interrupt:
                 must_sync = _meet_again(intact=interrupt.skip_sync)
             except Exception as error:
-                is_whole = False
                 lost = as_ringcore_error(error)
                 if lost is None or not _is_loss(lost):
                     raise
@@ -84,12 +83,12 @@ def _let_go_back(goes_back: bool) -> None:
     context().runtime.fail_on_change(goes_back)
 
 
-def _give(state: State, is_whole: bool) -> None:
+def _give(state: State) -> None:
     """The state of rank 0 to those who need it; the others train on at once, and keep what they have saved last.
 
     If a rank is lost soon after, all go back to what rank 0 has saved, so nobody has to save it here.
     """
-    ranks = check_alike(state, is_whole=is_whole)
+    ranks = check_alike(state)
     if len(ranks) == context().size:
         return state.sync()
     if context().rank not in ranks:

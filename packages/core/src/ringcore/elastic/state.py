@@ -173,14 +173,14 @@ class Handler:
     Attributes:
         save: Makes what is kept of a value. It also gets what was kept before, whose memory it may use; None at first.
         restore: Puts what was kept back into the value.
-        sync: Gives the value of rank 0 to all ranks of a process set.
+        sync: Gives the value of rank 0 to all ranks of `process_set`, a keyword.
         reset: Fits the value to the number of ranks.
         describe: Says what is in the value, by name: see `State.describe`.
     """
 
     save: Callable[[Any, Any], Any]
     restore: Callable[[Any, Any], object]
-    sync: Callable[[Any, ProcessSet], object]
+    sync: Callable[..., object]
     reset: Callable[[Any], object] = lambda _: None
     describe: Callable[[Any], dict[str, str]] = lambda _: {}
 
@@ -250,7 +250,7 @@ class ObjectState(State):
         own = {name: getattr(self, name) for name in self._saved_state}
         takes_part = self.sync_among.included()
         for name, handler in self._handlers.items() if takes_part else ():
-            handler.sync(getattr(self, name), self.sync_among)
+            handler.sync(getattr(self, name), process_set=self.sync_among)
         if own and self._bcast_object is not broadcast_object:  # It knows of no process sets.
             own = self._bcast_object(own)
         elif own and takes_part:

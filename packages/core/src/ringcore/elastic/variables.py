@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringcore.elastic.state import ObjectState
-from ringcore.job.process_sets import ProcessSet
 
 
 class VariablesState(ObjectState):
@@ -14,14 +13,13 @@ class VariablesState(ObjectState):
 
     Args:
         variables: Gives them; more may be there later.
-        broadcast: Gives all ranks of a process set, its last argument, the values of rank 0 in these variables.
+        broadcast: Gives all ranks of `process_set`, a keyword, the values of rank 0 in these variables.
         attributes: By name, what the objects are at first.
     """
 
     def __init__(
-        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[[Sequence[Any], ProcessSet], Any],
-        **attributes: Any,
-    ) -> None:  # fmt: skip
+        self, variables: Callable[[], Sequence[Any]], broadcast: Callable[..., Any], **attributes: Any
+    ) -> None:
         self._variables = variables
         self._broadcast = broadcast
         self._values: list[Any] = []
@@ -53,5 +51,5 @@ class VariablesState(ObjectState):
 
     def sync(self) -> None:  # noqa: D102
         if self.sync_among.included():
-            self._broadcast(self._variables(), self.sync_among)
+            self._broadcast(self._variables(), process_set=self.sync_among)
         super().sync()
