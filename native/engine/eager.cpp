@@ -141,7 +141,7 @@ bool Engine::progress_eager() {
   bool all = true;
   for (std::size_t m = 0; m < set.peers.size(); ++m) {
     if (set.peers[m] == nullptr) continue;
-    const std::span<const std::byte> bytes = set.peers[m]->link->peek(transport::kControlLane);
+    const std::span<const std::byte> bytes = peek_control(*set.peers[m]);
     if (bytes.size() < sizeof(RecordHeader)) {
       if (is_tree_record(bytes)) return leave_eager(), false;
       all = false;

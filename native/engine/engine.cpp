@@ -88,7 +88,7 @@ bool Engine::move() {
   bool moved = false;
   for (Peer* peer : membership_.known()) {
     moved = flush_backlog(*peer) || moved;
-    moved = read_control(*peer) || moved;
+    if (!peer->heard_out || readiness_->has_news(peer->place)) moved = read_control(*peer) || moved;
     if (failure_ != nullptr) return true;
   }
   if (elastic_ != nullptr) {

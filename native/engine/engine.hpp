@@ -30,8 +30,8 @@
 #include "engine/timeline.hpp"
 #include "engine/tree_items.hpp"
 #include "transport/link.hpp"
+#include "transport/readiness.hpp"
 #include "transport/shm/segment.hpp"
-#include "transport/tcp/readiness.hpp"
 
 namespace ringcore::engine {
 
@@ -191,6 +191,8 @@ class Engine {
   bool running() const;  // a plan is under way: peers wait for its next step
   bool in_short_cut() const { return eager_.operation != nullptr; }  // and nothing else goes on
   Timeline& timeline() { return timeline_; }
+  // Null: links do not watch their sockets together.
+  const transport::Readiness* readiness() const { return readiness_; }
 
   // What this rank has submitted and does not have back, and how many it has.
   std::vector<Pending> pending() const;
@@ -268,6 +270,8 @@ class Engine {
   void leave_eager();
   void fill(ProcessSet& set, std::uint64_t until, const Operation* blocked_in);
 
+  // What has come on a peer's lane for control.
+  static std::span<const std::byte> peek_control(Peer& peer);
   bool read_control(Peer& peer);
   void receive(Peer& peer, const RecordView& record);
   void receive_entry(Peer& peer, const RecordView& record);

@@ -47,6 +47,7 @@ struct Peer {
   std::optional<std::vector<Place>> meets;  // it wants to be let in, and is connected with these
   std::optional<Nanoseconds> unmet_since;  // ... among whom a member is missing
   bool connected = false;  // it can be heard
+  bool heard_out = false;  // all that it has said was read, and readiness tells when it says more
   bool is_known = false;  // this rank has greeted it, or will when they are connected
   bool greeted = false;
   bool left = false;  // said goodbye

@@ -213,6 +213,12 @@ bool Engine::flush_backlog(Peer& peer) {
   return written > 0;
 }
 
+// Whoever looks may leave something behind that nobody tells of again.
+std::span<const std::byte> Engine::peek_control(Peer& peer) {
+  peer.heard_out = false;
+  return peer.link->peek(transport::kControlLane);
+}
+
 bool Engine::read_control(Peer& peer) {
   bool moved = false;
   // Of an epoch that ends only goodbyes are missing, of those who have left before it did.
@@ -221,8 +227,11 @@ bool Engine::read_control(Peer& peer) {
   };
   try {
     while (!peer.left && (!epoch_ends() || may_leave())) {
-      const std::optional<RecordView> record = parse_record(peer.link->peek(transport::kControlLane));
-      if (!record) break;
+      const std::optional<RecordView> record = parse_record(peek_control(peer));
+      if (!record) {
+        peer.heard_out = peer.link->is_watched();
+        break;
+      }
       receive(peer, *record);
       peer.link->consume(transport::kControlLane, record->header.bytes);
       moved = true;

@@ -273,8 +273,8 @@ std::vector<Pending> Engine::pending() const {
   std::vector<Pending> found;
   if (eager_.operation != nullptr) {
     Pending small{title(*eager_.operation), eager_.operation->submitted_at, false, {}};
-    for (const Peer* peer : eager_.set->peers) {
-      const bool silent = peer != nullptr && peer->link->peek(transport::kControlLane).empty();
+    for (Peer* peer : eager_.set->peers) {
+      const bool silent = peer != nullptr && peek_control(*peer).empty();
       if (silent) small.missing.push_back(peer->rank);
     }
     found.push_back(std::move(small));

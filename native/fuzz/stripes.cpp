@@ -86,11 +86,11 @@ void act(transport::Stripes& stripes, Peer& peer, Input& bytes, const transport:
     case 5: stripes.expect(bytes.take<std::uint16_t>()); break;
     case 6:
       if (bytes.below(16) == 0) end = Fd();
-      stripes.add_wait_fds(fds, !failure.reason);
+      stripes.add_wait_fds(fds, !failure.reason, failure.reason.has_value());
       break;
     default:
       if (bytes.below(8) == 0) ::shutdown(end.get(), SHUT_WR);
-      stripes.fill();
+      stripes.fill(failure.reason.has_value());
       break;
   }
 }

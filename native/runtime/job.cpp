@@ -13,6 +13,7 @@
 #include "transport/shm/link.hpp"
 
 namespace ringcore {
+using transport::Transport;
 namespace {
 
 // How often this process was forked off. What was made before belongs to the parent. Counted, because whoever asks for
@@ -48,13 +49,13 @@ Job::Job(JobConfig config) : forks_(count_forks()), place_(config.rank), size_(c
   made.engine.has_witness = config.has_witness;
   made.engine.joins = config.joins;
   made.engine.serving = config.serving;
-  const auto is_of = [](PeerConnection::Kind kind) {
-    return [kind](const PeerConnection& peer) { return peer.kind == kind; };
+  const auto is_over = [](Transport transport) {
+    return [transport](const PeerConnection& peer) { return peer.transport == transport; };
   };
-  const bool with_mpi = std::ranges::any_of(config.peers, is_of(PeerConnection::Kind::kMpi));
+  const bool with_mpi = std::ranges::any_of(config.peers, is_over(Transport::kMpi));
   if (config.joins) config.host_of.assign(static_cast<std::size_t>(config.rank) + 1, -1);
   const int own_host = config.host_of.at(static_cast<std::size_t>(config.rank));
-  const auto others = config.joins ? std::ranges::count_if(config.peers, is_of(PeerConnection::Kind::kShm))
+  const auto others = config.joins ? std::ranges::count_if(config.peers, is_over(Transport::kShm))
                                    : std::ranges::count(config.host_of, own_host) - 1;
   made.local_ranks = std::max(static_cast<int>(others) + 1, config.local_size);
   all_share_memory_ = memory_ != nullptr && !config.peers.empty() && std::cmp_equal(others, config.peers.size());
@@ -117,7 +118,7 @@ void Job::give_up_link(Rank peer, const std::string& why) {
 }
 
 void Job::meet(PeerConnection peer) {
-  if (peer.kind == PeerConnection::Kind::kMpi || (peer.kind == PeerConnection::Kind::kShm && memory_ == nullptr)) {
+  if (peer.transport == Transport::kMpi || (peer.transport == Transport::kShm && memory_ == nullptr)) {
     throw Error(ErrorKind::kInvalidArgument,
                 "place " + std::to_string(peer.rank) +
                     " is connected over MPI, or by memory that this rank does not share: nobody joins a job so");
@@ -127,16 +128,16 @@ void Job::meet(PeerConnection peer) {
 }
 
 std::unique_ptr<transport::Link> Job::make_link(const std::shared_ptr<transport::MpiWorld>& mpi, PeerConnection peer) {
-  switch (peer.kind) {
-    case PeerConnection::Kind::kMpi: return transport::make_mpi_link(mpi, peer.rank);
-    case PeerConnection::Kind::kTcp: {
+  switch (peer.transport) {
+    case Transport::kMpi: return transport::make_mpi_link(mpi, peer.rank);
+    case Transport::kTcp: {
       auto link = peer.socket.get() < 0 ? transport::make_tcp_link(place_, peer.rank, lane_requests_, readiness_)
                                         : transport::make_tcp_link(place_, peer.rank, std::move(peer.socket),
                                                                    peer.secrets, lane_requests_, readiness_);
       lane_links_[peer.rank] = link.get();
       return link;
     }
-    case PeerConnection::Kind::kShm: {
+    case Transport::kShm: {
       auto segment = std::make_shared<const transport::Segment>(
           transport::Segment::attach(std::move(peer.segment), peer.rank, size_));
       return transport::make_shm_link(place_, peer.rank, memory_->segment, segment, std::move(peer.socket));

@@ -23,15 +23,14 @@
 #include "transport/tcp/lane_requests.hpp"
 #include "transport/tcp/link.hpp"
 #include "transport/tcp/readiness.hpp"
+#include "transport/transports.hpp"
 
 namespace ringcore {
 
 // What this rank has of a peer that it has met.
 struct PeerConnection {
-  enum class Kind : std::uint8_t { kShm, kTcp, kMpi };
-
   Rank rank = 0;
-  Kind kind = Kind::kShm;
+  transport::Transport transport = transport::Transport::kShm;
   Fd socket;   // kShm: see make_shm_link; kTcp: of the control lane, or none before it is needed; kMpi: none
   Fd segment;  // kShm: the peer's memory file
   std::vector<transport::TlsSecret> secrets;  // kTcp: one where the connection is encrypted
@@ -100,7 +99,7 @@ class Job {
   bool all_share_memory_ = false;  // who are there from the start
   std::shared_ptr<HostMemory> memory_;  // outlives the engine
   std::shared_ptr<plan::Offered> offered_ = std::make_shared<plan::Offered>();
-  transport::Readiness readiness_;  // outlives the links, as the next
+  transport::SocketReadiness readiness_;  // outlives the links, as the next
   transport::LaneRequests lane_requests_;
   std::map<Rank, transport::LaneLink*> lane_links_;  // of the runtime, by peer; used by `change_links` only
   std::shared_ptr<Runtime> runtime_;

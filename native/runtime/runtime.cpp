@@ -17,6 +17,8 @@ constexpr Nanoseconds kQuietTick = 10 * kMillisecond;
 // A waiting thread looks after timers this often, and after signals so often.
 constexpr Nanoseconds kTimerInterval = kMillisecond;
 constexpr Nanoseconds kInterruptInterval = 50 * kMillisecond;
+// ... and after the processors that it may run on.
+constexpr Nanoseconds kProcessorsInterval = 50 * kMillisecond;
 // After announcements that nobody waits for the progress thread lets more of them come before it asks to be rung again:
 // a bell for each would cost both sides more than the announcement.
 constexpr Nanoseconds kGather = 100'000;
@@ -225,7 +227,10 @@ void Runtime::drive(Ended ended, Nanoseconds limit, const Interrupted& interrupt
       lock.lock();
     }
     if (moved || waiter.stay_awake(clock_, now, crowd_.shares_processor())) continue;
-    crowd_.count_processors();
+    if (now - processors_counted_ >= kProcessorsInterval) {  // this program may be bound anew
+      processors_counted_ = now;
+      crowd_.count_processors();
+    }
     if (arm()) continue;
     const Nanoseconds longest = awaiting_devices_ > 0 ? kShortestNap : kTimerInterval * 4;  // a GPU rings no bell
     const Nanoseconds nap = longest_nap(true, std::min({longest, limit - (now - begin), engine_.timer_interval()}));
@@ -272,6 +277,7 @@ Nanoseconds Runtime::longest_nap(bool busy, Nanoseconds limit) {
 
 std::vector<pollfd> Runtime::wait_set(const transport::Waiter& waiter) const {
   std::vector<pollfd> set = waiter.wait_set(links_);
+  if (const transport::Readiness* const readiness = engine_.readiness()) readiness->add_wait_fds(set);
   for (const auto& companion : companions_) companion->add_wait_fds(set);
   return set;
 }

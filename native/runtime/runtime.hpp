@@ -215,6 +215,7 @@ class Runtime {
   bool slept_ = false;  // whether all threads did, the last time
   std::uint64_t drives_ = 0;  // calls of `drive` so far
   Nanoseconds drive_began_ = 0;  // the last of them
+  Nanoseconds processors_counted_ = 0;
   std::uint64_t submits_ = 0;  // and of `submit`
   transport::Waiter driver_waiter_;
   transport::Waiter thread_waiter_;

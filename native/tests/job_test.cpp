@@ -109,7 +109,7 @@ TEST_CASE("job: two processes that share memory add up, without Python") {
       const Fd closed = std::move(sockets[other]);
     }
     JobConfig config = config_of(rank, {.rank = other,
-                                        .kind = PeerConnection::Kind::kShm,
+                                        .transport = transport::Transport::kShm,
                                         .socket = std::move(sockets[rank]),
                                         .segment = Fd(::dup(memories[other]->segment.fd()))});
     config.host_of = {0, 0};
@@ -133,7 +133,8 @@ TEST_CASE("job: two processes over TCP connect a lane when it is needed, and no 
     const Rank other = 1 - rank;
     sockets[other].clear();
     JobConfig config = config_of(
-        rank, {.rank = other, .kind = PeerConnection::Kind::kTcp, .socket = std::move(sockets[rank].at(kControlLane))});
+        rank,
+        {.rank = other, .transport = transport::Transport::kTcp, .socket = std::move(sockets[rank].at(kControlLane))});
     config.host_of = {0, 1};
     Job job(std::move(config));
     pollfd wanted{job.lanes_wanted_fd(), POLLIN, 0};
@@ -164,7 +165,7 @@ TEST_CASE("job: a process joins two that share memory while they run, and adds u
   }
   const auto connection = [&](Rank rank, Rank other) {
     return PeerConnection{.rank = other,
-                          .kind = PeerConnection::Kind::kShm,
+                          .transport = transport::Transport::kShm,
                           .socket = std::move(sockets[rank][other]),
                           .segment = Fd(::dup(memories[other]->segment.fd()))};
   };

@@ -103,7 +103,7 @@ class LateJob {
   }
 
   std::vector<transport::LaneRequests> requests_;
-  std::vector<transport::Readiness> readiness_;
+  std::vector<transport::SocketReadiness> readiness_;
   std::map<std::pair<Rank, Rank>, transport::LaneLink*> links_;
   std::vector<std::unique_ptr<Runtime>> runtimes_;
   std::atomic<std::size_t> connected_ = 0;

@@ -521,4 +521,12 @@ MUTANTS = [
            "  if (set.id == kWorld) elastic_->excused.clear();\n", ""),
     Mutant("packed trees do not follow the rates", "plan/planner.cpp",
            "generator->follows_rates() ? number : 0", "0"),
+    Mutant("who has looked at what a peer says leaves the rest unread", "engine/messages.cpp",
+           "  peer.heard_out = false;\n", ""),
+    Mutant("a peer that says more is not heard", "engine/messages.cpp",
+           "peer.heard_out = peer.link->is_watched();", "peer.heard_out = true;"),
+    Mutant("data that somebody waits for wakes nobody", "transport/tcp/stripes.cpp",
+           "  awaited_ = taken < out.size();\n", ""),
+    Mutant("data that nobody waits for wakes all the same", "transport/tcp/stripes.cpp",
+           "  if (bytes > 0) awaited_ = false;\n", ""),
 ]  # fmt: skip

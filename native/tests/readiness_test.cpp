@@ -51,7 +51,7 @@ struct Star {
   static std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
 
   NoLanes opener;
-  transport::Readiness readiness;
+  transport::SocketReadiness readiness;
   std::vector<std::unique_ptr<transport::LaneLink>> links;
   std::vector<Fd> ends;
   std::vector<int> fds;  // of the links
@@ -159,13 +159,14 @@ TEST_CASE("readiness: a link that is gone is told of no more, though a forked ch
 TEST_CASE("readiness: encrypted links, from the handshake on") {
   constexpr int kRounds = 200;
   NoLanes opener;
-  std::array<transport::Readiness, 2> readiness;
+  std::array<transport::SocketReadiness, 2> readiness;
   std::array<std::vector<std::unique_ptr<transport::LaneLink>>, 2> links;
   for (Rank other = 0; other < kPeers; ++other) {
+    const Rank far = other + kPeers;  // each is another one's peer
     auto [first, second] = tcp_pair();
     const std::array secret{SocketPair::secret(static_cast<unsigned char>(other + 1))};
-    links[0].push_back(transport::make_tcp_link(0, 1, std::move(first), secret, opener, readiness[0]));
-    links[1].push_back(transport::make_tcp_link(1, 0, std::move(second), secret, opener, readiness[1]));
+    links[0].push_back(transport::make_tcp_link(other, far, std::move(first), secret, opener, readiness[0]));
+    links[1].push_back(transport::make_tcp_link(far, other, std::move(second), secret, opener, readiness[1]));
   }
   // Both sides send from the first moment on, so that bytes come right behind the handshake.
   const SteadyClock clock;

@@ -59,6 +59,9 @@ class Link {
   virtual std::span<const std::byte> peek(int lane) = 0;
   virtual void consume(int lane, std::size_t bytes) = 0;
 
+  // Whether it is seen without a call of `peek` when something comes on lane 0: Readiness::look tells of it.
+  virtual bool is_watched() const { return false; }
+
   // Moves arrived bytes to `out` and returns how many: 0 when nothing has arrived. May skip the copy that `peek` needs.
   virtual std::size_t read(int lane, std::span<std::byte> out) = 0;
 

@@ -46,6 +46,7 @@ Cluster::Cluster(const Workload& workload, std::vector<Fault> faults, Draw& draw
   options.lane_bytes = draw.one_in(2) ? 512 : 8192;
   options.late_lanes = draw.one_in(2);
   options.encrypted = workload.encrypted;
+  options.watched = draw.one_in(2);
   // Each says something else of its links; what they plan with must be the same.
   const int telling = draw.one_in(2) ? nodes() : 0;
   for (Rank rank = 0; rank < telling; ++rank) {
@@ -98,6 +99,7 @@ void Cluster::make_engine(RankState& state) {
     if (peer != state.rank) config.links[static_cast<std::size_t>(peer)] = network_->link(state.rank, peer);
   }
   config.host_of = workload_.host_of;
+  config.readiness = &network_->readiness(state.rank);
   config.arena = network_->arena(state.rank);
   if (config.arena != nullptr) config.fusion_arena = network_->arena_memory(state.rank).data();
   engine::EngineSettings settings;

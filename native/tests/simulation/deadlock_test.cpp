@@ -37,7 +37,7 @@ class Job {
         ends_(ends_of(program_)),
         direct_members_(draw.one_in(3) ? 1 : 16),
         network_(program_.ranks, draw.generator()(),
-                 {.longest_delay = draw.one_in(2) ? kMillisecond : 1500 * kMillisecond}) {
+                 {.longest_delay = draw.one_in(2) ? kMillisecond : 1500 * kMillisecond, .watched = draw.one_in(2)}) {
     for (Rank rank = 0; rank < program_.ranks; ++rank) start(rank);
     pauses_ = draw.below(4);
   }
@@ -87,6 +87,7 @@ class Job {
     engine::EngineConfig config;
     config.rank = state.rank = rank;
     config.make_carriers = carriers::standard();
+    config.readiness = &network_.readiness(rank);
     config.links.resize(static_cast<std::size_t>(program_.ranks));
     for (Rank peer = 0; peer < program_.ranks; ++peer) {
       config.host_of.push_back(peer);

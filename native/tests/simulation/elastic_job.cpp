@@ -45,6 +45,7 @@ transport::SimOptions options_of(const ElasticOptions& options) {
   made.lane_bytes = options.lane_bytes;
   made.longest_delay = 50'000;
   made.encrypted = options.encrypted;
+  made.watched = options.seed % 2 == 0;
   if (!options.share_memory) return made;
   made.host_of.assign(places_of(options), 0);
   if (options.joiners_far) std::fill(made.host_of.begin() + options.ranks, made.host_of.end(), 1);
@@ -122,6 +123,7 @@ void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& 
   for (engine::Place peer = 0; peer < places; ++peer) {
     config.host_of.push_back(joins ? -1 : (options_.share_memory ? 0 : peer));  // whoever joins is told
   }
+  config.readiness = &network_.readiness(rank.place);
   config.arena = network_.arena(rank.place);
   if (config.arena != nullptr) config.fusion_arena = network_.arena_memory(rank.place).data();
   config.has_witness = options_.witness;

@@ -48,8 +48,11 @@ class SimLink final : public Link {
     const bool whole = lane == kControlLane || size <= 1 || network_.random_below(kShortViews) != 0;
     const std::size_t shown = whole ? size : 1 + network_.random_below(size);
     stream.seen = stream.consumed + shown;
+    stream.unread = false;
     return {stream.arrived.data() + stream.consumed, shown};
   }
+
+  bool is_watched() const override { return network_.options_.watched; }
 
   void consume(int lane, std::size_t bytes) override {
     SimNetwork::Stream& stream = incoming(lane);
@@ -136,6 +139,19 @@ class SimLink final : public Link {
   Link* secured_by_ = nullptr;
 };
 
+class SimReadiness final : public Readiness {
+ public:
+  SimReadiness(SimNetwork& network, Rank self) : network_(network), self_(self) {}
+
+  void look() override {}
+  bool has_news(Rank peer) const override { return network_.connection(self_, peer).lanes[kControlLane].unread; }
+  void add_wait_fds(std::vector<pollfd>&) const override {}
+
+ private:
+  SimNetwork& network_;
+  Rank self_;
+};
+
 SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
     : ranks_(ranks),
       options_(std::move(options)),
@@ -146,6 +162,7 @@ SimNetwork::SimNetwork(int ranks, std::uint64_t seed, SimOptions options)
       writes_left_(static_cast<std::size_t>(ranks)),
       paused_until_(static_cast<std::size_t>(ranks)),
       starved_until_(static_cast<std::size_t>(ranks)) {
+  for (Rank rank = 0; rank < ranks; ++rank) readiness_.push_back(std::make_unique<SimReadiness>(*this, rank));
   for (Rank rank = 0; rank < ranks && !options_.host_of.empty(); ++rank) {
     segments_.push_back(std::make_unique<Segment>(Segment::create(rank, ranks, options_.arena_bytes)));
     arenas_.push_back(std::make_unique<Arena>(*segments_.back(), options_.reserved_bytes));
@@ -315,6 +332,7 @@ void SimNetwork::happen(Event event) {
         event.bytes[random_below(event.bytes.size())] ^= static_cast<std::byte>(1U << random_below(8));
       }
       stream.arrived.insert(stream.arrived.end(), event.bytes.begin(), event.bytes.end());
+      stream.unread = true;
       return;
     }
     case EventKind::kFailure:

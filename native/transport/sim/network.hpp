@@ -25,6 +25,7 @@
 #include "base/clock.hpp"
 #include "base/types.hpp"
 #include "transport/link.hpp"
+#include "transport/readiness.hpp"
 #include "transport/shm/segment.hpp"
 
 namespace ringcore::transport {
@@ -50,6 +51,7 @@ struct SimOptions {
   std::vector<Pace> paces = {};     // by rank: what its links say of theirs; empty: they know nothing
   bool late_lanes = false;          // lanes of data are opened when both ends want them
   bool encrypted = false;           // links between hosts are, with a toy cipher (encryption.hpp)
+  bool watched = false;             // links that are not encrypted are seen together, see `readiness`
 };
 
 class SimNetwork {
@@ -62,6 +64,8 @@ class SimNetwork {
   void disconnect(Rank a, Rank b);
   // The end that `from` holds of its link to `to`. The network must outlive it.
   std::unique_ptr<Link> link(Rank from, Rank to);
+  // Of the links of a rank.
+  Readiness& readiness(Rank rank) { return *readiness_[static_cast<std::size_t>(rank)]; }
   // The registered memory of a rank; null where `host_of` is empty.
   Arena* arena(Rank rank);
   // All of it, reserved bytes included; empty where `host_of` is empty.
@@ -116,12 +120,14 @@ class SimNetwork {
 
  private:
   friend class SimLink;
+  friend class SimReadiness;
 
   // One direction of a lane.
   struct Stream {
     std::vector<std::byte> arrived;
     std::size_t consumed = 0;   // of `arrived`
     std::size_t seen = 0;       // of `arrived`: shown to the reader
+    bool unread = false;        // something has arrived, and the reader has not looked since
     std::size_t in_flight = 0;  // bytes accepted, not arrived
     Nanoseconds last_delivery = 0;
     std::vector<std::byte> history;
@@ -177,6 +183,7 @@ class SimNetwork {
   std::vector<Connection> connections_;  // [owner * ranks_ + peer]
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::unique_ptr<Readiness>> readiness_;
   std::vector<bool> dead_;
   std::vector<char> rung_;
   std::vector<std::optional<std::uint64_t>> writes_left_;  // of those that will die at a write

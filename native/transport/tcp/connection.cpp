@@ -61,9 +61,9 @@ void Connection::encrypt(const TlsSecret& secret, Tls::Side side, Rank self) {
   tls_ = std::make_unique<Tls>(fd(), secret, side, self, failure_);
 }
 
-void Connection::watch(Readiness& readiness, bool for_bytes) {
-  watch_ = readiness.watch(fd(), for_bytes);
-  reads_when_seen_ = for_bytes;
+void Connection::watch(SocketReadiness& readiness, std::optional<Rank> bytes_of) {
+  watch_ = readiness.watch(fd(), bytes_of);
+  reads_when_seen_ = bytes_of.has_value();
 }
 
 void Connection::limit_unsent(unsigned bytes) {
@@ -121,7 +121,7 @@ void Connection::wake_for_expected() {
 }
 
 bool Connection::fill() {
-  const bool opened = tls_ != nullptr && tls_->advance();
+  const bool opened = advance();
   if (!wants_bytes()) return opened;
   const std::size_t got = receive(buffer_.room());
   if (got > 0) shown_ = false;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,9 +26,9 @@ class Connection {
   // Encrypts from now on. Throws as Tls does.
   void encrypt(const TlsSecret& secret, Tls::Side side, Rank self);
 
-  // From here on it is read when `readiness` has seen something; else whenever it is looked at. `for_bytes`: also when
-  // bytes come, and not its end alone.
-  void watch(Readiness& readiness, bool for_bytes);
+  // From here on `readiness` sees its end. Of the one for control of the link to this peer it sees also what comes; then the
+  // connection is read when that has been seen, and not whenever somebody looks.
+  void watch(SocketReadiness& readiness, std::optional<Rank> bytes_of);
 
   int fd() const { return socket_.get(); }
   bool is_tcp() const { return is_tcp_; }
@@ -51,6 +52,8 @@ class Connection {
   // Receives what fits behind the buffered bytes, and sends what is unsent; true when something came.
   bool fill();
   void expect(std::size_t bytes) { expected_ = bytes; }
+  // Goes on with agreeing on keys, and sends what is unsent; true when it can take bytes now.
+  bool advance() { return tls_ != nullptr && tls_->advance(); }
   // Before a sleep: has the kernel wake it for what is expected, and not for less.
   void wake_for_expected();
   // A connection whose buffer is full waits for its reader, not for its peer.
@@ -59,6 +62,8 @@ class Connection {
   bool ended() const { return ended_; }
   // Before it is closed: a socket with unread bytes is closed by a reset, which may cost the peer what was sent last.
   void drop_unread();
+  // Who sleeps on the readiness of all sockets that are watched hears of this one's bytes.
+  bool is_seen_with_others() const { return reads_when_seen_ && watch_->is_seen_with_others(); }
   // The peer may have closed it.
   bool may_be_closed() const { return watch_ == nullptr || watch_->closed(); }
 
@@ -72,7 +77,7 @@ class Connection {
 
   Fd socket_;
   LinkFailure& failure_;
-  std::unique_ptr<Readiness::Watch> watch_;  // null: not watched; closed before the socket
+  std::unique_ptr<SocketReadiness::Watch> watch_;  // null: not watched; closed before the socket
   bool reads_when_seen_ = false;
   std::unique_ptr<Tls> tls_;
   bool is_tcp_ = false;

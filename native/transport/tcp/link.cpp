@@ -17,7 +17,7 @@ namespace {
 
 class TcpLink final : public LaneLink {
  public:
-  TcpLink(Rank self, Rank peer, LaneOpener* opener, Readiness* readiness)
+  TcpLink(Rank self, Rank peer, LaneOpener* opener, SocketReadiness* readiness)
       : self_(self), peer_(peer), opener_(opener), readiness_(readiness) {}
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;
@@ -43,7 +43,15 @@ class TcpLink final : public LaneLink {
     }
     if (readiness_ == nullptr) return;
     // A lane of data is read only while an operation waits for it, and its socket may be told to wait for more.
-    for (Connection& connection : made->connections()) connection.watch(*readiness_, lane == kControlLane);
+    for (Connection& connection : made->connections()) {
+      connection.watch(*readiness_, lane == kControlLane ? std::optional(peer_) : std::nullopt);
+    }
+  }
+
+  bool is_watched() const override {
+    if (!has(kControlLane)) return false;
+    const Connection& control = lanes_.front()->connections().front();
+    return control.is_seen_with_others() && control.takes_bytes();
   }
 
   void give_up(const std::string& why) override { failure_.fail(why); }
@@ -113,15 +121,15 @@ class TcpLink final : public LaneLink {
   // There is no bell: the sockets themselves wake the sleeper. Empties them first, so that only new bytes do.
   bool arm() override {
     bool news = false;
-    for (std::optional<Stripes>& lane : lanes_) news |= lane && lane->fill();
+    for (int lane = 0; lane < kLaneCount; ++lane) news |= has(lane) && lane_of(lane)->fill(takes_all(lane));
     return std::exchange(failure_.just_now, false) || news;
   }
 
   void disarm() override {}
 
   void add_wait_fds(std::vector<pollfd>& fds) const override {
-    for (const std::optional<Stripes>& lane : lanes_) {
-      if (lane) lane->add_wait_fds(fds, !failure_.reason);
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      if (has(lane)) lanes_[static_cast<std::size_t>(lane)]->add_wait_fds(fds, !failure_.reason, takes_all(lane));
     }
   }
 
@@ -146,6 +154,8 @@ class TcpLink final : public LaneLink {
   }
 
  private:
+  // Control is for whoever comes by, and of a link that has failed all is taken that still comes, up to its end.
+  bool takes_all(int lane) const { return lane == kControlLane || failure_.reason.has_value(); }
   std::optional<Stripes>& lane_of(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
   std::string describe(int lane) const {
     return "lane " + std::to_string(lane) + " from rank " + std::to_string(self_) + " to rank " + std::to_string(peer_);
@@ -154,7 +164,7 @@ class TcpLink final : public LaneLink {
   Rank self_;
   Rank peer_;
   LaneOpener* opener_;  // null: all lanes are there
-  Readiness* readiness_;  // null: each socket is asked by itself
+  SocketReadiness* readiness_;  // null: each socket is asked by itself
   LinkFailure failure_;
   std::array<std::optional<Stripes>, kLaneCount> lanes_;
   std::vector<pollfd> check_fds_;  // kept, because `check` is called often
@@ -190,7 +200,7 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
 }
 
 std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
-                                        LaneOpener& opener, Readiness& readiness) {
+                                        LaneOpener& opener, SocketReadiness& readiness) {
   auto link = std::make_unique<TcpLink>(self, peer, &opener, &readiness);
   std::vector<Fd> sockets;
   sockets.push_back(std::move(control));
@@ -198,7 +208,7 @@ std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::s
   return link;
 }
 
-std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener, Readiness& readiness) {
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener, SocketReadiness& readiness) {
   return std::make_unique<TcpLink>(self, peer, &opener, &readiness);
 }
 

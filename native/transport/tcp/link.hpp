@@ -47,8 +47,8 @@ std::unique_ptr<Link> make_tcp_link(Rank self, Rank peer, std::vector<Fd> socket
 // The same with a socket for control and none for data yet. `opener` and `readiness` outlive the link; whoever drives it
 // looks there first.
 std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, Fd control, std::span<const TlsSecret> secrets,
-                                        LaneOpener& opener, Readiness& readiness);
+                                        LaneOpener& opener, SocketReadiness& readiness);
 // The same with no socket yet.
-std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener, Readiness& readiness);
+std::unique_ptr<LaneLink> make_tcp_link(Rank self, Rank peer, LaneOpener& opener, SocketReadiness& readiness);
 
 }  // namespace ringcore::transport

@@ -1,53 +1,63 @@
-// Which of many sockets have something to read: the kernel is asked once for all of them, and not once for each.
-//
-// A rank that has links with many others gets little from most of them. What `look` has not seen to be readable is not
-// read.
+// Which of many sockets have something to read: the kernel is asked once for all of them, and not once for each. What
+// `look` has not seen to be readable is not read.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <vector>
+
+#include <poll.h>
 
 #include "base/owned.hpp"
+#include "transport/readiness.hpp"
 
 namespace ringcore::transport {
 
-class Readiness {
+class SocketReadiness final : public Readiness {
  public:
   // Throws Error{kResource} where the system has no descriptor left.
-  Readiness();
-  Readiness(const Readiness&) = delete;
-  Readiness& operator=(const Readiness&) = delete;
+  SocketReadiness();
 
   // What is known of one socket, as long as this lives. The socket is open for longer.
   class Watch {
    public:
-    Watch(Readiness& readiness, int fd, bool for_bytes);
+    Watch(SocketReadiness& readiness, int fd, std::optional<Rank> bytes_of);
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
 
     // Something may have come since `drained`: bytes, or the end.
-    bool readable() const { return readable_ || readiness_.asks_each(); }
+    bool readable() const { return bytes_of_ && readiness_.has_news(*bytes_of_); }
     // All that had come was read.
-    void drained() { readable_ = closed_; }
+    void drained() { note(closed_); }
+    // `add_wait_fds` stands for this one's descriptor, too.
+    bool is_seen_with_others() const { return bytes_of_ && !readiness_.asks_each(); }
     // The peer may have closed the connection.
     bool closed() const { return closed_ || readiness_.asks_each(); }
 
    private:
-    friend class Readiness;
-    Readiness& readiness_;
+    friend class SocketReadiness;
+    void note(bool readable);
+
+    SocketReadiness& readiness_;
     int fd_;
-    bool for_bytes_;
-    bool readable_ = true;
+    std::optional<Rank> bytes_of_;
     bool closed_ = false;
   };
 
-  // From here on `look` says what becomes of the socket: with `for_bytes` what comes, otherwise its end alone. Throws
-  // Error{kResource}.
-  std::unique_ptr<Watch> watch(int fd, bool for_bytes) { return std::make_unique<Watch>(*this, fd, for_bytes); }
-  // Asks the kernel what has happened since the last time.
-  void look() {
+  // From here on `look` says what becomes of the socket: what comes, where it is the one for control of the link to this
+  // peer, otherwise its end alone. Throws Error{kResource}.
+  std::unique_ptr<Watch> watch(int fd, std::optional<Rank> bytes_of) {
+    return std::make_unique<Watch>(*this, fd, bytes_of);
+  }
+  void look() override {
     if (!asks_each()) ask();
+  }
+  bool has_news(Rank peer) const override { return asks_each() || news_[static_cast<std::size_t>(peer)] != 0; }
+  // Nothing where sockets are asked one by one.
+  void add_wait_fds(std::vector<pollfd>& fds) const override {
+    if (!asks_each()) fds.push_back({epoll_.get(), POLLIN, 0});
   }
 
  private:
@@ -58,6 +68,7 @@ class Readiness {
 
   Fd epoll_;
   std::size_t for_bytes_ = 0;  // so many are watched for bytes
+  std::vector<char> news_;  // by peer: its socket is readable
 };
 
 }  // namespace ringcore::transport

@@ -86,6 +86,7 @@ bool Stripes::find_next_block() {
 }
 
 std::span<const std::byte> Stripes::peek() {
+  awaited_ = true;
   if (!is_striped()) return connections_.front().peek();
   if (incoming_.left == 0 && !find_next_block()) return {};
   const std::span<const std::byte> arrived = connections_[incoming_.connection].peek();
@@ -93,12 +94,18 @@ std::span<const std::byte> Stripes::peek() {
 }
 
 void Stripes::consume(std::size_t bytes) {
+  if (bytes > 0) awaited_ = false;
   connections_[incoming_.connection].consume(bytes);
   if (is_striped()) incoming_.left -= bytes;
 }
 
 std::size_t Stripes::read(std::span<std::byte> out) {
-  if (!is_striped()) return connections_.front().read(out);
+  const std::size_t taken = is_striped() ? read_blocks(out) : connections_.front().read(out);
+  awaited_ = taken < out.size();
+  return taken;
+}
+
+std::size_t Stripes::read_blocks(std::span<std::byte> out) {
   std::size_t taken = 0;
   while (taken < out.size() && (incoming_.left > 0 || find_next_block())) {
     const std::size_t size = std::min(out.size() - taken, incoming_.left);
@@ -110,13 +117,20 @@ std::size_t Stripes::read(std::span<std::byte> out) {
   return taken;
 }
 
-bool Stripes::fill() {
+bool Stripes::fill(bool anyway) {
   bool news = false;
-  for (Connection& connection : connections_) news |= connection.fill();
+  for (Connection& connection : connections_) {
+    if (!reads(connection, anyway)) continue;
+    news |= connection.is_seen_with_others() ? connection.advance() : connection.fill();
+  }
   if (!news) {
     for (Connection& connection : connections_) connection.wake_for_expected();
   }
   return news;
+}
+
+bool Stripes::reads(const Connection& connection, bool anyway) const {
+  return awaited_ || anyway || !connection.takes_bytes() || connection.has_unsent();
 }
 
 bool Stripes::blocked() const {
@@ -143,9 +157,11 @@ Pace Stripes::pace() const {
   return all;
 }
 
-void Stripes::add_wait_fds(std::vector<pollfd>& fds, bool open) const {
+void Stripes::add_wait_fds(std::vector<pollfd>& fds, bool open, bool anyway) const {
   for (std::size_t i = 0; i < connections_.size(); ++i) {
-    const int readable = connections_[i].wants_bytes() ? POLLIN | POLLRDHUP : 0;
+    const Connection& connection = connections_[i];
+    const bool reads_it = reads(connection, anyway) && connection.wants_bytes() && !connection.is_seen_with_others();
+    const int readable = reads_it ? POLLIN | POLLRDHUP : 0;
     // In the middle of a block only its own connection can take more.
     const bool may_take = connections_[i].takes_bytes() && (outgoing_.left == 0 || outgoing_.connection == i);
     const bool waits = (short_write_ && may_take) || connections_[i].has_unsent();

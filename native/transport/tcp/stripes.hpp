@@ -33,12 +33,13 @@ class Stripes {
   void expect(std::size_t bytes) {
     if (!is_striped()) connections_.front().expect(bytes);
   }
-  // Takes what has arrived; false when there was nothing, and the kernel will wake a sleeper.
-  bool fill();
+  // Takes what has arrived, where somebody waits for it, or `anyway`; false when there was nothing, and the kernel will wake
+  // a sleeper.
+  bool fill(bool anyway);
   bool ended() const;
   Pace pace() const;
-  // `open`: the link has not failed, so that it takes bytes as well.
-  void add_wait_fds(std::vector<pollfd>& fds, bool open) const;
+  // `open`: the link has not failed, so that it takes bytes as well. `anyway`: as above.
+  void add_wait_fds(std::vector<pollfd>& fds, bool open, bool anyway) const;
 
   const std::vector<Connection>& connections() const { return connections_; }
   std::vector<Connection>& connections() { return connections_; }
@@ -61,6 +62,10 @@ class Stripes {
   };
 
   bool is_striped() const { return connections_.size() > 1; }
+  std::size_t read_blocks(std::span<std::byte> out);
+  // Whether what comes over a connection is taken now: what nobody waits for stays in its socket, and wakes nobody. Ends
+  // that agree on their keys wait for each other.
+  bool reads(const Connection& connection, bool anyway) const;
   std::size_t write_blocks(std::span<const std::byte> bytes);
   bool begin_block(std::span<const std::byte>& bytes);
   bool find_next_block();
@@ -70,6 +75,7 @@ class Stripes {
   Outgoing outgoing_;
   Incoming incoming_;
   bool short_write_ = false;  // the last write found no room
+  bool awaited_ = false;  // whoever read last wanted more than was there
 };
 
 }  // namespace ringcore::transport

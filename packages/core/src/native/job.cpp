@@ -1,6 +1,7 @@
 // A rank's part of a job: how Python says what it is made of, its process sets and lanes, and its end.
 #include "runtime/job.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <new>
 #include <optional>
@@ -29,7 +30,7 @@ namespace nb = nanobind;
 namespace ringcore::python {
 namespace {
 
-// (rank, kind, descriptors, the peer's segment or -1, a secret for each descriptor or none)
+// (rank, transport, descriptors, the peer's segment or -1, a secret for each descriptor or none)
 using PeerTuple = std::tuple<Rank, std::string, std::vector<int>, int, std::vector<nb::bytes>>;
 
 // (from, to, latency, bytes a second)
@@ -50,18 +51,18 @@ carriers::SwitchSettings switch_of(const SwitchTuple& told) {
           .silence = limit_of(silence_s)};
 }
 
-PeerConnection::Kind kind_of(const std::string& name) {
-  if (name == "shm") return PeerConnection::Kind::kShm;
-  if (name == "tcp") return PeerConnection::Kind::kTcp;
-  if (name == "mpi") return PeerConnection::Kind::kMpi;
-  throw Error(ErrorKind::kInvalidArgument, "ranks are connected by 'shm', 'tcp' or 'mpi', not by '" + name + "'");
+transport::Transport transport_of(const std::string& name) {
+  const auto* const found =
+      std::ranges::find(transport::kTransports, name, [](const auto& each) { return each.first; });
+  if (found != transport::kTransports.end()) return found->second;
+  throw Error(ErrorKind::kInvalidArgument, "no transport is called '" + name + "'");
 }
 
 std::vector<PeerConnection> connections_of(const std::vector<PeerTuple>& peers) {
   std::vector<PeerConnection> connections;
-  for (const auto& [rank, kind, fds, segment_fd, secrets] : peers) {
+  for (const auto& [rank, name, fds, segment_fd, secrets] : peers) {
     connections.push_back({.rank = rank,
-                           .kind = kind_of(kind),
+                           .transport = transport_of(name),
                            .socket = Fd(fds.empty() ? -1 : fds.front()),
                            .segment = Fd(segment_fd),
                            .secrets = tls_secrets(secrets)});
@@ -176,6 +177,9 @@ void check(PythonRuntime& self) {
 }  // namespace
 
 void register_first_links(nb::module_& module) {
+  nb::list transports;
+  for (const auto& [name, transport] : transport::kTransports) transports.append(nb::str(name.data(), name.size()));
+  module.attr("TRANSPORTS") = nb::tuple(transports);
   module.attr("DIRECT_MEMBERS") = engine::EngineSettings{}.direct_members;
   module.attr("PLACES_TO_COME") = transport::kPlacesToCome;
   module.attr("DATA_LANES") = transport::kLaneCount - transport::kFirstDataLane;

@@ -304,6 +304,8 @@ def add_bystanders_code(begin: int, end: int) -> None:
     Code of a framework whose threads do nothing for the program, though a clock wakes them.
     """
 
+TRANSPORTS: tuple = ...
+
 DIRECT_MEMBERS: int = 16
 
 PLACES_TO_COME: int = 32

@@ -224,7 +224,7 @@ class Settings:
     transport: str = _setting(
         "auto",
         _choice("auto", "shm", "tcp", "mpi"),
-        "auto, shm, tcp or mpi",
+        "auto, shm, tcp or mpi",  # native/transport/transports.hpp
         "how ranks move bytes; auto: shared memory where it works, else TCP, or MPI where ranks meet through it",
     )
     mpi_library: str | None = _setting(
