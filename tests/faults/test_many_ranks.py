@@ -75,11 +75,13 @@ def test_all_hear_which_rank_was_killed(tmp_path: Path) -> None:
         assert outcome.result["message"].startswith(f"rank {lost} "), outcome.result
 
 
-def stops_before_it_connects(lost: int) -> dict:
-    from ringcore.bootstrap import connector
+def stops_when_it_has_met_the_others(lost: int, does: str) -> dict:
+    from ringcore.bootstrap.connector import Connector
+    from ringcore.bootstrap.spread import Spread
 
-    if int(os.environ["RANK"]) == lost:  # It has met the others, and does nothing more.
-        connector.Connector.dial = lambda *_, **__: await_mark("over", "test")
+    if int(os.environ["RANK"]) == lost:  # It does nothing more.
+        stops = {"connect": (Connector, "dial"), "hand on the table": (Spread, "take")}
+        setattr(*stops[does], lambda *_, **__: await_mark("over", "test"))
 
     def starts() -> None:
         ringcore.init()
@@ -88,11 +90,13 @@ def stops_before_it_connects(lost: int) -> dict:
     return caught(starts)
 
 
-@pytest.mark.parametrize("encryption", ["off", "on"])
-def test_all_hear_which_rank_did_not_connect(tmp_path: Path, encryption: str) -> None:
-    lost = 9
+@pytest.mark.parametrize(
+    ("lost", "does", "encryption"),
+    [(9, "connect", "off"), (9, "connect", "on"), (1, "hand on the table", "off")],
+)
+def test_all_hear_which_rank_did_not_connect(tmp_path: Path, lost: int, does: str, encryption: str) -> None:
     env = {**TCP, "RINGCORE_START_TIMEOUT_S": "8", "RINGCORE_ENCRYPTION": encryption}
-    with ranks.started(stops_before_it_connects, SIZE, tmp_path, lost, env=env) as job:
+    with ranks.started(stops_when_it_has_met_the_others, SIZE, tmp_path, lost, does, env=env) as job:
         others = [rank for rank in range(SIZE) if rank != lost]
         job.await_end(*others)
         job.mark("over")
@@ -101,3 +105,16 @@ def test_all_hear_which_rank_did_not_connect(tmp_path: Path, encryption: str) ->
     for rank in others:
         assert outcomes[rank].result["type"] in ("BootstrapError", "PeerLostError"), outcomes[rank]
         assert f"ranks [{lost}] did not " in outcomes[rank].result["message"], outcomes[rank]
+
+
+def has_another_setting(other: int) -> dict:
+    if int(os.environ["RANK"]) == other:
+        os.environ["RINGCORE_ENCRYPTION"] = "off"
+    return caught(ringcore.init)
+
+
+def test_all_hear_which_rank_has_another_setting(tmp_path: Path) -> None:
+    other = 13
+    for outcome in ranks.run(has_another_setting, SIZE, tmp_path, other, env={**TCP, "RINGCORE_ENCRYPTION": "on"}):
+        assert outcome["type"] == "BootstrapError", outcome
+        assert f"RINGCORE_ENCRYPTION=on, but rank {other} on " in outcome["message"], outcome

@@ -205,6 +205,7 @@ def test_an_answer_that_was_changed_on_its_way_is_an_error(
         (changed(version=1), "its 'version' is none"),
         (changed(job={}), "its 'job' is none"),
         (changed(tcp=[["eth0", "10.0.0.1", 16, 40000]]), "its 'tcp' is none"),
+        (changed(table_port=1 << 16), "its 'table_port' is none"),
         (changed(more=[]), "nothing in it is called 'more'"),
     ],
 )

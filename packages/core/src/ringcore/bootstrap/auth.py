@@ -50,6 +50,7 @@ RENDEZVOUS = 1
 MESH = 2
 AGENT = 3  # dials the launcher
 BOARD = 4
+TABLE = 5  # of all contacts
 
 
 class TurnedAwayError(BootstrapError):

@@ -2,7 +2,7 @@
 
 A seal is an HMAC under the secret of the connection, over who sends and what: nobody on the way can change a contact or
 the table of all of them, and what was recorded fits no other connection. Each side sends one message;
-the answer is packed.
+the answer is packed. Among many it is first the digest of the table, see `spread`.
 
 It comes from a process that knows the job's key. Even so its size, depth and types are checked, so that one broken rank
 is refused and does not break the others.
@@ -22,6 +22,7 @@ from ringcore._errors import BootstrapError
 
 HEADER = struct.Struct("<I32s")
 RANK, SERVER = b"rank", b"server"
+ASKED = b"?"  # A rank that has been told the table's digest wants the table.
 MAX_CONTACT_BYTES = 64 * 1024
 _MAX_COUNT = 1 << 31
 _MAX_SECONDS = 1e9
@@ -37,14 +38,19 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def encode_answer(message: Mapping[str, Any]) -> bytes:
-    """What the rendezvous tells: every rank gets the table of all, whose entries are much alike, so it is packed."""
-    return zlib.compress(encode(message), level=1)
+    """What the rendezvous tells: the table of all ranks, whose entries are much alike, so it is packed."""
+    return zlib.compress(encode(message))
 
 
 def decode_answer(data: bytes) -> dict[str, Any]:
     """Read what the rendezvous tells, after `is_genuine`."""
     answer: dict[str, Any] = json.loads(zlib.decompress(data))
     return answer
+
+
+def are_handed(contacts: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the table goes from rank to rank: all of them listen for it. See `spread`."""
+    return all("table_port" in contact and contact.get("tcp") for contact in contacts)
 
 
 def headers(data: bytes, sender: bytes, secrets: Iterable[bytes]) -> list[bytes]:
@@ -66,6 +72,10 @@ def is_genuine(header: bytes, data: bytes, sender: bytes, secret: bytes) -> bool
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and -_MAX_COUNT < value < _MAX_COUNT
+
+
+def _is_port(value: Any) -> bool:
+    return _is_count(value) and 0 < value < 1 << 16
 
 
 def _is_text(value: Any) -> bool:
@@ -106,6 +116,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "host": _is_text,
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),
+    "table_port": _is_port,
     "encryption": _is_text,
     "no_tls": _or_none(_is_text),
     "topology": _is_text,

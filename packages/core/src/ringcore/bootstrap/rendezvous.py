@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet: each posts how it can be reached, and gets everybody's answer.
+"""Where the ranks of a job meet: each posts how it can be reached, and gets everybody's answer, or rank 0 does.
 
 Rounds: when every rank has posted, all of them get the table, and the next posts begin the next round; its number is
 the epoch of the connections made in it. Of an elastic job the launcher announces each round and its size.
@@ -7,6 +7,7 @@ the epoch of the connections made in it. Of an elastic job the launcher announce
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import selectors
@@ -21,11 +22,13 @@ from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import MAX_PENDING, Acceptor
 from ringcore.bootstrap.auth import KEY_BYTES, RENDEZVOUS, Hello, Key, fingerprint
 from ringcore.bootstrap.contacts import (
+    ASKED,
     HEADER,
     MAX_CONTACT_BYTES,
     RANK,
     SERVER,
     ContactError,
+    are_handed,
     encode_answer,
     headers,
     is_genuine,
@@ -50,6 +53,8 @@ class _Guest:
     rank: int | None = None
     unsent_header: bytes = b""
     unsent: memoryview = field(default_factory=lambda: memoryview(b""))
+    table: bytes = b""  # Another rank is to hand it this; until then it may ask for it here.
+    asks_until: float = 0.0
 
 
 class RendezvousServer(Closing):
@@ -138,6 +143,7 @@ class RendezvousServer(Closing):
             while not self._stopped(0.25):
                 acceptor.service(0)
                 self._check_missing()
+                self._check_handed()
             self._selector.unregister(self._stop_read)
             deadline = time.monotonic() + _LAST_ANSWERS_S
             while self._answering and time.monotonic() < deadline:
@@ -162,6 +168,8 @@ class RendezvousServer(Closing):
                 continue
             if guest.unsent:
                 self._send(guest)
+            elif guest.table:
+                self._hand(guest)
             elif guest.rank is not None:
                 self._forget(guest, guest.rank)
             else:
@@ -256,9 +264,8 @@ class RendezvousServer(Closing):
         self._contacts[contact["rank"]] = contact
         self._waiting[contact["rank"]] = guest
         if len(self._contacts) == self._size:
-            table = [self._contacts[rank] for rank in range(self._size)]
             self._rounds_answered += 1
-            self._answer_all({"epoch": self._epoch, "round": secrets.token_hex(16), "contacts": table})
+            self._tell_contacts()
             self._epoch += 1
 
     def _other_job(self, contact: dict[str, Any]) -> str | None:
@@ -324,21 +331,53 @@ class RendezvousServer(Closing):
             missing=missing,
         )
 
+    def _check_handed(self) -> None:
+        """Whoever hangs and does not take the table is not waited for: the patience of the others ends."""
+        now = time.monotonic()
+        for guest in [guest for guest in self._answering if guest.table and now > guest.asks_until]:
+            self._drop(guest)
+
     def _refuse(self, guest: _Guest, problem: str) -> None:
         """Tells one that it cannot take part."""
-        self._answer([guest], {"error": problem})
+        self._answer([guest], encode_answer({"error": problem}))
 
     def _fail(self, problem: str, **more: Any) -> None:
         self._answer_all({"error": problem, **more})
+
+    def _tell_contacts(self) -> None:
+        contacts = [self._contacts[rank] for rank in range(self._size)]
+        guests = [self._waiting[rank] for rank in range(self._size)]
+        met = {"epoch": self._epoch, "round": secrets.token_hex(16)}
+        table = encode_answer({**met, "contacts": contacts})
+        told = 1 if are_handed(contacts) else len(guests)
+        for guest in guests[told:]:
+            guest.table, guest.asks_until = table, self._round_began + self._patience_s
+        self._waiting.clear()
+        self._contacts.clear()
+        self._answer(guests[told:], encode_answer({**met, "table_sha256": hashlib.sha256(table).hexdigest()}))
+        self._answer(guests[:told], table)
 
     def _answer_all(self, message: dict[str, Any]) -> None:
         waiting = list(self._waiting.values())
         self._waiting.clear()
         self._contacts.clear()
-        self._answer(waiting, message)
+        self._answer(waiting, encode_answer(message))
 
-    def _answer(self, guests: list[_Guest], message: dict[str, Any]) -> None:
-        data = encode_answer(message)
+    def _hand(self, guest: _Guest) -> None:
+        """A rank that was told the table's digest asks for the table, or has been handed it and goes."""
+        try:
+            asked = guest.connection.recv(len(ASKED))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            asked = b""
+        table, guest.table = guest.table, b""
+        if asked:
+            self._answer([guest], table)
+        else:
+            self._drop(guest)
+
+    def _answer(self, guests: list[_Guest], data: bytes) -> None:
         self._answering.update(guests)  # Before the first has it all: then none is missing.
         own = headers(data, SERVER, [guest.secret for guest in guests])
         for guest, header in zip(guests, own, strict=True):
@@ -355,8 +394,12 @@ class RendezvousServer(Closing):
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            guest.unsent = memoryview(b"")  # It is gone; the others hear of it when they try to connect to it.
-        if not guest.unsent:
+            guest.unsent, guest.table = memoryview(b""), b""  # It is gone; the others hear of it when they dial it.
+        if guest.unsent:
+            return
+        if guest.table:
+            self._selector.modify(guest.connection, selectors.EVENT_READ, guest)
+        else:
             self._drop(guest)
 
 
