@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ringcore import InvalidArgument
+from ringcore import InvalidArgument, _native
 from ringcore.environment import settings as _settings
 from ringcore.environment.settings import Settings
 
@@ -89,6 +89,14 @@ def test_refused_with_the_variable_the_value_and_what_is_accepted(name: str, tex
     assert _settings.variable(name) in message
     assert repr(text) in message
     assert Settings.__dataclass_fields__[name].metadata["accepts"] in message
+
+
+def test_every_transport_can_be_chosen() -> None:
+    for transport in _native.TRANSPORTS:
+        assert Settings.from_environ({"RINGCORE_TRANSPORT": transport}).transport == transport
+    *first, last = _native.TRANSPORTS
+    with pytest.raises(InvalidArgument, match=f"auto, {', '.join(first)} or {last}"):
+        Settings.from_environ({"RINGCORE_TRANSPORT": "none"})
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -63,7 +63,7 @@ class Ranks:
             connector.serve_until_connected(others)
             self.connected[rank].set()
             connector.serve_until_connected(range(self.size))
-            return {peer: connection.kind for peer, connection in connector.peers.items()}
+            return {peer: connection.transport for peer, connection in connector.peers.items()}
         finally:
             connector.close()
 

@@ -168,7 +168,7 @@ def test_a_stranger_hands_nobody_a_table(monkeypatch: pytest.MonkeyPatch) -> Non
     listener = spread.listen_for_table(contact(3))
     port = listener.getsockname()[1]
     told: list[bytes | None] = []
-    mine = spread.Spread(3, 1, KEY, time.monotonic() + 4.0)
+    mine = spread.Spread(3, 4, 1, KEY, time.monotonic() + 4.0)
     taking = threading.Thread(target=lambda: told.append(mine.take(listener, "")))
     taking.start()
     for purpose, to_rank, key in ((RENDEZVOUS, 3, KEY), (TABLE, 4, KEY), (TABLE, 3, b"x" * 32)):

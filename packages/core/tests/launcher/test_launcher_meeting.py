@@ -21,7 +21,7 @@ def segment():
     os.ftruncate(fd, 4096)
     return fd
 mesh = connect(find_placement(os.environ), Settings.from_environ(os.environ), create_segment=segment)
-print(mesh.rank, mesh.size, mesh.host_of, [(p.rank, p.kind) for p in mesh.peers], mesh.local_rank, mesh.cross_rank)
+print(mesh.rank, mesh.size, mesh.host_of, [(p.rank, p.transport) for p in mesh.peers], mesh.local_rank, mesh.cross_rank)
 with open(f"job.{rank}", "w") as file: file.write(os.environ["RINGCORE_JOB_ID"])
 """
 

@@ -50,7 +50,7 @@ class PeerConnection:
 
     Attributes:
         rank: The peer.
-        kind: "shm": one Unix socket and the peer's memory file; "tcp": the socket of the control lane; "mpi": nothing.
+        transport: "shm": one Unix socket and the peer's memory file; "tcp": the control lane's socket; "mpi": nothing.
         fds: Non-blocking descriptors, owned by whoever takes this object.
         segment_fd: The peer's memory file, for "shm".
         secrets: One for each descriptor, 32 bytes, where the link is encrypted.
@@ -58,7 +58,7 @@ class PeerConnection:
     """
 
     rank: int
-    kind: str
+    transport: str
     fds: list[int]
     segment_fd: int | None = None
     secrets: list[bytes] = field(default_factory=list)

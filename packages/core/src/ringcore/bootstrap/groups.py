@@ -62,14 +62,14 @@ class Groups:
         Raises:
             BootstrapError: Two ranks share memory, but not with a third that shares it with one of them.
         """
-        group = min([self.rank, *(p.rank for p in self.peers.values() if p.kind == "shm")])
+        group = min([self.rank, *(p.rank for p in self.peers.values() if p.transport == "shm")])
         if world is not None:
             limit_s = max(0.05, self.deadline - time.monotonic())
             names = {rank: int(name) for rank, name in enumerate(world.exchange(str(group).encode(), limit_s))}
         else:
             names = self._tell_peers(group)
         for peer, known in self.peers.items():
-            if (known.kind == "shm") != (names[peer] == group):
+            if (known.transport == "shm") != (names[peer] == group):
                 raise BootstrapError(
                     f"ranks {self.rank} and {peer} disagree about who shares memory with whom; set "
                     "RINGCORE_TRANSPORT=tcp on all ranks"

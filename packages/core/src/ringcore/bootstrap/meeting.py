@@ -83,7 +83,7 @@ def meet(
             raise kind(f"the job cannot start: {answer['error']}")
         # Whoever is still in another round, of this job or of one before it, has another key.
         epoch, key = int(answer["epoch"]), key_of_round(key, answer["round"])
-        spread = Spread(contact["rank"], epoch, key, deadline)
+        spread = Spread(contact["rank"], contact["size"], epoch, key, deadline)
         if listener is not None and "table_sha256" in answer:
             handed = spread.take(listener, answer["table_sha256"])
             data = handed or _ask(connection, ASKED, secret, deadline, here)

@@ -159,7 +159,7 @@ def connect(
         mesh = _mesh(placement, epoch, segment_fd, connector.peers, host_of, [c["local_rank"] for c in contacts])
         mesh.failure = failure
         mesh.network, mesh.aggregation, mesh.endpoint = network, aggregation, next(iter(endpoints), None)
-        if any(peer.kind == "tcp" for peer in mesh.peers):
+        if any(peer.transport == "tcp" for peer in mesh.peers):
             connector.stop_listening(local)
             mesh.connector = connector
         else:

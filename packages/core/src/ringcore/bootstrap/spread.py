@@ -19,7 +19,7 @@ from typing import Any
 from ringcore._errors import BootstrapError
 from ringcore.bootstrap.acceptor import Acceptor
 from ringcore.bootstrap.auth import TABLE, Hello, Key, authenticate, receive_exactly, send_all
-from ringcore.bootstrap.contacts import HEADER, RANK, headers, is_genuine
+from ringcore.bootstrap.contacts import HEADER, MAX_CONTACT_BYTES, RANK, headers, is_genuine
 from ringcore.bootstrap.interfaces import Address, sockaddr
 from ringcore.bootstrap.paths import endpoints_of
 from ringcore.bootstrap.sockets import listen_at
@@ -48,12 +48,14 @@ class Spread:
 
     Args:
         rank: This rank.
+        size: Of the job.
         epoch: Of the round.
         key: Of the round.
         deadline: By `time.monotonic()`.
     """
 
     rank: int
+    size: int
     epoch: int
     key: Key
     deadline: float
@@ -119,6 +121,8 @@ class Spread:
             try:
                 header = receive_exactly(connection, HEADER.size, until)
                 length, _ = HEADER.unpack(header)
+                if length > self.size * MAX_CONTACT_BYTES:  # No rank sends it.
+                    return None
                 data = receive_exactly(connection, length, until)
             except BootstrapError as error:  # It has died, or hangs.
                 _log.info("rank %d did not hand rank %d the whole table: %s", hello.from_rank, self.rank, error)

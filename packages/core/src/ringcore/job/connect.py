@@ -116,7 +116,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
 
     shares = settings.transport not in ("tcp", "mpi")
     mesh = connect(placement, settings, create_segment=create_segment if shares else None, world=world)
-    peers = [(p.rank, p.kind, p.fds, -1 if p.segment_fd is None else p.segment_fd, p.secrets) for p in mesh.peers]
+    peers = [(p.rank, p.transport, p.fds, -1 if p.segment_fd is None else p.segment_fd, p.secrets) for p in mesh.peers]
     place = (mesh.local_rank, mesh.local_size, mesh.cross_rank, mesh.cross_size)
     try:
         connected = make_context(
@@ -133,7 +133,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
             mesh.connector.finish()
         _tell_others(connected, mesh.failure)
     if mesh.connector is not None:
-        listens = any(kind == "tcp" and not fds for _, kind, fds, _, _ in peers)
+        listens = any(over == "tcp" and not fds for _, over, fds, _, _ in peers)
         connect_lanes(connected, mesh.connector, {p.rank: p.rank for p in mesh.peers}, listens=listens)
     connected.endpoint = mesh.endpoint
     connected.job = job_name(placement, settings)

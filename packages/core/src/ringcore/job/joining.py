@@ -105,7 +105,7 @@ def connect_lanes(current: Context, connector: Connector, places: dict[int, int]
         places: What the engine calls each.
         listens: Whether others may ask at any time.
     """
-    if not any(connector.peers.get(number) is None or connector.peers[number].kind == "tcp" for number in places):
+    if not any(connector.peers.get(number) is None or connector.peers[number].transport == "tcp" for number in places):
         connector.finish()
         return
     with current.lanes_lock:
@@ -130,4 +130,4 @@ def _rank_of(current: Context) -> Callable[[], int]:
 
 
 def _as_peer(place: int, peer: PeerConnection) -> _Peer:
-    return place, peer.kind, peer.fds, -1 if peer.segment_fd is None else peer.segment_fd, peer.secrets
+    return place, peer.transport, peer.fds, -1 if peer.segment_fd is None else peer.segment_fd, peer.secrets

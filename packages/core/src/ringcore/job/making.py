@@ -41,7 +41,7 @@ def make_context(
         rank: Its number.
         size: Of the job, without its servers.
         epoch: Of its connections.
-        peers: Of each: rank, kind, descriptors, memory file, secrets.
+        peers: Of each: rank, transport, descriptors, memory file, secrets.
         host_of: Numbers the groups of processes that share memory, for each rank, and behind these each server.
         local_ranks: Of each rank.
         place: The local rank and size, and the cross rank and size.
@@ -56,13 +56,13 @@ def make_context(
     """
     ranks = host_of if began_with else host_of[:size]
     servers = len(host_of) - len(ranks)
-    if servers and (settings.elastic or network is not None or any(kind == "mpi" for _, kind, _, _, _ in peers)):
+    if servers and (settings.elastic or network is not None or any(over == "mpi" for _, over, _, _, _ in peers)):
         raise InvalidArgument(
             "a job with servers is not elastic, is not told what lies between its hosts, and does not use MPI between "
             "its ranks. Remedy: leave out --servers, or --min-np, --topology-file, RINGCORE_ELASTIC and "
             "RINGCORE_TRANSPORT=mpi"
         )
-    if settings.elastic and any(kind == "mpi" for _, kind, _, _, _ in peers):
+    if settings.elastic and any(over == "mpi" for _, over, _, _, _ in peers):
         raise InvalidArgument(
             "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
             "ringrun, or set RINGCORE_TRANSPORT=tcp"
