@@ -304,7 +304,7 @@ def add_bystanders_code(begin: int, end: int) -> None:
     Code of a framework whose threads do nothing for the program, though a clock wakes them.
     """
 
-TRANSPORTS: tuple = ...
+TRANSPORTS: tuple = ('shm', 'tcp', 'mpi')
 
 DIRECT_MEMBERS: int = 16
 
