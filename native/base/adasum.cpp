@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/float_mode.hpp"
 
 namespace ringcore {
 namespace {
@@ -49,6 +50,7 @@ void combine(std::vector<double>& a, const std::vector<double>& b) {
 
 template <class E>
 void adasum_of(std::span<const std::byte* const> sources, std::byte* target, std::size_t count, double scale) {
+  const FloatMode mode;
   std::vector<std::vector<double>> vectors(sources.size(), std::vector<double>(count));
   for (std::size_t s = 0; s < sources.size(); ++s) {
     for (std::size_t i = 0; i < count; ++i) {

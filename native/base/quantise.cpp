@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/float_mode.hpp"
 #include "base/kernel_choice.hpp"
 
 namespace ringcore {
@@ -41,10 +42,12 @@ std::size_t quantised_values(Compression compression, std::size_t bytes, std::si
 }
 
 void quantise(Compression compression, DType dtype, const std::byte* values, std::size_t count, std::byte* to) {
+  const FloatMode mode;
   kernels_of(compression, dtype).quantise(values, count, to);
 }
 
 void dequantise(Compression compression, DType dtype, const std::byte* from, std::size_t count, std::byte* values) {
+  const FloatMode mode;
   kernels_of(compression, dtype).dequantise(from, count, values);
 }
 
@@ -54,6 +57,7 @@ void add_quantised(Compression compression, DType dtype, const std::byte* from, 
 }
 
 void round_to_quantised(Compression compression, DType dtype, std::byte* values, std::size_t count) {
+  const FloatMode mode;
   constexpr std::size_t kAtOnce = 32 * kQuantisedBlock;
   std::byte quantised[kAtOnce + 32 * kScaleBytes];
   for (std::size_t begin = 0; begin < count; begin += kAtOnce) {

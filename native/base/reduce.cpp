@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 
+#include "base/float_mode.hpp"
 #include "base/kernel_choice.hpp"
 
 namespace ringcore {
@@ -81,15 +82,18 @@ void fill_half(ReduceOp op, std::byte* data, std::size_t count, std::uint16_t on
 const KernelTable& kernels::chosen() { return *choice().table; }
 
 void reduce_into(DType dtype, ReduceOp op, std::byte* dst, const std::byte* src, std::size_t count, double scale) {
+  const FloatMode mode;
   if (count > 0) reduction_of(dtype, op).into(dst, src, count, scale);
 }
 
 void reduce_many(DType dtype, ReduceOp op, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,
                  std::size_t count, double scale) {
+  const FloatMode mode;
   if (count > 0) reduction_of(dtype, op).many(srcs.data(), srcs.size(), dsts.data(), dsts.size(), count, scale);
 }
 
 void scale_in_place(DType dtype, std::byte* data, std::size_t count, double factor) {
+  const FloatMode mode;
   if (count > 0) kernels_of(dtype).scale(data, count, factor);
 }
 

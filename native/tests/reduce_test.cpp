@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "base/float_mode.hpp"
 #include "base/reduce.hpp"
 
 using namespace ringcore;
@@ -240,6 +241,25 @@ TEST_CASE("16-bit floats: every value survives, and a sum of many is rounded onc
     reduce_many(dtype, ReduceOp::kSum, many, sum_target, 1);
     CHECK(decode(sum, e, m) == 1.0 + 8 * std::ldexp(1.0, -m - 1));
   }
+}
+
+TEST_CASE("sums near zero are the same on a thread that takes such numbers for zero") {
+  constexpr float kNearZero = 3e-40F;
+  const auto before = FloatMode::read();
+  FloatMode::write(before | FloatMode::kFlush);
+  std::vector<float> sums(33, kNearZero);
+  const std::vector<float> others(sums);
+  auto* const data = reinterpret_cast<std::byte*>(sums.data());
+  const auto* const source = reinterpret_cast<const std::byte*>(others.data());
+  reduce_into(DType::kFloat32, ReduceOp::kSum, data, source, sums.size());
+  const std::vector<const std::byte*> sources = {data, source};
+  const std::vector<std::byte*> targets = {data};
+  reduce_many(DType::kFloat32, ReduceOp::kSum, sources, targets, sums.size());
+  scale_in_place(DType::kFloat32, data, sums.size(), 2.0);
+  const bool restored = FloatMode::read() == (before | FloatMode::kFlush);
+  FloatMode::write(before);
+  CHECK(restored);
+  for (const float sum : sums) CHECK(sum == 2 * (kNearZero + kNearZero + kNearZero));
 }
 
 TEST_CASE("scales and identities") {

@@ -21,7 +21,7 @@ state = elastic.JaxState(params=params, optimizer=optimizer.init(params), step=0
 
 @jax.jit
 def update(params, slots):
-    gradients = jax.grad(lambda p: jnp.sum(p["w"] ** 2))(params)
+    gradients = jax.grad(lambda p: jnp.sum((p["w"] - 1) ** 2))(params)
     changes, slots = optimizer.update(gradients, slots, params)
     return optax.apply_updates(params, changes), slots
 
