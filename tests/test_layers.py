@@ -28,7 +28,7 @@ ROOMS = {
     "data": {"job"},
     "elastic": {"environment", "job", "adapter"},
     "header": set(),
-    "simulation": {"network"},
+    "simulation": {"network", "bootstrap"},
     "plans": {"planning", "job"},
     "commands": {"environment", "bootstrap", "launcher", "network", "planning", "job", "simulation"},
     "__main__": {"commands"},

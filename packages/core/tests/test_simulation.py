@@ -66,6 +66,19 @@ def test_jobs_that_cannot_be_are_refused() -> None:
         simulate(1)
 
 
+def test_the_start_is_calculated_from_what_is_sent() -> None:
+    few, many = (simulate(ranks, hosts=ranks // 8, algorithms=["ring"]).start for ranks in (16, 4096))
+    assert few.links == 15  # each with each
+    assert many.links < 32
+    assert 30 * 4096 < many.table_bytes < 60 * 4096  # the random names alone are 24 bytes
+    assert 0 < few.met_s < few.told_s < few.connected_s
+    assert many.met_s == pytest.approx(256 * few.met_s)
+    slow = simulate(4096, hosts=512, algorithms=["ring"], network="1gbit,10us").start
+    # Four hosts hand the table on before the last has it, and each sends it to at most eight others.
+    sent_s = many.table_bytes * 8 / 1e9
+    assert 4 * sent_s < slow.told_s - slow.met_s < many.told_s - many.met_s + 5 * 8 * 8 * sent_s
+
+
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     assert main(["simulate", "--ranks=64", "--hosts=8", "--bytes=4M", "--network=25gbit,5us"]) == 0
@@ -74,6 +87,7 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str], monkeypa
     assert lines[1].split()[0] == "algorithm"
     assert {line.split()[0] for line in lines[2:5]} & {"hierarchical", "double_tree", "ring"}
     assert any(line.startswith("agreement: ") for line in lines)
+    assert any(line.startswith("start: ") for line in lines)
     assert main(["simulate", "--ranks=4", "--hosts=5"]) == 2
     assert "4 ranks cannot stand on 5 hosts" in capsys.readouterr().err
 

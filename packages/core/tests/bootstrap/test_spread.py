@@ -126,7 +126,7 @@ def test_another_table_is_refused(
     change(monkeypatch)
     with RendezvousServer(SIZE, KEY) as server:
         outcomes = meet_all(server, [contact(rank) for rank in range(SIZE)])
-    for child in range(1, 1 + spread._CHILDREN):
+    for child in range(1, 1 + spread.CHILDREN):
         assert said.format(child) in str(outcomes[child])
 
 
@@ -161,7 +161,7 @@ def test_who_does_not_hand_the_table_on_holds_up_nobody(
         assert server.wait_served(1, LIMIT_S)
         assert how == "dead" or time.monotonic() - begin > PATIENCE_S
     # Those that wait for it have asked; each answer has a header.
-    assert len(from_rendezvous) >= 2 * (len(contacts) + spread._CHILDREN)
+    assert len(from_rendezvous) >= 2 * (len(contacts) + spread.CHILDREN)
 
 
 def test_a_stranger_hands_nobody_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

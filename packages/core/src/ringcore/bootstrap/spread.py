@@ -27,7 +27,7 @@ from ringcore.bootstrap.sockets import listen_at
 _log = logging.getLogger("ringcore")
 
 # Each hands the table on to so many ranks: 10,000 have it after five steps.
-_CHILDREN = 8
+CHILDREN = 8
 # Whoever has not been handed it after so long asks the rendezvous, and one that does not take it is left to do so.
 _PATIENCE_S = 5.0
 
@@ -97,11 +97,11 @@ class Spread:
             data: The packed table.
             contacts: What it holds.
         """
-        first = self.rank * _CHILDREN + 1
+        first = self.rank * CHILDREN + 1
         interface = endpoints_of(contacts[self.rank])[0].interface
         threads = [
             threading.Thread(target=self._hand_to, args=(contact, interface, data), name="ringcore-table", daemon=True)
-            for contact in contacts[first : first + _CHILDREN]
+            for contact in contacts[first : first + CHILDREN]
         ]
         for thread in threads:
             thread.start()

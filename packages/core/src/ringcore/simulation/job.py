@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ringcore import _native
 from ringcore._errors import InvalidArgument
 from ringcore.network.units import parse_bytes, parse_seconds
+from ringcore.simulation.start import Start, start_of
 from ringcore.simulation.values import Network
 
 MOST_RANKS = 100_000
@@ -69,6 +70,7 @@ class Simulation:
         network: Between hosts.
         times: By algorithm, the quickest first.
         agreement: Of the ranks.
+        start: How long they take to find each other.
     """
 
     ranks: int
@@ -78,6 +80,7 @@ class Simulation:
     network: Network
     times: tuple[CollectiveTime, ...]
     agreement: Agreement
+    start: Start
 
     @property
     def best(self) -> CollectiveTime:
@@ -101,7 +104,8 @@ def simulate(
     """What a collective and the agreement on it would take in a job that is not there.
 
     The plans are those that a real job would run, and the ranks agree by the code of a real job; time, processors and
-    network are simulated. Without `jitter` and `slow` ranks that do the same are simulated once, which is exact.
+    network are simulated. Without `jitter` and `slow` ranks that do the same are simulated once, which is exact. The
+    start is calculated, see `Start`.
 
     Args:
         ranks: How many.
@@ -139,6 +143,7 @@ def simulate(
         network=network,
         times=tuple(_time(each) for each in times),
         agreement=_agreement(native.agreement(operations)),
+        start=start_of(ranks, hosts, network),
     )
 
 

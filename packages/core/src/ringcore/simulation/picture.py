@@ -55,6 +55,13 @@ def print_times(job: Simulation, file: IO[str] | None = None) -> None:
         f"{bytes_text(agreement.step_bytes)} in {agreement.step_records} records to {agreement.neighbours} others",
         file=file or sys.stdout,
     )
+    start = job.start
+    print(
+        f"start: {time_text(start.connected_s)} from when all processes run; all have met after "
+        f"{time_text(start.met_s)}, each knows {bytes_text(start.table_bytes)} of all others after "
+        f"{time_text(start.told_s)}, and a rank connects with at most {start.links}",
+        file=file or sys.stdout,
+    )
 
 
 def draw(jobs: Sequence[Simulation], path: str) -> None:
