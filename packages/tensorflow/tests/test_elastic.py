@@ -19,7 +19,7 @@ state = elastic.TensorFlowState([weight], step=0)
 @tf.function
 def update():
     with ring.DistributedGradientTape(tf.GradientTape()) as tape:
-        loss = tf.reduce_sum(weight**2)
+        loss = tf.reduce_sum((weight - 1) ** 2)
     (gradient,) = tape.gradient(loss, [weight])
     weight.assign_sub(0.01 * gradient)
 
