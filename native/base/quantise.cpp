@@ -53,11 +53,11 @@ void dequantise(Compression compression, DType dtype, const std::byte* from, std
 
 void add_quantised(Compression compression, DType dtype, const std::byte* from, std::size_t count, std::byte* values,
                    double scale) {
+  const FloatMode mode;
   kernels_of(compression, dtype).add(from, count, values, scale);
 }
 
 void round_to_quantised(Compression compression, DType dtype, std::byte* values, std::size_t count) {
-  const FloatMode mode;
   constexpr std::size_t kAtOnce = 32 * kQuantisedBlock;
   std::byte quantised[kAtOnce + 32 * kScaleBytes];
   for (std::size_t begin = 0; begin < count; begin += kAtOnce) {

@@ -529,4 +529,6 @@ MUTANTS = [
            "  awaited_ = taken < out.size();\n", ""),
     Mutant("data that nobody waits for wakes all the same", "transport/tcp/stripes.cpp",
            "  if (bytes > 0) awaited_ = false;\n", ""),
+    Mutant("numbers near zero are left to the mode of the thread", "base/float_mode.hpp",
+           "    if ((before_ & kFlush) != 0) write(before_ & ~kFlush);\n", ""),
 ]  # fmt: skip

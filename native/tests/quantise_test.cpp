@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/float_mode.hpp"
 #include "base/quantise.hpp"
 
 using namespace ringcore;
@@ -140,6 +141,21 @@ TEST_CASE("a block with something that is no number is NaN, and no other block")
         REQUIRE(std::isnan(values[i]) == (i / kQuantisedBlock == 1));
       }
     }
+  }
+}
+
+TEST_CASE("what is added to sums near zero leaves them on a thread that takes such numbers for zero") {
+  constexpr float kNearZero = 3e-40F;
+  const std::vector<float> zeros(kQuantisedBlock);
+  for (const Compression compression : kCompressions) {
+    std::vector<std::byte> quantised(quantised_bytes(compression, zeros.size()));
+    quantise(compression, DType::kFloat32, bytes_of(zeros), zeros.size(), quantised.data());
+    std::vector<float> sums(zeros.size(), kNearZero);
+    const auto before = FloatMode::read();
+    FloatMode::write(before | FloatMode::kFlush);
+    add_quantised(compression, DType::kFloat32, quantised.data(), sums.size(), bytes_of(sums), 1.0);
+    FloatMode::write(before);
+    CHECK(sums == std::vector<float>(zeros.size(), kNearZero));
   }
 }
 

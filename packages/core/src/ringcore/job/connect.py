@@ -133,7 +133,7 @@ def _connect(settings: Settings | None, placement: Placement | None, comm: Any =
             mesh.connector.finish()
         _tell_others(connected, mesh.failure)
     if mesh.connector is not None:
-        listens = any(over == "tcp" and not fds for _, over, fds, _, _ in peers)
+        listens = any(transport == "tcp" and not fds for _, transport, fds, _, _ in peers)
         connect_lanes(connected, mesh.connector, {p.rank: p.rank for p in mesh.peers}, listens=listens)
     connected.endpoint = mesh.endpoint
     connected.job = job_name(placement, settings)

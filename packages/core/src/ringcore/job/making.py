@@ -56,13 +56,14 @@ def make_context(
     """
     ranks = host_of if began_with else host_of[:size]
     servers = len(host_of) - len(ranks)
-    if servers and (settings.elastic or network is not None or any(over == "mpi" for _, over, _, _, _ in peers)):
+    over_mpi = any(transport == "mpi" for _, transport, _, _, _ in peers)
+    if servers and (settings.elastic or network is not None or over_mpi):
         raise InvalidArgument(
             "a job with servers is not elastic, is not told what lies between its hosts, and does not use MPI between "
             "its ranks. Remedy: leave out --servers, or --min-np, --topology-file, RINGCORE_ELASTIC and "
             "RINGCORE_TRANSPORT=mpi"
         )
-    if settings.elastic and any(over == "mpi" for _, over, _, _, _ in peers):
+    if settings.elastic and over_mpi:
         raise InvalidArgument(
             "an elastic job cannot use MPI between its ranks: MPI ends all of them when one is lost. Start it with "
             "ringrun, or set RINGCORE_TRANSPORT=tcp"
