@@ -93,7 +93,8 @@ bool gather(testing::SimJob& job, std::uint64_t rows, bool in_place) {
                                 ? reinterpret_cast<const std::byte*>(outputs[static_cast<std::size_t>(rank)].data())
                                 : operation.result.data();
     if (operation.error != nullptr || operation.result_rows != std::vector<std::uint64_t>(kRanks, rows)) return false;
-    if (std::memcmp(got, expected.data(), expected.size() * sizeof(float)) != 0) return false;
+    // Where there is nothing, there may be no memory.
+    if (rows > 0 && std::memcmp(got, expected.data(), expected.size() * sizeof(float)) != 0) return false;
   }
   return true;
 }

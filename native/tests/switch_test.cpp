@@ -34,7 +34,7 @@ Key counting_key() {
 
 std::vector<std::byte> bytes_of(const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
 }
 
