@@ -130,6 +130,8 @@ class Engine {
   // `farewell_seen`: then no peer needs this rank's links any more.
   void leave(const std::string& reason);
   bool farewell_seen() const;
+  // Whether the end of something that this rank has sent would be lost if its links ended now.
+  bool holds_unsent() const;
   // Fails everything that is pending here, and whatever is submitted later.
   void fail(const std::shared_ptr<const Error>& error);
   std::shared_ptr<const Error> failure() const { return failure_; }

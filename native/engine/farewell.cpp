@@ -274,9 +274,16 @@ bool Engine::farewell_seen() const {
       return !peer->connected || peer->left || peer->backlog.empty() || peer->link->failure();
     });
   }
-  return (!goodbye_ || said_goodbye_) && std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
+  return (!goodbye_ || said_goodbye_) && !holds_unsent() &&
+         std::all_of(peers.begin(), peers.end(), [](const Peer* peer) {
            return peer->saw_farewell || (peer->left && peer->backlog.empty()) || peer->link->failure();
          });
+}
+
+bool Engine::holds_unsent() const {
+  const auto peers = membership_.known();
+  return std::ranges::any_of(peers,
+                             [](const Peer* peer) { return peer->link->holds_unsent() && !peer->link->failure(); });
 }
 
 }  // namespace ringcore::engine

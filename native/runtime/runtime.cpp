@@ -12,6 +12,8 @@ namespace {
 
 // How long a leaving rank waits until its peers have read what it sent.
 constexpr Nanoseconds kFarewellLimit = 2 * kSecond;
+// And until what it keeps itself is in the kernel's hands: of a host that does not answer TCP knows as soon.
+constexpr Nanoseconds kUnsentLimit = 30 * kSecond;
 // While blocking calls come one after the other, the progress thread looks only this often whether they have ended.
 constexpr Nanoseconds kQuietTick = 10 * kMillisecond;
 // A waiting thread looks after timers this often, and after signals so often.
@@ -374,7 +376,8 @@ void Runtime::leave(const std::string& reason, const Interrupted& interrupted) {
     disarm();
     engine_.leave(reason);
     const Nanoseconds begin = clock_.now();
-    while (!engine_.farewell_seen() && clock_.now() - begin < kFarewellLimit) {
+    const auto limit = [this] { return engine_.holds_unsent() ? kUnsentLimit : kFarewellLimit; };
+    while (!engine_.farewell_seen() && clock_.now() - begin < limit()) {
       if (engine_.progress()) continue;
       engine_.check_timers(false);
       if (arm()) continue;

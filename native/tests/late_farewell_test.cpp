@@ -57,6 +57,17 @@ TEST_CASE("the end of a rank that has seen this one's farewell is no loss, thoug
   CHECK(job.engine(0).farewell_seen());
 }
 
+TEST_CASE("a rank whose links still hold something that it has sent does not go") {
+  SimJob job(2);
+  job.withhold(0);
+  for (const Rank rank : {0, 1}) job.engine(rank).leave("");
+  REQUIRE(job.run_until([&] { return job.engine(1).farewell_seen(); }));
+  REQUIRE(job.run_until([&] { return job.engine(0).membership().peer(1)->left; }));
+  CHECK_FALSE(job.engine(0).farewell_seen());
+  job.withhold(0, false);
+  CHECK(job.engine(0).farewell_seen());
+}
+
 TEST_CASE("the end of a connection for data that overtakes the peer's last words is not taken for the reason") {
   SimJob job(2);
   std::vector<float> data{1.0F};

@@ -16,7 +16,7 @@
 
 namespace ringcore::testing {
 
-// A link that takes no data while `withholds`, only control records.
+// A link that takes no data while `withholds`, only control records, and keeps what it has taken before.
 class WithholdingLink final : public transport::ForwardingLink {
  public:
   WithholdingLink(std::unique_ptr<Link> link, const bool& withholds)
@@ -26,6 +26,7 @@ class WithholdingLink final : public transport::ForwardingLink {
   std::size_t write(int lane, std::span<const std::byte> bytes) override {
     return withholds_ && lane != transport::kControlLane ? 0 : ForwardingLink::write(lane, bytes);
   }
+  bool holds_unsent() const override { return withholds_; }
 
  private:
   const bool& withholds_;
@@ -81,7 +82,7 @@ class SimJob {
   void submit(Rank rank, const std::shared_ptr<engine::Operation>& operation) { engines_[rank]->submit(operation); }
 
   // From now on the rank sends no data, only control records.
-  void withhold(Rank rank) { withholds_[rank] = true; }
+  void withhold(Rank rank, bool withholds = true) { withholds_[rank] = withholds; }
   // From now on the rank's heart beats, and it does nothing else; it has said nothing but its greeting.
   void only_beat(Rank rank) { engines_[rank] = nullptr; }
 

@@ -145,6 +145,26 @@ TEST_CASE("tcp: a striped lane goes on over the other connections while one is f
   }
 }
 
+TEST_CASE("tcp: a striped lane has ended when a block was lost with its connection") {
+  SocketPair pair([] { return tcp_pair(); }, 2);
+  constexpr int kSecondOfLane1 = kLaneCount;
+  // The first block never comes. What stands behind it is more than the lane reads ahead.
+  const std::vector<std::byte> block(std::size_t{64} * 1024);
+  for (std::uint32_t number = 2; number < 5; ++number) {
+    const std::uint32_t head[] = {number, static_cast<std::uint32_t>(block.size())};
+    REQUIRE(::send(pair.fd(1, kSecondOfLane1), head, sizeof(head), 0) == sizeof(head));
+    REQUIRE(::send(pair.fd(1, kSecondOfLane1), block.data(), block.size(), 0) == std::ssize(block));
+  }
+  pair.drop(1);
+  const auto link = pair.link(0);
+  for (int i = 0; i < kHangMilliseconds && !link->ended(); ++i) {
+    CHECK(link->peek(1).empty());
+    link->check();
+    link->arm();
+  }
+  CHECK(link->ended());
+}
+
 TEST_CASE("tcp: the short writes of a striped lane arrive contiguously") {
   SocketPair pair([] { return tcp_pair(); }, 3);
   const auto sender = pair.link(0);

@@ -198,6 +198,36 @@ TEST_CASE("tls: who waits for much is woken, though a part of it is hidden in a 
   CHECK(child.wait() == 0);
 }
 
+TEST_CASE("tls: what was taken and has no room yet is held, and leaves with the next looks") {
+  SocketPair pair([] { return tcp_pair(4096); }, 1, Wire::kEncrypted);
+  Child child([&] {
+    const auto link = connected(1, pair);
+    if (!agree_on_keys(*link)) return false;
+    std::uint64_t total = 0;  // of the other lane, which is not read before this has come
+    while (link->read(2, std::as_writable_bytes(std::span(&total, 1))) == 0) {
+      if (!sleep_on(*link)) return false;
+    }
+    std::vector<std::byte> bytes(total);
+    for (std::size_t got = 0; got < total;) {
+      got += link->read(1, std::span(bytes).subspan(got));
+      if (got < total && !sleep_on(*link)) return false;
+    }
+    return bytes == std::vector<std::byte>(total, std::byte{7});
+  });
+  auto link = connected(0, pair);
+  REQUIRE(agree_on_keys(*link));
+  CHECK_FALSE(link->holds_unsent());
+  const std::vector<std::byte> piece(10'000, std::byte{7});
+  std::uint64_t total = 0;
+  for (std::size_t taken = piece.size(); taken == piece.size(); total += taken) taken = link->write(1, piece);
+  REQUIRE(link->holds_unsent());
+  REQUIRE(link->write(2, std::as_bytes(std::span(&total, 1))) == sizeof(total));
+  for (int i = 0; i < kHangMilliseconds && link->holds_unsent(); ++i) sleep_on(*link);
+  CHECK_FALSE(link->holds_unsent());
+  link.reset();
+  CHECK(child.wait() == 0);
+}
+
 TEST_CASE("tls: nothing of the data is on the wire") {
   Wiretap tap(SocketPair::secret(7), SocketPair::secret(7));
   REQUIRE(tap.shake_hands());

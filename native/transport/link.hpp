@@ -112,6 +112,8 @@ class Link {
 
   // Whether a write came short and there has been no room since.
   virtual bool blocked() = 0;
+  // Whether bytes that were taken are still kept in this process, and would be lost if it let go of the link.
+  virtual bool holds_unsent() const { return false; }
 
   // Before the caller sleeps: asks the peer to ring when it writes. Returns true when something has arrived already
   // (then do not sleep). `disarm` takes the wish back and drains the bell.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ringcore
 from support import ranks
-from support.namespaces import Host, namespaces, place_ranks
+from support.namespaces import Host, far_apart, namespaces, place_ranks
 from support.rank import caught
 
 ELEMENTS = 1 << 20
@@ -37,6 +37,14 @@ def reduces() -> dict:
         "type": None, "right": right, "transports": context.runtime.transports(), "host_of": context.host_of,
         "sockets": sum(map(len, context.peer_fds.values())), "local": [ringcore.local_rank(), ringcore.local_size()],
     }  # fmt: skip
+
+
+def sums_once() -> dict:
+    """The sum of 1 MiB; how many connections this takes. Whoever has it leaves at once."""
+    ringcore.init()
+    total = ringcore.allreduce(np.full(1 << 18, ringcore.rank() + 1, np.float32), op=ringcore.Sum, name="once")
+    sockets = sum(map(len, ringcore.job.state.context().peer_fds.values()))
+    return {"type": None, "right": [bool((total == 3).all())], "sockets": sockets}
 
 
 def run(
@@ -119,6 +127,17 @@ def test_one_network_over_several_connections(hosts: list[Host], tmp_path: Path)
     # They need not agree about how many.
     outcomes = all_right(run(hosts, tmp_path, own_env={0: "RINGCORE_CONNECTIONS=3", 1: "RINGCORE_CONNECTIONS=1"}))
     assert [o.result["sockets"] for o in outcomes] == [7, 7]
+
+
+def test_a_long_way_takes_more_connections_and_what_it_loses_comes_again(tmp_path: Path) -> None:
+    with (
+        namespaces(2, sshd=False) as hosts,
+        far_apart(hosts, bytes_per_s=12.5e6, round_trip_s=0.03, loss=0.02),
+    ):
+        # One connection for each 5 ms of the way there and back.
+        for env, stripes in (({}, 6), ({"RINGCORE_CONNECTIONS": "1"}, 1)):
+            for outcome in all_right(run(hosts, tmp_path, env=env, program=sums_once)):
+                assert outcome.result["sockets"] == 1 + stripes  # that for control, and those of a lane
 
 
 def test_hosts_of_one_name_that_share_no_memory(hosts: list[Host], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support import holder, lossy
+from support import distant, holder, lossy
 
 _START_LIMIT_S = 10.0
 _LINK_LIMIT_S = 30.0
@@ -244,6 +244,46 @@ def move_to_rack(hosts: Sequence[Host], rate: str) -> None:
         _in(switch, "tc", "qdisc", "add", "dev", end, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "50ms")
     for host in hosts:
         _in(switch, "ip", "link", "set", f"{host.name}.0", "master", "rack")
+
+
+@contextlib.contextmanager
+def far_apart(
+    hosts: Sequence[Host],
+    *,
+    bytes_per_s: float,
+    round_trip_s: float,
+    loss: float = 0.0,
+    queue_s: float = 0.1,
+    congestion: str = "cubic",
+) -> Iterator[None]:
+    """Put each host in a network of its own, far from the others: see `support.distant`. For IPv4.
+
+    Args:
+        hosts: All; their first cables are those to the world.
+        bytes_per_s: What a cable carries in each direction.
+        round_trip_s: From each to each other one.
+        loss: The part of the packets that is lost.
+        queue_s: How long a packet waits at most at the end of a cable.
+        congestion: How TCP controls congestion, whatever this machine does: nearly all systems come with cubic.
+    """
+    places = [f"{host.address}={host.pid}" for host in hosts]
+    words = [str(bytes_per_s), str(round_trip_s), str(loss), str(queue_s), *places]
+    relay = subprocess.Popen([sys.executable, distant.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert relay.stdout is not None
+        if relay.stdout.readline().strip() != b"ready":
+            raise RuntimeError("packets cannot be carried (/dev/net/tun)")
+        for host in hosts:
+            _in(host.pid, "ip", "link", "set", "eth0", "down")
+            _in(host.pid, "ip", "address", "flush", "dev", "eth0")
+            _in(host.pid, "ip", "link", "set", "eth0", "name", "near0")
+            _in(host.pid, "ip", "link", "set", "wan0", "name", "eth0")
+            _in(host.pid, "ip", "address", "add", host.address, "dev", "eth0")
+            _in(host.pid, "ip", "link", "set", "eth0", "up")
+            _in(host.pid, "ip", "route", "add", "default", "dev", "eth0", "congctl", congestion)
+        yield
+    finally:
+        relay.communicate()  # closes its standard input
 
 
 def processes_of(host: Host) -> list[int]:

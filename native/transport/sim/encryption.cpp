@@ -205,9 +205,10 @@ class ToyEncryptedLink final : public Link {
   bool last_words_may_come() const override { return inner_->last_words_may_come(); }
   void check() override { inner_->check(); }
   bool blocked() override {
-    const bool waits =
-        std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->stream.has_unsent(); });
-    return waits || std::any_of(short_writes_.begin(), short_writes_.end(), std::identity());
+    return holds_unsent() || std::any_of(short_writes_.begin(), short_writes_.end(), std::identity());
+  }
+  bool holds_unsent() const override {
+    return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->stream.has_unsent(); });
   }
 
   bool arm() override {

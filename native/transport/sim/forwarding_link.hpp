@@ -30,6 +30,7 @@ class ForwardingLink : public Link {
   void check() override { link_->check(); }
   bool peer_wants_to_run() override { return link_->peer_wants_to_run(); }
   bool blocked() override { return link_->blocked(); }
+  bool holds_unsent() const override { return link_->holds_unsent(); }
   bool arm() override { return link_->arm(); }
   void disarm() override { link_->disarm(); }
   void add_wait_fds(std::vector<pollfd>& fds) const override { link_->add_wait_fds(fds); }

@@ -118,6 +118,10 @@ class TcpLink final : public LaneLink {
     return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane && lane->blocked(); });
   }
 
+  bool holds_unsent() const override {
+    return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane && lane->holds_unsent(); });
+  }
+
   // There is no bell: the sockets themselves wake the sleeper. Empties them first, so that only new bytes do.
   bool arm() override {
     bool news = false;

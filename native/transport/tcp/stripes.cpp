@@ -133,14 +133,18 @@ bool Stripes::reads(const Connection& connection, bool anyway) const {
   return awaited_ || anyway || !connection.takes_bytes() || connection.has_unsent();
 }
 
-bool Stripes::blocked() const {
-  return short_write_ || std::any_of(connections_.begin(), connections_.end(),
-                                     [](const auto& connection) { return connection.has_unsent(); });
+bool Stripes::holds_unsent() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) { return connection.has_unsent(); });
 }
 
 bool Stripes::ended() const {
-  return std::all_of(connections_.begin(), connections_.end(),
-                     [](const auto& connection) { return connection.ended(); });
+  if (!is_striped() || incoming_.left > 0) return connections_[incoming_.connection].ended();
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    const bool is_behind = heads_[i] && heads_[i]->number != incoming_.next_number + 1;
+    if (!connections_[i].ended() && !is_behind) return false;
+  }
+  return true;
 }
 
 // They send side by side.

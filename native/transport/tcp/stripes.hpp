@@ -29,13 +29,15 @@ class Stripes {
   std::span<const std::byte> peek();
   void consume(std::size_t bytes);
   std::size_t read(std::span<std::byte> out);
-  bool blocked() const;
+  bool blocked() const { return short_write_ || holds_unsent(); }
+  bool holds_unsent() const;
   void expect(std::size_t bytes) {
     if (!is_striped()) connections_.front().expect(bytes);
   }
   // Takes what has arrived, where somebody waits for it, or `anyway`; false when there was nothing, and the kernel will wake
   // a sleeper.
   bool fill(bool anyway);
+  // Nothing more can be read: every connection has ended, or has only what comes behind a block that did not come.
   bool ended() const;
   Pace pace() const;
   // `open`: the link has not failed, so that it takes bytes as well. `anyway`: as above.

@@ -46,7 +46,7 @@ class Ranks:
     def _contact(self, rank: int) -> dict[str, Any]:
         endpoint = Endpoint("lo", "127.0.0.1", 8, self.listeners[rank].getsockname()[1], 1)
         unix = self.names[rank] if self.segments[rank] is not None else None
-        return {"rank": rank, "unix": unix, **announce([endpoint])}
+        return {"rank": rank, "unix": unix, **announce([endpoint], Settings())}
 
     def start(self, rank: int, others: list[int], limit_s: float = LIMIT_S) -> Future[dict[int, str]]:
         """The kinds of this rank's connections with the others, which are to be there before its deadline."""
@@ -137,7 +137,7 @@ def test_ranks_connect_while_strangers_hold_connections(four: Ranks) -> None:
 def test_whoever_was_left_behind_cannot_use_its_key_any_more(gone: int, rank: int, lane: int) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     endpoint = Endpoint("lo", "127.0.0.1", 8, listener.getsockname()[1], 1)
-    contacts = [{"rank": each, "unix": None, **announce([endpoint])} for each in range(4)]
+    contacts = [{"rank": each, "unix": None, **announce([endpoint], Settings())} for each in range(4)]
     settings = Settings(encryption="off")
     connector = Connector(2, EPOCH, KEY, contacts, None, [listener], settings, time.monotonic() + LIMIT_S)
     connector.connect_late()

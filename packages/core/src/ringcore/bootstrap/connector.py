@@ -24,7 +24,7 @@ from ringcore.bootstrap.auth import MESH, TURNED_AWAY, Hello, Key
 from ringcore.bootstrap.dialler import Dialler, PendingConnection
 from ringcore.bootstrap.encryption import is_encrypted
 from ringcore.bootstrap.interfaces import sockaddr
-from ringcore.bootstrap.paths import Endpoint, Path, describe_hosts, endpoints_of, paths_between
+from ringcore.bootstrap.paths import Endpoint, Path, connections_between, describe_hosts, endpoints_of, paths_between
 from ringcore.bootstrap.sockets import RanksMissingError
 from ringcore.environment.private_folder import peer_uid
 
@@ -141,8 +141,8 @@ class Connector:
 
     def most_connections(self) -> int:
         """How many connections there are to a peer at most."""
-        theirs = [endpoint.connections for rank in range(len(self.contacts)) for endpoint in self._endpoints(rank)]
-        stripes = sum(max(endpoint.connections, *theirs) for endpoint in self._endpoints(self.rank))
+        theirs = [endpoint for rank in range(len(self.contacts)) for endpoint in self._endpoints(rank)]
+        stripes = sum(max(connections_between(own, one) for one in theirs) for own in self._endpoints(self.rank))
         return _CONTROL_LANES + _native.DATA_LANES * stripes
 
     def dial(self, others: Iterable[int], sharing: Container[int] | None = None) -> None:

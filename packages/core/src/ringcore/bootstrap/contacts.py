@@ -116,6 +116,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "host": _is_text,
     "addresses": _list_of(_is_text),
     "tcp": _list_of(_is_endpoint),
+    "round_trip_s": _is_seconds,
     "table_port": _is_port,
     "encryption": _is_text,
     "no_tls": _or_none(_is_text),

@@ -34,7 +34,7 @@ from ringcore.bootstrap.contacts import (
     headers,
     is_genuine,
 )
-from ringcore.bootstrap.sockets import RanksMissingError, dial
+from ringcore.bootstrap.sockets import RanksMissingError, dial, round_trip_s
 from ringcore.bootstrap.spread import Spread, listen_for_table
 from ringcore.environment.private_folder import peer_uid
 
@@ -62,10 +62,10 @@ def meet(
         if contact["size"] > _native.DIRECT_MEMBERS and contact.get("tcp"):
             listener = stack.enter_context(listen_for_table(contact))
             contact = {**contact, "table_port": listener.getsockname()[1]}
-        posted = encode(contact)
-        if len(posted) > MAX_CONTACT_BYTES:
+        length = len(encode(contact))
+        if length > MAX_CONTACT_BYTES:
             raise BootstrapError(
-                f"what rank {contact['rank']} has to tell the others has {len(posted)} bytes, but {MAX_CONTACT_BYTES} "
+                f"what rank {contact['rank']} has to tell the others has {length} bytes, but {MAX_CONTACT_BYTES} "
                 "are allowed; choose some of its addresses with --network (RINGCORE_NETWORK)"
             )
         here = f"rank {contact['rank']} on {contact.get('host')} at the rendezvous {address}"
@@ -76,6 +76,9 @@ def meet(
         except BootstrapError as error:
             raise BootstrapError(f"{here}: {error}") from error
         stack.enter_context(connection)
+        if "round_trip_s" in contact:
+            contact = {**contact, "round_trip_s": round_trip_s(connection)}
+        posted = encode(contact)
         data = _ask(connection, headers(posted, RANK, [secret])[0] + posted, secret, deadline, here)
         answer = decode_answer(data)
         if "error" in answer:

@@ -126,7 +126,7 @@ def connect(
             "unix": name if segment_fd is not None else None,
             "domain": own_domain(),
             **({} if placement.epoch is None else {"epoch": placement.epoch}),
-            **announce(endpoints),
+            **announce(endpoints, settings),
             **announce_encryption(settings, endpoints),
             **announce_network(placement.rank, settings),
             **announce_switch(settings),

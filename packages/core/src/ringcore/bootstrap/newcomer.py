@@ -64,7 +64,7 @@ def connect_newcomer(placement: Placement, settings: Settings, segment_fd: int |
             "unix": name if is_last and segment_fd is not None else None,
             "domain": own_domain(),
             "epoch": placement.epoch,
-            **announce(endpoints),
+            **announce(endpoints, settings),
             **announce_encryption(settings, endpoints),
         }
         epoch, secret, contacts = meet(address, key, contact, deadline)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 # In an error, hosts beyond these are only counted.
 _SHOWN_HOSTS = 8
+# A packet that is lost halves what a connection carries, and the way back takes as many round trips as there are
+# packets under way: on a long way one connection carries little, of many a few suffer at a time.
+_SECONDS_A_CONNECTION = 0.005  # of a round trip
+_MOST_BY_DISTANCE = 16
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Endpoint:
         prefix: Bits of its network.
         port: Of the listening socket.
         connections: How many connections it takes to fill this link.
+        round_trip_s: To the rendezvous and back, where the number of connections may depend on it; else 0.
     """
 
     interface: str
@@ -35,6 +40,7 @@ class Endpoint:
     prefix: int
     port: int
     connections: int
+    round_trip_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,11 @@ def listen(settings: Settings, rendezvous: str) -> tuple[list[socket.socket], li
     return sockets, endpoints
 
 
-def announce(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def announce(endpoints: Sequence[Endpoint], settings: Settings) -> dict[str, Any]:
     """What a rank's contact says about its host's network."""
     return {
+        # Found out when the rendezvous is reached.
+        **({} if settings.connections else {"round_trip_s": 0.0}),
         "host": socket.gethostname(),
         "addresses": [str(address) for address in addresses() if address.interface != "lo"],
         "tcp": [[e.interface, e.ip, e.prefix, e.port, e.connections] for e in endpoints],
@@ -87,7 +95,19 @@ def announce(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 def endpoints_of(contact: Mapping[str, Any]) -> list[Endpoint]:
     """Where the rank of a contact listens."""
-    return [Endpoint(*words) for words in contact["tcp"]]
+    return [Endpoint(*words, contact.get("round_trip_s", 0.0)) for words in contact["tcp"]]
+
+
+def connections_between(a: Endpoint, b: Endpoint) -> int:
+    """How many connections it takes to fill the way between two addresses.
+
+    How long it is, is not known before they connect. The longer way to the rendezvous stands for it, except inside a
+    network: there is no long way in it.
+    """
+    by_distance = int(max(a.round_trip_s, b.round_trip_s) / _SECONDS_A_CONNECTION)
+    if by_distance > 1 and share_network((a.ip, a.prefix), (b.ip, b.prefix)):
+        by_distance = 1
+    return max(a.connections, b.connections, min(by_distance, _MOST_BY_DISTANCE))
 
 
 def check_all_listen(contacts: Sequence[Mapping[str, Any]], settings: Settings) -> None:
@@ -136,5 +156,5 @@ def _pair(lower: Sequence[Endpoint], higher: Sequence[Endpoint], fits: Any) -> l
         b = next((candidate for candidate in free if fits(a, candidate)), None)
         if b is not None:
             free.remove(b)
-            paths.append(Path(a, b, max(a.connections, b.connections)))
+            paths.append(Path(a, b, connections_between(a, b)))
     return paths

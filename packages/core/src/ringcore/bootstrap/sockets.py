@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _RETRY_S = 0.02
 _BACKLOG = 1024
+_MIN_RTT_AT = 148  # tcpi_min_rtt in the kernel's struct tcp_info, in microseconds
+_NOT_MEASURED = 0xFFFF_FFFF
 
 
 class RanksMissingError(BootstrapError):
@@ -126,6 +129,17 @@ def _connect(family: int, target: Any, limit_s: float) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def round_trip_s(connection: socket.socket) -> float:
+    """The shortest that a connection has seen: it is less than one of a busy host. 0.0 where nobody measures."""
+    if connection.family == socket.AF_UNIX:
+        return 0.0
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+    if len(info) < _MIN_RTT_AT + 4:
+        return 0.0
+    microseconds: int = struct.unpack_from("=I", info, _MIN_RTT_AT)[0]
+    return 0.0 if microseconds == _NOT_MEASURED else microseconds / 1e6
 
 
 def listen_tcp(host: str, port: int = 0) -> socket.socket:

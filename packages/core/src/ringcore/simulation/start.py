@@ -103,6 +103,7 @@ def contact_of(rank: int, host: int) -> dict[str, object]:
         "domain": f"{random.Random(host).getrandbits(128):032x}/4026531840/1000",  # noqa: S311
         "host": f"node{host:05}",
         "addresses": [f"eth0 {ip}/8", f"eth1 172.16.{host >> 8 & 255}.{host & 255}/16"],
+        "round_trip_s": 0.0001,
         "tcp": [["eth0", ip, 8, 32768 + rank * 7919 % 28000, 1]],
         "table_port": 32768 + rank * 7907 % 28000,
         "encryption": "auto",
