@@ -95,7 +95,11 @@ def announce(endpoints: Sequence[Endpoint], settings: Settings) -> dict[str, Any
 
 def endpoints_of(contact: Mapping[str, Any]) -> list[Endpoint]:
     """Where the rank of a contact listens."""
-    return [Endpoint(*words, contact.get("round_trip_s", 0.0)) for words in contact["tcp"]]
+    round_trip_s = contact.get("round_trip_s", 0.0)
+    return [
+        Endpoint(interface, ip, prefix, port, connections, round_trip_s)
+        for interface, ip, prefix, port, connections in contact["tcp"]
+    ]
 
 
 def connections_between(a: Endpoint, b: Endpoint) -> int:
