@@ -3,9 +3,11 @@
     python benchmarks/network.py 4-hosts [--libraries ringcore gloo "Open MPI" MPICH] [--repeats 2]
     python benchmarks/network.py 2-networks     # one network a host, and two: as quick, and half as quick
     python benchmarks/network.py 2-by-2         # two ranks on each of two hosts: hierarchical, and a flat ring
+    python benchmarks/network.py far-apart      # four hosts, 100 Mbit/s, 80 ms there and back, without and with loss
 
 Needs root. The ring's bound is 2 (R - 1) / R of the data at the goodput of one bulk TCP stream, measured in the same
-run. Lines are added to results/network-SETTING.jsonl; --fresh begins the file anew.
+run; far apart at the rate of the cables. Lines are added to results/network-SETTING.jsonl; --fresh begins the file
+anew.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from support.mpis import PACKAGES, installed  # noqa: E402
-from support.namespaces import Host, environ_with_ssh, namespaces  # noqa: E402
+from support.namespaces import Host, environ_with_ssh, far_apart, namespaces  # noqa: E402
 
 RATE = "1gbit"
+FAR_BYTES_PER_S, FAR_ROUND_TRIP_S = 12.5e6, 0.08
 STREAM_BYTES = 128 << 20
 STREAM_PORT = 29440
 MLP_BYTES = 4 * 24_979_680
-LIMIT_S = 200
+LIMIT_S = 400
 RANK = str(HERE / "network_rank.py")
 RECEIVE = f"""
 import socket, time
@@ -156,7 +159,21 @@ def two_by_two(_: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None
                     note({**row("ringcore", line, 2, rate), "plan": plan, "order": order})
 
 
-SETTINGS = {"4-hosts": four_hosts, "2-networks": two_networks, "2-by-2": two_by_two}
+def hosts_far_apart(libraries: Sequence[str], note: Callable[[dict[str, Any]], None]) -> None:
+    """One rank on each of four hosts, each in a place of its own; ringcore also with one connection a lane."""
+    for loss in (0.0, 0.001):
+        with (
+            namespaces(4, sshd=False) as hosts,
+            far_apart(hosts, bytes_per_s=FAR_BYTES_PER_S, round_trip_s=FAR_ROUND_TRIP_S, loss=loss),
+        ):
+            for library in libraries:
+                for connections in ("0", "1") if library == "ringcore" else ("",):
+                    env = {"RINGCORE_CONNECTIONS": connections} if connections else {}
+                    for line in run_ranks(hosts, library, "far", env=env):
+                        note({**row(library, line, 4, FAR_BYTES_PER_S), "loss": loss, **env})
+
+
+SETTINGS = {"4-hosts": four_hosts, "2-networks": two_networks, "2-by-2": two_by_two, "far-apart": hosts_far_apart}
 
 
 def main() -> None:

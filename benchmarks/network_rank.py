@@ -1,10 +1,11 @@
 """One rank of the network benchmark, on a host of its own; `network.py` starts it.
 
-    python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE [train]
+    python network_rank.py ringcore|gloo RANK SIZE ROOT_ADDRESS KEY_FILE [train|far]
     mpirun ... python network_rank.py mpi
 
 Rank 0 prints one JSON line a size: the times of the calls in milliseconds, and its host's bytes on the wire for each.
-With "train" then the steps of an MLP of 25 million parameters: alone, and with the gradients averaged.
+With "far" fewer bytes, and less often, as they take longer. With "train" then the steps of an MLP of 25 million
+parameters: alone, and with the gradients averaged.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SIZES = [1 << 20, 64 << 20]
 CALLS = {1 << 20: 15, 64 << 20: 5}
+FAR_CALLS = {1 << 20: 5, 16 << 20: 3}
 PORT = 29441
 TRAINED_STEPS = 8
 
@@ -99,7 +100,8 @@ def main() -> None:
         allreduce = {"ringcore": ringcore_allreduce, "gloo": gloo_allreduce}[name](rank, size, *sys.argv[4:6])
     import numpy as np
 
-    for nbytes in SIZES:
+    calls = FAR_CALLS if "far" in sys.argv else CALLS
+    for nbytes, count in calls.items():
         array = np.full(nbytes // 4, 2.0**rank, np.float32)
         allreduce(array)
         if not (array == 2.0**size - 1).all():
@@ -107,11 +109,11 @@ def main() -> None:
         array[:] = 0
         times = []
         before = bytes_sent()
-        for _ in range(CALLS[nbytes]):
+        for _ in range(count):
             begin = time.perf_counter()
             allreduce(array)
             times.append((time.perf_counter() - begin) * 1e3)
-        wire = (bytes_sent() - before) / CALLS[nbytes]
+        wire = (bytes_sent() - before) / count
         if rank == 0:
             print(json.dumps({"bytes": nbytes, "milliseconds": times, "wire_bytes": wire}), flush=True)
     if "train" not in sys.argv:
