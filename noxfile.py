@@ -29,7 +29,7 @@ from tools.distributions import (
     set_version,
 )
 from tools.emulation import run_emulated_tests
-from tools.engine import build_native, check_models, run_native_tests, run_sweeps, run_tidy
+from tools.engine import FEWER_SEEDS, build_native, check_models, run_native_tests, run_sweeps, run_tidy
 from tools.environments import BUILD, ROOT, STAMPS, environment_binary, in_environment, install, require_system
 from tools.fuzzing import run_fuzzers
 from tools.gpus import found_gpus, keep_results
@@ -247,13 +247,14 @@ def native(session: nox.Session) -> None:
 def native_asan(session: nox.Session) -> None:
     """The engine's C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer."""
     limits = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
-    run_native_tests(session, "asan", "-DRINGCORE_SANITIZE=address,undefined", env=limits)
+    run_native_tests(session, "asan", "-DRINGCORE_SANITIZE=address,undefined", env=FEWER_SEEDS | limits)
 
 
 @nox.session(python=PYTHON)
 def native_tsan(session: nox.Session) -> None:
     """The engine's C++ tests under ThreadSanitizer."""
-    run_native_tests(session, "tsan", "-DRINGCORE_SANITIZE=thread", env={"TSAN_OPTIONS": "halt_on_error=1"})
+    limits = {"TSAN_OPTIONS": "halt_on_error=1"}
+    run_native_tests(session, "tsan", "-DRINGCORE_SANITIZE=thread", env=FEWER_SEEDS | limits)
 
 
 @nox.session(python=PYTHON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import nox
 
-from tools.engine import run_native_tests
+from tools.engine import FEWER_SEEDS, run_native_tests
 from tools.environments import require_system
 
 _SYSTEM = {"SYSTEM_NAME": "Linux", "SYSTEM_PROCESSOR": "aarch64", "CXX_COMPILER": "aarch64-linux-gnu-g++"}
@@ -16,8 +16,6 @@ _LEFT_OUT = {
     "readiness: encrypted links*": "the system beside the cross compiler has no OpenSSL",
     "tls:*": "of the same",
 }
-# Of long tests a tenth: they look for mistakes of the engine, which are the same everywhere.
-_FEWER = {"RINGCORE_SIMULATION_SEEDS": "600", "RINGCORE_SIMULATION_PROGRAMS": "200", "RINGCORE_VIEW_SEEDS": "1000"}
 
 
 def run_emulated_tests(session: nox.Session) -> None:
@@ -29,4 +27,4 @@ def run_emulated_tests(session: nox.Session) -> None:
     # doctest's own handlers of signals run on a stack that is too small for what the emulator saves there.
     options.append("-DCMAKE_CXX_FLAGS=-DDOCTEST_CONFIG_NO_POSIX_SIGNALS")
     emulator = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
-    run_native_tests(session, "aarch64", *options, emulator=emulator, without=_LEFT_OUT, env=_FEWER)
+    run_native_tests(session, "aarch64", *options, emulator=emulator, without=_LEFT_OUT, env=FEWER_SEEDS)
