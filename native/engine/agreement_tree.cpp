@@ -6,6 +6,12 @@
 #include "engine/tree_data.hpp"
 
 namespace ringcore::engine {
+namespace {
+
+// Of so many operations at a time some members have the result, and others do not. Nobody has as many under way.
+constexpr std::size_t kMostResults = std::size_t{1} << 20;
+
+}  // namespace
 
 AgreementTree::AgreementTree(TreeShape shape)
     : shape_(std::move(shape)),
@@ -89,7 +95,10 @@ void AgreementTree::receive(int member, std::span<const std::byte> body) {
 
 void AgreementTree::receive_from_below(Below& child, std::span<const std::byte> body) {
   for (TreeItem& item : child.reader.read(body)) {
-    if (child.has_ended) throw Error(ErrorKind::kProtocol, "goes on behind its end");
+    // Who has said its last may yet lose a neighbour that could not wait for the end.
+    if (child.has_ended && item.kind != TreeItem::Kind::kBroken) {
+      throw Error(ErrorKind::kProtocol, "goes on behind its end");
+    }
     switch (item.kind) {
       case TreeItem::Kind::kEntry: hold(std::move(item)); break;
       case TreeItem::Kind::kAlike: throw Error(ErrorKind::kProtocol, "speaks for all members of the process set");
@@ -105,6 +114,9 @@ void AgreementTree::receive_from_below(Below& child, std::span<const std::byte> 
         end_if_all_have();
         break;
       case TreeItem::Kind::kBroken: return break_off_for(std::move(item.why));
+      case TreeItem::Kind::kCarriedOut:
+        for (std::uint64_t i = 0; i < item.count; ++i) note_result(child.shape.member, item.position + i);
+        break;
     }
   }
   if (open_ || reason_) pass_all();
@@ -186,6 +198,34 @@ void AgreementTree::come_down(TreeItem& item) {
       ended_ = true;
       return;
     case TreeItem::Kind::kBroken: return break_off_for(std::move(item.why));
+    case TreeItem::Kind::kCarriedOut: return take_results(item);
+  }
+}
+
+void AgreementTree::carry_out(std::uint64_t number) {
+  own_results_.insert(number);
+  note_result(shape_.order[static_cast<std::size_t>(shape_.begin)], number);
+}
+
+// Where the tree ends nobody needs to hear of it any more: whoever ends it has heard that all have all results.
+void AgreementTree::note_result(int member, std::uint64_t number) {
+  if (ended_ || said_last_) return;
+  std::vector<int>& members = results_[number];
+  if (std::ranges::find(members, member) != members.end() || results_.size() > kMostResults) {
+    throw Error(ErrorKind::kProtocol, "has results of operations that were never under way");
+  }
+  members.push_back(member);
+  if (members.size() <= children_.size()) return;
+  results_.erase(number);
+  pass({.kind = TreeItem::Kind::kCarriedOut, .position = number});
+}
+
+void AgreementTree::take_results(const TreeItem& item) {
+  for (std::uint64_t i = 0; i < item.count; ++i) {
+    if (own_results_.erase(item.position + i) == 0) {
+      throw Error(ErrorKind::kProtocol, "says that all have a result that this rank has not");
+    }
+    carried_out_.push_back(item.position + i);
   }
 }
 

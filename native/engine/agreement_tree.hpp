@@ -20,6 +20,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -59,6 +60,10 @@ class AgreementTree {
   void break_off(TreeEnd why);
   bool broken() const { return broken_; }
   bool is_neighbour(int member) const;
+
+  // This member has the result of the operation of that number; and of which ones all members have it.
+  void carry_out(std::uint64_t number);
+  std::vector<std::uint64_t> take_carried_out() { return std::exchange(carried_out_, {}); }
 
   // A record of a neighbour. Throws Error{kProtocol}.
   void receive(int member, std::span<const std::byte> body);
@@ -102,6 +107,8 @@ class AgreementTree {
   void deliver_sum(TreeItem& item);
   void deliver_entry(TreeItem& item);
   void take_answer(std::uint64_t position);
+  void note_result(int member, std::uint64_t number);
+  void take_results(const TreeItem& item);
 
   TreeShape shape_;
   std::vector<Below> children_;
@@ -112,6 +119,9 @@ class AgreementTree {
   std::map<std::uint64_t, Round> held_;  // by position
   std::deque<std::pair<std::uint64_t, Entry>> unanswered_;
   std::vector<Delivery> delivered_;
+  std::map<std::uint64_t, std::vector<int>> results_;  // by number: who of this member and its children has it
+  std::set<std::uint64_t> own_results_;  // that not all are known to have
+  std::vector<std::uint64_t> carried_out_;
   bool wants_open_ = false;
   bool told_open_ = false;
   bool open_ = false;

@@ -73,6 +73,7 @@ void Engine::settle_tree(ProcessSet& set) {
     for (const int member : delivery.members) set.negotiation.append(member, delivery.entry);
     set.undecided = true;
   }
+  end_carried_out(set, set.tree->take_carried_out());
   if (set.tree->end_reason() && !set.end) set.end = end_of(set, *set.tree->end_reason());
   if (set.tree->ended()) drop_tree(set);
 }
@@ -92,6 +93,11 @@ void Engine::unwind(ProcessSet& set) {
   set.schedule.flush();
   if (!first_farewell_ && set.end->kind == ErrorKind::kPeerLost) first_farewell_ = {set.end->first_left, set.end->why};
   if (left_) return;  // and tells its callers so
+  if (goes_on_without_others() && set.end->kind == ErrorKind::kPeerLost) {
+    // The others go on, with another tree, as soon as one of them needs more of this one.
+    if (!set.operations.empty() || set.joining()) part_with(*membership_.peer(set.end->rank), set.end->what, true);
+    return;
+  }
   bool failed = false;
   for (auto it = set.operations.begin(); it != set.operations.end();) {
     const bool waits = it->second->state.load(std::memory_order_relaxed) == OperationState::kSubmitted;
@@ -136,6 +142,7 @@ void Engine::break_trees(const Peer& peer) {
 
 // A set that is added after one of its members has left.
 void Engine::break_late(ProcessSet& set) {
+  if (elastic_ != nullptr) return;  // the others go on without it, once one of them needs it
   const auto left = [](const Peer* peer) { return peer != nullptr && peer->left; };
   const auto found = std::find_if(set.peers.begin(), set.peers.end(), left);
   if (set.tree == nullptr || found == set.peers.end()) return;

@@ -41,7 +41,11 @@ void Engine::part_with(Peer& peer, const std::string& why, bool ended) {
 }
 
 void Engine::receive_view(Peer& peer, const RecordView& record) {
-  if (left_) return;
+  if (left_) {
+    // Who changes the view stands still, and this rank's trees with it: their ends do not come.
+    if (goodbye_ && !said_goodbye_) tell_goodbye();
+    return;
+  }
   elastic_->views.receive(peer.place, decode_view_message(record.payload));
   follow_views();
 }
@@ -140,7 +144,9 @@ bool Engine::begin_epoch() {
     return false;
   }
   elastic_->views.is_member() ? go_on_with(view, lost) : be_evicted(view);
-  if (failure_ == nullptr) tell_let_in();
+  if (failure_ != nullptr) return true;
+  tell_let_in();
+  hear_ahead();
   return true;
 }
 
@@ -270,6 +276,8 @@ void Engine::tell_lanes() {
       written[static_cast<std::size_t>(lane)] = use.written;
     }
     peer->lanes_end.reset();
+    if (peer->greeted_in == membership_.epoch()) peer->lanes_end.emplace();
+    if (!peer->is_known) continue;
     const std::vector<std::uint16_t> counted = set_numbers_.counted();
     std::vector<std::byte> told(sizeof(written) + counted.size() * sizeof(std::uint16_t));
     std::memcpy(told.data(), written.data(), sizeof(written));
@@ -288,12 +296,21 @@ void Engine::receive_lanes(Peer& peer, const RecordView& record) {
   peer.lanes_end = written;
 }
 
+// Whoever is connected with this rank may have written something in an epoch before, until it has said how much.
+bool Engine::may_hold_old_data(const Peer& peer) {
+  if (peer.rank < 0 || peer.lanes_end) return false;
+  for (int lane = 0; lane < transport::kLaneCount; ++lane) {
+    if (peer.link->has(lane)) return true;
+  }
+  return false;
+}
+
 // Drops what the others had written before this epoch; nothing runs until it is gone.
 bool Engine::drain_lanes() {
   bool moved = false;
   elastic_->draining = false;
   for (Peer* peer : membership_.peers()) {
-    if (peer->rank < 0) continue;
+    if (peer->rank < 0 || (!peer->lanes_end && !may_hold_old_data(*peer))) continue;
     for (int lane = transport::kFirstDataLane; lane < transport::kLaneCount; ++lane) {
       transport::LaneUse& use = peer->link->lane_use(lane);
       const std::uint64_t end = peer->lanes_end ? (*peer->lanes_end)[static_cast<std::size_t>(lane)] : UINT64_MAX;

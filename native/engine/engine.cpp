@@ -27,8 +27,10 @@ Engine::Engine(EngineConfig config, EngineSettings settings, const Clock& clock)
   }
   if (settings_.elastic) {
     elastic_ = std::make_unique<Elastic>(
-        Elastic{.views = ViewChange({config.epoch, membership_.members()}, membership_.own_place(), config.has_witness,
-                                    settings_.heartbeat / 40, [this] { return stand_still(); })});
+        Elastic{.views = ViewChange(
+                    {config.epoch, membership_.members()}, membership_.own_place(), config.has_witness,
+                    settings_.heartbeat / 40, [this] { return stand_still(); },
+                    static_cast<std::size_t>(settings_.direct_members))});
     elastic_->members_of.emplace(config.epoch, membership_.members());
   }
   if (membership_.is_member()) {
@@ -50,6 +52,7 @@ Engine::~Engine() = default;
 void Engine::links_changed() {
   const Nanoseconds now = clock_.now();
   for (Peer* peer : membership_.peers()) {
+    if (elastic_ != nullptr && may_hold_old_data(*peer)) elastic_->draining = true;
     if (peer->connected || !peer->link->has(transport::kControlLane)) continue;
     peer->connected = true;
     peer->last_sent = peer->last_heard = now;
@@ -147,6 +150,9 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
         found->second->number = number;
         for (const int member : decision.release.absent()) found->second->carried_out_by.push_back(member);
       }
+      // Who has joined takes nothing from it, so that nobody waits for it to.
+      const bool sits_out = !own && !set.serves() && !decision.release.descriptor->on_device;
+      if (sits_out && elastic_ != nullptr && set.tree != nullptr) set.tree->carry_out(number);
       if (own && found == set.operations.end()) {
         throw Error(ErrorKind::kProtocol, "'" + decision.release.descriptor->name +
                                               "' became complete after it had failed on rank " +
@@ -181,6 +187,9 @@ void Engine::collect_done(ProcessSet& set) {
     complete(operation, std::exchange(operation->error, nullptr));
   }
   set.schedule.done().clear();
+  if (set.tree == nullptr) return;
+  settle_tree(set);
+  if (set.tree != nullptr) send_along_tree(set);
 }
 
 void Engine::end_join(ProcessSet& set, const std::shared_ptr<const Error>& error) {
@@ -298,10 +307,9 @@ void Engine::make_process_set(ProcessSetId id, std::vector<Rank> members) {
   const auto servers = peers.end() - (std::ssize(nodes) - std::ssize(set->negotiation.members()));
   set->servers.assign(servers, peers.end());
   set->peers.assign(peers.begin(), servers);
-  // In elastic jobs everybody tells everybody, as a tree could lose any of its members; and where there are servers, which
-  // are no part of one.
-  if (elastic_ == nullptr && set->servers.empty() && static_cast<int>(set->peers.size()) > settings_.direct_members) {
-    set->tree = std::make_unique<AgreementTree>(TreeShape::make(host_of, self));
+  // Servers are no part of a tree: there everybody tells everybody.
+  if (set->servers.empty() && static_cast<int>(set->peers.size()) > settings_.direct_members) {
+    set->tree = std::make_unique<AgreementTree>(TreeShape::make(host_of, self, settings_.tree_degree));
     set->signatures = Signatures(1);
   }
   sets_.emplace(id, std::move(set));

@@ -29,6 +29,7 @@
 #include "engine/standstill.hpp"
 #include "engine/timeline.hpp"
 #include "engine/tree_items.hpp"
+#include "engine/tree_shape.hpp"
 #include "transport/link.hpp"
 #include "transport/readiness.hpp"
 #include "transport/shm/segment.hpp"
@@ -43,6 +44,7 @@ struct EngineSettings {
   // In a process set of more members than this, logs travel along a tree instead of from each to each: two journeys along
   // its depth then take less than a record to and from every other member.
   int direct_members = 16;
+  int tree_degree = TreeShape::kDegree;
   // An awaited operation carries its data in the announcement as long as a rank then sends no more than this, to all
   // others together: at most kMaxPayloadBytes.
   std::size_t eager_limit_bytes = kMaxPayloadBytes;
@@ -348,6 +350,12 @@ class Engine {
   void receive_carried_out(Peer& peer, const RecordView& record);
   void release_results();
   void end_operation(ProcessSet& set, const std::shared_ptr<Operation>& operation);
+  bool is_ahead(const RecordHeader& header) const;
+  void keep_ahead(Peer& peer, const RecordView& record);
+  void hear_ahead();
+  void hear(Peer& peer, const RecordView& record);
+  static bool may_hold_old_data(const Peer& peer);
+  void end_carried_out(ProcessSet& set, const std::vector<std::uint64_t>& numbers);
   UnderWay stand_still();
   std::vector<std::shared_ptr<Operation>> take_repeated(const UnderWay& under_way);
   void repeat(const std::vector<std::shared_ptr<Operation>>& operations);

@@ -77,6 +77,8 @@ bool Engine::hold_back(ProcessSet& set, const std::shared_ptr<Operation>& operat
   for (Peer* peer : set.peers) {
     if (peer != nullptr && peer->left && !peer->turned_away) part_with(*peer, leaving(*peer).what, true);
   }
+  const bool is_ending = set.end && set.end->kind == ErrorKind::kPeerLost;  // along a tree that comes before goodbyes
+  if (is_ending) part_with(*membership_.peer(set.end->rank), set.end->what, true);
   operation->held_back = frozen();
   if (!operation->held_back) return false;
   operation->submitted_at = clock_.now();
@@ -114,6 +116,10 @@ bool Engine::can_repeat(Operation& operation) const {
 bool Engine::carry_out(ProcessSet& set, Operation& operation) {
   if (!goes_on_without_others() || operation.descriptor.on_device) return false;
   operation.carried_out = true;
+  if (set.tree != nullptr) {
+    set.tree->carry_out(operation.number);
+    return true;
+  }
   RecordHeader header{.bytes = sizeof(RecordHeader), .type = RecordType::kCarriedOut, .process_set = set.id};
   header.name_hash = operation.name_hash;
   for (Peer* peer : set.peers) {
@@ -150,6 +156,19 @@ void Engine::release_results() {
     }
     for (const auto& operation : ended) end_operation(*set, operation);
   }
+}
+
+// Along a tree, of which operations all have results now.
+void Engine::end_carried_out(ProcessSet& set, const std::vector<std::uint64_t>& numbers) {
+  if (numbers.empty()) return;
+  std::vector<std::shared_ptr<Operation>> ended;
+  for (const auto& [name_hash, operation] : set.operations) {
+    if (operation->carried_out && std::ranges::find(numbers, operation->number) != numbers.end()) {
+      ended.push_back(operation);
+    }
+  }
+  std::ranges::sort(ended, {}, [](const auto& operation) { return operation->number; });
+  for (const auto& operation : ended) end_operation(set, operation);
 }
 
 void Engine::end_operation(ProcessSet& set, const std::shared_ptr<Operation>& operation) {

@@ -160,8 +160,10 @@ void Engine::tell_let_in() {
                             .type = RecordType::kLetIn,
                             .rows = static_cast<std::uint64_t>(place),
                             .location = 1};
+  // Among many it is enough that the one knows that leads the agreement then.
+  const bool to_all = size() <= settings_.direct_members;
   for (Peer* peer : membership_.peers()) {
-    if (peer->rank >= 0) send(*peer, header, {});
+    if (to_all ? peer->rank >= 0 : peer->rank == 0) send(*peer, header, {});
   }
   elastic_->views.expect(place);
   note_let_in(place, membership_.own_place());

@@ -50,6 +50,8 @@ struct Peer {
   bool heard_out = false;  // all that it has said was read, and readiness tells when it says more
   bool is_known = false;  // this rank has greeted it, or will when they are connected
   bool greeted = false;
+  std::vector<std::vector<std::byte>> ahead;  // what it has said in epochs that this rank has yet to hear of
+  std::uint32_t greeted_in = 0;  // its epoch then: what it has written before that is nothing
   bool left = false;  // said goodbye
   bool gone = false;  // and its link's end has been noticed
   std::string farewell;  // why

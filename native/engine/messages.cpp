@@ -245,11 +245,37 @@ bool Engine::read_control(Peer& peer) {
   return moved;
 }
 
+// Among many somebody may speak in an epoch that this rank has yet to hear of, from others. Whoever is no member yet hears
+// what all may, at any time.
+bool Engine::is_ahead(const RecordHeader& header) const {
+  if (elastic_ == nullptr || header.epoch <= membership_.epoch()) return false;
+  if (!membership_.is_member()) return belongs_to_epoch(header.type);
+  return header.type != RecordType::kView && header.type != RecordType::kHello;
+}
+
+void Engine::keep_ahead(Peer& peer, const RecordView& record) {
+  std::size_t bytes = record.header.bytes;
+  for (const auto& kept : peer.ahead) bytes += kept.size();
+  if (bytes > kMaxEarlyBytes) throw Error(ErrorKind::kProtocol, "goes on in an epoch that this rank does not hear of");
+  peer.ahead.emplace_back(record.whole.begin(), record.whole.end());
+}
+
+// What members of this epoch have said in it before this rank was there.
+void Engine::hear_ahead() {
+  for (Peer* peer : membership_.peers()) {
+    try {
+      for (const std::vector<std::byte>& kept : std::exchange(peer->ahead, {})) {
+        if (failure_ == nullptr) hear(*peer, *parse_record(kept));
+      }
+    } catch (const Error& error) {
+      fail(std::make_shared<const Error>(error.kind(), "rank " + std::to_string(peer->rank) + ": " + error.what()));
+    }
+  }
+}
+
 void Engine::receive(Peer& peer, const RecordView& record) {
   const RecordHeader& header = record.header;
-  // Before it is a member this rank is in no epoch.
-  const bool is_late = elastic_ != nullptr && (header.epoch < membership_.epoch() || !membership_.is_member());
-  if (header.epoch != membership_.epoch() && !is_late) {
+  if (elastic_ == nullptr && header.epoch != membership_.epoch()) {
     throw Error(ErrorKind::kProtocol, "sent a record of epoch " + std::to_string(header.epoch) + " in epoch " +
                                           std::to_string(membership_.epoch()));
   }
@@ -262,6 +288,15 @@ void Engine::receive(Peer& peer, const RecordView& record) {
   if (!peer.greeted && header.type != RecordType::kHello) {
     throw Error(ErrorKind::kProtocol, "did not start with a greeting");
   }
+  hear(peer, record);
+}
+
+// What is said, in whichever epoch that was.
+void Engine::hear(Peer& peer, const RecordView& record) {
+  const RecordHeader& header = record.header;
+  if (is_ahead(header)) return keep_ahead(peer, record);
+  // Before it is a member this rank is in no epoch.
+  const bool is_late = elastic_ != nullptr && (header.epoch < membership_.epoch() || !membership_.is_member());
   if (is_late && belongs_to_epoch(header.type)) return;
   if (elastic_ == nullptr && is_of_elastic_jobs(header.type)) {
     throw Error(ErrorKind::kProtocol, "sent a record that only elastic jobs have");
@@ -351,6 +386,8 @@ void Engine::receive_hello(Peer& peer, const RecordView& record) {
   differs("RINGCORE_ELASTIC", elastic_ != nullptr, theirs.elastic);
   differs("RINGCORE_SERVERS", static_cast<std::uint64_t>(serving_), theirs.serving);
   peer.greeted = true;
+  peer.greeted_in = record.header.epoch;
+  if (elastic_ != nullptr && peer.greeted_in == membership_.epoch()) peer.lanes_end.emplace();
   // The others cannot let this rank in without who may be a member before it.
   if (!membership_.is_member()) elastic_->has_asked = false;
   if (peer.newcomer && peer.arriving) return tell_host(peer);

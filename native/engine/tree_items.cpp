@@ -101,15 +101,17 @@ bool TreeItem::says_the_same(const TreeItem& other) const {
 }
 
 void TreeWriter::add(const TreeItem& item) {
-  if (item.kind == TreeItem::Kind::kAlike && alike_ > 0 && item.position == alike_from_ + alike_) {
-    ++alike_;
+  if (item.kind == run_kind_ && run_ > 0 && item.position == run_from_ + run_) {
+    ++run_;
     return;
   }
-  write_alike();
+  write_run();
   switch (item.kind) {
     case TreeItem::Kind::kAlike:
-      alike_from_ = item.position;
-      alike_ = 1;
+    case TreeItem::Kind::kCarriedOut:
+      run_kind_ = item.kind;
+      run_from_ = item.position;
+      run_ = 1;
       return;
     case TreeItem::Kind::kEntry: return write_entry(item);
     case TreeItem::Kind::kEnd:
@@ -122,16 +124,17 @@ void TreeWriter::add(const TreeItem& item) {
   }
 }
 
-void TreeWriter::write_alike() {
-  if (alike_ == 0) return;
+void TreeWriter::write_run() {
+  if (run_ == 0) return;
   constexpr std::size_t kMost = 1 + 2 * 10;
   close_before(kMost);
-  const bool next = !body_.empty() && alike_from_ == next_position_;
-  body_.push_back(static_cast<std::byte>(static_cast<int>(TreeItem::Kind::kAlike) | (next ? kNext : 0)));
-  if (!next) put_number(body_, alike_from_);
-  put_number(body_, alike_);
-  next_position_ = alike_from_ + alike_;
-  alike_ = 0;
+  const bool of_rounds = run_kind_ == TreeItem::Kind::kAlike;
+  const bool next = of_rounds && !body_.empty() && run_from_ == next_position_;
+  body_.push_back(static_cast<std::byte>(static_cast<int>(run_kind_) | (next ? kNext : 0)));
+  if (!next) put_number(body_, run_from_);
+  put_number(body_, run_);
+  if (of_rounds) next_position_ = run_from_ + run_;
+  run_ = 0;
 }
 
 void TreeWriter::write_entry(const TreeItem& item) {
@@ -189,7 +192,7 @@ void TreeWriter::close_before(std::size_t bytes) {
 }
 
 std::vector<std::vector<std::byte>> TreeWriter::take() {
-  write_alike();
+  write_run();
   if (!body_.empty()) bodies_.push_back(std::exchange(body_, {}));
   return std::exchange(bodies_, {});
 }
@@ -199,7 +202,7 @@ std::vector<TreeItem> TreeReader::read(std::span<const std::byte> body) {
   ByteReader bytes(body);
   while (!bytes.empty()) {
     const std::uint8_t first = bytes.byte();
-    if ((first & kKind) > static_cast<int>(TreeItem::Kind::kBroken)) refuse("an unknown item");
+    if ((first & kKind) > static_cast<int>(TreeItem::Kind::kCarriedOut)) refuse("an unknown item");
     const auto kind = static_cast<TreeItem::Kind>(first & kKind);
     switch (kind) {
       case TreeItem::Kind::kEntry: items.push_back(read_entry(bytes, first)); break;
@@ -208,6 +211,11 @@ std::vector<TreeItem> TreeReader::read(std::span<const std::byte> body) {
         const std::uint64_t count = bytes.number();
         items.push_back({.kind = kind, .begin = begin_, .end = end_, .position = from, .count = count});
         next_position_ = from + count;
+        break;
+      }
+      case TreeItem::Kind::kCarriedOut: {
+        const std::uint64_t from = bytes.number();
+        items.push_back({.kind = kind, .position = from, .count = bytes.number()});
         break;
       }
       case TreeItem::Kind::kEnd:

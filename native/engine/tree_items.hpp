@@ -32,12 +32,13 @@ struct TreeItem {
     kEnd,  // upwards: somebody wants the tree to end; downwards: announce nothing more
     kLast,  // upwards: nothing more comes from there; downwards: from nobody
     kBroken,  // a member has left without ending the tree
+    kCarriedOut,  // upwards: the whole subtree has the results of these operations; downwards: all members have
   };
   Kind kind = Kind::kEntry;
   int begin = 0;  // in the order of the tree
   int end = 0;
   std::uint64_t position = 0;
-  std::uint64_t count = 1;  // of a kAlike: so many positions
+  std::uint64_t count = 1;  // of a kAlike: so many positions; of a kCarriedOut: operations, by their numbers
   bool open = false;
   std::shared_ptr<const TreeEnd> why;  // of kEnd and kBroken
   Entry entry;
@@ -54,12 +55,12 @@ class TreeWriter {
   TreeWriter(int begin, int end) : begin_(begin), end_(end) {}
 
   void add(const TreeItem& item);
-  bool empty() const { return bodies_.empty() && body_.empty() && alike_ == 0; }
+  bool empty() const { return bodies_.empty() && body_.empty() && run_ == 0; }
   // The bodies of the records to be sent.
   std::vector<std::vector<std::byte>> take();
 
  private:
-  void write_alike();
+  void write_run();
   void write_entry(const TreeItem& item);
   void write_end(const TreeItem& item);
   void close_before(std::size_t bytes);
@@ -67,8 +68,9 @@ class TreeWriter {
   int begin_;
   int end_;
   Signatures described_{1};
-  std::uint64_t alike_from_ = 0;  // rounds of which only their number is to be written
-  std::uint64_t alike_ = 0;
+  TreeItem::Kind run_kind_ = TreeItem::Kind::kAlike;  // of these only their number is to be written
+  std::uint64_t run_from_ = 0;
+  std::uint64_t run_ = 0;
   std::uint64_t next_position_ = 0;
   std::vector<std::byte> body_;
   std::vector<std::vector<std::byte>> bodies_;

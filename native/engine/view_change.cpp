@@ -7,12 +7,13 @@ namespace ringcore::engine {
 using Type = ViewMessage::Type;
 
 ViewChange::ViewChange(View view, Place self, bool has_witness, Nanoseconds retry,
-                       std::function<UnderWay()> stand_still)
+                       std::function<UnderWay()> stand_still, std::size_t direct_members)
     : view_(std::move(view)),
       since_{view_},
       self_(self),
       has_witness_(has_witness),
       has_had_witness_(has_witness),
+      direct_members_(direct_members),
       retry_(retry),
       stand_still_(std::move(stand_still)) {
   acceptor_.begin_after(view_.epoch);
@@ -72,7 +73,31 @@ void ViewChange::want() {
 
 void ViewChange::freeze() {
   wanted_ = true;
-  for (const Place member : view_.members) send(member, said(Type::kFreeze));
+  for (const Place member : told_by_this(view_.members)) send(member, said(Type::kFreeze));
+}
+
+// All, or among many those at distances of 1, 2, 4 ... on their circle: each has two of them for every halving, so that what
+// some do not pass on comes by others. Whoever is suspected does not hear of it otherwise.
+Places ViewChange::told_by_this(const Places& places) const {
+  if (tells_all(places)) return places;
+  Places told;
+  const auto own = static_cast<std::size_t>(std::ranges::lower_bound(places, self_) - places.begin());
+  for (std::size_t distance = 1; distance < places.size(); distance *= 2) {
+    insert(told, places[(own + distance) % places.size()]);
+    insert(told, places[(own + places.size() - distance) % places.size()]);
+  }
+  for (const Place place : suspects_) {
+    if (contains(places, place)) insert(told, place);
+  }
+  return told;
+}
+
+// Whoever waits for a leader finds out whether it is there.
+void ViewChange::meet_leader() {
+  const Place leads = leader();
+  if (tells_all(view_.members) || met_leader_ == leads) return;
+  met_leader_ = leads;
+  send(leads, said(Type::kFreeze));
 }
 
 // The lowest member that is not lost, and of those one that has not led in vain while there is any.
@@ -115,7 +140,7 @@ void ViewChange::go_on() {
   if (!wanted_ || !is_member()) return;
   if (leader() != self_) {
     phase_ = Phase::kFollowing;
-    return;
+    return meet_leader();
   }
   if (phase_ == Phase::kFollowing && now_ >= not_before_) begin();
   if (phase_ == Phase::kPreparing) try_to_propose();
@@ -245,7 +270,7 @@ void ViewChange::yield_if_in_vain() {
   const bool in_vain = !has_witness_ || answers_.count(kWitness) > 0;
   if (!in_vain || contains(yielding_, self_)) return;
   insert(yielding_, self_);
-  freeze();
+  for (const Place member : view_.members) send(member, said(Type::kFreeze));
 }
 
 void ViewChange::try_to_install() {
@@ -265,10 +290,10 @@ void ViewChange::try_to_install() {
   }
   decided.since.push_back(proposal_.view);
   decided.since.back().under_way = {};
-  install(decided);
+  install(decided, true);
 }
 
-void ViewChange::install(const ViewMessage& decided) {
+void ViewChange::install(const ViewMessage& decided, bool leads) {
   const View left = std::exchange(view_, decided.proposal->view);
   // Whoever joins may have heard of views before its own: what was under way then is that of others.
   if (!contains(left.members, self_)) under_way_ = {};
@@ -282,12 +307,15 @@ void ViewChange::install(const ViewMessage& decided) {
   Places told = left.members;
   for (const Place place : view_.members) insert(told, place);
   for (const Place place : arriving_) insert(told, place);
-  for (const Place place : told) send(place, news);
+  for (const Place place : leads ? told : told_by_this(told)) send(place, news);
+  news_.reset();
+  if (!tells_all(told)) news_ = news;
   send(kWitness, news);
 
   acceptor_.begin_after(view_.epoch);
   phase_ = Phase::kFollowing;
   not_before_ = 0;
+  met_leader_.reset();
   wanted_ = false;
   // Who hears of several views at once is evicted by the first that it is not in.
   evicted_ = !is_member() && (evicted_ || (contains(left.members, self_) && !leaves_));
@@ -311,6 +339,8 @@ void ViewChange::receive(Place from, const ViewMessage& message) {
   for (const Place place : message.ended) prove_ended(place);
   if (from != kWitness && contains(message.suspects, self_)) suspect(from);
   if (message.epoch != view_.epoch) {
+    const bool asks = message.type == Type::kFreeze || message.type == Type::kPrepare || message.type == Type::kPropose;
+    if (asks && message.epoch < view_.epoch && news_) send(from, *news_);
     // All who had an older view have been told of this one, and news of a newer one is on its way here. But who arrives has
     // missed the views before, and may have heard of one first from somebody whom all others have lost.
     if (is_member() || leaves_ || evicted_) return;

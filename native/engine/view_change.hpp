@@ -5,6 +5,9 @@
 // that it does not itself suspect leads: prepare, promise by all that it does not suspect, propose, accept, install.
 // Whoever installs passes the view on, so that the leader may die at any moment.
 //
+// Among few each tells each. Among many a member tells its neighbours, and these tell theirs; the leader alone speaks with
+// all, and all with it. Who has missed a view hears of it when it asks somebody who has not.
+//
 // Which acceptors are enough (`decides`):
 //   - where there has never been a witness: more than half of the members, or all that are not proven to have ended;
 //   - with the witness: at least half of the members that are not proven to have ended;
@@ -16,6 +19,7 @@
 // No clock, no thread, no link: the engine hands in what it sees, and sends what stands in the outbox.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -32,7 +36,9 @@ class ViewChange {
   // refused, before it tries again; several times a message's journey.
   // `stand_still`: called before this rank answers a leader. From then on it changes nothing, until the next view, of what
   // is under way.
-  ViewChange(View view, Place self, bool has_witness, Nanoseconds retry, std::function<UnderWay()> stand_still = {});
+  // `direct_members`: among more of them news goes from neighbour to neighbour, see `told_by_this`.
+  ViewChange(View view, Place self, bool has_witness, Nanoseconds retry, std::function<UnderWay()> stand_still = {},
+             std::size_t direct_members = SIZE_MAX);
 
   // What this rank sees.
   void suspect(Place place);  // its link has ended, or it has been silent for too long
@@ -89,8 +95,11 @@ class ViewChange {
   void yield_if_in_vain();
   void try_to_install();
   View chosen() const;
-  void install(const ViewMessage& decided);
+  void install(const ViewMessage& decided, bool leads = false);
   void freeze();
+  bool tells_all(const Places& places) const { return places.size() <= direct_members_; }
+  Places told_by_this(const Places& places) const;
+  void meet_leader();
   ViewMessage promise() const;
 
   void on_prepare(Place from, const ViewMessage& message);
@@ -101,17 +110,21 @@ class ViewChange {
   Place self_;
   bool has_witness_;
   bool has_had_witness_;  // it may still side with others
+  std::size_t direct_members_;
   Nanoseconds retry_;
   Nanoseconds now_ = 0;
   Nanoseconds not_before_ = 0;
   Places suspects_;
   Places ended_;
   Places arriving_;
+  std::optional<Place> met_leader_;  // which has heard of this change from this rank, among many
   Places yielding_;  // who has led in vain: others may reach more
   bool leaves_ = false;
   std::uint64_t committed_ = 0;
   std::function<UnderWay()> stand_still_;
   UnderWay under_way_;
+  std::optional<ViewMessage>
+      news_;  // of the present view, as others were told of it; who was not hears it when it asks
   bool wanted_ = false;
   bool evicted_ = false;
 

@@ -27,7 +27,7 @@ void make_elastic(engine::EngineConfig& config, engine::EngineSettings& settings
   settings.elastic_timeout = 2 * kSecond;
 }
 
-SimJob elastic_job(int ranks) { return SimJob(ranks, {}, 16, {}, make_elastic); }
+SimJob elastic_job(int ranks, int direct_members = 16) { return SimJob(ranks, {}, direct_members, {}, make_elastic); }
 
 OperationPointer submit(SimJob& job, Rank rank, const std::string& name, std::vector<float>& data,
                         engine::ProcessSetId set = engine::kWorld) {
@@ -227,6 +227,76 @@ TEST_CASE("elastic: who leaves early is a member until somebody needs it, and th
     accept_changes(job, 2);
     check_that_they_sum(job, 2);
     check_that_they_sum(job, 2, set);
+  }
+}
+
+TEST_CASE(
+    "elastic: along a tree somebody leaves, and at any moment the others submit what needs it: they go on without it") {
+  for (const Rank leaver : {0, 3}) {
+    for (int moment = 0; moment < 40; ++moment) {
+      CAPTURE(leaver);
+      CAPTURE(moment);
+      SimJob job = elastic_job(4, 1);
+      check_that_they_sum(job, 4);
+      job.engine(leaver).leave("");
+      int moments = 0;
+      job.run_until([&] { return ++moments > 3 * moment; });
+      std::vector<std::vector<float>> data(4, std::vector<float>(4, 1.0F));
+      std::vector<OperationPointer> needing;
+      for (Rank rank = 0; rank < 4; ++rank) {
+        if (rank != leaver) needing.push_back(submit(job, rank, "x", data[static_cast<std::size_t>(rank)]));
+      }
+      REQUIRE(job.run_until([&] { return all_done(needing); }));
+      for (const OperationPointer& operation : needing) CHECK(operation->error == nullptr);
+      for (Rank rank = 0; rank < 4; ++rank) {
+        if (rank != leaver) CHECK(data[static_cast<std::size_t>(rank)] == std::vector<float>(4, 3.0F));
+      }
+      REQUIRE(job.run_until([&] { return job.engine(leaver).farewell_seen(); }));
+    }
+  }
+}
+
+TEST_CASE("elastic: who leaves while another one is lost does not wait for the end of a tree that stands still") {
+  constexpr Rank kStaying = 3;
+  for (int moment = 0; moment < 40; ++moment) {
+    CAPTURE(moment);
+    SimJob job = elastic_job(kStaying + 2, 1);
+    check_that_they_sum(job, kStaying + 2);
+    job.engine(kStaying).leave("");
+    int moments = 0;
+    job.run_until([&] { return ++moments > moment; });
+    job.network().kill(kStaying + 1);
+    std::vector<std::vector<float>> data(kStaying, std::vector<float>(4, 1.0F));
+    std::vector<OperationPointer> needing;
+    for (Rank rank = 0; rank < kStaying; ++rank) {
+      needing.push_back(submit(job, rank, "x", data[static_cast<std::size_t>(rank)]));
+    }
+    REQUIRE(job.run_until([&] { return all_done(needing); }));
+    for (Rank rank = 0; rank < kStaying; ++rank) {
+      const auto& error = needing[static_cast<std::size_t>(rank)]->error;
+      CHECK_MESSAGE(error == nullptr, std::string(error == nullptr ? "" : error->what()));
+      CHECK(data[static_cast<std::size_t>(rank)] == std::vector<float>(4, 3.0F));
+    }
+  }
+}
+
+TEST_CASE("elastic: whoever has joined is not waited for to have results, from each to each and along a tree") {
+  for (const int direct_members : {16, 1}) {
+    CAPTURE(direct_members);
+    SimJob job = elastic_job(4, direct_members);
+    const auto joined = std::make_shared<engine::Operation>();
+    joined->join = true;
+    job.submit(2, joined);
+    std::vector<std::vector<float>> data;
+    std::vector<OperationPointer> operations;
+    for (Rank rank = 0; rank < 4; ++rank) data.emplace_back(kMany, static_cast<float>(1 << rank));
+    for (const Rank rank : {0, 1, 3}) {
+      operations.push_back(submit(job, rank, "x", data[static_cast<std::size_t>(rank)]));
+    }
+    REQUIRE(job.run_until([&] { return all_done(operations); }));
+    for (const Rank rank : {0, 1, 3}) CHECK(data[static_cast<std::size_t>(rank)] == std::vector<float>(kMany, 11.0F));
+    CHECK_FALSE(joined->done());
+    CHECK(job.engine(0).membership().epoch() == kFirstEpoch);
   }
 }
 

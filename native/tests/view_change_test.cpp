@@ -81,6 +81,11 @@ Drawn draw_options(std::mt19937_64& random) {
   drawn.options.places = drawn.options.members + (below(3) == 0 ? 1 + below(2) : 0);
   drawn.options.per_host = 1 + below(3);
   drawn.options.witness = below(5) != 0;
+  if (below(2) == 0) {
+    drawn.options.direct_members = 2;
+    drawn.options.places += 2;
+    drawn.options.members += 2;
+  }
   return drawn;
 }
 

@@ -26,6 +26,7 @@ class ViewCluster {
     int places = 3;  // more than members: these arrive
     int per_host = 1;  // processes of one host see each other end, and end whom they suspect
     bool witness = true;
+    std::size_t direct_members = SIZE_MAX;  // among more, news goes from neighbour to neighbour
     Time patience = 40;  // silence that makes a process suspect another one
   };
 
@@ -34,7 +35,7 @@ class ViewCluster {
     for (engine::Place place = 0; place < options.members; ++place) first.members.push_back(place);
     witness_ = std::make_unique<engine::Witness>(first);
     for (engine::Place place = 0; place < options.places; ++place) {
-      processes_.emplace_back(engine::ViewChange(first, place, options.witness, 12));
+      processes_.emplace_back(engine::ViewChange(first, place, options.witness, 12, {}, options.direct_members));
     }
     for (engine::Place place = 0; place < options.places; ++place) installed(place);
   }

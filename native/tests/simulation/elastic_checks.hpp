@@ -18,10 +18,11 @@ inline int events_of(const ElasticOptions& options) {
   return job.events();
 }
 
-// Something happens to a job at every so many-th of its events, and at each of them where the session `sweeps` runs the test.
+// Something happens to a job at every so many-th of its events; at each of them where the session `sweeps` runs the test, and
+// at few under sanitizers.
 inline int every(int events) {
-  static const bool each = testing::from_environment("RINGCORE_EVERY_EVENT", 0) != 0;
-  return each ? 1 : events;
+  static const auto asked = static_cast<int>(testing::from_environment("RINGCORE_EVENTS_APART", 0));
+  return asked > 0 ? asked : events;
 }
 
 // All but these have done all steps. Where nobody sees processes end, those who are left when the first have gone may be too

@@ -134,6 +134,10 @@ void ElasticJob::make_engine(RankState& rank, const std::vector<engine::Place>& 
   settings.stall_warning = 0;
   settings.heartbeat = kHeartbeat;
   settings.elastic = true;
+  if (options_.tree_degree > 0) {
+    settings.direct_members = 1;
+    settings.tree_degree = options_.tree_degree;
+  }
   settings.elastic_timeout = 2 * kSecond;
   settings.standstill = kTick;
   settings.eager_limit_bytes = 512;

@@ -45,6 +45,7 @@ struct ElasticOptions {
   bool device_notices = false;  // ... and whose library notices at once that a member has ended
   std::array<Nanoseconds, 4> computes{};  // by place: for so long in front of each step, and of the end
   std::size_t lane_bytes = 512;
+  int tree_degree = 0;  // the logs go along a tree, of so many children; 0: from each to each
   std::uint64_t seed = 1;
 };
 

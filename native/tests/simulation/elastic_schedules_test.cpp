@@ -19,7 +19,8 @@ using transport::SimNetwork;
 namespace {
 
 constexpr int kMostPlaces = 4;
-constexpr int kMostEvents = 900;  // a job in which nothing happens has about half as many
+constexpr int kMostEvents = 900;  // a job in which nothing happens has about half as many, and with small lanes ...
+constexpr int kManyEvents = 9000;
 
 class Draw {
  public:
@@ -45,13 +46,15 @@ ElasticOptions draw_options(Draw& draw, std::uint64_t seed) {
   options.lane_bytes = draw.coin() ? 512 : 64 << 10;
   options.on_device = draw.below(4) == 0;
   options.device_notices = draw.coin();
+  options.tree_degree = draw.below(3);
   options.seed = seed;
   return options;
 }
 
 void draw_fault(ElasticJob& job, const ElasticOptions& options, Draw& draw) {
   const int places = options.ranks + options.joiners;
-  const int at = draw.below(kMostEvents);
+  const bool many = !options.share_memory && options.lane_bytes <= 512 && draw.coin();
+  const int at = draw.below(many ? kManyEvents : kMostEvents);
   const Rank rank = draw.below(places);
   const Rank other = (rank + 1 + draw.below(places - 1)) % places;
   const Nanoseconds longest = 4 * ElasticJob::kHeartbeat;

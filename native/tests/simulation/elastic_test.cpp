@@ -44,11 +44,14 @@ void lose_each(const ElasticOptions& options, int events_between, Fault fault) {
 TEST_CASE("an elastic job in which nothing happens sums up everybody's contributions") {
   for (const bool share_memory : {true, false}) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
-      ElasticJob job({.ranks = ranks, .share_memory = share_memory});
-      REQUIRE(job.run() == "");
-      for (Rank rank = 0; rank < ranks; ++rank) {
-        CHECK(job.finished(rank));
-        CHECK(job.changes(rank) == 0);
+      for (const int tree_degree : {0, 1, 2}) {
+        ElasticJob job({.ranks = ranks, .share_memory = share_memory, .tree_degree = tree_degree});
+        REQUIRE(job.run() == "");
+        for (Rank rank = 0; rank < ranks; ++rank) {
+          CHECK(job.finished(rank));
+          CHECK(job.changes(rank) == 0);
+          CHECK(job.engine(rank).membership().epoch() == 7);  // nobody was missed, whoever was the first to leave
+        }
       }
     }
   }
@@ -61,6 +64,8 @@ TEST_CASE("a rank ends at any event of an elastic job: the others go on, with th
       CAPTURE(ranks);
       lose_each({.ranks = ranks, .share_memory = share_memory}, 5, kill);
     }
+    CAPTURE("along a tree");
+    lose_each({.ranks = share_memory ? 4 : 3, .share_memory = share_memory, .tree_degree = 1}, 15, kill);
   }
 }
 

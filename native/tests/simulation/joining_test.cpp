@@ -40,17 +40,19 @@ void check_joiner(const ElasticJob& job, Rank place, Joins& joins) {
 TEST_CASE("a process joins an elastic job at any event: no rank is told of a loss, and it goes on with them") {
   Joins joins;
   for (const Hosts hosts : {Hosts::kOne, Hosts::kOther, Hosts::kEach}) {
-    for (const bool in_place : {true, false}) {
+    for (const auto& [in_place, tree_degree] : {std::pair(true, 0), {false, 0}, {false, 1}}) {
       for (int ranks = 1; ranks <= 3; ++ranks) {
         const ElasticOptions options{.ranks = ranks,
                                      .share_memory = hosts != Hosts::kEach,
                                      .joiners = 1,
                                      .joiners_far = hosts == Hosts::kOther,
-                                     .in_place = in_place};
+                                     .in_place = in_place,
+                                     .tree_degree = tree_degree};
         const int events = events_of(options);
         for (int at = 0; at < events; at += every(29)) {
           CAPTURE(hosts);
           CAPTURE(in_place);
+          CAPTURE(tree_degree);
           CAPTURE(ranks);
           CAPTURE(at);
           ElasticJob job(options);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <initializer_list>
+#include <tuple>
 #include <utility>
 
 #include "elastic_checks.hpp"
@@ -29,7 +30,8 @@ void check_that_they_left(const ElasticJob& job, std::initializer_list<Rank> lea
 TEST_CASE("a rank leaves an elastic job at any event: the others go on, and it is not ended by them") {
   int left = 0;
   for (const bool share_memory : {true, false}) {
-    for (const auto& [in_place, goes_back] : {std::pair(true, true), {false, false}, {false, true}}) {
+    for (const auto& [in_place, goes_back, tree_degree] :
+         {std::tuple(true, true, 0), {false, false, 0}, {false, true, 0}, {true, true, 1}, {false, false, 1}}) {
       for (int ranks = 2; ranks <= 4; ++ranks) {
         const ElasticOptions options{.ranks = ranks,
                                      .share_memory = share_memory,
@@ -37,13 +39,15 @@ TEST_CASE("a rank leaves an elastic job at any event: the others go on, and it i
                                      .in_place = in_place,
                                      .goes_back = goes_back,
                                      .may_leave = true,
-                                     .late_goodbye = 20 * kMillisecond};
+                                     .late_goodbye = 20 * kMillisecond,
+                                     .tree_degree = tree_degree};
         const int events = events_of(options);
         for (Rank leaver = 0; leaver < ranks; ++leaver) {
           for (int at = 0; at < events; at += events / 6) {
             CAPTURE(share_memory);
             CAPTURE(in_place);
             CAPTURE(goes_back);
+            CAPTURE(tree_degree);
             CAPTURE(ranks);
             CAPTURE(leaver);
             CAPTURE(at);
