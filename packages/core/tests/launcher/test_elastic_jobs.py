@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from ringcore import _native
 from support.elastic import AT_ONCE, HostScript, begun, engines, told, train
 from support.processes import Pids, Ringrun, eventually, is_alive
 
@@ -62,6 +63,20 @@ def test_two_join_the_ranks_that_are_left_one_after_the_other(ringrun: Ringrun, 
     first, ended = told(ringrun.directory, "begin")[:4], told(ringrun.directory, "end")
     assert {(line["rank"], line["size"]) for line in ended} == {(rank, 4) for rank in range(4)}
     assert len(engines(first) & engines(ended)) == 2, "those that were left have kept their connections"
+    assert len({(line["step"], line["total"]) for line in ended}) == 1
+
+
+def test_so_many_ranks_that_they_agree_along_a_tree_lose_one_of_its_inner_ones_and_get_another(
+    ringrun: Ringrun, script: Script
+) -> None:
+    ranks = _native.DIRECT_MEMBERS + 2
+    ringrun.environ["RINGCORE_TRANSPORT"] = "tcp"  # each is a host of its own
+    name = train(script, before=_DIES.format(rank=1), goes_on=f"state.step < 10 or ringcore.size() < {ranks}")
+    done = ringrun("-np", str(ranks), "--min-np", "2", *AT_ONCE, name)
+    assert done.returncode == 0, done.stderr
+    first, ended = told(ringrun.directory, "begin")[:ranks], told(ringrun.directory, "end")
+    assert {(line["rank"], line["size"]) for line in ended} == {(rank, ranks) for rank in range(ranks)}
+    assert len(engines(first) & engines(ended)) == ranks - 1, "those that were left have kept their connections"
     assert len({(line["step"], line["total"]) for line in ended}) == 1
 
 
