@@ -1,7 +1,7 @@
 """Measures what many ranks cost, beside peers, over TCP on one machine; some minutes.
 
     python benchmarks/many_ranks/run.py [small] [ring] [memory] [start] [idle] [--repeats 3]
-                                        [--libraries ringcore MPICH "Open MPI" gloo]
+                                        [--libraries ringcore "ringcore, elastic" MPICH "Open MPI" gloo]
 
 small: processor time of an allreduce of 8 bytes, 32 ranks. ring: sockets of a rank after one of 64 MiB, 64 ranks.
 memory: of a rank after a small allreduce, 128 ranks and 2. start: from the launch to the first result, 64 ranks. idle:
@@ -32,7 +32,7 @@ from support.mpis import installed  # noqa: E402
 
 RESULTS = HERE.parent / "results"
 LIMIT_S = 600
-LIBRARIES = ["ringcore", "MPICH", "Open MPI", "gloo"]
+LIBRARIES = ["ringcore", "ringcore, elastic", "MPICH", "Open MPI", "gloo"]
 # Case -> what the ranks do, the numbers of ranks, and the figures that are shown.
 CASES = {
     "small": ("small", [32], ["cpu_us", "wall_us"]),
@@ -55,9 +55,16 @@ TCP = {
 
 def command_of(library: str, ranks: int, case: str) -> tuple[list[str], str]:
     """How the ranks are started, and the folder of the programs that this takes."""
+    library, _, elastic = library.partition(", ")
     if library in ("ringcore", "gloo"):
         python = Path(sys.executable)
-        started = [str(python.with_name("ringrun")), "-np", str(ranks), str(python)]
+        started = [
+            str(python.with_name("ringrun")),
+            "-np",
+            str(ranks),
+            *(["--min-np", "1"] if elastic else []),
+            str(python),
+        ]
     else:
         mpi = installed(library)
         python = mpi.programs / "python"

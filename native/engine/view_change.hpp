@@ -123,8 +123,7 @@ class ViewChange {
   std::uint64_t committed_ = 0;
   std::function<UnderWay()> stand_still_;
   UnderWay under_way_;
-  std::optional<ViewMessage>
-      news_;  // of the present view, as others were told of it; who was not hears it when it asks
+  std::optional<ViewMessage> news_;  // of the present view, among many: for who asks and was not told
   bool wanted_ = false;
   bool evicted_ = false;
 
