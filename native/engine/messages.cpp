@@ -136,6 +136,7 @@ void Engine::tell_known(RecordHeader header, std::span<const std::byte> payload)
 // The first that a peer hears: who speaks, and what both must have set alike. From here on they are to be connected.
 void Engine::say_hello(Peer& peer) {
   membership_.get_to_know(peer);
+  if (!peer.connected) peer.last_heard = timers_checked_;
   peer.link->want(transport::kControlLane);
   const Agreement agreement{.protocol = kProtocolVersion,
                             .fusion_threshold_bytes = settings_.execution.fusion_threshold_bytes,

@@ -92,12 +92,17 @@ Places ViewChange::told_by_this(const Places& places) const {
   return told;
 }
 
-// Whoever waits for a leader finds out whether it is there.
+// Whoever waits for a leader finds out whether it is there. When it is not, so may be others of its host: twice as many of
+// those who would lead then are looked for at once, each time.
 void ViewChange::meet_leader() {
-  const Place leads = leader();
-  if (tells_all(view_.members) || met_leader_ == leads) return;
-  met_leader_ = leads;
-  send(leads, said(Type::kFreeze));
+  if (tells_all(view_.members) || contains(met_, leader())) return;
+  for (std::size_t more = met_.size() + 1; const Place member : view_.members) {
+    if (member == self_ || more == 0) return;
+    if (lost(member) || contains(met_, member)) continue;
+    insert(met_, member);
+    send(member, said(Type::kFreeze));
+    --more;
+  }
 }
 
 // The lowest member that is not lost, and of those one that has not led in vain while there is any.
@@ -205,8 +210,15 @@ bool ViewChange::decides() const {
 }
 
 bool ViewChange::have_answered(const Places& places) const {
-  return std::all_of(places.begin(), places.end(),
-                     [this](Place place) { return lost(place) || answers_.count(place) > 0; });
+  return std::all_of(places.begin(), places.end(), [this](Place place) {
+    return lost(place) || answers_.count(place) > 0 || (!tells_all(view_.members) && is_suspected(place));
+  });
+}
+
+// By somebody who has answered. Among many those who watch it find out first that it is gone; where it is only those two that
+// have lost each other, one of them has to go anyway.
+bool ViewChange::is_suspected(Place place) const {
+  return std::ranges::any_of(answers_, [place](const auto& item) { return contains(item.second.suspects, place); });
 }
 
 void ViewChange::try_to_propose() {
@@ -315,7 +327,7 @@ void ViewChange::install(const ViewMessage& decided, bool leads) {
   acceptor_.begin_after(view_.epoch);
   phase_ = Phase::kFollowing;
   not_before_ = 0;
-  met_leader_.reset();
+  met_.clear();
   wanted_ = false;
   // Who hears of several views at once is evicted by the first that it is not in.
   evicted_ = !is_member() && (evicted_ || (contains(left.members, self_) && !leaves_));

@@ -88,6 +88,7 @@ class ViewChange {
   void give_up_ballot(std::uint32_t newest);
   // Whether all of these have answered whom this rank does not take for lost.
   bool have_answered(const Places& places) const;
+  bool is_suspected(Place place) const;
   Places acceptors() const;  // who has answered, and has not ended since
   bool all_agree(const Places& acceptors, const View& view) const;
   bool decides() const;
@@ -117,7 +118,7 @@ class ViewChange {
   Places suspects_;
   Places ended_;
   Places arriving_;
-  std::optional<Place> met_leader_;  // which has heard of this change from this rank, among many
+  Places met_;  // who may lead, and has heard of this change from this rank, among many
   Places yielding_;  // who has led in vain: others may reach more
   bool leaves_ = false;
   std::uint64_t committed_ = 0;

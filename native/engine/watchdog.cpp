@@ -12,6 +12,8 @@ namespace {
 constexpr int kMostAsked = 4;
 // Who waits for whom is told of so many: one record has to hold what is said of an error.
 constexpr std::size_t kMostInChain = 16;
+// How long it may take to be connected with each of the members: all of them turn to one who leads a change.
+constexpr Nanoseconds kConnecting = 5 * kMillisecond;
 // How many times as long as others a peer may be silent that wants to run and gets no processor.
 constexpr int kStarvedPatience = 10;
 
@@ -73,6 +75,7 @@ void Engine::check_patience(Nanoseconds now) {
 }
 
 Nanoseconds Engine::patience_for(const Peer& peer) const {
+  if (!peer.connected) return patience_ + size() * kConnecting;
   return peer.greeted ? patience_ : std::max(patience_, settings_.start);
 }
 
@@ -96,7 +99,7 @@ void Engine::advance_links(Nanoseconds now, bool idle) {
       // To a rank that has left before, its goodbye is not said: that it saw that farewell are its last words.
       if (peer->saw_farewell) peer->left = true;
       if (!peer->left && failure_ == nullptr && !may_say_why(*peer, now)) lose(*peer, *failure);
-    } else if (!peer->left && peer->connected && now - peer->last_heard > patience_for(*peer)) {
+    } else if (!peer->left && (peer->connected || frozen()) && now - peer->last_heard > patience_for(*peer)) {
       if (eager_.operation != nullptr) leave_eager();
       // Before its last words are read: once it has spoken it may sleep.
       const bool starved = lacks_processor(*peer, now);

@@ -126,7 +126,7 @@ class SimJob {
 
   transport::SimNetwork network_;
   std::vector<std::unique_ptr<engine::Engine>> engines_;
-  std::array<bool, 8> withholds_{};
+  std::array<bool, 16> withholds_{};
   std::uint32_t beats_ = 0;
   Nanoseconds timers_checked_ = network_.clock().now();
 };

@@ -85,6 +85,7 @@ Drawn draw_options(std::mt19937_64& random) {
     drawn.options.direct_members = 2;
     drawn.options.places += 2;
     drawn.options.members += 2;
+    if (below(2) == 0) drawn.options.watched = 2;
   }
   return drawn;
 }
@@ -178,6 +179,34 @@ TEST_CASE("views under fault schedules") {
   for (std::uint64_t seed = only != 0 ? only : 1, end = seed + count; seed < end; ++seed) {
     const std::string flaw = flaw_of(seed);
     REQUIRE_MESSAGE(flaw.empty(), flaw);
+  }
+}
+
+TEST_CASE("among many those who are silent are found out soon, though few watch them") {
+  struct Silent {
+    Place first;
+    Place last;
+    ViewCluster::Time most;
+  };
+  // Those who watch them lose patience after 50 at most. Of who is only asked, it lasts for 80: one of the others need not be
+  // waited for, as these say that it is gone; ten that would lead are asked one, two and four at a time.
+  for (const Silent& silent : {Silent{12, 12, 50 + 70}, {0, 9, 50 + 3 * 90 + 70}}) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      CAPTURE(silent.first);
+      CAPTURE(seed);
+      ViewCluster cluster({.members = 24, .places = 24, .direct_members = 2, .watched = 2}, seed);
+      Places stopped;
+      for (Place place = silent.first; place <= silent.last; ++place) {
+        stopped.push_back(place);
+        cluster.at(10, [&cluster, place] { cluster.stop(place, kLong); });
+      }
+      cluster.run(kLong / 2);
+      CHECK(cluster.flaw() == "");
+      for (const Place place : without(up_to(24), stopped)) {
+        CHECK(cluster.process(place).view().members == without(up_to(24), stopped));
+      }
+      CHECK(cluster.installed_at() - 10 <= silent.most);
+    }
   }
 }
 

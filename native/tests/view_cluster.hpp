@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +28,7 @@ class ViewCluster {
     int per_host = 1;  // processes of one host see each other end, and end whom they suspect
     bool witness = true;
     std::size_t direct_members = SIZE_MAX;  // among more, news goes from neighbour to neighbour
+    int watched = 0;  // by so many places on either side, and by those that speak with it; 0: by all
     Time patience = 40;  // silence that makes a process suspect another one
   };
 
@@ -115,6 +117,8 @@ class ViewCluster {
     now_ = std::max(now_, until);
   }
   const std::string& flaw() const { return flaw_; }
+  // When the last view was installed anywhere.
+  Time installed_at() const { return installed_at_; }
 
   int size() const { return static_cast<int>(processes_.size()); }
   int host(engine::Place place) const { return place / options_.per_host; }
@@ -174,7 +178,16 @@ class ViewCluster {
 
   // `who` looks whether it has heard of `whom` since.
   void watch(engine::Place who, engine::Place whom) {
-    at(now_ + options_.patience + drawn(0, 10), [this, who, whom] {
+    if (watches(who, whom)) look_for(who, whom, options_.patience);
+  }
+
+  bool watches(engine::Place who, engine::Place whom) const {
+    const int distance = std::abs(who - whom);
+    return options_.watched == 0 || std::min(distance, size() - distance) <= options_.watched;
+  }
+
+  void look_for(engine::Place who, engine::Place whom, Time patience) {
+    at(now_ + patience + drawn(0, 10), [this, who, whom] {
       const Process& silent = processes_[whom];
       if (!silent.dead && silent.stopped_until <= now_ && !is_cut(whom, who)) return;
       if (host(who) == host(whom) && !is_dead(who)) return kill(whom);  // it could still write into shared memory
@@ -219,6 +232,8 @@ class ViewCluster {
 
   void deliver(engine::Place from, engine::Place to, std::vector<std::byte> bytes) {
     ++messages_;
+    // There was no connection, and a process that is no more makes none.
+    if (from >= 0 && to >= 0 && !watches(from, to)) look_for(from, to, is_dead(to) ? 2 : 2 * options_.patience);
     Time& last = last_delivery_[{from, to}];
     last = std::max(last, now_ + drawn(1, 10));
     at(last, [this, from, to, bytes = std::move(bytes)] {
@@ -240,6 +255,7 @@ class ViewCluster {
     const engine::View& view = processes_[place].change.view();
     if (view.epoch == processes_[place].epoch) return;
     processes_[place].epoch = view.epoch;
+    installed_at_ = now_;
     if (!processes_[place].change.is_member()) {
       const bool arrives = place >= options_.members && !processes_[place].change.evicted();
       if (arrives && now_ > 0 && processes_[place].asks_left-- > 0) at(now_ + 60, [this, place] { arrive(place); });
@@ -274,6 +290,7 @@ class ViewCluster {
   Time now_ = 0;
   int messages_ = 0;
   int ticks_ = 0;
+  Time installed_at_ = 0;
   std::string flaw_;
 };
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -28,19 +29,31 @@ constexpr int kRanks = 8;
 constexpr int kSteps = 4;
 
 // Not connected from the start: all but neighbours in the tree, and those that watch each other.
-std::vector<std::pair<Rank, Rank>> apart_of(int tree_degree) {
-  const std::vector<int> hosts = {0, 1, 2, 3, 4, 5, 6, 7};
+std::vector<std::pair<Rank, Rank>> apart_of(int ranks, int tree_degree) {
+  std::vector<int> hosts(static_cast<std::size_t>(ranks));
+  std::iota(hosts.begin(), hosts.end(), 0);
   const std::vector<engine::TreeShape> shapes = engine::TreeShape::of_all(hosts, tree_degree);
   std::vector<std::pair<Rank, Rank>> apart;
-  for (Rank a = 0; a < kRanks; ++a) {
-    for (Rank b = a + 1; b < kRanks; ++b) {
-      const int distance = std::min(b - a, kRanks - (b - a));
+  for (Rank a = 0; a < ranks; ++a) {
+    for (Rank b = a + 1; b < ranks; ++b) {
+      const int distance = std::min(b - a, ranks - (b - a));
       const bool in_tree =
           shapes[static_cast<std::size_t>(a)].parent == b || shapes[static_cast<std::size_t>(b)].parent == a;
       if (distance > 2 && !in_tree) apart.emplace_back(a, b);
     }
   }
   return apart;
+}
+
+SimJob::Change elastic(int tree_degree) {
+  return [=](engine::EngineConfig& config, engine::EngineSettings& settings) {
+    config.epoch = 7;
+    settings.elastic = true;
+    settings.tree_degree = tree_degree;
+    settings.eager_limit_bytes = 512;
+    settings.timeout = 20 * kSecond;
+    settings.elastic_timeout = 5 * kSecond;
+  };
 }
 
 class Job {
@@ -51,7 +64,12 @@ class Job {
     // More than half are left, and go on though nobody sees processes end.
     for (int kills = 1 + below(somebody_leaves ? 2 : 3); kills > 0; --kills) {
       const Rank rank = below(kRanks);
-      faults_.emplace(below(4000), [=, this] { job_.network().kill(rank); });
+      const bool is_silent = below(3) == 0;
+      faults_.emplace(below(4000), [=, this] {
+        if (!is_silent) return job_.network().kill(rank);
+        job_.network().pause(rank, 100 * kSecond);
+        ranks_[static_cast<std::size_t>(rank)].is_silent = true;
+      });
     }
     // Some hear late of what happens, but for what one of the others says.
     for (int late = below(3); late > 0; --late) {
@@ -77,6 +95,7 @@ class Job {
   struct RankState {
     int step = 0;
     bool has_left = false;
+    bool is_silent = false;
     std::vector<float> small, large;
     std::vector<std::shared_ptr<engine::Operation>> operations;
   };
@@ -88,15 +107,7 @@ class Job {
     transport::SimOptions options;
     options.longest_delay = 50'000;
     options.lane_bytes = below(2) == 0 ? 512 : 64 << 10;
-    const auto change = [=](engine::EngineConfig& config, engine::EngineSettings& settings) {
-      config.epoch = 7;
-      settings.elastic = true;
-      settings.tree_degree = tree_degree;
-      settings.eager_limit_bytes = 512;
-      settings.timeout = 20 * kSecond;
-      settings.elastic_timeout = 5 * kSecond;
-    };
-    return SimJob(kRanks, options, 1, apart_of(tree_degree), change, seed);
+    return SimJob(kRanks, options, 1, apart_of(kRanks, tree_degree), elastic(tree_degree), seed);
   }
 
   bool takes_part(Rank rank) { return job_.network().runs(rank) && !ranks_[static_cast<std::size_t>(rank)].has_left; }
@@ -203,4 +214,33 @@ TEST_CASE("elastic jobs along trees: ranks end at any moment, and the others go 
     const std::string flaw = Job(seed).run();
     REQUIRE_MESSAGE(flaw.empty(), flaw);
   }
+}
+
+TEST_CASE("elastic jobs along trees: a whole host is silent, with whose ranks few are connected: the others go on") {
+  constexpr int kMany = 16;
+  constexpr int kSilent = 6;
+  SimJob job(kMany, {}, 1, apart_of(kMany, engine::TreeShape::kDegree), elastic(engine::TreeShape::kDegree));
+  std::vector<std::vector<float>> data(kMany);
+  std::vector<std::shared_ptr<engine::Operation>> operations;
+  const auto sum_up = [&](const std::string& name, Rank first) {
+    operations.clear();
+    for (Rank rank = first; rank < kMany; ++rank) {
+      auto& own = data[static_cast<std::size_t>(rank)];
+      own.assign(4, 1.0F);
+      operations.push_back(SimJob::allreduce(name, own));
+      operations.back()->awaited = true;
+      job.submit(rank, operations.back());
+    }
+    REQUIRE(
+        job.run_until([&] { return std::ranges::all_of(operations, [](const auto& each) { return each->done(); }); }));
+    for (const auto& operation : operations) {
+      REQUIRE_MESSAGE(operation->error == nullptr, std::string(operation->error->what()));
+    }
+    for (Rank rank = first; rank < kMany; ++rank) {
+      CHECK(data[static_cast<std::size_t>(rank)] == std::vector<float>(4, static_cast<float>(kMany - first)));
+    }
+  };
+  sum_up("x", 0);
+  for (Rank rank = 0; rank < kSilent; ++rank) job.network().pause(rank, 100 * kSecond);
+  sum_up("y", kSilent);
 }
