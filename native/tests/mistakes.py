@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant("last words are waited for without end", "engine/watchdog.cpp",
            "return now - *peer.failed_at <= patience_for(peer);", "return true;"),
     Mutant("a silent peer is not noticed", "engine/watchdog.cpp",
-           "} else if (!peer->left && peer->connected && now - peer->last_heard > patience_for(*peer)) {",
+           "} else if (!peer->left && (peer->connected || frozen()) && now - peer->last_heard > patience_for(*peer)) {",
            "} else if (false) {"),
     Mutant("a rank that gets no processor is lost like a silent one", "engine/watchdog.cpp",
            "if (silent > kStarvedPatience * patience_ || !peer.link->peer_wants_to_run()) return false;",
