@@ -166,6 +166,25 @@ def test_most_ranks_go_on_without_the_launcher_and_the_rest_only_when_those_have
     assert not any(map(is_alive, pids.read().values()))
 
 
+@pytest.mark.long
+def test_most_of_many_ranks_go_on_without_a_host_of_all_that_would_lead_them(
+    ringrun: Ringrun, script: Script, pids: Pids, hosts: list[Host], cut: Callable[[int], None]
+) -> None:
+    directory = ringrun.directory
+    ringrun.environ = environ_with_ssh(hosts[0], {**ringrun.environ, **SHORT})
+    # More than agree each with each: with most ranks of the host that is cut off nobody else is connected.
+    words = ["-np", "18", "-H", "host0:6,host1:6,host2:6", *WORDS, "--agent-timeout", "10", train(script)]
+    with ringrun.started(*words, prefix=hosts[0].command([], directory)) as process:
+        first = begun(directory, 18)
+        cut(0)
+        most = begun(directory, 30)[18:]
+        assert {(line["place"], line["size"]) for line in most} == {(place, 12) for place in range(6, 18)}
+        assert {line["engine"] for line in most} < {line["engine"] for line in first}
+        (directory / "stop").touch()
+        process.communicate(timeout=60)
+    assert not any(map(is_alive, pids.read().values()))
+
+
 # In the place of ssh: the first connection leads to an agent, of the others nothing is heard.
 _SSH_ONCE = """#!/bin/sh
 if mkdir connected 2> /dev/null; then exec {ssh} "$@"; fi
