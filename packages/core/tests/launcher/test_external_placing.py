@@ -293,9 +293,9 @@ def test_what_is_changed_on_the_way_ends_the_job_and_runs_nothing(functions: Any
 
 def test_tasks_that_do_not_come_are_named(functions: Any, place: Place) -> None:
     with (
-        PlacedJob(3, functions.waits, start_timeout_s=5) as job,
+        PlacedJob(3, functions.waits, start_timeout_s=10) as job,
         start_task(job, 1),
-        pytest.raises(LaunchError, match=r"host task 0, task 2 did not answer within 5 s"),
+        pytest.raises(LaunchError, match=r"host task 0, task 2 did not answer within 10 s"),
     ):
         job.results()
 
