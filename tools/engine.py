@@ -16,6 +16,8 @@ from tools.distributions import COMPILERS, WARNINGS_ARE_ERRORS, mpi_headers
 from tools.environments import BUILD, ROOT, fingerprint, install, is_current, require_system, requirements
 
 NATIVE = ROOT / "native"
+# A file of tests takes a minute or two, and half an hour under a sanitizer.
+_LONGEST_S = 3600
 # Where each instruction takes long, a tenth of the long tests: they look for mistakes of the engine, in many schedules.
 FEWER_SEEDS = {
     "RINGCORE_ELASTIC_SEEDS": "200",
@@ -77,7 +79,13 @@ def run_native_tests(
     def passes(source: Path) -> bool:
         begin = time.monotonic()
         only = f"--source-file=*{source.relative_to(NATIVE)}"
-        done = subprocess.run([*tests, only], env=os.environ | env, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(
+                [*tests, only], env=os.environ | env, capture_output=True, text=True, check=False, timeout=_LONGEST_S
+            )
+        except subprocess.TimeoutExpired:
+            session.log(f"{source.name} has not ended within {_LONGEST_S} s")
+            return False
         ran = re.search(r"test cases: *(\d+).*passed", done.stdout)
         is_well = done.returncode == 0 and ran is not None and (int(ran[1]) > 0 or bool(without))
         report = ran[0] if ran and is_well else f"\n{done.stdout}{done.stderr}"

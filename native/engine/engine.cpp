@@ -151,7 +151,7 @@ void Engine::apply(ProcessSet& set, Decision& decision) {
         for (const int member : decision.release.absent()) found->second->carried_out_by.push_back(member);
       }
       // Who has joined takes nothing from it, so that nobody waits for it to.
-      const bool sits_out = !own && !set.serves() && !decision.release.descriptor->on_device;
+      const bool sits_out = !own && !decision.release.descriptor->on_device;
       if (sits_out && elastic_ != nullptr && set.tree != nullptr) set.tree->carry_out(number);
       if (own && found == set.operations.end()) {
         throw Error(ErrorKind::kProtocol, "'" + decision.release.descriptor->name +

@@ -44,7 +44,7 @@ struct EngineSettings {
   // In a process set of more members than this, logs travel along a tree instead of from each to each: two journeys along
   // its depth then take less than a record to and from every other member.
   int direct_members = 16;
-  int tree_degree = TreeShape::kDegree;
+  int tree_degree = TreeShape::kDegree;  // so many children has a host's first rank there
   // An awaited operation carries its data in the announcement as long as a rank then sends no more than this, to all
   // others together: at most kMaxPayloadBytes.
   std::size_t eager_limit_bytes = kMaxPayloadBytes;

@@ -257,7 +257,13 @@ bool Engine::is_ahead(const RecordHeader& header) const {
 void Engine::keep_ahead(Peer& peer, const RecordView& record) {
   std::size_t bytes = record.header.bytes;
   for (const auto& kept : peer.ahead) bytes += kept.size();
-  if (bytes > kMaxEarlyBytes) throw Error(ErrorKind::kProtocol, "goes on in an epoch that this rank does not hear of");
+  if (bytes > kMaxEarlyBytes) {
+    throw Error(ErrorKind::kProtocol,
+                "has sent " + std::to_string(bytes) + " bytes in epoch " + std::to_string(record.header.epoch) +
+                    ", of which this rank has yet to hear in epoch " + std::to_string(membership_.epoch()) +
+                    "; more than " + std::to_string(kMaxEarlyBytes) +
+                    " are not kept. Remedy: look why this rank hears so little of the others (is its network slow?).");
+  }
   peer.ahead.emplace_back(record.whole.begin(), record.whole.end());
 }
 
