@@ -77,8 +77,9 @@ def key_file() -> Iterator[str]:
 
 
 def run_ranks(
-    places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None, script: str = RANK
-) -> list[dict[str, Any]]:
+    places: Sequence[Host], library: str, *words: str, env: Mapping[str, str] | None = None, script: str = RANK,
+    limit_s: float = LIMIT_S,
+) -> list[dict[str, Any]]:  # fmt: skip
     """What rank 0 prints; rank r runs `script` on the host `places[r]`."""
     with key_file() as key:
         ranks = []
@@ -87,7 +88,7 @@ def run_ranks(
             command = [sys.executable, script, library, str(rank), str(len(places)), places[0].address, key, *words]
             environ = {**os.environ, **local, **(env or {})}
             ranks.append(host.popen(command, stdout=subprocess.PIPE, env=environ))
-        outputs = [rank.communicate(timeout=LIMIT_S)[0].decode() for rank in ranks]
+        outputs = [rank.communicate(timeout=limit_s)[0].decode() for rank in ranks]
     if any(rank.returncode != 0 for rank in ranks):
         raise SystemExit(f"{library} failed")
     return parsed(outputs[0])

@@ -1,6 +1,6 @@
 """Measures every way of sending less beside what it is compared with, on four hosts with shaped links.
 
-    python benchmarks/sending_less.py [--cases quantised powersgd diloco adamw muon] [--repeats 3] [--fresh]
+    python benchmarks/sending_less.py [--cases quantised powersgd diloco sites adamw muon] [--repeats 3] [--fresh]
 
 Hosts are network namespaces of one machine. All ways of a case take turns in the same processes, and are verified
 there.
@@ -9,6 +9,8 @@ there.
 `powersgd`: steps of a net of 25 million parameters at 1 Gbit/s, by PowerSGD of rank 4, beside DistributedDataParallel's
 hook over gloo, and whole.
 `diloco`: one allreduce of 64 MiB at 100 Mbit/s beside gloo's, and DiLoCo every 50 steps by int8 beside computing alone.
+`sites`: the same DiLoCo among hosts far apart: 100 Mbit/s, 80 ms there and back, one packet of 1000 lost; with a delay
+of 25 steps, as what is sent takes longer there.
 `adamw`: bytes of the optimizer's state and a step, sharded, beside ZeroRedundancyOptimizer and whole.
 `muon`: the time of orthogonalising and of a step at 1 Gbit/s, sharded and not.
 
@@ -18,18 +20,37 @@ Needs root. Lines are added to results/sending-less.jsonl.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+from collections.abc import Iterator, Sequence
 
-from network import HERE, goodput, run_ranks
-from support.namespaces import namespaces
+from network import FAR_BYTES_PER_S, FAR_ROUND_TRIP_S, HERE, goodput, run_ranks
+from support.namespaces import Host, far_apart, namespaces
 
 RANK = str(HERE / "sending_less_rank.py")
 RESULTS = HERE / "results" / "sending-less.jsonl"
 HOSTS = 4
 
 
+FAR = "100mbit, 80 ms, 0.1 % lost"
 # By case: what each host's cable carries, in the words of tc.
-CASES = {"quantised": "100mbit", "powersgd": "1gbit", "diloco": "100mbit", "adamw": "1gbit", "muon": "1gbit"}
+CASES = {
+    "quantised": "100mbit", "powersgd": "1gbit", "diloco": "100mbit", "sites": FAR, "adamw": "1gbit", "muon": "1gbit",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def places(rate: str) -> Iterator[Sequence[Host]]:
+    """The hosts, with such cables."""
+    with contextlib.ExitStack() as stack:
+        hosts = stack.enter_context(namespaces(HOSTS, sshd=False))
+        if rate == FAR:
+            far = far_apart(hosts, bytes_per_s=FAR_BYTES_PER_S, round_trip_s=FAR_ROUND_TRIP_S, loss=0.001)
+            stack.enter_context(far)
+        else:
+            for host in hosts:
+                host.shape(rate, "64kb", "50ms")
+        yield hosts
 
 
 def main() -> None:
@@ -42,9 +63,7 @@ def main() -> None:
     if options.fresh:
         RESULTS.unlink(missing_ok=True)
     for case in options.repeats * options.cases:
-        with namespaces(HOSTS, sshd=False) as hosts:
-            for host in hosts:
-                host.shape(CASES[case], "64kb", "50ms")
+        with places(CASES[case]) as hosts:
             stream = goodput(hosts, 16 << 20)
             # Hosts that share two cores may be silent for long.
             found = run_ranks(hosts, "ringcore", case, script=RANK, env={"RINGCORE_HEARTBEAT_S": "30"})

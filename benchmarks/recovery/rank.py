@@ -1,10 +1,10 @@
 """One rank of the benchmark of recovery; `run.py` starts it.
 
-    python rank.py ringcore|commits|torchft|ULFM FOLDER [--model mlp|state]
+    python rank.py ringcore|commits|torchft|ULFM|torchrun FOLDER [--model mlp|state|device]
 
 After each step it writes a line into FOLDER/steps.PID: the time, in seconds of the clock that all processes of the
-machine share, and how many ranks the step had. The gradients are 64 MiB in four tensors, and cost hardly any time.
-`commits` is ringcore in a loop that others can join.
+machine share, how many ranks the step had, and which it was. The gradients are 64 MiB in four tensors, and cost hardly
+any time. `commits` is ringcore in a loop that others can join; `torchrun` starts all ranks again from a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ TENSORS, ELEMENTS = 4, 4 << 20
 FOLDER = Path(sys.argv[2])
 
 
-def tell(ranks: int) -> None:
+# Of the model `device`, and how often torchrun's ranks make a checkpoint, in steps.
+DEVICE_ELEMENTS, DEVICE_S, CHECKPOINT_EVERY = 1 << 20, 0.1, 10
+
+
+def tell(ranks: int, step: int = 0) -> None:
     """A step of so many ranks has ended."""
     with (FOLDER / f"steps.{os.getpid()}").open("a") as file:
-        file.write(f"{time.monotonic()} {ranks}\n")
+        file.write(f"{time.monotonic()} {ranks} {step}\n")
 
 
 def training():
@@ -38,19 +42,26 @@ def training():
         net, samples = mlp(), torch.randn(32, 912)
         return net, lambda module: module(samples).square().mean()
 
+    elements = DEVICE_ELEMENTS if "device" in sys.argv else ELEMENTS
+
     class Sums(torch.nn.Module):
         """Whose gradients are ones."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.parts = torch.nn.ParameterList([torch.zeros(ELEMENTS) for _ in range(TENSORS)])
+            self.parts = torch.nn.ParameterList([torch.zeros(elements) for _ in range(TENSORS)])
             if "state" in sys.argv:  # With these and what the optimizer keeps 400 MB.
                 self.register_buffer("kept", torch.zeros(100_000_000 - 2 * TENSORS * ELEMENTS))
 
         def forward(self) -> torch.Tensor:
             return sum(part.sum() for part in self.parts)
 
-    return Sums(), lambda module: module()
+    def loss_of(module: torch.nn.Module) -> torch.Tensor:
+        if "device" in sys.argv:
+            time.sleep(DEVICE_S)  # The host has nothing to do while a device computes.
+        return module()
+
+    return Sums(), loss_of
 
 
 def sgd(module):
@@ -90,7 +101,7 @@ def run_commits() -> None:
             loss_of(module).backward()
             optimizer.step()
             state.step += 1
-            tell(ring.size())
+            tell(ring.size(), state.step)
             state.commit()
 
     train(elastic.TorchState(module, optimizer, step=0))
@@ -122,6 +133,34 @@ def run_torchft() -> None:
         if manager.current_step() > done:  # otherwise it was left out
             done = manager.current_step()
             tell(manager.num_participants())
+
+
+def run_torchrun() -> None:
+    """DistributedDataParallel over gloo, which begins at the last checkpoint."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    module, loss_of = training()
+    wrapped = torch.nn.parallel.DistributedDataParallel(module)
+    optimizer = sgd(module)
+    kept, step = FOLDER / "checkpoint", 0
+    if kept.exists():
+        found = torch.load(kept)
+        module.load_state_dict(found["module"])
+        optimizer.load_state_dict(found["optimizer"])
+        step = found["step"]
+    while True:
+        optimizer.zero_grad()
+        loss_of(wrapped).backward()
+        optimizer.step()
+        step += 1
+        tell(distributed.get_world_size(), step)
+        if step % CHECKPOINT_EVERY == 0 and distributed.get_rank() == 0:
+            torch.save(
+                {"module": module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"{kept}.new"
+            )
+            Path(f"{kept}.new").rename(kept)
 
 
 def run_ulfm() -> None:
@@ -160,7 +199,9 @@ RUNS: dict[str, Callable[[], None]] = {
     "commits": run_commits,
     "torchft": run_torchft,
     "ULFM": run_ulfm,
+    "torchrun": run_torchrun,
 }
 
 if __name__ == "__main__":
+    (FOLDER / f"begun.{os.getpid()}").write_text(str(time.monotonic()))
     RUNS[sys.argv[1]]()

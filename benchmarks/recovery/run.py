@@ -1,7 +1,7 @@
 """Measures what it costs that a rank is lost, leaves or comes, beside peers; in minutes, and alone on the machine.
 
-    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [state] [cost] [--repeats 5]
-                                      [--libraries ringcore ULFM torchft]
+    python benchmarks/recovery/run.py [killed] [hosts] [silent] [leaves] [comes] [state] [cost] [goodput]
+                                      [--repeats 5] [--libraries ringcore ULFM torchft torchrun]
 
 killed: one of 4 ranks of a host gets SIGKILL. hosts: the same, each rank on a host of its own (network namespaces).
 silent: its host's cable is pulled out instead. From then to the end of the step that it was in on the last of those who
@@ -9,8 +9,11 @@ are left (torchft leaves that step out: to the end of the next one), less what a
 leaves: `ringcore drain`; comes: a rank that had ended is back. What the step took in which that happens, on the rank
 that waited longest, less what a step takes. state: the same of one with 400 MB of state, between hosts with cables of 1
 Gbit/s: what of this is more than the cable takes for it, too. cost: a step of 2 ranks, in an elastic job and in
-another. The gradients are 64 MiB, but for `cost`, which trains a net of 25 million parameters. hosts, silent and state
-need root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a table of what was found.
+another. The gradients are 64 MiB, but for `cost`, which trains a net of 25 million parameters. goodput: one of 4 ranks
+gets SIGKILL every 20 s and comes again after 5 (torchrun starts all of them again, at once); the percentage of the
+seconds in which ranks lived that went into steps which count, once each; a step is 0.1 s on a device and a sum of 16
+MiB. hosts, silent and state need root. Writes benchmarks/results/recovery.jsonl (--fresh begins it anew), and prints a
+table of what was found.
 """
 
 from __future__ import annotations
@@ -49,11 +52,13 @@ CABLE = ("1gbit", "256kb", "50ms")
 STATE_BYTES, BYTES_PER_S = 400e6, 125e6
 # Steps before anything happens, and those behind it that tell what a step takes then.
 BEFORE, BEHIND = 8, 6
+KILLS, KILL_EVERY_S, BACK_AFTER_S = 5, 20.0, "5"
 # Library -> cases.
 MEASURED = {
-    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "state", "cost"],
+    "ringcore": ["killed", "hosts", "silent", "leaves", "comes", "state", "cost", "goodput"],
     "ULFM": ["killed"],
     "torchft": ["killed"],
+    "torchrun": ["goodput"],
 }
 
 
@@ -83,12 +88,21 @@ class Job:
 
     def steps(self) -> dict[int, list[tuple[float, int]]]:
         """By process: the steps' ends, and how many ranks each had."""
+        return {pid: [(when, ranks) for when, ranks, _ in lines] for pid, lines in self.numbered_steps().items()}
+
+    def numbered_steps(self) -> dict[int, list[tuple[float, int, int]]]:
+        """By process: the steps' ends, how many ranks each had, and which it was."""
         found = {}
         for path in self._folder.glob("steps.*"):
             lines = path.read_text().splitlines(keepends=True)
             whole = [line.split() for line in lines if line.endswith("\n")]
-            found[int(path.suffix[1:])] = [(float(when), int(ranks)) for when, ranks in whole]
+            found[int(path.suffix[1:])] = [(float(when), int(ranks), int(step)) for when, ranks, step in whole]
         return found
+
+    def begun(self) -> dict[int, float]:
+        """By process: when it began."""
+        found = {int(path.suffix[1:]): path.read_text() for path in self._folder.glob("begun.*")}
+        return {pid: float(when) for pid, when in found.items() if when}
 
     def wait(self, condition: Callable[[dict[int, list[tuple[float, int]]]], object]) -> None:
         """Until what the ranks have written fulfils it."""
@@ -318,6 +332,41 @@ def cost(elastic: bool) -> float:
         return statistics.median(step_s(lines[5:]) for lines in job.steps().values())
 
 
+def goodput(library: str) -> float:
+    """The part of the seconds in which ranks lived that went into steps which count."""
+
+    def commands(folder: Path) -> list[tuple[list[str], dict[str, str]]]:
+        if library == "torchrun":
+            words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
+            words += ["--max-restarts", "100", "--monitor-interval", "0.1"]
+            return [([*words, str(HERE / "rank.py"), library, str(folder), "--model=device", "device"], {})]
+        cool_down = ("--blacklist-cooldown-range", BACK_AFTER_S, BACK_AFTER_S, "--reset-limit", "100")
+        words = ("-np", str(RANKS), "--min-np", "2", *cool_down)
+        return [(ringrun(*words, rank="commits", folder=folder, model="device"), {})]
+
+    with started(commands) as job:
+        job.wait_for_ranks(RANKS)
+        begin = time.monotonic()
+        died: dict[int, float] = {}
+        for kill in range(KILLS):
+            time.sleep(max(0.0, begin + (kill + 0.5) * KILL_EVERY_S - time.monotonic()))
+            alive = [pid for pid in job.begun() if is_alive(pid)]
+            os.kill(random.choice(alive), signal.SIGKILL)
+            while time.monotonic() < begin + (kill + 1) * KILL_EVERY_S:
+                for pid in job.begun():
+                    if pid not in died and not is_alive(pid):
+                        died[pid] = time.monotonic()
+                time.sleep(0.02)
+        end = time.monotonic()
+        lived = sum(
+            max(0.0, min(died.get(pid, end), end) - max(since, begin)) for pid, since in job.begun().items()
+        )  # fmt: skip
+        usual = statistics.median(step_s(lines) for lines in job.steps().values() if len(lines) > 1)
+        steps = [line for lines in job.numbered_steps().values() for line in lines if begin < line[0] <= end]
+    counted = {step: ranks for _, ranks, step in sorted(steps)}
+    return usual * sum(counted.values()) / lived
+
+
 CASES: dict[str, Callable[[str], float]] = {
     "killed": killed,
     "hosts": killed_on_host,
@@ -325,11 +374,12 @@ CASES: dict[str, Callable[[str], float]] = {
     "leaves": leaves,
     "comes": comes,
     "state": state,
+    "goodput": goodput,
 }
 
 
 def measure(case: str, library: str, repeat: int) -> Iterator[tuple[str, float]]:
-    """What was measured, and seconds."""
+    """What was measured, and seconds; of `goodput` a part of 1."""
     if case == "cost":
         for elastic in (True, False) if repeat % 2 else (False, True):
             yield f"step, {'elastic' if elastic else 'not elastic'}", cost(elastic)
@@ -357,12 +407,13 @@ def main() -> None:
             for repeat in range(options.repeats):
                 for library in options.libraries:
                     for what, seconds in measure(case, library, repeat) if case in MEASURED[library] else ():
-                        line = {"case": what, "library": library, "milliseconds": round(seconds * 1000, 2)}
+                        unit, factor = ("percent", 100) if case == "goodput" else ("milliseconds", 1000)
+                        line = {"case": what, "library": library, unit: round(seconds * factor, 2)}
                         file.write(json.dumps(line) + "\n")
                         file.flush()
                         print(line, flush=True)
-                        found.setdefault((what, library), []).append(seconds * 1000)
-    print("| case | library | ms | from | to | times |\n|---|---|---|---|---|---|")
+                        found.setdefault((what, library), []).append(seconds * factor)
+    print("| case | library | ms or % | from | to | times |\n|---|---|---|---|---|---|")
     for (what, library), times in found.items():
         row = f"{statistics.median(times):.1f} | {min(times):.1f} | {max(times):.1f} | {len(times)}"
         print(f"| {what} | {library} | {row} |")

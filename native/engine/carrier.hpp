@@ -78,6 +78,7 @@ struct Task {
   std::unique_ptr<Run> run;  // once it has begun
   std::size_t library_bytes =
       0;  // written by the carrier: so much a library moves at the moment, on wires of our links
+  Nanoseconds opened_at = 0;  // of a bucket
   Nanoseconds started_at = 0;
   bool moved = false;  // since the schedule last looked for what stands still
   Nanoseconds still_for = 0;  // it has not moved for so long

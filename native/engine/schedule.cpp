@@ -254,6 +254,7 @@ void Schedule::release_one(const std::shared_ptr<const Descriptor>& described, s
   task->bucket = bucket;
   if (bucket) {
     task->absent = release.absent();
+    task->opened_at = clock_.now();
     buckets_.push_back(std::move(task));
     return;
   }
@@ -286,6 +287,12 @@ void Schedule::flush() {
     return;
   }
   close_buckets([](const Task&) { return true; });
+}
+
+std::optional<Nanoseconds> Schedule::open_since() const {
+  std::optional<Nanoseconds> since;
+  for (const auto& bucket : buckets_) since = std::min(since.value_or(bucket->opened_at), bucket->opened_at);
+  return since;
 }
 
 void Schedule::close_buckets(const std::function<bool(const Task&)>& which) {

@@ -53,6 +53,8 @@ class Schedule {
   void release(Release release, std::shared_ptr<Operation> own);
   // Closes the open buckets.
   void flush();
+  // Since when the oldest of them has been open; nothing where none is.
+  std::optional<Nanoseconds> open_since() const;
   // Completes an operation from every member's data; `parts` by member.
   void finish_eager(std::span<const EagerPart> parts, Operation& own);
   // What ended without a task, for the timeline.

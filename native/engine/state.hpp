@@ -56,6 +56,7 @@ struct Engine::ProcessSet {
   std::uint64_t released = 0;  // operations so far, in all epochs
   bool undecided = false;  // entries were appended since the last decision
   bool unflushed = false;  // something was announced that may sit in an open bucket
+  Nanoseconds announced_at = 0;  // the last operation of this rank
   std::uint64_t flushed_until = 0;  // position behind this rank's last wish to close the buckets
   std::uint64_t filled_for = 0;  // length of the longest log for which a fill was last asked
 

@@ -211,6 +211,7 @@ void Engine::enter(ProcessSet& set, const std::shared_ptr<Operation>& operation,
   if (eager || goes_along_tree(set, *operation, registered.has_value())) header.flags |= kEager;
   const bool closes_buckets = set.unflushed && operation->awaited;
   set.unflushed = !operation->awaited;
+  set.announced_at = operation->submitted_at;
   try {
     announce(set, header, *operation);
     if (closes_buckets) set.flushed_until = set.negotiation.length(set.self);

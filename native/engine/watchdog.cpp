@@ -16,6 +16,11 @@ constexpr std::size_t kMostInChain = 16;
 constexpr Nanoseconds kConnecting = 5 * kMillisecond;
 // How many times as long as others a peer may be silent that wants to run and gets no processor.
 constexpr int kStarvedPatience = 10;
+// Where nobody waits for what is in a bucket, it is closed when nothing more was announced for so long, or a longer while
+// after it was opened. The other members leave it to the first one for some times as long, as one wish is enough.
+constexpr Nanoseconds kGathers = kMillisecond;
+constexpr Nanoseconds kLongestOpen = 10 * kMillisecond;
+constexpr int kOthersPatience = 4;
 
 }  // namespace
 
@@ -41,6 +46,7 @@ void Engine::check_timers(bool idle) {
   if (failure_ != nullptr || frozen()) return;
   for (auto& [id, set] : sets_) {
     if (set->tree != nullptr) advance_tree(*set, now);
+    if (eager_.operation == nullptr) close_old_buckets(*set, now);
     if (idle && eager_.operation == nullptr) advance_alignment(*set);
     check_stalls(*set, now);
     if (failure_ != nullptr) return;
@@ -179,6 +185,20 @@ bool Engine::awaits(const Peer& peer) const {
     if (!short_cut && idle) return false;
     return set.node_of(peer).has_value();
   });
+}
+
+// What nobody waits for yet runs beside what its submitters do meanwhile.
+void Engine::close_old_buckets(ProcessSet& set, Nanoseconds now) {
+  const auto since = set.schedule.open_since();
+  if (!since || set.joining()) return;
+  const int patience = set.self == 0 ? 1 : kOthersPatience;
+  const bool more_may_come = now - std::max(*since, set.announced_at) < patience * kGathers;
+  if (more_may_come && now - *since < patience * kLongestOpen) return;
+  close_buckets(set, {.type = RecordType::kNoop, .flags = kFlush});
+}
+
+bool Engine::gathers() const {
+  return std::ranges::any_of(sets_, [](const auto& item) { return item.second->schedule.open_since().has_value(); });
 }
 
 // Logs of different length keep operations from being decided that all ranks have announced.

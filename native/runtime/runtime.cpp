@@ -335,6 +335,7 @@ void Runtime::progress_loop() {
           if (arm()) continue;
           set = wait_set(thread_waiter_);
           limit = engine_.busy() ? std::min(engine_.timer_interval(), kQuietTick) : engine_.timer_interval();
+          if (engine_.gathers()) limit = std::min(limit, kTimerInterval);
           // Nobody waits: even where a link would rather be driven on, others may need the core.
           limit = std::max(longest_nap(engine_.busy(), limit), kShortestNap);
         }

@@ -561,6 +561,10 @@ MUTANTS = [
            "  awaited_ = taken < out.size();\n", ""),
     Mutant("data that nobody waits for wakes all the same", "transport/tcp/stripes.cpp",
            "  if (bytes > 0) awaited_ = false;\n", ""),
+    Mutant("buckets stay open until somebody waits", "engine/watchdog.cpp",
+           "  if (!since || set.joining()) return;\n", "  return;\n"),
+    Mutant("buckets are closed as soon as a timer looks at them", "engine/watchdog.cpp",
+           "now - std::max(*since, set.announced_at) < patience * kGathers", "false"),
     Mutant("numbers near zero are left to the mode of the thread", "base/float_mode.hpp",
            "    if ((before_ & kFlush) != 0) write(before_ & ~kFlush);\n", ""),
 ]  # fmt: skip
