@@ -16,10 +16,11 @@ constexpr std::size_t kMostInChain = 16;
 constexpr Nanoseconds kConnecting = 5 * kMillisecond;
 // How many times as long as others a peer may be silent that wants to run and gets no processor.
 constexpr int kStarvedPatience = 10;
-// Where nobody waits for what is in a bucket, it is closed when nothing more was announced for so long, or a longer while
-// after it was opened. The other members leave it to the first one for some times as long, as one wish is enough.
+// Where nobody waits for what is in a bucket, it is closed when nothing more was announced for so long, and nothing has
+// been that others have yet to announce; or a longer while after it was opened. The other members leave it to the first
+// one for some times as long, as one wish is enough.
 constexpr Nanoseconds kGathers = kMillisecond;
-constexpr Nanoseconds kLongestOpen = 10 * kMillisecond;
+constexpr Nanoseconds kLongestOpen = 20 * kMillisecond;
 constexpr int kOthersPatience = 4;
 
 }  // namespace
@@ -192,7 +193,8 @@ void Engine::close_old_buckets(ProcessSet& set, Nanoseconds now) {
   const auto since = set.schedule.open_since();
   if (!since || set.joining()) return;
   const int patience = set.self == 0 ? 1 : kOthersPatience;
-  const bool more_may_come = now - std::max(*since, set.announced_at) < patience * kGathers;
+  const Nanoseconds quiet = now - std::max(*since, set.announced_at);
+  const bool more_may_come = quiet < patience * kGathers || !set.negotiation.settled();
   if (more_may_come && now - *since < patience * kLongestOpen) return;
   close_buckets(set, {.type = RecordType::kNoop, .flags = kFlush});
 }

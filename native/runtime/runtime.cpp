@@ -291,6 +291,7 @@ void Runtime::look_after_companions() {
 void Runtime::progress_loop() {
   add_service_thread(::gettid());
   std::uint64_t seen_drives = 0;
+  std::uint64_t drives_before = 0;  // the last sleep
   std::uint64_t seen_submits = 0;
   Nanoseconds timers_checked = 0;
   while (!stopped_) {
@@ -335,7 +336,8 @@ void Runtime::progress_loop() {
           if (arm()) continue;
           set = wait_set(thread_waiter_);
           limit = engine_.busy() ? std::min(engine_.timer_interval(), kQuietTick) : engine_.timer_interval();
-          if (engine_.gathers()) limit = std::min(limit, kTimerInterval);
+          // Who waits again and again closes the buckets, and is not to be disturbed.
+          if (engine_.gathers() && drives_ - drives_before < kBurst) limit = std::min(limit, kTimerInterval);
           // Nobody waits: even where a link would rather be driven on, others may need the core.
           limit = std::max(longest_nap(engine_.busy(), limit), kShortestNap);
         }
@@ -343,7 +345,7 @@ void Runtime::progress_loop() {
         seen_drives = drives_;
         continue;
       }
-      seen_drives = drives_;
+      seen_drives = drives_before = drives_;
       seen_submits = submits_;
     }
     thread_waiter_.sleep(std::move(set), limit);

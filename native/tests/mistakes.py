@@ -564,7 +564,7 @@ MUTANTS = [
     Mutant("buckets stay open until somebody waits", "engine/watchdog.cpp",
            "  if (!since || set.joining()) return;\n", "  return;\n"),
     Mutant("buckets are closed as soon as a timer looks at them", "engine/watchdog.cpp",
-           "now - std::max(*since, set.announced_at) < patience * kGathers", "false"),
+           "quiet < patience * kGathers ||", "false ||"),
     Mutant("numbers near zero are left to the mode of the thread", "base/float_mode.hpp",
            "    if ((before_ & kFlush) != 0) write(before_ & ~kFlush);\n", ""),
 ]  # fmt: skip
