@@ -24,7 +24,7 @@ from support.namespaces import Host, far_apart, namespaces
 RANK = str(HERE / "tuning_rank.py")
 RESULTS = HERE / "results" / "tuning.jsonl"
 # Of a rank: the examples of a step.
-BATCHES = {"shm": 64, "1gbit": 96, "100mbit": 512, "uneven": 512, "long": 512, "lossy": 512}
+BATCHES = {"shm": 64, "1gbit": 256, "100mbit": 3072, "uneven": 1536, "long": 3072, "lossy": 3072}
 # Four hosts in a star: the first is reached five times as quickly as the others reach each other.
 SPOKE, RIM = "200mbit", "40mbit"
 
@@ -56,7 +56,7 @@ def measured(network: str) -> dict[str, Any]:
     with places(network) as hosts, tempfile.TemporaryDirectory() as folder:
         environ = {
             "RINGCORE_AUTOTUNE": "1", "RINGCORE_AUTOTUNE_FILE": str(Path(folder, "tuned.json")),
-            "RINGCORE_AUTOTUNE_WARMUP_SAMPLES": "2", "RINGCORE_AUTOTUNE_STEPS_PER_SAMPLE": "4",
+            "RINGCORE_AUTOTUNE_WARMUP_SAMPLES": "2", "RINGCORE_AUTOTUNE_STEPS_PER_SAMPLE": "3",
         }  # fmt: skip
         (found,) = run_ranks(hosts, "ringcore", str(BATCHES[network]), script=RANK, env=environ, limit_s=1200)
     static, tuned = (statistics.median(found["milliseconds"][name]) for name in ("static", "tuned"))

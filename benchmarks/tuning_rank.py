@@ -17,8 +17,8 @@ import torch
 from network_rank import ringcore_allreduce
 
 WIDTH, LAYERS = 512, 8  # 8 MiB of gradients
-ROUNDS = 6
-STEPS = 4  # of a turn, behind one that is not counted
+ROUNDS = 5
+STEPS = 3  # of a turn, behind one that is not counted
 MOST_STEPS = 1000
 
 
